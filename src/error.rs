@@ -1,0 +1,236 @@
+//! The crate's error type: every variant names the culprit (file, tensor, key), what was expected,
+//! what was found, and the cure.
+//!
+//! Layers speak [`candle_core::Result`] so that they drop into candle code; everything that touches
+//! files or configuration speaks [`Result`]. `?` converts both ways.
+
+use std::path::PathBuf;
+
+/// `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can go wrong with a user's files, configuration or input.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused to read or write a path.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The path concerned.
+        path: PathBuf,
+        /// What was attempted, as a verb: "open", "read", "write".
+        action: &'static str,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+
+    /// A file is not a valid safetensors file.
+    #[error("{}: not a valid safetensors file: {reason}; download or export it again", path.display())]
+    NotSafetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A JSON file cannot be parsed, or does not have the form expected of it.
+    #[error("{}: malformed JSON: {reason}", path.display())]
+    MalformedJson {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// No `config.json` was found beside the weights.
+    #[error(
+        "{}: no config.json found; put the checkpoint's config.json beside the weights, \
+         or read a plain feed-forward file through `PlainFile`", path.display()
+    )]
+    MissingConfig {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+
+    /// A key of `config.json` is missing or has a value that cannot be used.
+    #[error("{}: key {key}: {reason}", path.display())]
+    ConfigKey {
+        /// The configuration file.
+        path: PathBuf,
+        /// The key, or the aliases tried, as `"a" or "b"`.
+        key: String,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+
+    /// `model_type` names a family that the crate does not know.
+    #[error(
+        "{}: model_type {model_type:?} is not a known family; nearest: {}; \
+         give a family of your own with `CheckpointOptions::family`", path.display(), nearest.join(", ")
+    )]
+    UnknownFamily {
+        /// The configuration file.
+        path: PathBuf,
+        /// The `model_type` found.
+        model_type: String,
+        /// The known names nearest to it.
+        nearest: Vec<String>,
+    },
+
+    /// An activation name that the crate does not know.
+    #[error("activation {name:?} is not known; known: {}", known.join(", "))]
+    UnknownActivation {
+        /// The name found.
+        name: String,
+        /// Every known name.
+        known: Vec<String>,
+    },
+
+    /// A configuration that no layer can be built from.
+    #[error("invalid configuration: {0}")]
+    InvalidConfig(String),
+
+    /// A tensor that the checkpoint must hold is not there.
+    #[error(
+        "{}: no tensor for {role}; tried {}{}", path.display(), tried.join(", "),
+        if similar.is_empty() { String::new() } else { format!("; the file holds the similar {}", similar.join(", ")) }
+    )]
+    MissingTensor {
+        /// The file, or the directory of a sharded checkpoint.
+        path: PathBuf,
+        /// The role in this crate's naming, such as `blocks.0.feed_forward.up.weight`.
+        role: String,
+        /// The names on disk that were tried.
+        tried: Vec<String>,
+        /// The names on disk nearest to those.
+        similar: Vec<String>,
+    },
+
+    /// A tensor has another shape than the configuration asks for.
+    #[error(
+        "{}: tensor {tensor} has shape {found:?}, expected {expected:?}; \
+         check that config.json belongs to these weights", path.display()
+    )]
+    ShapeMismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name on disk.
+        tensor: String,
+        /// The shape that the configuration implies.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+    },
+
+    /// A tensor is stored in a type that cannot be used as a weight.
+    #[error("{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64", path.display())]
+    UnsupportedDType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name on disk.
+        tensor: String,
+        /// The type in the file.
+        found: String,
+    },
+
+    /// A square weight in a file that does not say which way it lies.
+    #[error(
+        "{}: weight {tensor} is square ([{size}, {size}]), so its layout cannot be told from its shape; \
+         say `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)", path.display()
+    )]
+    AmbiguousOrientation {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name on disk.
+        tensor: String,
+        /// Its width and height.
+        size: usize,
+    },
+
+    /// Strict loading found tensors that no rule of the family uses or ignores.
+    #[error(
+        "{}: {} tensor(s) that {family} does not know: {}; load with `Strictness::AllowUnused` to leave them out",
+        path.display(), names.len(), abbreviated(names)
+    )]
+    UnusedTensors {
+        /// The file, or the directory of a sharded checkpoint.
+        path: PathBuf,
+        /// The family whose rules were applied.
+        family: String,
+        /// The names on disk that were left over.
+        names: Vec<String>,
+    },
+
+    /// A sharded checkpoint's index is wrong, or a shard is missing.
+    #[error("{}: {reason}", path.display())]
+    BadIndex {
+        /// The index file.
+        path: PathBuf,
+        /// What is wrong, naming the shard, and the cure.
+        reason: String,
+    },
+
+    /// The caller's input does not fit the layer or the checkpoint.
+    #[error("{input}: {reason}")]
+    InvalidInput {
+        /// The input's name, such as `attention_mask`.
+        input: String,
+        /// What is wrong, with expected and found.
+        reason: String,
+    },
+
+    /// The Hugging Face Hub, or the network on the way to it, failed.
+    #[error("{repo}: {reason}")]
+    Hub {
+        /// The repository, as `owner/name@revision`.
+        repo: String,
+        /// What went wrong, and the cure.
+        reason: String,
+    },
+
+    /// An error from candle itself.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// Wraps an I/O error with the path it belongs to.
+    pub(crate) fn io(
+        path: impl Into<PathBuf>,
+        action: &'static str,
+        source: std::io::Error,
+    ) -> Self {
+        Self::Io {
+            path: path.into(),
+            action,
+            source,
+        }
+    }
+
+    /// An [`Error::InvalidInput`] for the named input.
+    pub(crate) fn input(input: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::InvalidInput {
+            input: input.into(),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            other => candle_core::Error::wrap(other),
+        }
+    }
+}
+
+/// The first eight names, and how many more there are.
+fn abbreviated(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = names[..names.len().min(SHOWN)].join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(", and {} more", names.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,11 @@
+//! Transformer building blocks for [candle](https://github.com/huggingface/candle).
+#![deny(missing_docs)]
+
+pub mod config;
+mod error;
+
+pub use config::{
+    Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm,
+    NormConfig, NormKind, NormPlacement, NormWeight, StackConfig, Visibility,
+};
+pub use error::{Error, Result};
