@@ -1,0 +1,152 @@
+"""Makes the checkpoints, fixtures and reference values that the tests compare with.
+
+    python weights/export.py all [--minilm DIR]      everything that is committed, and manifest.json
+    python weights/export.py --check                 hashes, and that regeneration gives the same bytes
+    python weights/export.py --self-test             planted faults: does each fixture see them?
+    python weights/export.py bert --out DIR ...      a small random checkpoint of a family, with its fixture
+    python weights/export.py fixture --model DIR --out FILE ...   a fixture of a checkpoint of your own
+
+Numbers come from transformers' own modules in evaluation mode, once in the dtype asked for and once in float64.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+# The hub is never asked: everything comes from local files.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+
+from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test
+
+ROOT = Path(__file__).resolve().parent
+DEFAULT_SEQ = 8
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
+
+# The committed small checkpoints: arguments as on the command line.
+COMMITTED = {
+    "tiny-bert": "bert --seed 1 --batch 3 --seq 7",
+    "tiny-gpt2": "gpt2 --seed 2 --batch 2 --seq 9 --padding left",
+    "tiny-bert-bf16": "bert --seed 3 --batch 2 --seq 5 --dtype bf16 --prefix headed --norm-names gamma-beta"
+    " --set hidden_size=12 --set num_attention_heads=3 --set intermediate_size=28 --set num_hidden_layers=2",
+    "tiny-gpt2-f16": "gpt2 --seed 4 --batch 2 --seq 5 --padding left --dtype f16 --prefix headed --buffers present"
+    " --set n_embd=12 --set n_head=2 --set n_inner=null --set n_positions=8",
+}
+
+
+def write_all(root: Path, minilm_source: Path | None) -> None:
+    """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
+    for name, arguments in COMMITTED.items():
+        write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
+    reference.write(root / "reference")
+    if minilm_source:
+        minilm.write(root / "minilm-block0", minilm_source)
+
+
+def write_family(args: argparse.Namespace) -> None:
+    """A small random checkpoint, and the fixture of the file as it was written."""
+    overrides = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in args.set)}
+    dtype = DTYPES[args.dtype]
+    layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers)
+    checkpoint.write(args.out, args.command, overrides, args.seed, layout)
+
+    d_model = transformers.AutoConfig.from_pretrained(args.out, local_files_only=True).hidden_size
+    mask = inputs.padding_mask(args.batch, args.seq or DEFAULT_SEQ, args.padding)
+    into_block_0 = inputs.random_hidden_states(d_model, mask, args.seed)
+    capture.write_fixture(
+        args.out / "fixture.safetensors", args.out, into_block_0, dtype, args.seed, gradients=not args.no_grads
+    )
+
+
+def write_fixture(args: argparse.Namespace) -> None:
+    """A fixture of a user's checkpoint, whose own embeddings make the input."""
+    model = capture.load(args.model, torch.float32)
+    if args.text:
+        sentences = args.text.read_text().splitlines()
+        embedded = inputs.from_sentences(model, args.model, sentences, args.seq, args.seed)
+    else:
+        mask = inputs.padding_mask(args.batch, args.seq or DEFAULT_SEQ, args.padding)
+        embedded = inputs.from_random_ids(model, mask, args.seed)
+    capture.write_fixture(args.out, args.model, embedded, DTYPES[args.dtype], args.seed, gradients=not args.no_grads)
+
+
+def check(minilm_source: Path | None) -> None:
+    """Compares the files with the manifest, and their regeneration with both."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_all(Path(directory), minilm_source)
+        found = manifest.differences(ROOT, Path(directory))
+        made = len(manifest.generated_files(Path(directory)))
+    if found:
+        sys.exit("\n".join(found))
+    total = len(manifest.generated_files(ROOT))
+    print(f"{total} files agree with the manifest; {made} of them regenerated, byte for byte")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("--check", action="store_true", help="compare hashes and regenerate")
+    top.add_argument(
+        "--self-test", type=Path, nargs="*", metavar="DIR", help="plant faults in these checkpoints, or in the committed ones"
+    )
+    top.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2, for --check")
+    commands = top.add_subparsers(dest="command")
+
+    everything = commands.add_parser("all", help="everything that is committed")
+    everything.add_argument("--minilm", type=Path, help="a local copy of all-MiniLM-L6-v2")
+
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--out", type=Path, required=True)
+    shared.add_argument("--batch", type=int, default=3)
+    shared.add_argument("--seq", type=int, help="tokens per sequence (8); with --text, where to cut")
+    shared.add_argument("--seed", type=int, default=0)
+    shared.add_argument("--padding", choices=("right", "left", "none"), default="right")
+    shared.add_argument("--dtype", choices=DTYPES, default="f32")
+    shared.add_argument("--no-grads", action="store_true", help="leave gradients out")
+
+    fixture = commands.add_parser("fixture", parents=[shared], help="a fixture of a checkpoint of your own")
+    fixture.add_argument("--model", type=Path, required=True, help="directory with config.json and weights")
+    fixture.add_argument("--text", type=Path, help="one sentence per line instead of random ids (needs the tokenizer)")
+
+    for family in checkpoint.DEFAULTS:
+        tiny = commands.add_parser(family, parents=[shared], help=f"a small random {family} and its fixture")
+        tiny.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a key of config.json")
+        tiny.add_argument("--prefix", choices=("bare", "headed"), default="bare")
+        tiny.add_argument("--norm-names", choices=("weight-bias", "gamma-beta"), default="weight-bias")
+        tiny.add_argument("--shards", type=int, default=1)
+        tiny.add_argument("--buffers", choices=("absent", "present"), default="absent")
+    return top
+
+
+def main() -> None:
+    """Runs the command."""
+    # One thread and fixed algorithms: the same machine gives the same bytes.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+    args = parser().parse_args()
+    if args.check:
+        check(args.minilm)
+    elif args.self_test is not None:
+        self_test.run(args.self_test or [ROOT / name for name in [*COMMITTED, "minilm-block0"]])
+    elif args.command == "all":
+        write_all(ROOT, args.minilm)
+        manifest.write(ROOT)
+    elif args.command == "fixture":
+        write_fixture(args)
+    elif args.command:
+        write_family(args)
+    else:
+        parser().print_help()
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
