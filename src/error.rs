@@ -179,6 +179,17 @@ pub enum Error {
         reason: String,
     },
 
+    /// A fixture file holds a tensor that makes no sense.
+    #[error("{}: tensor {tensor} {reason}", path.display())]
+    InvalidFixture {
+        /// The fixture.
+        path: PathBuf,
+        /// The tensor's name in it.
+        tensor: String,
+        /// What is wrong, with expected and found.
+        reason: String,
+    },
+
     /// The Hugging Face Hub, or the network on the way to it, failed.
     #[error("{repo}: {reason}")]
     Hub {

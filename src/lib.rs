@@ -3,6 +3,7 @@
 
 pub mod config;
 mod error;
+pub mod verify;
 
 pub use config::{
     Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm,

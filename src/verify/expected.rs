@@ -1,0 +1,100 @@
+//! What PyTorch computed for one tensor: in its working precision, and, where the fixture has it, in
+//! double precision.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::{Error, Result};
+
+use super::tolerance::epsilon;
+
+/// PyTorch's result, and its double-precision twin, which stands for the truth.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    value: Tensor,
+    exact: Option<Tensor>,
+    depth: usize,
+}
+
+impl Expected {
+    /// A result of PyTorch with its optional `f64` twin.
+    ///
+    /// # Shapes
+    /// Any; the twin has the shape of the value.
+    ///
+    /// # Errors
+    /// If the value is not of a floating type, or the twin is not `f64`, has another shape, or is
+    /// infinite or NaN where the value is finite (PyTorch's error would then be infinite, and
+    /// anything would pass).
+    pub fn new(value: Tensor, exact: Option<Tensor>) -> Result<Self> {
+        if epsilon(value.dtype()).is_none() {
+            return Err(Error::input(
+                "expected value",
+                format!("is {:?}, expected F32, F16, BF16 or F64", value.dtype()),
+            ));
+        }
+        if let Some(exact) = &exact {
+            check_twin(&value, exact)?;
+        }
+        Ok(Self {
+            value,
+            exact,
+            depth: 1,
+        })
+    }
+
+    /// With the number of blocks that the value has passed through, forward and backward; 1 unless
+    /// said otherwise. It only matters where there is no twin: see [`super::Tolerance`].
+    pub fn with_depth(mut self, depth: usize) -> Self {
+        self.depth = depth.max(1);
+        self
+    }
+
+    /// PyTorch's result in its working precision.
+    pub fn value(&self) -> &Tensor {
+        &self.value
+    }
+
+    /// The same computed by PyTorch in double precision.
+    pub fn exact(&self) -> Option<&Tensor> {
+        self.exact.as_ref()
+    }
+
+    /// How many blocks the value has passed through.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+fn check_twin(value: &Tensor, exact: &Tensor) -> Result<()> {
+    let refuse = |reason: String| Err(Error::input("f64 twin", reason));
+    if exact.dtype() != DType::F64 {
+        return refuse(format!("is {:?}, expected F64", exact.dtype()));
+    }
+    if exact.dims() != value.dims() {
+        return refuse(format!(
+            "has shape {:?}, expected the value's shape {:?}",
+            exact.dims(),
+            value.dims()
+        ));
+    }
+    let (value_elements, exact_elements) = (elements(value)?, elements(exact)?);
+    let pairs = value_elements.iter().zip(&exact_elements);
+    let n_broken = pairs
+        .filter(|(value, exact)| value.is_finite() && !exact.is_finite())
+        .count();
+    if n_broken > 0 {
+        return refuse(format!(
+            "is infinite or NaN at {n_broken} element(s) where the value is finite; export the fixture again"
+        ));
+    }
+    Ok(())
+}
+
+/// A tensor's elements in row-major order, widened to `f64`, from any device and layout.
+pub(super) fn elements(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
+    tensor
+        .to_device(&Device::Cpu)?
+        .to_dtype(DType::F64)?
+        .flatten_all()?
+        .to_vec1()
+}

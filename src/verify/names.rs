@@ -1,0 +1,171 @@
+//! The names that a fixture gives its tensors, and the order in which a run produces them.
+
+use std::cmp::Ordering;
+
+/// The suffix of a tensor's double-precision twin.
+pub(super) const TWIN: &str = ".f64";
+/// The prefix of every gradient.
+const GRADIENT: &str = "grads.";
+/// The gradient of the input; the only gradient that has one row per token.
+pub(super) const INPUT_GRADIENT: &str = "grads.hidden_states";
+
+/// Where in a run a tensor comes into being. The derived order is the order of execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// A tensor of block `layer`.
+    Block { layer: usize, point: Point },
+    /// The output of the whole stack, behind its last norm.
+    LastHiddenState,
+}
+
+/// Where in a block a tensor comes into being, in order of execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Point {
+    FeedForwardInput,
+    FeedForwardOutput,
+    Output,
+}
+
+impl Stage {
+    /// Reads a stage's name; `None` for any other name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        if name == "last_hidden_state" {
+            return Some(Self::LastHiddenState);
+        }
+        let (number, point) = name.strip_prefix("layers.")?.split_once('.')?;
+        let layer: usize = number.parse().ok()?;
+        // "01" and "+1" also parse; taking them would give block 1 two names.
+        if layer.to_string() != number {
+            return None;
+        }
+        let point = match point {
+            "feed_forward.input" => Point::FeedForwardInput,
+            "feed_forward.output" => Point::FeedForwardOutput,
+            "output" => Point::Output,
+            _ => return None,
+        };
+        Some(Self::Block { layer, point })
+    }
+
+    /// The number of its block; `None` behind all blocks.
+    pub(super) fn layer(self) -> Option<usize> {
+        match self {
+            Self::Block { layer, .. } => Some(layer),
+            Self::LastHiddenState => None,
+        }
+    }
+}
+
+/// Whether a name is that of a gradient.
+pub(super) fn is_gradient(name: &str) -> bool {
+    name.starts_with(GRADIENT)
+}
+
+/// Whether a name is that of a tensor that lets a run start, rather than a result of it.
+pub(super) fn is_input(name: &str) -> bool {
+    matches!(
+        name,
+        "hidden_states" | "attention_mask" | "input_ids" | "grad_output"
+    )
+}
+
+/// Whether a tensor has one row per token, so that a mask applies to it.
+///
+/// A parameter's gradient sums over all rows, even where its shape happens to begin like the mask's.
+pub(super) fn is_per_token(name: &str) -> bool {
+    !is_gradient(name) || name == INPUT_GRADIENT
+}
+
+/// Orders names as a reader would: runs of digits by their number, so that layer 2 precedes layer 10.
+pub(super) fn natural_order(a: &str, b: &str) -> Ordering {
+    let (mut a_rest, mut b_rest) = (a, b);
+    loop {
+        let (a_digits, b_digits) = (leading_digits(a_rest), leading_digits(b_rest));
+        let order = if a_digits > 0 && b_digits > 0 {
+            number_order(&a_rest[..a_digits], &b_rest[..b_digits])
+        } else {
+            a_rest.chars().next().cmp(&b_rest.chars().next())
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+        if a_rest.is_empty() {
+            // Equal but for leading zeros: any fixed order will do.
+            return a.cmp(b);
+        }
+        a_rest = &a_rest[step(a_rest, a_digits)..];
+        b_rest = &b_rest[step(b_rest, b_digits)..];
+    }
+}
+
+/// Compares two runs of digits of any length by value.
+fn number_order(a: &str, b: &str) -> Ordering {
+    let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
+    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+}
+
+fn leading_digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+/// The length of what was just compared: a run of digits, or one character.
+fn step(text: &str, digits: usize) -> usize {
+    if digits > 0 {
+        digits
+    } else {
+        text.chars().next().map_or(0, char::len_utf8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_sort_in_order_of_execution_not_of_spelling() {
+        let mut names = vec![
+            "last_hidden_state",
+            "layers.10.output",
+            "layers.10.feed_forward.output",
+            "layers.2.output",
+            "layers.10.feed_forward.input",
+        ];
+        names.sort_by_key(|name| Stage::parse(name));
+        assert_eq!(
+            names,
+            [
+                "layers.2.output",
+                "layers.10.feed_forward.input",
+                "layers.10.feed_forward.output",
+                "layers.10.output",
+                "last_hidden_state",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_layer_has_one_spelling() {
+        for name in ["layers.01.output", "layers.+1.output", "layers..output"] {
+            assert_eq!(Stage::parse(name), None, "{name}");
+        }
+        let too_large = format!("layers.{}0.output", usize::MAX);
+        assert_eq!(Stage::parse(&too_large), None);
+    }
+
+    #[test]
+    fn digits_inside_names_are_ordered_by_value() {
+        let mut names = ["h.10.w", "h.2.w", "h.2.b", "é.1", "h.02.w", "h", ""];
+        names.sort_by(|a, b| natural_order(a, b));
+        assert_eq!(
+            names,
+            ["", "h", "h.2.b", "h.02.w", "h.2.w", "h.10.w", "é.1"]
+        );
+    }
+
+    #[test]
+    fn only_the_inputs_gradient_has_a_row_per_token() {
+        assert!(is_per_token("layers.0.output"));
+        assert!(is_per_token("grads.hidden_states"));
+        assert!(!is_per_token("grads.h.0.mlp.c_fc.weight"));
+    }
+}

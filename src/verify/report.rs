@@ -1,0 +1,216 @@
+//! A whole run against a fixture: every stage, in order of execution, and the first that diverges.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use candle_core::Tensor;
+use serde::Serialize;
+
+use super::compare::{Comparer, Comparison, Outcome};
+use super::fixture::Fixture;
+use super::tolerance::Basis;
+
+/// Which of a fixture's tensors a run has to produce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every stage; gradients are listed as not compared.
+    Forward,
+    /// Every stage and every gradient.
+    ForwardAndBackward,
+}
+
+/// Every comparison of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Whether there was something to compare, and all of it is as PyTorch's.
+    pub passed: bool,
+    /// The first tensor, in order of execution, that is not: the cause is there or just before.
+    pub first_divergence: Option<String>,
+    /// Stages in order of execution, then gradients.
+    pub comparisons: Vec<Comparison>,
+    /// Results in the fixture that were not compared: gradients in a forward run, and names that are
+    /// neither a stage nor a gradient.
+    pub not_compared: Vec<String>,
+}
+
+impl Comparer<'_> {
+    /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or that
+    /// [`Comparer::with_kept`] has set).
+    ///
+    /// A tensor that the scope asks for and the run did not produce is a failure; what the run produced
+    /// beyond the fixture is left alone.
+    pub fn verify(
+        &self,
+        fixture: &Fixture,
+        produced: &HashMap<String, Tensor>,
+        scope: Scope,
+    ) -> Report {
+        let mut comparer = *self;
+        if let (None, Some(rows)) = (self.kept(), fixture.kept_rows()) {
+            comparer = comparer.with_kept(rows);
+        }
+        let mut not_compared = fixture.unknown().to_vec();
+        let gradients = match scope {
+            Scope::ForwardAndBackward => fixture.gradients(),
+            Scope::Forward => {
+                not_compared.extend(fixture.gradients().iter().map(|(name, _)| name.clone()));
+                &[]
+            }
+        };
+        let comparisons: Vec<Comparison> = fixture
+            .stages()
+            .iter()
+            .chain(gradients)
+            .map(|(name, expected)| match produced.get(name) {
+                Some(ours) => comparer.compare(name, ours, expected),
+                None => Comparison::missing(name, expected),
+            })
+            .collect();
+        let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
+        Report {
+            passed: first_divergence.is_none() && !comparisons.is_empty(),
+            first_divergence: first_divergence.map(|comparison| comparison.name.clone()),
+            comparisons,
+            not_compared,
+        }
+    }
+}
+
+/// A table of all comparisons, what is wrong with each that failed, and the verdict.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_table(f, &self.comparisons)?;
+        for comparison in &self.comparisons {
+            if let Some(fault) = fault(comparison) {
+                writeln!(f, "{}: {fault}", comparison.name)?;
+            }
+        }
+        if !self.not_compared.is_empty() {
+            writeln!(f, "not compared: {}", self.not_compared.join(", "))?;
+        }
+        let n = self.comparisons.len();
+        let n_failed = self.comparisons.iter().filter(|c| !c.passed()).count();
+        match &self.first_divergence {
+            Some(name) => write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}"),
+            None if n == 0 => write!(f, "FAIL: the fixture holds nothing to compare with"),
+            None => write!(f, "ok: {n} of {n} tensors within tolerance"),
+        }
+    }
+}
+
+const HEADER: [&str; 8] = [
+    "tensor",
+    "max abs err",
+    "max rel err",
+    "PyTorch's own",
+    "ratio",
+    "at",
+    "of tolerance",
+    "",
+];
+
+fn write_table(f: &mut fmt::Formatter<'_>, comparisons: &[Comparison]) -> fmt::Result {
+    let mut rows = vec![HEADER.map(String::from)];
+    rows.extend(comparisons.iter().map(cells));
+    let mut widths = [0; HEADER.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in &rows {
+        let [name, numbers @ .., verdict] = row;
+        write!(f, "{name:<width$}", width = widths[0])?;
+        for (cell, width) in numbers.iter().zip(&widths[1..]) {
+            write!(f, "  {cell:>width$}")?;
+        }
+        // The last column is not padded, so that no line ends in blanks.
+        writeln!(f, "{}{verdict}", if verdict.is_empty() { "" } else { "  " })?;
+    }
+    Ok(())
+}
+
+fn cells(comparison: &Comparison) -> [String; HEADER.len()] {
+    let absent = || "-".to_string();
+    let tolerance = comparison.tolerance.as_ref();
+    let torch_error = tolerance.and_then(|tolerance| tolerance.torch_error);
+    let note = match tolerance.map(|tolerance| tolerance.basis) {
+        Some(Basis::ScaledTorchError) => " (scaled)",
+        Some(Basis::GrowthModel) => " (no f64 twin)",
+        Some(Basis::TorchError) | None => "",
+    };
+    let verdict = if comparison.passed() { "ok" } else { "FAIL" };
+    let measured = |number: String| {
+        if tolerance.is_some() {
+            number
+        } else {
+            absent()
+        }
+    };
+    [
+        comparison.name.clone(),
+        measured(format!("{:.2e}", comparison.max_abs)),
+        measured(format!("{:.2e}", comparison.max_rel)),
+        torch_error.map_or_else(absent, |error| format!("{error:.2e}")),
+        comparison
+            .ratio
+            .map_or_else(absent, |ratio| format!("{ratio:.2}")),
+        comparison
+            .worst
+            .as_ref()
+            .map_or_else(absent, |worst| format!("{:?}", worst.index)),
+        measured(format!("{:.0} %", comparison.share_used * 100.0)),
+        format!("{verdict}{note}"),
+    ]
+}
+
+/// What is wrong, in words; `None` if nothing is.
+fn fault(comparison: &Comparison) -> Option<String> {
+    let Comparison {
+        n_mismatched,
+        n_compared,
+        typical_abs,
+        ..
+    } = comparison;
+    Some(match &comparison.outcome {
+        Outcome::WithinTolerance if comparison.n_non_finite == 0 => return None,
+        Outcome::WithinTolerance => format!(
+            "PyTorch's result is infinite or NaN in {} of {n_compared} elements, and ours is the same there",
+            comparison.n_non_finite
+        ),
+        Outcome::BeyondTolerance => {
+            let place = comparison.worst.as_ref().map(|worst| {
+                format!(
+                    "; the worst is {:?}: ours {:e}, expected {:e}",
+                    worst.index, worst.ours, worst.expected
+                )
+            });
+            format!(
+                "{n_mismatched} of {n_compared} elements are beyond the tolerance{}",
+                place.unwrap_or_default()
+            )
+        }
+        Outcome::TypicallyBeyondTolerance => {
+            let bound = comparison.tolerance.and_then(|tolerance| tolerance.typical);
+            format!(
+                "every element is within the tolerance, but the median error is {typical_abs:.2e}, \
+                 more than its bound of {:.2e}",
+                bound.unwrap_or_default()
+            )
+        }
+        Outcome::ShapeMismatch { expected, found } => {
+            format!("has shape {found:?}, expected {expected:?}")
+        }
+        Outcome::WrongDType { expected, found } => format!("is {found}, expected {expected}"),
+        Outcome::Missing => "the run did not produce it".to_string(),
+        Outcome::NothingCompared => {
+            "nothing to compare: it is empty, the mask drops all of it, or PyTorch's result is not finite"
+                .to_string()
+        }
+        Outcome::ToleranceTooWide => "at this precision and depth rounding errors may be as large as the values; \
+             export the fixture in the run's own type, with f64 twins"
+            .to_string(),
+        Outcome::Unreadable { reason } => format!("cannot be read: {reason}"),
+    })
+}

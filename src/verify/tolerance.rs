@@ -1,0 +1,301 @@
+//! How far from the truth a result may be, derived from PyTorch's own error.
+//!
+//! Let *exact* be PyTorch's result in double precision, *torch* its result in working precision, and
+//! ε the machine epsilon of that precision. Our result passes if
+//!
+//! ```text
+//! max|ours - exact|     <=  2 · max|torch - exact|     +  4 ulp(max|exact|)       the worst element
+//! median|ours - exact|  <=  2 · median|torch - exact|  +  4 ε · median|exact|     the typical element
+//! ```
+//!
+//! over the finite elements of the rows that count. Everything is relative to the tensor itself: there
+//! is no absolute floor under which small values would pass unseen.
+//!
+//! **Why 2.** Two correct implementations that sum in another order draw different roundings from one
+//! distribution; their largest errors differ by chance. Between PyTorch's two own attention paths
+//! (`eager` and `sdpa`, f32, four models of 2 to 12 blocks, all stages and all gradients) the largest
+//! ratio was 1.8, and the largest share of this whole tolerance 0.61.
+//!
+//! **Why 4 ulp.** PyTorch's error can be nearly zero by luck, as for a tensor of a few elements. On its
+//! way out of a block a value goes through up to eight operations at its own magnitude (last partial
+//! sum, bias, residual, minus mean, over deviation, times weight, plus bias, store), each of which may
+//! round by half an ulp.
+//!
+//! **Why the median.** Real checkpoints have a few activations thousands of times larger than the rest,
+//! and the largest error lives there. Measured by the maximum alone, the wrong GELU would hide behind
+//! them; the median does not see them. In the experiment above it used at most 0.54 of its bound.
+//!
+//! **Other precisions.** If the run rounds to another type than the fixture's, PyTorch's error is scaled
+//! by the ratio of the two epsilons ([`Basis::ScaledTorchError`]). Half types come out generous, because
+//! their sums accumulate in f32 and do not lose what the scaling grants them: PyTorch's own bf16 and f16
+//! runs of the four models used 0.04 to 0.5 of it. A fixture in the run's own type is sharper.
+//!
+//! **No twin.** Then PyTorch's own result is the reference, and its error has to be modelled. Roundings
+//! of a sum of n terms add up as a random walk, to about √n of them (Higham and Mary 2019,
+//! <https://doi.org/10.1137/18M1226312>), and each block passes the error of its sums on to the next.
+//! Every block also rounds the 4 ulp from above, each block for itself, so that these grow as √depth.
+//! Both sides err:
+//!
+//! ```text
+//! max|ours - torch|  <=  2 · (√n · depth · ε_sum  +  4 · √depth · ε) · max|torch|
+//! ```
+//!
+//! with n the longest dimension of the tensor (the longest sum that its shape shows), depth the number
+//! of blocks passed, forward and backward, ε the coarser of the run's and the fixture's, and ε_sum the
+//! same but never coarser than f32. The largest difference between the two attention paths, in units of
+//! ε·max|torch|, was 98 in a stage (MiniLM, n = 384, depth 5; bound 214) and 327 in a gradient (depth 12;
+//! bound 498). That is much wider than the rule above, which is why fixtures should have twins.
+//!
+//! **Too wide.** A bound that a tensor of all zeros would pass proves nothing, and is refused. The one
+//! exception is a tensor that already is pure rounding noise in PyTorch's own precision, such as the
+//! gradient of a key bias (which is zero, because softmax ignores it): there "noise no larger than
+//! PyTorch's" is all that can be asked.
+
+use candle_core::DType;
+use serde::Serialize;
+
+use super::json_float;
+
+/// How much larger than PyTorch's error ours may be.
+const ALLOWED_RATIO: f64 = 2.0;
+/// Half an ulp for each of the eight operations between a block's last sum and its output.
+const ALLOWED_ULPS: f64 = 8.0 * 0.5;
+/// Sums over half types accumulate in f32.
+const COARSEST_SUM: f64 = f32::EPSILON as f64;
+/// Ours and PyTorch's.
+const N_ERRING_SIDES: f64 = 2.0;
+
+/// What a tolerance is derived from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Basis {
+    /// PyTorch's measured error in the precision of the run.
+    TorchError,
+    /// PyTorch's measured error in another precision, scaled by the ratio of machine epsilons.
+    ScaledTorchError,
+    /// No f64 twin: the growth of rounding errors, modelled.
+    GrowthModel,
+}
+
+/// The bounds on our error in one tensor, and PyTorch's errors that they come from.
+///
+/// Our worst element must not be further than `worst` from the truth, and our typical (median)
+/// element not further than `typical`:
+///
+/// ```text
+/// max|ours - exact|     <=  2 · max|torch - exact|     +  4 ulp(max|exact|)
+/// median|ours - exact|  <=  2 · median|torch - exact|  +  4 ε · median|exact|
+/// ```
+///
+/// Where the run has another precision than the fixture, PyTorch's errors are scaled by the ratio of
+/// the machine epsilons. Without a twin there is only a model of how rounding errors grow, for the worst
+/// element: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, n being the longest dimension. The
+/// reasons and measurements behind these rules are in the source file.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Tolerance {
+    /// What the bounds are derived from.
+    pub basis: Basis,
+    /// Bound on the largest error.
+    #[serde(serialize_with = "json_float::number")]
+    pub worst: f64,
+    /// Bound on the median error; only with a twin.
+    #[serde(serialize_with = "json_float::option")]
+    pub typical: Option<f64>,
+    /// PyTorch's largest error, scaled to the precision of the run; only with a twin.
+    #[serde(serialize_with = "json_float::option")]
+    pub torch_error: Option<f64>,
+    /// PyTorch's median error, scaled to the precision of the run; only with a twin.
+    #[serde(serialize_with = "json_float::option")]
+    pub torch_typical: Option<f64>,
+}
+
+/// The precisions that meet in a comparison, as machine epsilons.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Precisions {
+    /// Of the type that PyTorch's result is stored in.
+    pub fixture: f64,
+    /// Of the coarsest type that our run rounded to.
+    pub run: f64,
+}
+
+impl Tolerance {
+    /// From PyTorch's results and their exact twins, all finite, element by element; `None` if the bounds
+    /// are too wide to prove anything.
+    pub(super) fn from_twin(torch: &[f64], exact: &[f64], precisions: Precisions) -> Option<Self> {
+        let errors: Vec<f64> = torch
+            .iter()
+            .zip(exact)
+            .map(|(torch, exact)| (torch - exact).abs())
+            .collect();
+        let magnitudes: Vec<f64> = exact.iter().map(|e| e.abs()).collect();
+        let (torch_worst, max) = (largest(&errors), largest(&magnitudes));
+        let (torch_typical, middle) = (median(errors), median(magnitudes));
+
+        let at = |epsilon: f64| {
+            let scale = epsilon / precisions.fixture;
+            let worst = ALLOWED_RATIO * torch_worst * scale + ALLOWED_ULPS * ulp(max, epsilon);
+            let typical = ALLOWED_RATIO * torch_typical * scale + ALLOWED_ULPS * epsilon * middle;
+            (worst, typical)
+        };
+        let zeros_pass = |(worst, typical): (f64, f64)| worst >= max && typical >= middle;
+        let (worst, typical) = at(precisions.run);
+        let is_noise_in_pytorch = zeros_pass(at(precisions.fixture));
+        if zeros_pass((worst, typical)) && !is_noise_in_pytorch {
+            return None;
+        }
+        let scale = precisions.run / precisions.fixture;
+        Some(Self {
+            basis: if scale == 1.0 {
+                Basis::TorchError
+            } else {
+                Basis::ScaledTorchError
+            },
+            worst,
+            typical: Some(typical),
+            torch_error: Some(torch_worst * scale),
+            torch_typical: Some(torch_typical * scale),
+        })
+    }
+
+    /// From PyTorch's results alone, all finite, of a tensor whose longest dimension is `length` and
+    /// which has passed through `depth` blocks; `None` if the bound is too wide to prove anything.
+    pub(super) fn from_model(
+        torch: &[f64],
+        precisions: Precisions,
+        length: usize,
+        depth: usize,
+    ) -> Option<Self> {
+        let magnitudes: Vec<f64> = torch.iter().map(|t| t.abs()).collect();
+        let (length, depth) = (length as f64, depth as f64);
+        let epsilon = precisions.fixture.max(precisions.run);
+        let sums = length.sqrt() * depth * epsilon.min(COARSEST_SUM);
+        let stores = ALLOWED_ULPS * depth.sqrt() * epsilon;
+        let relative = N_ERRING_SIDES * (sums + stores);
+        (relative < 1.0).then(|| Self {
+            basis: Basis::GrowthModel,
+            worst: relative * largest(&magnitudes),
+            typical: None,
+            torch_error: None,
+            torch_typical: None,
+        })
+    }
+}
+
+/// The machine epsilon of a floating type that layers compute in: the gap between 1 and the next value.
+pub(super) fn epsilon(dtype: DType) -> Option<f64> {
+    match dtype {
+        DType::BF16 => Some(half::bf16::EPSILON.to_f64()),
+        DType::F16 => Some(half::f16::EPSILON.to_f64()),
+        DType::F32 => Some(f64::from(f32::EPSILON)),
+        DType::F64 => Some(f64::EPSILON),
+        _ => None,
+    }
+}
+
+/// The unit in the last place of `magnitude`, in a type with this epsilon and no smallest exponent.
+///
+/// Subnormals are left out on purpose: their fixed spacing would be an absolute floor.
+fn ulp(magnitude: f64, epsilon: f64) -> f64 {
+    if magnitude == 0.0 {
+        return 0.0;
+    }
+    // `log2` may round up to the next whole number just below a power of two.
+    let mut power = magnitude.log2().floor().exp2();
+    if power > magnitude {
+        power /= 2.0;
+    }
+    epsilon * power
+}
+
+/// The largest of some non-negative numbers; NaN, should there be one, counts as infinite.
+pub(super) fn largest(values: &[f64]) -> f64 {
+    let rank = |&v: &f64| if v.is_nan() { f64::INFINITY } else { v };
+    values.iter().map(rank).fold(0.0, f64::max)
+}
+
+/// The median (the upper one of an even count); 0 of nothing.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let middle = values.len() / 2;
+    *values.select_nth_unstable_by(middle, f64::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F32: Precisions = Precisions {
+        fixture: f32::EPSILON as f64,
+        run: f32::EPSILON as f64,
+    };
+
+    #[test]
+    fn an_ulp_is_the_gap_to_the_next_float() {
+        for x in [
+            1.0f32,
+            1.5,
+            1.999_999_9,
+            2.0,
+            3.7e-8,
+            12_345.678,
+            f32::MAX / 2.0,
+        ] {
+            let gap = f64::from(x.next_up()) - f64::from(x);
+            assert_eq!(ulp(f64::from(x), F32.fixture), gap, "{x}");
+        }
+        let below_two = 2f64.next_down();
+        assert_eq!(ulp(below_two, f64::EPSILON), 2.0 - below_two);
+        assert_eq!(ulp(0.0, F32.fixture), 0.0);
+    }
+
+    #[test]
+    fn the_tolerance_scales_with_the_values() {
+        let exact = [0.3, -1.7, 0.9, 0.02];
+        let torch = [0.300_000_01, -1.7, 0.899_999_95, 0.02];
+        // A power of two, so that scaling is exact.
+        let tiny = (-40f64).exp2();
+        let scaled = |v: [f64; 4]| v.map(|x| x * tiny);
+        let large = Tolerance::from_twin(&torch, &exact, F32).unwrap();
+        let small = Tolerance::from_twin(&scaled(torch), &scaled(exact), F32).unwrap();
+        assert_eq!(small.worst, large.worst * tiny);
+        assert_eq!(small.typical.unwrap(), large.typical.unwrap() * tiny);
+        let zero = Tolerance::from_twin(&[0.0; 4], &[0.0; 4], F32).unwrap();
+        assert_eq!((zero.worst, zero.typical), (0.0, Some(0.0)));
+        let zero = Tolerance::from_model(&[0.0; 4], F32, 4, 1).unwrap();
+        assert_eq!(zero.worst, 0.0);
+    }
+
+    #[test]
+    fn bounds_that_zeros_would_pass_are_refused() {
+        let in_bf16 = Precisions {
+            run: half::bf16::EPSILON.to_f64(),
+            ..F32
+        };
+        // PyTorch lost 9 of 23 bits; scaled to bf16 that is more than there are.
+        let exact = [1.0, -1.0, 1.0];
+        let torch = exact.map(|e| e * (1.0 + 512.0 * F32.fixture));
+        assert!(Tolerance::from_twin(&torch, &exact, F32).is_some());
+        assert_eq!(Tolerance::from_twin(&torch, &exact, in_bf16), None);
+        // Noise in f32 already: the bound is that noise.
+        let noise = Tolerance::from_twin(&[1e-9, -2e-9], &[1e-18, 1e-18], F32).unwrap();
+        assert!(noise.worst < 5e-9, "{noise:?}");
+        // Without a twin, a model of astronomical depth.
+        assert!(Tolerance::from_model(&exact, in_bf16, 768, 48).is_some());
+        assert_eq!(Tolerance::from_model(&exact, F32, 768, usize::MAX), None);
+    }
+
+    #[test]
+    fn nan_is_the_largest() {
+        assert_eq!(largest(&[1.0, f64::NAN, 2.0]), f64::INFINITY);
+        assert_eq!(largest(&[]), 0.0);
+    }
+
+    #[test]
+    fn the_median_ignores_outliers() {
+        assert_eq!(median(vec![1e9, 1.0, 3.0, 2.0, f64::INFINITY]), 3.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
+}
