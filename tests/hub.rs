@@ -472,12 +472,12 @@ fn offline_a_cold_or_partial_cache_is_an_error_that_names_what_is_missing() -> R
 
     let snapshot = setup.hub().download()?;
     for missing in ["config.json", SHARDS[1], INDEX] {
-        let kept = std::fs::read_link(snapshot.join(missing))?;
-        std::fs::remove_file(snapshot.join(missing))?;
+        let aside = snapshot.join("aside");
+        std::fs::rename(snapshot.join(missing), &aside)?;
         let reason = refusal(setup.offline().download())?;
         let named = if missing == INDEX { WEIGHTS } else { missing };
         assert!(reason.contains(&format!("has no {named}")), "{reason}");
-        std::os::unix::fs::symlink(kept, snapshot.join(missing))?;
+        std::fs::rename(&aside, snapshot.join(missing))?;
     }
     assert_eq!(setup.offline().download()?, snapshot);
     Ok(())
@@ -534,7 +534,10 @@ fn an_index_that_points_outside_fetches_nothing() -> Result<()> {
         "/tmp/outside.safetensors",
         "a/../../b.safetensors",
     ] {
-        let setup = Setup::new(sharded([SHARDS[0], outside])?)?;
+        let mut files = sharded([SHARDS[0], outside])?;
+        // A hostile Hub lists what its index names.
+        files.insert(outside.into(), safetensors("b", 6, 9)?);
+        let setup = Setup::new(files)?;
         let error = setup
             .hub()
             .download()
@@ -544,6 +547,7 @@ fn an_index_that_points_outside_fetches_nothing() -> Result<()> {
             bail!("expected Error::BadIndex, found {error:?}");
         };
         assert!(path.ends_with(INDEX) && reason.contains(outside), "{error}");
+        assert!(reason.contains("outside the checkpoint"), "{error}");
         let bodies = setup.server.bodies();
         assert!(
             !bodies.iter().any(|path| path.ends_with(".safetensors")),
