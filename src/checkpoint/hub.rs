@@ -1,0 +1,397 @@
+//! Checkpoints from the Hugging Face Hub: the files that a model needs and no others, fetched by the Hub's own client
+//! ([`hf_hub`]) into the cache that Python's `huggingface_hub` shares.
+//!
+//! [`Hub::download`] asks which commit the revision stands for, lists its files, fetches `config.json`, the weights
+//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and `tokenizer.json` where there is one, and
+//! answers with the snapshot directory. The revision is moved to the new commit only when all of it has arrived, so that
+//! a download that failed leaves the last whole snapshot in place.
+//!
+//! **Only whole files are used.** Every file is held against the size that the Hub lists; a safetensors file must
+//! also have the length that its own header implies, and a JSON file must parse. What fails is removed from the cache
+//! and fetched once more. The last two checks need no network, and are made for cached files too.
+//!
+//! **Without network** the cached snapshot is used, as `huggingface_hub` does: when the Hub cannot be reached or
+//! answers with a server error, and the cache holds the revision whole, that is the answer, and the progress handler is
+//! told by [`HubEvent::CacheUsed`]. A refusal (401, 403, 404) is never papered over in this way (Python does so), and
+//! neither is a connection lost after the listing. A revision that is a full commit hash cannot change, and comes
+//! from a warm cache without any request.
+//!
+//! The client reads the usual environment where the builder is silent: `HF_ENDPOINT`, `HF_TOKEN` (or `HF_TOKEN_PATH`,
+//! or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE`; and `HF_HUB_OFFLINE` is read here.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hf_hub::HFClient;
+
+use crate::{Error, Result};
+
+mod cache;
+mod explain;
+mod remote;
+mod whole;
+
+use cache::Cache;
+use explain::{Failure, explain};
+use remote::Remote;
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
+const EXTRAS: [&str; 1] = ["tokenizer.json"];
+
+/// Whether the Hub may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Ask the Hub; fall back on a whole cached snapshot when it cannot be reached.
+    Online,
+    /// Use the cache and send no request.
+    Offline,
+}
+
+/// What a download reports while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HubEvent<'a> {
+    /// A file is arriving.
+    Progress {
+        /// Its name in the repository.
+        file: &'a str,
+        /// Bytes received so far.
+        bytes: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The Hub could not be reached, and the cached snapshot is used instead; it may be older than the Hub's.
+    CacheUsed {
+        /// Why the Hub could not be asked.
+        reason: &'a str,
+    },
+}
+
+type Handler = Arc<dyn Fn(&HubEvent<'_>) + Send + Sync>;
+
+/// A model repository on the Hugging Face Hub, and how to reach it.
+///
+/// ```no_run
+/// use candle_blocks::checkpoint::hub::Hub;
+///
+/// # fn main() -> candle_blocks::Result<()> {
+/// let directory = Hub::new("sentence-transformers/all-MiniLM-L6-v2").revision("main").download()?;
+/// assert!(directory.join("config.json").exists());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Hub {
+    repo: String,
+    revision: String,
+    token: Option<String>,
+    endpoint: Option<String>,
+    cache_dir: Option<PathBuf>,
+    network: Option<Network>,
+    retry: Option<(usize, Duration)>,
+    progress: Option<Handler>,
+}
+
+/// What is asked of a repository.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Checkpoint,
+    File(&'a str),
+}
+
+impl Hub {
+    /// The branch `main` of a repository, named as on the Hub: `owner/name`, or `name` alone (`gpt2`).
+    pub fn new(repo: impl Into<String>) -> Self {
+        Self {
+            repo: repo.into(),
+            revision: "main".into(),
+            token: None,
+            endpoint: None,
+            cache_dir: None,
+            network: None,
+            retry: None,
+            progress: None,
+        }
+    }
+
+    /// Another branch, tag, pull request (`refs/pr/1`) or full commit hash.
+    pub fn revision(mut self, revision: impl Into<String>) -> Self {
+        self.revision = revision.into();
+        self
+    }
+
+    /// The access token; by default `HF_TOKEN`, or the one that `hf auth login` stored.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// The address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.endpoint = Some(endpoint.into());
+        self
+    }
+
+    /// The cache; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
+    pub fn cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(path.into());
+        self
+    }
+
+    /// Whether the Hub may be asked; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = Some(network);
+        self
+    }
+
+    /// How often a failed request is repeated, and the first pause, which doubles each time; by default the client's
+    /// own 5 times and 100 ms. A body that was cut is not repeated.
+    pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
+        self.retry = Some((times, first_pause));
+        self
+    }
+
+    /// Reports to `handler`, which is called from the client's thread and must not block or call the Hub itself.
+    pub fn progress(mut self, handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(handler));
+        self
+    }
+
+    /// Fetches what the cache lacks of a checkpoint, and gives its snapshot directory, which then holds `config.json`
+    /// and either `model.safetensors` or `model.safetensors.index.json` with all its shards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Hub`] says in words what failed and what to do: a repository, revision or file that does not exist, a
+    /// missing or refused token, no network, a body cut short, weights in another format than safetensors, an offline
+    /// cache that is not complete. [`Error::BadIndex`] if the index names a file outside the repository or one that it
+    /// does not hold; nothing is fetched by such an index. [`Error::Io`] if the cache cannot be written.
+    pub fn download(&self) -> Result<PathBuf> {
+        self.obtain(Wanted::Checkpoint)
+    }
+
+    /// Fetches one file, such as `tokenizer.json`, unless the cache has it, and gives its path.
+    ///
+    /// Each call asks anew what the revision stands for: give a commit hash where two calls must agree.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::download`].
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        if !stays_inside(name) {
+            return Err(self.error(format!(
+                "{name:?} is not a path inside a repository; give one as the Hub lists it, such as tokenizer.json"
+            )));
+        }
+        self.obtain(Wanted::File(name))
+    }
+
+    fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {
+        self.validate()?;
+        let client = self.client()?;
+        let cache = Cache::new(client.cache_dir(), &self.repo);
+        let cached = || cache.find(&self.revision, wanted);
+
+        if self.network_or_environment() == Network::Offline {
+            return cached().map_err(|missing| {
+                self.error(format!(
+                    "offline, and {missing}; download it once with the network on (unset HF_HUB_OFFLINE, or \
+                     `Network::Online`), or name the cache that has it (HF_HUB_CACHE, `Hub::cache_dir`)"
+                ))
+            });
+        }
+        if is_commit(&self.revision)
+            && let Ok(path) = cached()
+        {
+            return Ok(path);
+        }
+        match Remote::open(self, &client, &cache) {
+            Ok(remote) => {
+                let path = remote.fetch(wanted)?;
+                cache.write_ref(&self.revision, remote.commit())?;
+                Ok(path)
+            }
+            Err(Failure::Unreachable(reason)) => match cached() {
+                Ok(path) => {
+                    self.report(&HubEvent::CacheUsed { reason: &reason });
+                    Ok(path)
+                }
+                Err(missing) => Err(self.error(format!("{reason}; and {missing}"))),
+            },
+            Err(Failure::Refused(reason)) => Err(self.error(reason)),
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if !is_repo_id(&self.repo) {
+            return Err(self.error(
+                "not the name of a repository; expected owner/name or name, of letters, digits, '-', '_' and '.'",
+            ));
+        }
+        if !stays_inside(&self.revision) {
+            return Err(self.error("not a revision; give a branch, a tag or a commit hash"));
+        }
+        // The client would leave such a token out, and the Hub would then ask for one.
+        if let Some(token) = &self.token
+            && !token.trim().bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return Err(self.error("the token holds characters that no token has; copy it again"));
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> Result<HFClient> {
+        let mut builder = HFClient::builder();
+        if let Some(token) = &self.token {
+            builder = builder.token(token.trim());
+        }
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder.endpoint(endpoint);
+        }
+        if let Some(path) = &self.cache_dir {
+            builder = builder.cache_dir(path);
+        }
+        if let Some((times, first_pause)) = self.retry {
+            builder = builder
+                .retry_max_attempts(times)
+                .retry_base_delay(first_pause);
+        }
+        builder
+            .build()
+            .map_err(|error| self.error(explain(&error, self, "").into_reason()))
+    }
+
+    fn network_or_environment(&self) -> Network {
+        self.network.unwrap_or_else(|| {
+            // The order and the words of huggingface_hub/constants.py.
+            let asked = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
+                .iter()
+                .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+            match asked {
+                Some(value) if is_true(&value) => Network::Offline,
+                _ => Network::Online,
+            }
+        })
+    }
+
+    fn report(&self, event: &HubEvent<'_>) {
+        if let Some(handler) = &self.progress {
+            handler(event);
+        }
+    }
+
+    fn error(&self, reason: impl Into<String>) -> Error {
+        Error::Hub {
+            repo: format!("{}@{}", self.repo, self.revision),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Hub {
+    /// Everything but the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub")
+            .field("repo", &self.repo)
+            .field("revision", &self.revision)
+            .field("token", &self.token.as_ref().map(|_| "…"))
+            .field("endpoint", &self.endpoint)
+            .field("cache_dir", &self.cache_dir)
+            .field("network", &self.network)
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The rule of `validate_repo_id` in `huggingface_hub`: what passes is safe as a directory name too.
+fn is_repo_id(repo: &str) -> bool {
+    let sane = |part: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        (1..=96).contains(&part.len())
+            && part.starts_with(inner)
+            && part.ends_with(inner)
+            && part.chars().all(|c| inner(c) || c == '-' || c == '.')
+            && !part.contains("--")
+            && !part.contains("..")
+    };
+    match repo.split_once('/') {
+        Some((owner, name)) => sane(owner) && sane(name),
+        None => sane(repo),
+    }
+}
+
+/// Whether a path with `/` between its parts stays below the directory that it is joined to, on any system.
+fn stays_inside(path: &str) -> bool {
+    !path.is_empty()
+        && !path.contains(['\\', ':', '\0'])
+        && Path::new(path)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// A full commit hash, which names the same files for ever.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_true(value: &str) -> bool {
+    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repository_names_follow_the_rule_of_huggingface_hub() {
+        for good in ["gpt2", "openai-community/gpt2", "a/b.c_d-1", "_x/y_"] {
+            assert!(is_repo_id(good), "{good}");
+        }
+        for bad in [
+            "", "/", "a/", "/b", "a/b/c", "../b", "a/..", "a--b/c", "a b", "-a/b", "a/b.", "é/b",
+        ] {
+            assert!(!is_repo_id(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_that_leave_their_directory_are_seen() {
+        for good in ["model.safetensors", "1_Pooling/config.json", "refs/pr/1"] {
+            assert!(stays_inside(good), "{good}");
+        }
+        for bad in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../../x",
+            "..",
+            ".",
+            "a\\..\\x",
+            "C:/x",
+            "a\0b",
+        ] {
+            assert!(!stays_inside(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_for_offline_are_those_of_huggingface_hub() {
+        assert!(["1", "on", "Yes", "TRUE"].into_iter().all(is_true));
+        assert!(
+            ["0", "off", "no", "2", ""]
+                .into_iter()
+                .all(|value| !is_true(value))
+        );
+    }
+
+    #[test]
+    fn debug_does_not_show_the_token() {
+        let shown = format!("{:?}", Hub::new("a/b").token("hf_secret"));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

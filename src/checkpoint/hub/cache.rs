@@ -1,0 +1,120 @@
+//! The cache on disk: `models--owner--name/{refs/<revision>, snapshots/<commit>/<file>, blobs/<etag>}`, where a
+//! snapshot's files are links to blobs.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::{CONFIG, EXTRAS, INDEX, WEIGHTS, Wanted, is_commit, whole};
+use crate::Error;
+
+/// The part of the cache that belongs to one repository.
+pub(super) struct Cache {
+    folder: PathBuf,
+}
+
+impl Cache {
+    pub(super) fn new(root: &Path, repo: &str) -> Self {
+        Self {
+            folder: root.join(format!("models--{}", repo.replace('/', "--"))),
+        }
+    }
+
+    /// Where the files of a commit lie.
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    /// What is wanted, if the cache holds it whole; otherwise what is missing, as a half-sentence.
+    pub(super) fn find(&self, revision: &str, wanted: Wanted<'_>) -> Result<PathBuf, String> {
+        let snapshot = self.snapshot(&self.commit(revision)?);
+        match wanted {
+            Wanted::File(file) => cached(&snapshot, file),
+            Wanted::Checkpoint => {
+                cached(&snapshot, CONFIG)?;
+                if snapshot.join(WEIGHTS).exists() || !snapshot.join(INDEX).exists() {
+                    cached(&snapshot, WEIGHTS)?;
+                } else {
+                    let index = cached(&snapshot, INDEX)?;
+                    let shards = whole::shards(&index).map_err(|error| error.to_string())?;
+                    for shard in shards {
+                        cached(&snapshot, &shard)?;
+                    }
+                }
+                for extra in EXTRAS {
+                    if snapshot.join(extra).exists() {
+                        cached(&snapshot, extra)?;
+                    }
+                }
+                Ok(snapshot)
+            }
+        }
+    }
+
+    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one.
+    pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::Result<()> {
+        if is_commit(revision) {
+            return Ok(());
+        }
+        let path = self.folder.join("refs").join(revision);
+        let write = || {
+            let parent = path.parent().unwrap_or(&self.folder);
+            std::fs::create_dir_all(parent)?;
+            let mut file = tempfile::NamedTempFile::new_in(parent)?;
+            file.write_all(commit.as_bytes())?;
+            file.persist(&path).map(drop).map_err(|error| error.error)
+        };
+        write().map_err(|error| Error::io(&path, "write", error))
+    }
+
+    /// Removes a file, and the blob behind it.
+    pub(super) fn discard(&self, file: &Path) -> crate::Result<()> {
+        if let Ok(blob) = file.canonicalize()
+            && let Ok(blobs) = self.folder.join("blobs").canonicalize()
+            && blob.starts_with(blobs)
+        {
+            remove(&blob)?;
+        }
+        remove(file)
+    }
+
+    /// Removes a link whose blob is gone. The client would ask the Hub whether the blob has changed, hear that it has
+    /// not, and give out the link.
+    pub(super) fn discard_dangling(&self, file: &Path) -> crate::Result<()> {
+        if file.is_symlink() && !file.exists() {
+            remove(file)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&self, revision: &str) -> Result<String, String> {
+        if is_commit(revision) {
+            return Ok(revision.to_string());
+        }
+        let path = self.folder.join("refs").join(revision);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if is_commit(text.trim()) => Ok(text.trim().to_string()),
+            Ok(_) => Err(format!("{} holds no commit hash", path.display())),
+            Err(_) => Err(format!(
+                "the cache does not know the revision ({} cannot be read)",
+                path.display()
+            )),
+        }
+    }
+}
+
+fn cached(snapshot: &Path, file: &str) -> Result<PathBuf, String> {
+    let path = snapshot.join(file);
+    if !path.exists() {
+        return Err(format!("the cache has no {file} in {}", snapshot.display()));
+    }
+    whole::check(&path, None)
+        .map_err(|damage| format!("{} in the cache {damage}", path.display()))?;
+    Ok(path)
+}
+
+fn remove(path: &Path) -> crate::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(path, "remove", error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,4 @@
+//! Files on disk, or on the Hugging Face Hub, made into layers.
+
+#[cfg(feature = "hub")]
+pub mod hub;

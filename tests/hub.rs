@@ -1,0 +1,610 @@
+//! Downloads from the Hub: the real client over HTTP against a server that each test starts on 127.0.0.1, with a cache
+//! directory of its own. No test reaches the internet. (A proxy in `HTTP_PROXY` must except 127.0.0.1 in `NO_PROXY`.)
+#![cfg(feature = "hub")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::Error;
+use candle_blocks::checkpoint::hub::{Hub, HubEvent, Network};
+
+#[path = "hub/server.rs"]
+mod server;
+
+use server::{Fault, Files, Repo, Server};
+
+const REPO: &str = "owner/tiny";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const SHARDS: [&str; 2] = [
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+];
+
+/// A server, and a cache that nothing else writes to.
+struct Setup {
+    server: Server,
+    cache: tempfile::TempDir,
+}
+
+impl Setup {
+    /// One commit, on `main`.
+    fn new(files: Files) -> Result<Self> {
+        Self::with(Repo {
+            id: REPO.into(),
+            revisions: BTreeMap::from([("main".into(), commit('a'))]),
+            commits: BTreeMap::from([(commit('a'), files)]),
+            ..Repo::default()
+        })
+    }
+
+    fn with(repo: Repo) -> Result<Self> {
+        Ok(Self {
+            server: Server::start(repo)?,
+            cache: tempfile::tempdir()?,
+        })
+    }
+
+    /// Explicit in all things, so that no variable of the environment matters.
+    fn hub(&self) -> Hub {
+        self.hub_of(REPO)
+    }
+
+    fn hub_of(&self, repo: &str) -> Hub {
+        Hub::new(repo)
+            .endpoint(self.server.url())
+            .cache_dir(self.cache.path())
+            .token("hf_none")
+            .network(Network::Online)
+            .retry(1, Duration::from_millis(1))
+    }
+
+    fn offline(&self) -> Hub {
+        self.hub().network(Network::Offline)
+    }
+
+    /// Nothing of a file may be found by whoever opens the cache next.
+    fn assert_absent(&self, file: &str, body: &[u8]) -> Result<()> {
+        for path in files_below(self.cache.path())? {
+            let name = path.file_name().context("a file has a name")?;
+            assert_ne!(name, file, "{} is there", path.display());
+            let incomplete = path
+                .extension()
+                .is_some_and(|extension| extension == "incomplete");
+            if !incomplete && !path.starts_with(self.cache.path().join(".locks")) {
+                let found = std::fs::read(&path)?;
+                let part = !found.is_empty() && found.len() > 64 && body.starts_with(&found);
+                assert!(!part, "{} holds a part of {file}", path.display());
+            }
+        }
+        assert!(refusal(self.offline().download())?.contains("offline"));
+        Ok(())
+    }
+}
+
+fn commit(letter: char) -> String {
+    letter.to_string().repeat(40)
+}
+
+/// A real safetensors file with one tensor of `n` bytes, all of them `fill`.
+fn safetensors(name: &str, fill: u8, n: usize) -> Result<Vec<u8>> {
+    let data = vec![fill; n];
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![n], &data)?;
+    Ok(safetensors::serialize([(name, view)], None)?)
+}
+
+fn single() -> Result<Files> {
+    Ok(Files::from([
+        ("config.json".into(), br#"{"model_type": "bert"}"#.to_vec()),
+        ("tokenizer.json".into(), br#"{"version": "1.0"}"#.to_vec()),
+        ("README.md".into(), b"# Tiny".to_vec()),
+        ("pytorch_model.bin".into(), vec![1; 64]),
+        ("onnx/model.onnx".into(), vec![2; 64]),
+        ("1_Pooling/config.json".into(), b"{}".to_vec()),
+        (WEIGHTS.into(), safetensors("w", 3, 100_000)?),
+    ]))
+}
+
+fn sharded(names: [&str; 2]) -> Result<Files> {
+    let index = serde_json::json!({"metadata": {}, "weight_map": {"a": names[0], "b": names[1], "c": names[0]}});
+    Ok(Files::from([
+        ("config.json".into(), br#"{"model_type": "gpt2"}"#.to_vec()),
+        (INDEX.into(), index.to_string().into_bytes()),
+        (SHARDS[0].into(), safetensors("a", 4, 5_000)?),
+        (SHARDS[1].into(), safetensors("b", 5, 7_000)?),
+    ]))
+}
+
+/// The reason in an [`Error::Hub`].
+fn refusal<T: std::fmt::Debug>(result: candle_blocks::Result<T>) -> Result<String> {
+    match result {
+        Err(Error::Hub { repo, reason }) => {
+            assert!(repo.contains('@'), "{repo}");
+            Ok(reason)
+        }
+        other => bail!("expected Error::Hub, found {other:?}"),
+    }
+}
+
+fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// The names in a snapshot directory, with their contents.
+fn contents(snapshot: &Path) -> Result<Files> {
+    files_below(snapshot)?
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(snapshot)?.to_string_lossy().into_owned();
+            Ok((name, std::fs::read(&path)?))
+        })
+        .collect()
+}
+
+fn only(files: &Files, names: &[&str]) -> Files {
+    let wanted = |(name, _): &(&String, &Vec<u8>)| names.contains(&name.as_str());
+    files
+        .iter()
+        .filter(wanted)
+        .map(|(name, body)| (name.clone(), body.clone()))
+        .collect()
+}
+
+#[test]
+fn a_single_file_checkpoint_arrives_with_its_config_and_tokenizer_and_nothing_else() -> Result<()> {
+    let files = single()?;
+    let setup = Setup::new(files.clone())?;
+    let snapshot = setup.hub().download()?;
+    assert_eq!(
+        contents(&snapshot)?,
+        only(&files, &["config.json", "tokenizer.json", WEIGHTS])
+    );
+    // Where Python's huggingface_hub looks.
+    let folder = setup.cache.path().join("models--owner--tiny");
+    assert_eq!(snapshot, folder.join("snapshots").join(commit('a')));
+    assert_eq!(
+        std::fs::read_to_string(folder.join("refs/main"))?,
+        commit('a')
+    );
+    Ok(())
+}
+
+#[test]
+fn every_shard_of_a_sharded_checkpoint_arrives() -> Result<()> {
+    let files = sharded(SHARDS)?;
+    let setup = Setup::new(files.clone())?;
+    let snapshot = setup.hub().download()?;
+    assert_eq!(contents(&snapshot)?, files);
+    Ok(())
+}
+
+#[test]
+fn a_second_download_fetches_no_body_again() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let first = setup.hub().download()?;
+    let bodies = setup.server.bodies();
+    assert_eq!(bodies.len(), 3, "{bodies:?}");
+    assert_eq!(setup.hub().download()?, first);
+    assert_eq!(setup.server.bodies(), bodies);
+    Ok(())
+}
+
+#[test]
+fn a_name_without_an_owner_is_a_repository_too() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    setup.server.repo().id = "tiny".into();
+    let snapshot = setup.hub_of("tiny").download()?;
+    assert!(snapshot.starts_with(setup.cache.path().join("models--tiny")));
+    Ok(())
+}
+
+#[test]
+fn one_more_file_is_fetched_by_name() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let path = setup.hub().file("1_Pooling/config.json")?;
+    assert_eq!(std::fs::read(&path)?, b"{}");
+    assert_eq!(setup.offline().file("1_Pooling/config.json")?, path);
+    let reason = refusal(setup.hub().file("vocab.txt"))?;
+    assert!(
+        reason.contains("no file vocab.txt") && reason.contains("tokenizer.json"),
+        "{reason}"
+    );
+    for outside in ["../config.json", "/etc/hostname", ""] {
+        let asked = setup.server.requests().len();
+        let reason = refusal(setup.hub().file(outside))?;
+        assert!(reason.contains("not a path inside"), "{reason}");
+        assert_eq!(setup.server.requests().len(), asked);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_revision_that_was_asked_for_is_the_one_that_comes() -> Result<()> {
+    let (old, new) = (single()?, sharded(SHARDS)?);
+    let setup = Setup::with(Repo {
+        id: REPO.into(),
+        revisions: BTreeMap::from([
+            ("main".into(), commit('b')),
+            ("v1".into(), commit('a')),
+            ("refs/pr/1".into(), commit('a')),
+        ]),
+        commits: BTreeMap::from([(commit('a'), old), (commit('b'), new)]),
+        ..Repo::default()
+    })?;
+    let main = setup.hub().download()?;
+    assert!(main.ends_with(commit('b')) && main.join(INDEX).exists());
+    for revision in ["v1", "refs/pr/1"] {
+        let snapshot = setup.hub().revision(revision).download()?;
+        assert!(snapshot.ends_with(commit('a')) && snapshot.join(WEIGHTS).exists());
+        assert_eq!(setup.offline().revision(revision).download()?, snapshot);
+    }
+    assert_eq!(setup.offline().download()?, main);
+    // A commit hash names the same files for ever: a warm cache needs no request.
+    let asked = setup.server.requests().len();
+    assert_eq!(setup.hub().revision(commit('b')).download()?, main);
+    assert_eq!(setup.server.requests().len(), asked);
+    Ok(())
+}
+
+#[test]
+fn a_repository_that_does_not_exist_is_named_as_such() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let reason = refusal(setup.hub_of("owner/tyni").download())?;
+    assert!(
+        reason.contains("404") && reason.contains("no such repository"),
+        "{reason}"
+    );
+    let reason = refusal(setup.hub().revision("v9").download())?;
+    assert!(
+        reason.contains("404") && reason.contains("no revision v9"),
+        "{reason}"
+    );
+    let reason = refusal(setup.hub().revision(commit('f')).download())?;
+    assert!(reason.contains("no revision ffff"), "{reason}");
+    assert_eq!(files_below(setup.cache.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+fn names_that_cannot_be_repositories_send_no_request() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    for bad in ["", "../etc", "a/b/c", "https://example.org/a"] {
+        assert!(
+            refusal(setup.hub_of(bad).download())?.contains("owner/name"),
+            "{bad}"
+        );
+    }
+    assert!(refusal(setup.hub().revision("../../x").download())?.contains("not a revision"));
+    assert!(refusal(setup.hub().token("hf_\u{e9}").download())?.contains("token"));
+    assert_eq!(setup.server.requests(), []);
+    Ok(())
+}
+
+#[test]
+fn a_repository_with_pickled_weights_only_is_refused_with_the_cure() -> Result<()> {
+    let mut files = single()?;
+    files.remove(WEIGHTS);
+    let setup = Setup::new(files)?;
+    let reason = refusal(setup.hub().download())?;
+    for part in ["pytorch_model.bin", "safetensors/convert", "Hub::revision"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert_eq!(files_below(setup.cache.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+fn a_repository_without_a_config_is_refused() -> Result<()> {
+    let mut files = single()?;
+    files.remove("config.json");
+    let setup = Setup::new(files)?;
+    assert!(refusal(setup.hub().download())?.contains("no file config.json"));
+    Ok(())
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_the_right_one_is_sent_with_every_request() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    setup.server.repo().token = Some("hf_right".into());
+    let reason = refusal(setup.hub().token("hf_wrong").download())?;
+    for part in ["401", "HF_TOKEN", "Hub::token"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert!(!reason.contains("hf_wrong"), "{reason}");
+    let refused = setup.server.requests();
+    assert!(
+        refused
+            .iter()
+            .all(|request| request.authorization.as_deref() == Some("Bearer hf_wrong"))
+    );
+
+    setup.hub().token("hf_right\n").download()?;
+    let accepted = &setup.server.requests()[refused.len()..];
+    assert!(!accepted.is_empty());
+    assert!(
+        accepted
+            .iter()
+            .all(|request| request.authorization.as_deref() == Some("Bearer hf_right"))
+    );
+    Ok(())
+}
+
+#[test]
+fn forbidden_and_rate_limited_are_told_apart() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    for (status, code, words) in [
+        (403, "GatedRepo", "accept its conditions"),
+        (429, "", "wait a while"),
+        (503, "", "try again later"),
+        (418, "", "answered 418"),
+    ] {
+        setup.server.repo().refuse = Some((status, code));
+        let reason = refusal(setup.hub().download())?;
+        assert!(
+            reason.contains(words) && reason.contains(&status.to_string()),
+            "{reason}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_of_a_body_that_breaks_off_is_ever_used() -> Result<()> {
+    for fault in [
+        Fault::Truncated,
+        Fault::Cut,
+        Fault::EndsEarly,
+        Fault::ErrorPage(403),
+    ] {
+        let files = single()?;
+        let setup = Setup::new(files.clone())?;
+        for broken in [WEIGHTS, "config.json"] {
+            setup.server.repo().faults = HashMap::from([(broken.into(), fault)]);
+            let reason =
+                refusal(setup.hub().download()).with_context(|| format!("{broken}, {fault:?}"))?;
+            assert!(
+                reason.contains(broken) && reason.contains("try again"),
+                "{fault:?}: {reason}"
+            );
+            if broken == WEIGHTS {
+                setup.assert_absent(WEIGHTS, &files[WEIGHTS])?;
+                std::fs::remove_dir_all(setup.cache.path().join("models--owner--tiny"))?;
+            }
+        }
+        assert!(refusal(setup.offline().download())?.contains("offline"));
+
+        setup.server.repo().faults.clear();
+        let snapshot = setup.hub().download()?;
+        assert_eq!(
+            contents(&snapshot)?,
+            only(&files, &["config.json", "tokenizer.json", WEIGHTS])
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_failed_update_leaves_the_last_whole_snapshot_in_place() -> Result<()> {
+    let old = single()?;
+    let setup = Setup::new(old.clone())?;
+    let before = setup.hub().download()?;
+    {
+        let mut repo = setup.server.repo();
+        let mut new = single()?;
+        new.insert(WEIGHTS.into(), safetensors("w", 9, 100_000)?);
+        repo.commits.insert(commit('b'), new);
+        repo.revisions.insert("main".into(), commit('b'));
+        repo.faults.insert(WEIGHTS.into(), Fault::Cut);
+    }
+    // An error, not the old weights in silence.
+    assert!(refusal(setup.hub().download())?.contains("was cut"));
+    assert_eq!(setup.offline().download()?, before);
+    assert_eq!(contents(&before)?[WEIGHTS], old[WEIGHTS]);
+
+    setup.server.repo().faults.clear();
+    let after = setup.hub().download()?;
+    assert_eq!(
+        std::fs::read(after.join(WEIGHTS))?,
+        safetensors("w", 9, 100_000)?
+    );
+    assert_eq!(setup.offline().download()?, after);
+    Ok(())
+}
+
+#[test]
+fn a_damaged_file_in_the_cache_is_refused_offline_and_replaced_online() -> Result<()> {
+    let files = single()?;
+    let setup = Setup::new(files.clone())?;
+    let snapshot = setup.hub().download()?;
+    for damaged in [WEIGHTS, "config.json", "tokenizer.json"] {
+        let blob = snapshot.join(damaged).canonicalize()?;
+        std::fs::write(&blob, &files[damaged][..files[damaged].len() - 1])?;
+        assert!(refusal(setup.offline().download())?.contains(damaged));
+        assert!(refusal(setup.offline().file(damaged))?.contains(damaged));
+        assert_eq!(setup.hub().download()?, snapshot);
+        assert_eq!(std::fs::read(snapshot.join(damaged))?, files[damaged]);
+
+        std::fs::remove_file(&snapshot.join(damaged).canonicalize()?)?;
+        assert_eq!(setup.hub().download()?, snapshot);
+        assert_eq!(std::fs::read(snapshot.join(damaged))?, files[damaged]);
+    }
+    Ok(())
+}
+
+#[test]
+fn offline_a_warm_cache_needs_no_request() -> Result<()> {
+    for files in [single()?, sharded(SHARDS)?] {
+        let setup = Setup::new(files)?;
+        let snapshot = setup.hub().download()?;
+        let asked = setup.server.requests().len();
+        assert_eq!(setup.offline().download()?, snapshot);
+        assert_eq!(setup.offline().revision(commit('a')).download()?, snapshot);
+        assert_eq!(
+            setup.offline().file("config.json")?,
+            snapshot.join("config.json")
+        );
+        assert_eq!(setup.server.requests().len(), asked);
+    }
+    Ok(())
+}
+
+#[test]
+fn offline_a_cold_or_partial_cache_is_an_error_that_names_what_is_missing() -> Result<()> {
+    let setup = Setup::new(sharded(SHARDS)?)?;
+    let reason = refusal(setup.offline().download())?;
+    assert!(
+        reason.contains("does not know the revision") && reason.contains("HF_HUB_OFFLINE"),
+        "{reason}"
+    );
+    assert_eq!(setup.server.requests(), []);
+
+    let snapshot = setup.hub().download()?;
+    for missing in ["config.json", SHARDS[1], INDEX] {
+        let aside = snapshot.join("aside");
+        std::fs::rename(snapshot.join(missing), &aside)?;
+        let reason = refusal(setup.offline().download())?;
+        let named = if missing == INDEX { WEIGHTS } else { missing };
+        assert!(reason.contains(&format!("has no {named}")), "{reason}");
+        std::fs::rename(&aside, snapshot.join(missing))?;
+    }
+    assert_eq!(setup.offline().download()?, snapshot);
+    Ok(())
+}
+
+#[test]
+fn without_network_a_whole_cached_snapshot_is_used_and_reported() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let snapshot = setup.hub().download()?;
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&events);
+    let hub = setup.hub().progress(move |event| {
+        if let Ok(mut seen) = seen.lock() {
+            seen.push(format!("{event:?}"));
+        }
+    });
+    setup.server.repo().refuse = Some((503, ""));
+    assert_eq!(hub.download()?, snapshot);
+    // A refusal is an answer: the cache does not stand in for it.
+    setup.server.repo().refuse = Some((401, ""));
+    assert!(refusal(hub.download())?.contains("401"));
+
+    let Setup { server, cache } = setup;
+    drop(server);
+    assert_eq!(hub.download()?, snapshot);
+    assert!(refusal(hub.file("README.md"))?.contains("no connection"));
+    let cold = tempfile::tempdir()?;
+    let reason = refusal(hub.cache_dir(cold.path()).download())?;
+    assert!(
+        reason.contains("no connection") && reason.contains("does not know the revision"),
+        "{reason}"
+    );
+
+    let events = events
+        .lock()
+        .map_err(|_| anyhow::anyhow!("a handler panicked"))?;
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(
+        events[0].contains("CacheUsed") && events[0].contains("503"),
+        "{events:?}"
+    );
+    assert!(
+        events[1].contains("CacheUsed") && events[1].contains("no connection"),
+        "{events:?}"
+    );
+    drop(cache);
+    Ok(())
+}
+
+#[test]
+fn an_index_that_points_outside_fetches_nothing() -> Result<()> {
+    for outside in [
+        "../../../outside.safetensors",
+        "/tmp/outside.safetensors",
+        "a/../../b.safetensors",
+    ] {
+        let mut files = sharded([SHARDS[0], outside])?;
+        // A hostile Hub lists what its index names.
+        files.insert(outside.into(), safetensors("b", 6, 9)?);
+        let setup = Setup::new(files)?;
+        let error = setup
+            .hub()
+            .download()
+            .err()
+            .context("the index is hostile")?;
+        let Error::BadIndex { path, reason } = &error else {
+            bail!("expected Error::BadIndex, found {error:?}");
+        };
+        assert!(path.ends_with(INDEX) && reason.contains(outside), "{error}");
+        assert!(reason.contains("outside the checkpoint"), "{error}");
+        let bodies = setup.server.bodies();
+        assert!(
+            !bodies.iter().any(|path| path.ends_with(".safetensors")),
+            "{bodies:?}"
+        );
+        assert!(refusal(setup.offline().download())?.contains("offline"));
+    }
+    Ok(())
+}
+
+#[test]
+fn an_index_with_a_shard_that_the_repository_lacks_fetches_nothing() -> Result<()> {
+    let setup = Setup::new(sharded([SHARDS[0], "model-00003-of-00002.safetensors"])?)?;
+    let error = setup.hub().download().err().context("a shard is missing")?;
+    assert!(matches!(error, Error::BadIndex { .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains("model-00003-of-00002.safetensors"),
+        "{error}"
+    );
+    let bodies = setup.server.bodies();
+    assert!(
+        !bodies.iter().any(|path| path.ends_with(".safetensors")),
+        "{bodies:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn progress_counts_the_bytes_of_each_file_up_to_its_size() -> Result<()> {
+    let files = single()?;
+    let setup = Setup::new(files.clone())?;
+    let seen: Arc<Mutex<HashMap<String, Vec<(u64, u64)>>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    setup
+        .hub()
+        .progress(move |event| {
+            if let (HubEvent::Progress { file, bytes, total }, Ok(mut log)) = (event, log.lock()) {
+                log.entry(file.to_string())
+                    .or_default()
+                    .push((*bytes, *total));
+            }
+        })
+        .download()?;
+    let seen = seen
+        .lock()
+        .map_err(|_| anyhow::anyhow!("a handler panicked"))?;
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    for (file, counts) in seen.iter() {
+        let size = files[file].len() as u64;
+        assert!(
+            counts.iter().all(|&(_, total)| total == size),
+            "{file}: {counts:?}"
+        );
+        assert!(counts.is_sorted(), "{file}: {counts:?}");
+        assert_eq!(counts.last(), Some(&(size, size)), "{file}");
+    }
+    Ok(())
+}
