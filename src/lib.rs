@@ -1,6 +1,7 @@
 //! Transformer building blocks for [candle](https://github.com/huggingface/candle).
 #![deny(missing_docs)]
 
+pub mod checkpoint;
 pub mod config;
 mod error;
 

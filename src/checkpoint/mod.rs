@@ -1,0 +1,3 @@
+//! Checkpoints: files on disk, and the layers they hold.
+
+pub mod files;
