@@ -1,3 +1,4 @@
 //! Checkpoints: files on disk, and the layers they hold.
 
 pub mod files;
+pub mod write;
