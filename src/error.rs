@@ -24,6 +24,15 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// No weights are where they were looked for, or several and nothing says which are meant.
+    #[error("{}: {reason}", path.display())]
+    NoWeights {
+        /// The directory.
+        path: PathBuf,
+        /// What is there instead, and the cure.
+        reason: String,
+    },
+
     /// A file is not a valid safetensors file.
     #[error("{}: not a valid safetensors file: {reason}; download or export it again", path.display())]
     NotSafetensors {

@@ -1,0 +1,309 @@
+//! Reading tensors from safetensors files on disk: a single file, a sharded checkpoint, a directory.
+//!
+//! Opening reads and checks the headers only; tensors are read when they are asked for. The files are
+//! taken to be hostile: whatever their bytes are, the answer is a tensor or an error, never a panic
+//! and never an allocation that the file's own length does not justify.
+//!
+//! There is no memory map, on purpose. A positioned read goes straight into the vector that becomes the
+//! tensor: one copy, as from a map, but no `unsafe`, no SIGBUS when the file is truncated under us, and
+//! a peak memory of the tensors read rather than of every page touched.
+//!
+//! The format: <https://github.com/huggingface/safetensors#format>.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor, WithDType};
+use safetensors::Dtype;
+
+use crate::{Error, Result};
+
+mod foreign;
+mod header;
+mod locate;
+mod positioned;
+
+use locate::{Index, Located};
+use positioned::PositionedFile;
+
+/// The tensors of one checkpoint: one safetensors file, or several that belong together.
+#[derive(Debug)]
+pub struct TensorFiles {
+    path: PathBuf,
+    directory: PathBuf,
+    files: Vec<PositionedFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// What a header says about one tensor.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// The type of its elements in the file.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The file that holds it.
+    pub path: PathBuf,
+    /// Its size in the file.
+    pub n_bytes: usize,
+    /// Position of its first byte in that file.
+    offset: u64,
+    /// Which of [`TensorFiles::files`] that is.
+    file: usize,
+}
+
+impl TensorFiles {
+    /// Opens a directory, a safetensors file, or a sharded checkpoint's index (`.json`).
+    ///
+    /// A directory holds `model.safetensors`, or `model.safetensors.index.json` with its shards, or one
+    /// safetensors file of another name, in this order. Of a sharded checkpoint, only the tensors
+    /// that the index lists are visible.
+    ///
+    /// # Errors
+    /// If the path cannot be read, no weights are there or it is unclear which are meant
+    /// ([`Error::NoWeights`]), a file is damaged or of another format ([`Error::NotSafetensors`]),
+    /// or the index and its shards do not agree ([`Error::BadIndex`]).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        match locate::locate(path.as_ref())? {
+            Located::File(file) => Self::open_files(vec![file]),
+            Located::Index(path) => {
+                let index = Index::read(path)?;
+                let mut files = Self::open_files(index.shards()?)?;
+                index.select(&mut files.tensors)?;
+                files.path = index.path;
+                Ok(files)
+            }
+        }
+    }
+
+    /// Opens safetensors files that belong together, without an index.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; also if two files hold a tensor of the same name.
+    pub fn open_files(paths: Vec<PathBuf>) -> Result<Self> {
+        let first = paths.first().ok_or_else(|| Error::NoWeights {
+            path: PathBuf::new(),
+            reason: "an empty list of files was given; name at least one".into(),
+        })?;
+        let directory = first.parent().unwrap_or(Path::new("")).to_path_buf();
+        let path = if paths.len() == 1 { first } else { &directory };
+        let mut opened = Self {
+            path: path.clone(),
+            directory,
+            files: Vec::with_capacity(paths.len()),
+            tensors: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+        };
+        for path in paths {
+            opened.add(PositionedFile::open(path)?)?;
+        }
+        Ok(opened)
+    }
+
+    /// What was opened, for messages: the file, the index, or the directory of several files.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that holds the files, where `config.json` lies too. Empty means the current one.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Every tensor's name, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Type, shape and place of a tensor.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// The files' `__metadata__`; where several files give one key, the first file's value.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// The size of all tensors in the files, in bytes.
+    pub fn n_bytes(&self) -> u64 {
+        self.tensors.values().map(|info| info.n_bytes as u64).sum()
+    }
+
+    /// Reads a tensor to the CPU, in the file's own type (BOOL becomes U8).
+    ///
+    /// # Errors
+    /// If there is no such tensor, candle has no such type, or the file cannot be read any more.
+    pub fn read(&self, name: &str) -> Result<Tensor> {
+        let info = self.find(name)?;
+        let all = 0..info.shape.iter().product();
+        self.gather(name, info, std::slice::from_ref(&all), info.shape.clone())
+    }
+
+    /// Reads only these ranges of a tensor's first dimension, one after the other, to the CPU.
+    ///
+    /// It splits a fused `[3·d, d]` projection without reading all of it first. For a tensor `[n, ..]`
+    /// the result is `[m, ..]`, where `m` is the length of all ranges.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; also if the tensor has no dimension or a range goes beyond the first one.
+    pub fn read_rows(&self, name: &str, rows: &[Range<usize>]) -> Result<Tensor> {
+        let info = self.find(name)?;
+        let outside = || {
+            let shape = &info.shape;
+            Error::input(
+                name,
+                format!("there are no rows {rows:?} in shape {shape:?}"),
+            )
+        };
+        let (&n_rows, row_shape) = info.shape.split_first().ok_or_else(outside)?;
+        if rows.iter().any(|r| r.start > r.end || r.end > n_rows) {
+            return Err(outside());
+        }
+        // No range is larger than the tensor, whose size was checked; all of them together may be.
+        let row_len: usize = row_shape.iter().product();
+        let m = rows
+            .iter()
+            .try_fold(0usize, |m, range| m.checked_add(range.len()))
+            .filter(|m| m.checked_mul(row_len.max(1)).is_some())
+            .ok_or_else(outside)?;
+        let spans: Vec<_> = rows
+            .iter()
+            .map(|range| range.start * row_len..range.end * row_len)
+            .collect();
+        let mut shape = info.shape.clone();
+        shape[0] = m;
+        self.gather(name, info, &spans, shape)
+    }
+
+    /// The names nearest to `name`, nearest first, at most `max`; for messages.
+    pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
+        // 0.4 keeps `wte.weight` beside `transformer.wte.weight`; a half would lose it.
+        const LEAST: f64 = 0.4;
+        let length = name.chars().count();
+        let mut scored: Vec<(f64, &str)> = self
+            .names()
+            .filter(|other| {
+                // No pair scores above the ratio of its lengths; a header may hold names of megabytes.
+                let (short, long) = ordered(length, other.chars().count());
+                short as f64 >= LEAST * long as f64
+            })
+            .map(|other| (strsim::normalized_levenshtein(name, other), other))
+            .filter(|&(score, _)| score >= LEAST)
+            .collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        scored.truncate(max);
+        scored
+            .into_iter()
+            .map(|(_, other)| other.to_owned())
+            .collect()
+    }
+
+    /// Takes in a further file's tensors and metadata.
+    fn add(&mut self, file: PositionedFile) -> Result<()> {
+        let header = header::read(&file)?;
+        for entry in header.tensors {
+            if let Some(other) = self.tensors.get(&entry.name) {
+                return Err(Error::BadIndex {
+                    path: file.path().to_path_buf(),
+                    reason: format!(
+                        "tensor {:?} is also in {}; open only files that belong to one checkpoint",
+                        entry.name,
+                        other.path.display()
+                    ),
+                });
+            }
+            let info = TensorInfo {
+                dtype: entry.dtype,
+                shape: entry.shape,
+                path: file.path().to_path_buf(),
+                n_bytes: entry.n_bytes,
+                offset: entry.offset,
+                file: self.files.len(),
+            };
+            self.tensors.insert(entry.name, info);
+        }
+        for (key, value) in header.metadata {
+            self.metadata.entry(key).or_insert(value);
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<&TensorInfo> {
+        const SIMILAR: usize = 3;
+        self.info(name).ok_or_else(|| Error::MissingTensor {
+            path: self.path.clone(),
+            role: name.to_owned(),
+            tried: vec![name.to_owned()],
+            similar: self.similar(name, SIMILAR),
+        })
+    }
+
+    /// Reads spans of elements, counted from the tensor's first, into one tensor of `shape`.
+    fn gather(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        spans: &[Range<usize>],
+        shape: Vec<usize>,
+    ) -> Result<Tensor> {
+        match info.dtype {
+            Dtype::BOOL | Dtype::U8 => self.gather_as::<u8>(name, info, spans, shape),
+            Dtype::U32 => self.gather_as::<u32>(name, info, spans, shape),
+            Dtype::I16 => self.gather_as::<i16>(name, info, spans, shape),
+            Dtype::I32 => self.gather_as::<i32>(name, info, spans, shape),
+            Dtype::I64 => self.gather_as::<i64>(name, info, spans, shape),
+            Dtype::F16 => self.gather_as::<half::f16>(name, info, spans, shape),
+            Dtype::BF16 => self.gather_as::<half::bf16>(name, info, spans, shape),
+            Dtype::F32 => self.gather_as::<f32>(name, info, spans, shape),
+            Dtype::F64 => self.gather_as::<f64>(name, info, spans, shape),
+            _ => Err(Error::UnsupportedDType {
+                path: info.path.clone(),
+                tensor: name.to_owned(),
+                found: format!("{:?}", info.dtype),
+            }),
+        }
+    }
+
+    fn gather_as<T: WithDType + bytemuck::Pod>(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        spans: &[Range<usize>],
+        shape: Vec<usize>,
+    ) -> Result<Tensor> {
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::NotSafetensors {
+                path: info.path.clone(),
+                reason: format!(
+                    "it was cut short after it was opened; tensor {name:?} is not all there"
+                ),
+            },
+            _ => Error::io(&info.path, "read", source),
+        };
+        let mut values: Vec<T> = Vec::new();
+        values
+            .try_reserve_exact(spans.iter().map(Range::len).sum())
+            .map_err(|error| failed(error.into()))?;
+        for span in spans {
+            let offset = info.offset + (span.start * size_of::<T>()) as u64;
+            self.files[info.file]
+                .append(&mut values, span.len(), offset)
+                .map_err(failed)?;
+        }
+        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+}
+
+fn ordered(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}

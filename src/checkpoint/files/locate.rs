@@ -1,0 +1,217 @@
+//! Which files a path stands for: the file of a directory, the shards of an index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{TensorInfo, foreign};
+use crate::{Error, Result};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// As for a header; the index of the largest public checkpoints has a tenth of it.
+const MAX_INDEX_BYTES: u64 = 100_000_000;
+
+/// Where the weights are.
+pub(super) enum Located {
+    /// In one safetensors file.
+    File(PathBuf),
+    /// In the shards that this index lists.
+    Index(PathBuf),
+}
+
+/// What `path` stands for.
+pub(super) fn locate(path: &Path) -> Result<Located> {
+    let found = fs::metadata(path).map_err(|source| Error::io(path, "open", source))?;
+    Ok(if found.is_dir() {
+        in_directory(path)?
+    } else if has_extension(path, "json") {
+        Located::Index(path.to_path_buf())
+    } else {
+        Located::File(path.to_path_buf())
+    })
+}
+
+/// The single file goes before the index, as in `transformers` (`_get_resolved_checkpoint_files`,
+/// <https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py>), so that
+/// a directory with both gives the same weights here and there.
+fn in_directory(directory: &Path) -> Result<Located> {
+    let named = |name: &str| Some(directory.join(name)).filter(|path| path.is_file());
+    if let Some(path) = named(SINGLE) {
+        return Ok(Located::File(path));
+    }
+    if let Some(path) = named(INDEX) {
+        return Ok(Located::Index(path));
+    }
+    let paths = list(directory).map_err(|source| Error::io(directory, "list", source))?;
+    let weights: Vec<&PathBuf> = paths
+        .iter()
+        .filter(|path| has_extension(path, "safetensors"))
+        .collect();
+    let reason = match weights[..] {
+        [path] => return Ok(Located::File(path.clone())),
+        [] => match paths.iter().find(|path| foreign::by_name(path).is_some()) {
+            Some(path) => {
+                let explanation = foreign::explain(path, &[]).unwrap_or_default();
+                format!(
+                    "no safetensors file is there, only {}: {explanation}",
+                    file_name(path)
+                )
+            }
+            None => format!("no safetensors file is there; give the directory that holds {SINGLE}"),
+        },
+        ref several => {
+            let names: Vec<_> = several.iter().map(|path| file_name(path)).collect();
+            format!(
+                "several safetensors files and no {INDEX}: {}; open one of them, \
+                 or add the index if they are the shards of one checkpoint",
+                names.join(", ")
+            )
+        }
+    };
+    Err(Error::NoWeights {
+        path: directory.to_path_buf(),
+        reason,
+    })
+}
+
+/// Sorted, without hidden files: macOS leaves `._model.safetensors` on foreign disks.
+fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A sharded checkpoint's index: which shard holds which tensor.
+pub(super) struct Index {
+    pub(super) path: PathBuf,
+    /// Tensor name to shard path.
+    tensors: BTreeMap<String, PathBuf>,
+}
+
+impl Index {
+    /// Reads an index and checks that its shards lie in its own directory.
+    pub(super) fn read(path: PathBuf) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Raw {
+            weight_map: BTreeMap<String, String>,
+        }
+
+        let raw: Raw =
+            serde_json::from_slice(&read_bytes(&path)?).map_err(|error| Error::MalformedJson {
+                path: path.clone(),
+                reason: format!("{error}; an index of shards has a weight_map from tensor to file"),
+            })?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let mut tensors = BTreeMap::new();
+        for (name, shard) in raw.weight_map {
+            if !stays_inside(&shard) {
+                return Err(bad_index(
+                    &path,
+                    format!(
+                        "tensor {name:?} should be in {shard:?}, outside the index's own directory; \
+                         put the shards beside the index and name them without a path"
+                    ),
+                ));
+            }
+            tensors.insert(name, directory.join(shard));
+        }
+        if tensors.is_empty() {
+            return Err(bad_index(
+                &path,
+                "its weight_map lists no tensor; download it again".into(),
+            ));
+        }
+        Ok(Self { path, tensors })
+    }
+
+    /// Every shard, once; all of them exist.
+    pub(super) fn shards(&self) -> Result<Vec<PathBuf>> {
+        let shards: BTreeSet<&PathBuf> = self.tensors.values().collect();
+        let missing: Vec<String> = shards
+            .iter()
+            .filter(|path| {
+                fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            })
+            .map(|path| file_name(path))
+            .collect();
+        if !missing.is_empty() {
+            return Err(bad_index(
+                &self.path,
+                format!(
+                    "{} of its {} shards are missing: {}; download them into the same directory",
+                    missing.len(),
+                    shards.len(),
+                    missing.join(", ")
+                ),
+            ));
+        }
+        Ok(shards.into_iter().cloned().collect())
+    }
+
+    /// Leaves of the shards' tensors those that the index lists; each must be in its shard.
+    pub(super) fn select(&self, found: &mut BTreeMap<String, TensorInfo>) -> Result<()> {
+        for (name, shard) in &self.tensors {
+            if found.get(name).is_none_or(|info| info.path != *shard) {
+                return Err(bad_index(
+                    &self.path,
+                    format!(
+                        "tensor {name:?} should be in {}, which does not hold it; \
+                         index and shards are of different versions, download both again",
+                        file_name(shard)
+                    ),
+                ));
+            }
+        }
+        found.retain(|name, _| self.tensors.contains_key(name));
+        Ok(())
+    }
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let failed = |source| Error::io(path, "read", source);
+    let found = fs::metadata(path).map_err(failed)?;
+    // A device or a pipe has no end.
+    if !found.is_file() || found.len() > MAX_INDEX_BYTES {
+        return Err(Error::MalformedJson {
+            path: path.to_path_buf(),
+            reason: format!(
+                "an index of shards is a regular file of at most {MAX_INDEX_BYTES} bytes; \
+                 give the checkpoint's {INDEX}"
+            ),
+        });
+    }
+    fs::read(path).map_err(failed)
+}
+
+/// Whether a shard's name cannot lead out of the directory. Links may: the Hub's cache is made of them.
+fn stays_inside(shard: &str) -> bool {
+    let mut components = Path::new(shard).components();
+    !shard.is_empty()
+        && components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+}
+
+fn bad_index(path: &Path, reason: String) -> Error {
+    Error::BadIndex {
+        path: path.to_path_buf(),
+        reason,
+    }
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
