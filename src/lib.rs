@@ -2,6 +2,7 @@
 #![deny(missing_docs)]
 
 pub mod config;
+mod cpu;
 mod error;
 
 pub use config::{
