@@ -4,6 +4,7 @@
 pub mod config;
 mod cpu;
 mod error;
+pub mod ops;
 
 pub use config::{
     Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm,
