@@ -3,7 +3,9 @@
 
 pub mod checkpoint;
 pub mod config;
+mod cpu;
 mod error;
+pub mod ops;
 pub mod verify;
 
 pub use config::{

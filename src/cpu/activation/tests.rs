@@ -1,0 +1,346 @@
+//! Activations against the f64 reference: values, slopes, kinks, ends, half types.
+
+use half::{bf16, f16};
+
+use super::super::reference::{self, Rounding};
+use super::*;
+
+/// What `1 + erf` loses: an error relative to this and not to the result.
+#[derive(Clone, Copy)]
+enum Cancels {
+    Nothing,
+    /// Half a unit of 1, times x.
+    AtX,
+    /// Half a unit of 1.
+    AtOne,
+}
+
+/// One activation in f32 and f64, its exact value, and the largest error of the f32 value in units
+/// of rounding of `|y| + |x y'|` (an argument off by one rounding) plus what cancels.
+struct Case {
+    name: &'static str,
+    f32: [fn(f32) -> f32; 2],
+    f64: [fn(f64) -> f64; 2],
+    exact: fn(f64) -> f64,
+    cancels: Cancels,
+    units: f64,
+    kinks: &'static [f64],
+}
+
+macro_rules! case {
+    ($value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {
+        Case {
+            name: stringify!($value),
+            f32: [$value, $slope],
+            f64: [$value, $slope],
+            exact: $exact,
+            cancels: Cancels::$cancels,
+            units: $units,
+            kinks: $kinks,
+        }
+    };
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        case!(gelu, gelu_slope, reference::gelu, AtX, 1.0, &[]),
+        case!(
+            clipped_gelu,
+            clipped_gelu_slope,
+            |x| reference::gelu(x).min(10.0),
+            AtX,
+            1.0,
+            &[10.0]
+        ),
+        case!(
+            gelu_tanh,
+            gelu_tanh_slope,
+            reference::gelu_tanh,
+            Nothing,
+            4.0,
+            &[]
+        ),
+        case!(
+            quick_gelu,
+            quick_gelu_slope,
+            |x| x * reference::sigmoid(1.702 * x),
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(
+            silu,
+            silu_slope,
+            |x| x * reference::sigmoid(x),
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(
+            sigmoid,
+            sigmoid_slope,
+            reference::sigmoid,
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(tanh, tanh_slope, libm::tanh, Nothing, 2.0, &[]),
+        case!(
+            mish,
+            mish_slope,
+            |x| x * libm::tanh(reference::softplus(x)),
+            Nothing,
+            4.0,
+            &[]
+        ),
+        case!(
+            sqrt_softplus,
+            sqrt_softplus_slope,
+            |x| reference::softplus(x).sqrt(),
+            Nothing,
+            3.0,
+            &[20.0]
+        ),
+        case!(laplace, laplace_slope, reference::laplace, AtOne, 1.0, &[]),
+        case!(relu, relu_slope, |x| x.max(0.0), Nothing, 0.0, &[0.0]),
+        case!(
+            relu2,
+            relu2_slope,
+            |x| x.max(0.0).powi(2),
+            Nothing,
+            0.5,
+            &[0.0]
+        ),
+        case!(
+            relu6,
+            relu6_slope,
+            |x| x.clamp(0.0, 6.0),
+            Nothing,
+            0.0,
+            &[0.0, 6.0]
+        ),
+        case!(
+            leaky_relu,
+            leaky_relu_slope,
+            |x| if x > 0.0 { x } else { 0.01 * x },
+            Nothing,
+            1.0,
+            &[0.0]
+        ),
+        case!(
+            hard_swish,
+            hard_swish_slope,
+            reference::hard_swish,
+            Nothing,
+            2.0,
+            &[-3.0, 3.0]
+        ),
+        case!(identity, identity_slope, |x| x, Nothing, 0.0, &[]),
+    ]
+}
+
+/// Every scale from subnormal to where all activations are flat or straight, both signs.
+fn arguments() -> Vec<f32> {
+    let grid = (-4000..=4000).map(|i| i as f32 * 0.005);
+    let scales = (-149..=6).flat_map(|e| [1.0, 1.37, 1.83].map(|m| m * libm::exp2f(e as f32)));
+    grid.chain(scales.clone())
+        .chain(scales.map(|x| -x))
+        .collect()
+}
+
+impl Case {
+    fn allowed(&self, x: f64, unit: f64) -> f64 {
+        let sensitivity = (self.exact)(x).abs() + (x * (self.f64[1])(x)).abs();
+        let cancelled = match self.cancels {
+            Cancels::Nothing => 0.0,
+            Cancels::AtX => x.abs(),
+            Cancels::AtOne => 1.0,
+        };
+        self.units * unit * (sensitivity + cancelled)
+    }
+}
+
+#[test]
+fn f32_values_are_within_their_units_of_the_exact_value() {
+    for case in cases() {
+        let mut worst = (0.0, 0.0);
+        for &x in &arguments() {
+            let exact = (case.exact)(x as f64);
+            let error = ((case.f32[0])(x) as f64 - exact).abs();
+            let allowed = case.allowed(x as f64, f32::STORE) + f32::LEAST * (1.0 + x.abs() as f64);
+            assert!(
+                error <= allowed,
+                "{}({x:e}) is off by {error:e}, {allowed:e} allowed",
+                case.name
+            );
+            // Among subnormals half a unit is always used, which says nothing of the rest.
+            if x.abs() > f32::MIN_POSITIVE && error / allowed > worst.0 {
+                worst = (error / allowed, x);
+            }
+        }
+        println!(
+            "{}: {:.0} % of the bound used, at {:e}",
+            case.name,
+            100.0 * worst.0,
+            worst.1
+        );
+        assert!(
+            case.units == 0.0 || worst.0 > 0.3,
+            "{}: the bound proves little",
+            case.name
+        );
+    }
+}
+
+#[test]
+fn f64_values_are_exact_to_f64() {
+    for case in cases() {
+        for &x in &arguments() {
+            // Softplus is cut off at 20, as PyTorch cuts it.
+            if case.name == "sqrt_softplus" && x > 20.0 {
+                continue;
+            }
+            let x = x as f64;
+            let error = ((case.f64[0])(x) - (case.exact)(x)).abs();
+            // Both sides go through libm, good to one unit each.
+            let allowed =
+                2.0 * case.allowed(x, f64::STORE) + 4.0 * f64::STORE * (case.exact)(x).abs();
+            assert!(
+                error <= allowed + f64::LEAST * (1.0 + x.abs()),
+                "{}({x:e}) is off by {error:e}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn slopes_are_the_derivatives() {
+    let step = libm::exp2(-13.0);
+    for case in cases() {
+        for &x in &arguments() {
+            let x = x as f64;
+            if case.kinks.iter().any(|kink| (x - kink).abs() <= 2.0 * step) {
+                continue;
+            }
+            let value = case.f64[0];
+            // Five points: the truncation error is step⁴/30 · f⁗′, whose largest value is near 400.
+            let rise = 8.0 * (value(x + step) - value(x - step))
+                - (value(x + 2.0 * step) - value(x - 2.0 * step));
+            let quotient = rise / (12.0 * step);
+            let slope = (case.f64[1])(x);
+            let rounding = 4.0 * f64::EPSILON * (value(x).abs() + x.abs() + 1.0) / step;
+            let allowed = rounding + 400.0 / 30.0 * step.powi(4);
+            let error = (quotient - slope).abs();
+            assert!(
+                error <= allowed,
+                "{}'({x}) = {slope}, measured {quotient}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn f32_slopes_agree_with_f64_slopes() {
+    for case in cases() {
+        let mut worst: f64 = 0.0;
+        for &x in &arguments() {
+            if case.kinks.contains(&(x as f64)) {
+                continue;
+            }
+            let exact = (case.f64[1])(x as f64);
+            let error =
+                ((case.f32[1])(x) as f64 - exact).abs() / (4.0 * f32::STORE * exact.abs().max(1.0));
+            assert!(
+                error <= 1.0,
+                "{}'({x:e}) is off by {error} of its bound",
+                case.name
+            );
+            worst = worst.max(error);
+        }
+        println!("{}': {:.0} % of the bound used", case.name, 100.0 * worst);
+    }
+}
+
+#[test]
+fn kinks_have_pytorchs_slope() {
+    assert_eq!(relu_slope(0.0f32), 0.0);
+    assert_eq!(relu2_slope(0.0f32), 0.0);
+    assert_eq!([relu6_slope(0.0f32), relu6_slope(6.0)], [0.0, 0.0]);
+    assert_eq!(
+        [leaky_relu_slope(0.0f32), leaky_relu_slope(-0.0)],
+        [0.01, 0.01]
+    );
+    assert_eq!(
+        [hard_swish_slope(-3.0f32), hard_swish_slope(3.0)],
+        [0.0, 1.0]
+    );
+    assert_eq!(
+        [clipped_gelu_slope(10.0f32), clipped_gelu_slope(9.0)],
+        [0.0, 1.0]
+    );
+}
+
+#[test]
+fn nan_stays_nan_and_far_values_stay_finite() {
+    for case in cases() {
+        assert!((case.f32[0])(f32::NAN).is_nan(), "{}", case.name);
+        assert!((case.f64[0])(f64::NAN).is_nan(), "{}", case.name);
+        for x in [-1e18f32, -1e4, -200.0, 200.0, 1e4, 1e18] {
+            let (value, slope) = ((case.f32[0])(x), (case.f32[1])(x));
+            assert!(
+                value.is_finite() && slope.is_finite(),
+                "{}({x}): {value}, {slope}",
+                case.name
+            );
+            assert!(
+                x > 0.0 || slope.abs() <= 1.0,
+                "{}'({x}) = {slope}",
+                case.name
+            );
+        }
+        let right = (case.f32[0])(f32::INFINITY);
+        assert!(right > 0.0, "{}(inf) = {right}", case.name);
+    }
+}
+
+#[test]
+fn half_types_are_the_exact_value_rounded_once() {
+    fn check<T: Element<Acc = f32> + Rounding>() {
+        for case in cases() {
+            let x: Vec<T> = arguments().iter().map(|&x| T::from_f64(x as f64)).collect();
+            let mut y = vec![T::ZERO; x.len()];
+            forward(&x, &mut y, case.f32[0]);
+            for (x, y) in x.iter().zip(&y) {
+                let exact = (case.exact)(x.to_f64());
+                let before = case.allowed(x.to_f64(), T::COMPUTE);
+                let allowed = before + T::STORE * (exact.abs() + before) + T::LEAST;
+                let error = (y.to_f64() - exact).abs();
+                assert!(
+                    error <= allowed,
+                    "{}({}) = {}",
+                    case.name,
+                    x.to_f64(),
+                    y.to_f64()
+                );
+            }
+        }
+    }
+    check::<f16>();
+    check::<bf16>();
+}
+
+#[test]
+fn the_backward_loop_multiplies_slope_and_cotangent_at_every_length() {
+    for n in reference::WIDTHS
+        .into_iter()
+        .chain([2 * CHUNK + 1, 5 * CHUNK])
+    {
+        let x = reference::normal(n, 0.0, 2.0, 1);
+        let dy = reference::normal(n, 0.0, 1.0, 2);
+        let mut dx = vec![0.0; n];
+        backward(&x, &dy, &mut dx, gelu_slope);
+        assert!((0..n).all(|i| dx[i] == dy[i] * gelu_slope(x[i])));
+    }
+}

@@ -1,0 +1,159 @@
+//! The number types: what an element is stored as, and what it is computed in.
+
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use half::{bf16, f16};
+
+use super::math;
+
+/// A stored number: f32, f64, f16 or bf16.
+pub trait Element: Copy + PartialEq + Send + Sync + 'static {
+    /// The type it is computed in.
+    type Acc: Real;
+
+    /// Positive zero.
+    const ZERO: Self;
+
+    /// Exact.
+    fn widen(self) -> Self::Acc;
+
+    /// Rounds to nearest, ties to even.
+    fn narrow(value: Self::Acc) -> Self;
+}
+
+/// A type to compute in: f32 or f64, with the functions that the kernels need.
+pub trait Real:
+    Element<Acc = Self>
+    + PartialOrd
+    + Add<Output = Self>
+    + AddAssign
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    /// A constant, rounded to the type.
+    fn of(value: f64) -> Self;
+    /// `|x|`.
+    fn abs(self) -> Self;
+    /// `√x`, correctly rounded.
+    fn sqrt(self) -> Self;
+    /// `eˣ`.
+    fn exp(self) -> Self;
+    /// `2/√π ∫₀ˣ exp(-t²) dt`.
+    fn erf(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// `ln(1 + x)` without cancellation.
+    fn ln_1p(self) -> Self;
+
+    /// The smaller of the two; NaN where `self` is NaN.
+    #[inline(always)]
+    fn at_most(self, limit: Self) -> Self {
+        if self > limit { limit } else { self }
+    }
+
+    /// The larger of the two; NaN where `self` is NaN.
+    #[inline(always)]
+    fn at_least(self, limit: Self) -> Self {
+        if self < limit { limit } else { self }
+    }
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        f32::abs(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
+    #[inline(always)]
+    fn exp(self) -> Self {
+        math::exp(self)
+    }
+    #[inline(always)]
+    fn erf(self) -> Self {
+        math::erf(self)
+    }
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        math::tanh(self)
+    }
+    // Only `sqrtsoftplus` takes it, on router scores: a few numbers per token.
+    fn ln_1p(self) -> Self {
+        libm::log1pf(self)
+    }
+}
+
+// `libm` and not `std`: std calls the system's library, whose bits differ between platforms.
+impl Real for f64 {
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        f64::abs(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
+    }
+    fn exp(self) -> Self {
+        libm::exp(self)
+    }
+    fn erf(self) -> Self {
+        libm::erf(self)
+    }
+    fn tanh(self) -> Self {
+        libm::tanh(self)
+    }
+    fn ln_1p(self) -> Self {
+        libm::log1p(self)
+    }
+}
+
+macro_rules! computed_in_itself {
+    ($type:ty) => {
+        impl Element for $type {
+            type Acc = Self;
+            const ZERO: Self = 0.0;
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
+            #[inline(always)]
+            fn narrow(value: Self) -> Self {
+                value
+            }
+        }
+    };
+}
+
+macro_rules! computed_in_f32 {
+    ($type:ty) => {
+        impl Element for $type {
+            type Acc = f32;
+            const ZERO: Self = <$type>::ZERO;
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn narrow(value: f32) -> Self {
+                Self::from_f32(value)
+            }
+        }
+    };
+}
+
+computed_in_itself!(f32);
+computed_in_itself!(f64);
+computed_in_f32!(f16);
+computed_in_f32!(bf16);

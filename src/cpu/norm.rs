@@ -1,0 +1,201 @@
+//! LayerNorm and RMSNorm of rows, forward and backward.
+//!
+//! `y = x̂ · gain + bias`, where `x̂` is the row divided by the root of its variance (LayerNorm, after
+//! taking the mean off) or of its mean square (RMSNorm).
+//!
+//! The mean is taken off twice: the first mean of a row near 1000 is itself rounded by 3e-5, which
+//! is much beside a deviation of 0.01; the second pass takes off what the first one left.
+
+use super::{
+    Element, Real,
+    lanes::{sum, sum_pairs, update_and_sum},
+    parallel,
+};
+
+/// What a row is divided by the root of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    /// The variance, after the mean is taken off (LayerNorm).
+    Variance,
+    /// The mean square (RMSNorm).
+    MeanSquare,
+}
+
+/// The factor that a stored weight `w` stands for, and when half types round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gain {
+    /// `w`; `x̂` stays in f32 until the end (PyTorch's LayerNorm).
+    Weight,
+    /// `w`; `x̂` is rounded to the stored type first (transformers' `LlamaRMSNorm`).
+    WeightAfterRounding,
+    /// `1 + w`; `x̂` stays in f32 until the end (transformers' `GemmaRMSNorm`).
+    OnePlusWeight,
+}
+
+/// A norm over rows as long as its weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    /// What a row is divided by the root of.
+    pub statistic: Statistic,
+    /// What the weight means.
+    pub gain: Gain,
+    /// Added to the statistic before the root.
+    pub eps: f64,
+}
+
+/// Gradients of a norm's arguments.
+pub struct Gradients<T> {
+    /// As long as `x`.
+    pub dx: Vec<T>,
+    /// One row.
+    pub dweight: Vec<T>,
+    /// One row.
+    pub dbias: Vec<T>,
+}
+
+/// Elements per piece of work in the forward pass, which any number of rows may share.
+const CHUNK: usize = 8192;
+
+/// Rows whose weight gradients are summed in sequence before they are added to the others': part
+/// of the result, since it fixes the order of addition.
+const ROWS_PER_SUM: usize = 64;
+
+impl Norm {
+    /// Writes the norm of each row of `x` to `y`.
+    pub fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: Option<&[T]>, y: &mut [T]) {
+        let width = weight.len();
+        assert_eq!(x.len(), y.len());
+        if width == 0 {
+            return;
+        }
+        let gain = self.gains(weight);
+        // -0 changes nothing that it is added to.
+        let bias: Vec<T::Acc> = match bias {
+            Some(bias) => bias.iter().map(|b| b.widen()).collect(),
+            None => vec![T::Acc::of(-0.0); width],
+        };
+        let rows = (CHUNK / width).max(1);
+        parallel::for_chunks(y, rows * width, |start, y| {
+            let mut row = vec![T::Acc::ZERO; width];
+            let x = &x[start..][..y.len()];
+            for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+                let scale = self.centre(x, &mut row);
+                let terms = row.iter().zip(gain.iter().zip(&bias));
+                for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
+                    let normal = self.rounded::<T>(centred * scale);
+                    *y = T::narrow(normal * gain + bias);
+                }
+            }
+        });
+    }
+
+    /// Gradients of `x`, weight and bias for the cotangent `dy`, in one pass over the rows.
+    ///
+    /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
+    /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
+    pub fn backward<T: Element>(&self, x: &[T], weight: &[T], dy: &[T]) -> Gradients<T> {
+        let width = weight.len();
+        assert_eq!(x.len(), dy.len());
+        let mut dx = vec![T::ZERO; x.len()];
+        if width == 0 {
+            return Gradients {
+                dx,
+                dweight: Vec::new(),
+                dbias: Vec::new(),
+            };
+        }
+        let gain = self.gains(weight);
+        let chunk = ROWS_PER_SUM * width;
+        // Per chunk of rows: [dweight | dbias]
+        let mut sums = vec![T::Acc::ZERO; x.len().div_ceil(chunk) * 2 * width];
+        parallel::for_chunk_pairs(&mut dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
+            let (dweight, dbias) = sums.split_at_mut(width);
+            let mut normal = vec![T::Acc::ZERO; width];
+            let mut g = vec![T::Acc::ZERO; width];
+            let rows = x[start..]
+                .chunks_exact(width)
+                .zip(dy[start..].chunks_exact(width));
+            for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
+                let scale = self.centre(x, &mut normal);
+                for (i, dy) in dy.iter().enumerate() {
+                    let dy = dy.widen();
+                    normal[i] = normal[i] * scale;
+                    g[i] = dy * gain[i];
+                    dweight[i] += dy * normal[i];
+                    dbias[i] += dy;
+                }
+                self.input_gradient(&normal, &g, scale, dx);
+            }
+        });
+        let mut total = vec![T::Acc::ZERO; 2 * width];
+        for sums in sums.chunks_exact(2 * width) {
+            for (total, &sum) in total.iter_mut().zip(sums) {
+                *total += sum;
+            }
+        }
+        let mut total = total.into_iter().map(T::narrow);
+        let dweight = total.by_ref().take(width).collect();
+        Gradients {
+            dx,
+            dweight,
+            dbias: total.collect(),
+        }
+    }
+
+    /// `dx` of one row from its `x̂` and `g`.
+    #[inline(always)]
+    fn input_gradient<T: Element>(
+        &self,
+        normal: &[T::Acc],
+        g: &[T::Acc],
+        scale: T::Acc,
+        dx: &mut [T],
+    ) {
+        let n = T::Acc::of(normal.len() as f64);
+        let along_normal = sum_pairs(g, normal, |g, normal| g * normal) / n;
+        let mean = match self.statistic {
+            Statistic::Variance => sum(g, |g| g) / n,
+            Statistic::MeanSquare => T::Acc::ZERO,
+        };
+        for ((dx, &g), &normal) in dx.iter_mut().zip(g).zip(normal) {
+            *dx = T::narrow(((g - mean) - normal * along_normal) * scale);
+        }
+    }
+
+    /// Writes the row, without its mean for LayerNorm, to `centred`; returns `1 / √(statistic + eps)`.
+    #[inline(always)]
+    fn centre<T: Element>(&self, x: &[T], centred: &mut [T::Acc]) -> T::Acc {
+        let n = T::Acc::of(centred.len() as f64);
+        for (centred, x) in centred.iter_mut().zip(x) {
+            *centred = x.widen();
+        }
+        let squares = match self.statistic {
+            Statistic::MeanSquare => sum(centred, |x| x * x),
+            Statistic::Variance => {
+                let mean = sum(centred, |x| x) / n;
+                let left_over = update_and_sum(centred, |x| x - mean, |x| x) / n;
+                update_and_sum(centred, |x| x - left_over, |x| x * x)
+            }
+        };
+        T::Acc::of(1.0) / (squares / n + T::Acc::of(self.eps)).sqrt()
+    }
+
+    #[inline(always)]
+    fn rounded<T: Element>(&self, normal: T::Acc) -> T::Acc {
+        match self.gain {
+            Gain::WeightAfterRounding => T::narrow(normal).widen(),
+            Gain::Weight | Gain::OnePlusWeight => normal,
+        }
+    }
+
+    fn gains<T: Element>(&self, weight: &[T]) -> Vec<T::Acc> {
+        let gain = |w: &T| match self.gain {
+            Gain::OnePlusWeight => T::Acc::of(1.0) + w.widen(),
+            Gain::Weight | Gain::WeightAfterRounding => w.widen(),
+        };
+        weight.iter().map(gain).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! What the kernels compute, in f64, slow and obvious. For tests only.
+
+use std::f64::consts::{PI, SQRT_2};
+
+/// `x · Φ(x)`, without the cancellation of `1 + erf`.
+pub fn gelu(x: f64) -> f64 {
+    0.5 * x * libm::erfc(-x / SQRT_2)
+}
+
+/// As OpenAI wrote it.
+pub fn gelu_tanh(x: f64) -> f64 {
+    // 1 + tanh(u) = 2 / (1 + exp(-2u))
+    let u = (2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3));
+    x / (1.0 + libm::exp(-2.0 * u))
+}
+
+/// The logistic function.
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + libm::exp(-x))
+}
+
+/// `ln(1 + exp(x))`.
+pub fn softplus(x: f64) -> f64 {
+    if x > 0.0 {
+        x + libm::log1p(libm::exp(-x))
+    } else {
+        libm::log1p(libm::exp(x))
+    }
+}
+
+/// The distribution function of the normal law N(0.707107, 0.282095²).
+// Six digits as transformers has them, and not 1/√2.
+#[allow(clippy::approx_constant)]
+pub fn laplace(x: f64) -> f64 {
+    0.5 * libm::erfc((0.707107 - x) / (0.282095 * SQRT_2))
+}
+
+/// Piecewise quadratic.
+pub fn hard_swish(x: f64) -> f64 {
+    x * (x + 3.0).clamp(0.0, 6.0) / 6.0
+}
+
+/// `(x - mean) / sqrt(var + eps)` of one row.
+pub fn standardise(row: &[f64], eps: f64) -> Vec<f64> {
+    let n = row.len() as f64;
+    let mean = row.iter().sum::<f64>() / n;
+    let centred: Vec<f64> = row.iter().map(|x| x - mean).collect();
+    scale_to_unit_mean_square(&centred, eps)
+}
+
+/// `x / sqrt(mean(x²) + eps)` of one row.
+pub fn scale_to_unit_mean_square(row: &[f64], eps: f64) -> Vec<f64> {
+    let mean_square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+    row.iter().map(|x| x / (mean_square + eps).sqrt()).collect()
+}
+
+/// Softmax of one row over the elements for which `seen` holds; 0 for the others.
+pub fn softmax(row: &[f64], seen: impl Fn(usize) -> bool) -> Vec<f64> {
+    let scores: Vec<f64> = (0..row.len())
+        .map(|j| if seen(j) { row[j] } else { f64::NEG_INFINITY })
+        .collect();
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY {
+        return vec![0.0; row.len()];
+    }
+    let exponentials: Vec<f64> = scores.iter().map(|x| libm::exp(x - max)).collect();
+    let total: f64 = exponentials.iter().sum();
+    exponentials.iter().map(|e| e / total).collect()
+}
+
+/// Widths around every lane count, and two that occur.
+pub const WIDTHS: [usize; 14] = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 768];
+
+/// `n` numbers of the normal law N(`mean`, `deviation`²), different for each `seed`, rounded to f32.
+pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
+    // SplitMix64 and Box-Muller: enough for test data.
+    let mut state = seed;
+    let mut uniform = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    };
+    (0..n)
+        .map(|_| {
+            let radius = (-2.0 * uniform().ln()).sqrt();
+            let angle = 2.0 * PI * uniform();
+            (mean + deviation * radius * angle.cos()) as f32 as f64
+        })
+        .collect()
+}
+
+/// The rounding unit of a type as its kernels see it.
+pub trait Rounding: super::Element {
+    /// Half a unit in the last place of 1 of the stored type.
+    const STORE: f64;
+    /// The same of the type that is computed in.
+    const COMPUTE: f64;
+    /// The least subnormal.
+    const LEAST: f64;
+    /// Rounds a test value to the type.
+    fn from_f64(value: f64) -> Self;
+    /// Exact.
+    fn to_f64(self) -> f64;
+}
+
+impl Rounding for f32 {
+    const STORE: f64 = f32::EPSILON as f64 / 2.0;
+    const COMPUTE: f64 = Self::STORE;
+    const LEAST: f64 = f32::MIN_POSITIVE as f64 * f32::EPSILON as f64;
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+    fn to_f64(self) -> f64 {
+        self as f64
+    }
+}
+
+impl Rounding for f64 {
+    const STORE: f64 = f64::EPSILON / 2.0;
+    const COMPUTE: f64 = Self::STORE;
+    const LEAST: f64 = f64::MIN_POSITIVE * f64::EPSILON;
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    fn to_f64(self) -> f64 {
+        self
+    }
+}
+
+macro_rules! half_rounding {
+    ($type:ty) => {
+        impl Rounding for $type {
+            const STORE: f64 = <$type>::EPSILON.to_f64_const() / 2.0;
+            const COMPUTE: f64 = <f32 as Rounding>::STORE;
+            const LEAST: f64 = <$type>::MIN_POSITIVE_SUBNORMAL.to_f64_const();
+            fn from_f64(value: f64) -> Self {
+                <$type>::from_f64(value)
+            }
+            fn to_f64(self) -> f64 {
+                self.to_f64()
+            }
+        }
+    };
+}
+
+half_rounding!(half::f16);
+half_rounding!(half::bf16);

@@ -1,0 +1,134 @@
+//! Softmax of rows over the elements that each row may see, forward and backward.
+//!
+//! `y = exp(x - max) / Σ exp(x - max)` over what is seen; exactly 0 elsewhere, and everywhere in a
+//! row where nothing finite is seen. What is not seen is never read, so that not even NaN there
+//! changes a bit; and since element `i` is always added in lane `i mod 16`, unseen elements behind
+//! the seen ones do not either.
+
+use std::ops::Range;
+
+use super::{
+    Element, Real,
+    lanes::{LANES, max, sum_pairs, update_and_sum},
+    parallel,
+};
+
+/// What one row sees.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// Of these elements …
+    pub range: Range<usize>,
+    /// … those with a mark other than 0; as long as the row. All where it is `None`.
+    pub keep: Option<&'a [u8]>,
+}
+
+/// Elements per piece of work, which any number of rows may share.
+const CHUNK: usize = 8192;
+
+/// Writes the softmax of each row of `width` elements of `x` to `y`; `seen(i)` belongs to row `i`.
+pub fn forward<'a, T: Element>(
+    x: &[T],
+    y: &mut [T],
+    width: usize,
+    seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
+) {
+    assert_eq!(x.len(), y.len());
+    if width == 0 {
+        return;
+    }
+    let rows = (CHUNK / width).max(1);
+    parallel::for_chunks(y, rows * width, |start, y| {
+        let mut scratch = vec![T::Acc::ZERO; width];
+        let x = &x[start..][..y.len()];
+        let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width));
+        for (index, (x, y)) in rows.enumerate() {
+            row(x, y, &seen(start / width + index), &mut scratch);
+        }
+    });
+}
+
+/// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`.
+///
+/// Where `y` is 0 so is `dx`, whatever the cotangent.
+pub fn backward<T: Element>(y: &[T], dy: &[T], dx: &mut [T], width: usize) {
+    assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
+    if width == 0 {
+        return;
+    }
+    let rows = (CHUNK / width).max(1);
+    parallel::for_chunks(dx, rows * width, |start, dx| {
+        let mut probabilities = vec![T::Acc::ZERO; width];
+        let mut cotangents = vec![T::Acc::ZERO; width];
+        let rows = y[start..]
+            .chunks_exact(width)
+            .zip(dy[start..].chunks_exact(width));
+        for ((y, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
+            for (i, (y, dy)) in y.iter().zip(dy).enumerate() {
+                let (y, dy) = (y.widen(), dy.widen());
+                probabilities[i] = y;
+                cotangents[i] = if y == T::Acc::ZERO { y } else { dy };
+            }
+            let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
+            for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
+                let slope = y * (dy - mean);
+                *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
+            }
+        }
+    });
+}
+
+#[inline(always)]
+fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
+    let unseen = T::Acc::of(f64::NEG_INFINITY);
+    let end = seen.range.end.min(x.len());
+    let start = seen.range.start.min(end);
+    // The sums begin on a lane boundary of the whole row.
+    let first = start - start % LANES;
+    scratch[first..start].fill(unseen);
+    match seen.keep {
+        None => {
+            for (score, x) in scratch[start..end].iter_mut().zip(&x[start..end]) {
+                *score = x.widen();
+            }
+        }
+        Some(keep) => {
+            let marked = x[start..end].iter().zip(&keep[start..end]);
+            for (score, (x, &keep)) in scratch[start..end].iter_mut().zip(marked) {
+                *score = if keep == 0 { unseen } else { x.widen() };
+            }
+        }
+    }
+
+    let largest = max(&scratch[first..end]);
+    // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
+    let shift = if largest == unseen {
+        T::Acc::ZERO
+    } else {
+        largest
+    };
+    let total = update_and_sum(
+        &mut scratch[first..end],
+        |score| (score - shift).exp(),
+        |e| e,
+    );
+    let divisor = if total == T::Acc::ZERO {
+        T::Acc::of(1.0)
+    } else {
+        total
+    };
+
+    y[..start].fill(T::ZERO);
+    y[end..].fill(T::ZERO);
+    for (y, &e) in y[start..end].iter_mut().zip(&scratch[start..end]) {
+        *y = T::narrow(e / divisor);
+    }
+    if let Some(keep) = seen.keep {
+        // 0 / NaN is NaN: a NaN that is seen must not leak to what is not.
+        for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
+            *y = if keep == 0 { T::ZERO } else { *y };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The same operations put together from candle's own, for devices without a kernel here.
+//!
+//! Only candle operations with an exact backward pass: its `relu` has slope 1 at 0, its `gelu`
+//! truncated constants, and `recip(1 + exp(-x))` turns NaN where `exp` overflows.
+
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+use candle_core::{D, DType, Device, Result, Tensor};
+
+use super::softmax::{Reach, Visible};
+use crate::{
+    Activation, NormConfig, NormKind, NormWeight,
+    cpu::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH},
+};
+
+/// As [`super::norm`], its arguments already checked.
+pub fn norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    config: &NormConfig,
+) -> Result<Tensor> {
+    let dtype = x.dtype();
+    let x = widened(x)?;
+    let centred = match config.kind {
+        NormKind::RmsNorm => x,
+        // Twice, for the rounding of the first mean.
+        NormKind::LayerNorm => without_mean(&without_mean(&x)?)?,
+    };
+    let mean_square = centred.sqr()?.mean_keepdim(D::Minus1)?;
+    let normal = centred.broadcast_div(&(mean_square + config.eps)?.sqrt()?)?;
+    let normal = match (config.kind, config.weight) {
+        (NormKind::RmsNorm, NormWeight::Plain) => widened(&normal.to_dtype(dtype)?)?,
+        _ => normal,
+    };
+    let gain = match config.weight {
+        NormWeight::Plain => widened(weight)?,
+        NormWeight::OnePlus => (widened(weight)? + 1.0)?,
+    };
+    let y = normal.broadcast_mul(&gain)?;
+    let y = match bias {
+        Some(bias) => y.broadcast_add(&widened(bias)?)?,
+        None => y,
+    };
+    y.to_dtype(dtype)
+}
+
+/// As [`super::activate`], its argument already checked.
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    let dtype = x.dtype();
+    let x = &widened(x)?;
+    let y = match activation {
+        Activation::Gelu => gelu(x)?,
+        Activation::GeluTanh => {
+            let inner = (x + (x.sqr()? * x)?.affine(0.044715, 0.0)?)?;
+            // 2 √(2/π) = 2 · 2/√π · 1/√2
+            (x * sigmoid(&(inner * (2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2))?)?)?
+        }
+        Activation::QuickGelu => (x * sigmoid(&(x * 1.702)?)?)?,
+        Activation::ClippedGelu => {
+            let y = gelu(x)?;
+            y.ge(10.0)?.where_cond(&constant(10.0, x)?, &y)?
+        }
+        Activation::Relu => relu(x)?,
+        Activation::Relu2 => relu(x)?.sqr()?,
+        Activation::Relu6 => relu6(x)?,
+        Activation::LeakyRelu => x.gt(0.0)?.where_cond(x, &(x * 0.01)?)?,
+        Activation::Silu => (x * sigmoid(x)?)?,
+        Activation::Mish => {
+            // tanh(softplus(x)) = n / (n + 2) with n = e²ˣ + 2eˣ, divided by e²ˣ for positive x so
+            // that the quotient's backward pass, which squares, does not overflow.
+            let positive = x.gt(0.0)?;
+            let e = positive.where_cond(&x.neg()?, x)?.exp()?;
+            let square = e.sqr()?;
+            let twice = (&e * 2.0)?;
+            let numerator = (&twice + positive.where_cond(&e.ones_like()?, &square)?)?;
+            let rest = positive.where_cond(&(square * 2.0)?, &constant(2.0, x)?)?;
+            (x * (&numerator / (&numerator + rest)?)?)?
+        }
+        Activation::HardSwish => hard_swish(x)?,
+        Activation::Sigmoid => sigmoid(x)?,
+        Activation::Tanh => x.tanh()?,
+        Activation::Laplace => {
+            let z = ((x - LAPLACE_CENTRE)? / LAPLACE_WIDTH)?;
+            ((z.erf()? + 1.0)? * 0.5)?
+        }
+        Activation::SqrtSoftplus => sqrt_softplus(x)?,
+        Activation::Identity => x.clone(),
+    };
+    y.to_dtype(dtype)
+}
+
+/// As [`super::attention_softmax`], its arguments already checked.
+pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
+    let (batch, _, queries, keys) = scores.dims4()?;
+    let reach = Reach::of(visible);
+    let mut seen = vec![0u8; queries * keys];
+    for query in 0..queries {
+        seen[query * keys..][reach.range(query, keys)].fill(1);
+    }
+    let seen = Tensor::from_vec(seen, (1, 1, queries, keys), scores.device())?;
+    let seen = match visible.keep {
+        Some(keep) => {
+            let keep = keep.ne(0u8)?.reshape((batch, 1, 1, keys))?;
+            seen.broadcast_mul(&keep)?
+        }
+        None => seen,
+    };
+    softmax(scores, Some(&seen.broadcast_as(scores.shape())?))
+}
+
+/// Softmax over the last dimension of the elements where `seen`, of the same shape, is not 0.
+pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        // candle has no maximum of nothing.
+        return Ok(x.clone());
+    }
+    let dtype = x.dtype();
+    let x = widened(x)?;
+    let minus_infinity = constant(f64::NEG_INFINITY, &x)?;
+    let x = match seen {
+        Some(seen) => seen.where_cond(&x, &minus_infinity)?,
+        None => x,
+    };
+    // The shift cancels: no gradient goes through it.
+    let max = x.max_keepdim(D::Minus1)?.detach();
+    let shift = max
+        .eq(f64::NEG_INFINITY)?
+        .where_cond(&max.zeros_like()?, &max)?;
+    let e = x.broadcast_sub(&shift)?.exp()?;
+    let total = e.sum_keepdim(D::Minus1)?;
+    let divisor = total.eq(0.0)?.where_cond(&total.ones_like()?, &total)?;
+    let y = e.broadcast_div(&divisor)?;
+    let y = match seen {
+        Some(seen) => seen.where_cond(&y, &y.zeros_like()?)?,
+        None => y,
+    };
+    y.to_dtype(dtype)
+}
+
+/// As [`super::dropout`], its arguments already checked.
+pub fn dropout(x: &Tensor, keep: &Tensor, divisor: f64) -> Result<Tensor> {
+    let dtype = x.dtype();
+    let x = widened(x)?;
+    // A tensor as divisor: candle turns a division by a number into a product.
+    let kept = (&x / constant(divisor, &x)?)?;
+    keep.where_cond(&kept, &kept.zeros_like()?)?.to_dtype(dtype)
+}
+
+/// Half types as f32, others as they are.
+fn widened(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::F64 => Ok(x.clone()),
+        _ => x.to_dtype(DType::F32),
+    }
+}
+
+/// A number in the shape and type of `like`.
+fn constant(value: f64, like: &Tensor) -> Result<Tensor> {
+    // Made on the CPU: Metal has no f64 to convert from.
+    Tensor::full(value, (), &Device::Cpu)?
+        .to_dtype(like.dtype())?
+        .to_device(like.device())?
+        .broadcast_as(like.shape())
+}
+
+fn without_mean(x: &Tensor) -> Result<Tensor> {
+    x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)
+}
+
+fn gelu(x: &Tensor) -> Result<Tensor> {
+    x * (((x * FRAC_1_SQRT_2)?.erf()? + 1.0)? * 0.5)?
+}
+
+/// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows.
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    let positive = x.ge(0.0)?;
+    let e = positive.where_cond(&x.neg()?, x)?.exp()?;
+    positive.where_cond(&e.ones_like()?, &e)? / (&e + 1.0)?
+}
+
+fn relu(x: &Tensor) -> Result<Tensor> {
+    x.le(0.0)?.where_cond(&x.zeros_like()?, x)
+}
+
+fn relu6(x: &Tensor) -> Result<Tensor> {
+    x.ge(6.0)?.where_cond(&constant(6.0, x)?, &relu(x)?)
+}
+
+fn hard_swish(x: &Tensor) -> Result<Tensor> {
+    let middle = ((x * (x + 3.0)?)? / 6.0)?;
+    let right = x.ge(3.0)?.where_cond(x, &middle)?;
+    x.le(-3.0)?.where_cond(&x.zeros_like()?, &right)
+}
+
+/// `exp(x/2)` below -40, `√x` above 20, `√ln(1 + exp(x))` between.
+fn sqrt_softplus(x: &Tensor) -> Result<Tensor> {
+    let (low, high) = (x.lt(-40.0)?, x.gt(20.0)?);
+    // Each branch sees only arguments that it can bear: a where passes gradients of 0 to the other,
+    // and 0 · inf would be NaN.
+    let zeros = x.zeros_like()?;
+    let exponential = (low.where_cond(x, &zeros)? * 0.5)?.exp()?;
+    let root = high.where_cond(x, &x.ones_like()?)?.sqrt()?;
+    let middle = low.where_cond(&zeros, &high.where_cond(&zeros, x)?)?;
+    let between = ln_1p(&middle.exp()?)?.sqrt()?;
+    low.where_cond(&exponential, &high.where_cond(&root, &between)?)
+}
+
+/// `ln(1 + e)` for `e >= 0`, as `ln(u) + (e - (u - 1)) / u` with `u = 1 + e` rounded.
+fn ln_1p(e: &Tensor) -> Result<Tensor> {
+    let u = (e + 1.0)?;
+    // What the sum has lost of `e`: a constant to the gradient, which is 1 / u already.
+    let lost = ((e - (&u - 1.0)?)? / &u)?.detach();
+    u.log()? + lost
+}
+
+#[cfg(test)]
+mod tests;

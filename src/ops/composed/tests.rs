@@ -1,0 +1,244 @@
+//! The composed operations, run on the CPU, against the fused ones: values and every gradient.
+
+use std::slice;
+
+use candle_core::{Device, Var};
+
+use super::*;
+use crate::{Visibility, cpu::reference::normal, ops};
+
+fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
+    let values = normal(shape.iter().product(), mean, deviation, seed);
+    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    tensor
+        .flatten_all()
+        .unwrap()
+        .to_dtype(DType::F64)
+        .unwrap()
+        .to_vec1()
+        .unwrap()
+}
+
+/// Value of `f`, and gradients of `vars` under a cotangent without symmetry.
+fn run(vars: &[Var], dtype: DType, f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+    let args: Vec<Tensor> = vars
+        .iter()
+        .map(|v| v.to_dtype(dtype))
+        .collect::<Result<_>>()?;
+    let y = f(&args)?;
+    let cotangent = random(y.dims(), 0.3, 1.0, 99).to_dtype(dtype)?;
+    let grads = (&y * cotangent)?.sum_all()?.backward()?;
+    let mut all = vec![y];
+    for var in vars {
+        all.push(
+            grads
+                .get(var)
+                .expect("every variable has a gradient")
+                .clone(),
+        );
+    }
+    Ok(all)
+}
+
+/// Both paths, in f64 to its precision and in f32 and the half types to theirs.
+fn compare(
+    name: &str,
+    vars: &[Var],
+    fused: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    composed: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+) {
+    for (dtype, epsilon) in [
+        (DType::F64, f64::EPSILON),
+        (DType::F32, f32::EPSILON as f64),
+        (DType::BF16, half::bf16::EPSILON.to_f64()),
+        (DType::F16, half::f16::EPSILON.to_f64()),
+    ] {
+        let fused = run(vars, dtype, fused).unwrap();
+        let composed = run(vars, dtype, composed).unwrap();
+        for (which, (a, b)) in fused.iter().zip(&composed).enumerate() {
+            assert_eq!((a.dims(), a.dtype()), (b.dims(), b.dtype()), "{name}");
+            let (a, b) = (numbers(a), numbers(b));
+            let size = a.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                // A dozen roundings on either side, relative to the largest number.
+                let allowed = 24.0 * epsilon * size;
+                assert!(
+                    (a - b).abs() <= allowed,
+                    "{name} {dtype:?}, tensor {which}[{i}]: {a} fused, {b} composed"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_agree() {
+    for config in [
+        NormConfig::layer_norm(19, 1e-5),
+        NormConfig::layer_norm(19, 1e-5)
+            .with_bias(false)
+            .with_weight(NormWeight::OnePlus),
+        NormConfig::rms_norm(19, 1e-6),
+        NormConfig::rms_norm(19, 1e-6)
+            .with_weight(NormWeight::OnePlus)
+            .with_bias(true),
+    ] {
+        let mut vars = vec![random(&[2, 3, 19], 0.5, 2.0, 1), random(&[19], 1.0, 0.3, 2)];
+        if config.bias {
+            vars.push(random(&[19], 0.0, 0.5, 3));
+        }
+        let name = format!("{config:?}");
+        compare(
+            &name,
+            &vars,
+            &|a| ops::norm(&a[0], &a[1], a.get(2), &config),
+            &|a| norm(&a[0], &a[1], a.get(2), &config),
+        );
+    }
+}
+
+#[test]
+fn a_large_mean_keeps_its_digits() {
+    let config = NormConfig::layer_norm(64, 1e-12).with_bias(false);
+    let x = random(&[4, 64], 1e3, 1e-2, 1).to_dtype(DType::F32).unwrap();
+    let weight = Tensor::ones(64, DType::F32, &Device::Cpu).unwrap();
+    let exact = ops::norm(
+        &x.to_dtype(DType::F64).unwrap(),
+        &weight.to_dtype(DType::F64).unwrap(),
+        None,
+        &config,
+    );
+    let found = norm(&x, &weight, None, &config).unwrap();
+    for (a, b) in numbers(&exact.unwrap()).iter().zip(numbers(&found)) {
+        assert!(
+            (a - b).abs() <= 24.0 * f32::EPSILON as f64 * 4.0,
+            "{a} and {b}"
+        );
+    }
+}
+
+#[test]
+fn activations_agree() {
+    for activation in Activation::all() {
+        let x = random(&[3, 50], 0.0, 3.0, 4);
+        compare(
+            activation.name(),
+            &[x],
+            &|a| ops::activate(&a[0], activation),
+            &|a| activate(&a[0], activation),
+        );
+    }
+}
+
+#[test]
+fn activations_agree_at_kinks_and_far_out() {
+    let points = [
+        -1e18, -200.0, -101.0, -60.0, -40.5, -25.0, -3.0, -0.0, 0.0, 3.0, 6.0, 10.0, 20.0, 25.0,
+        45.0, 200.0,
+    ];
+    for activation in Activation::all() {
+        for &x in &points {
+            let run = |dtype: DType, f: &dyn Fn(&Tensor, Activation) -> Result<Tensor>| {
+                let x = Var::from_tensor(
+                    &Tensor::new(x, &Device::Cpu)
+                        .unwrap()
+                        .to_dtype(dtype)
+                        .unwrap(),
+                )
+                .unwrap();
+                let y = f(&x, activation).unwrap();
+                let slope = y.backward().unwrap().get(&x).unwrap().clone();
+                [numbers(&y)[0], numbers(&slope)[0]]
+            };
+            for (dtype, epsilon) in [
+                (DType::F64, f64::EPSILON),
+                (DType::F32, f32::EPSILON as f64),
+            ] {
+                let fused = run(dtype, &ops::activate);
+                let composed = run(dtype, &activate);
+                // tanh' of candle is 1 - tanh², and x² of gelu's graph overflows at 1e18 times eps.
+                let allowed = 24.0 * epsilon * fused[0].abs().max(1.0);
+                for (a, b) in fused.iter().zip(&composed) {
+                    assert!(
+                        (a - b).abs() <= allowed,
+                        "{activation} {dtype:?} at {x}: {fused:?} fused, {composed:?} composed"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_agrees_whatever_is_seen() {
+    let keep = Tensor::new(
+        &[[1u8, 1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]],
+        &Device::Cpu,
+    )
+    .unwrap();
+    for keep in [None, Some(&keep)] {
+        for visibility in [Visibility::Bidirectional, Visibility::Causal] {
+            for window in [None, Some(0), Some(2)] {
+                let visible = Visible {
+                    keep,
+                    visibility,
+                    window,
+                    first_query: 2,
+                };
+                let scores = random(&[2, 3, 5, 7], 0.0, 2.0, 5);
+                compare(
+                    &format!("{visible:?}"),
+                    &[scores],
+                    &|a| ops::attention_softmax(&a[0], &visible),
+                    &|a| attention_softmax(&a[0], &visible),
+                );
+            }
+        }
+    }
+    compare(
+        "softmax",
+        &[random(&[3, 9], 0.0, 2.0, 6)],
+        &|a| ops::softmax(&a[0]),
+        &|a| softmax(&a[0], None),
+    );
+}
+
+#[test]
+fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
+    let x = Var::new(
+        &[[f64::NEG_INFINITY; 3], [0.0, 1.0, f64::NEG_INFINITY]],
+        &Device::Cpu,
+    )
+    .unwrap();
+    let y = softmax(&x, None).unwrap();
+    assert_eq!(numbers(&y)[..3], [0.0; 3]);
+    let dx = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let dx = numbers(dx.get(&x).unwrap());
+    assert!(
+        dx.iter().all(|v| v.is_finite()) && dx[..3] == [0.0; 3],
+        "{dx:?}"
+    );
+}
+
+#[test]
+fn dropout_agrees_to_the_bit() {
+    let keep: Vec<u8> = (0..60).map(|i| u8::from(i % 3 != 0)).collect();
+    let keep = Tensor::from_vec(keep, (4, 15), &Device::Cpu).unwrap();
+    let x = random(&[4, 15], 0.0, 1.0, 7);
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let fused = run(slice::from_ref(&x), dtype, &|a| {
+            ops::dropout(&a[0], &keep, 0.3)
+        })
+        .unwrap();
+        let composed = run(slice::from_ref(&x), dtype, &|a| {
+            dropout(&a[0], &keep, 1.0 - 0.3)
+        })
+        .unwrap();
+        for (a, b) in fused.iter().zip(&composed) {
+            assert_eq!(numbers(a), numbers(b));
+        }
+    }
+}

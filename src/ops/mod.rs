@@ -1,0 +1,34 @@
+//! Differentiable fused operations: what candle has only without a backward pass, or not at all.
+//!
+//! On the CPU each is one pass over the data, forward and backward ([`candle_core::CustomOp1`] and
+//! its kin over the kernels of this crate). On other devices the same function is put together from
+//! candle's own operations, chosen by the input's device and by nothing else: a transposed, narrowed
+//! or broadcast input gives the values and the gradients of its contiguous copy.
+//!
+//! f32 and f64 compute in their own type; f16 and bf16 compute and sum in f32 and are rounded at the
+//! end. On the CPU a row's bits depend neither on the other rows nor on the number of threads.
+//! Second derivatives are not supported.
+//!
+//! ```
+//! use candle_blocks::{Activation, NormConfig, ops};
+//! use candle_core::{DType, Device, Tensor, Var};
+//!
+//! let x = Var::new(&[[1f32, 2., 4.], [0., -1., 5.]], &Device::Cpu)?;
+//! let weight = Var::ones(3, DType::F32, &Device::Cpu)?;
+//! let normal = ops::norm(&x, &weight, None, &NormConfig::layer_norm(3, 1e-5).with_bias(false))?;
+//! let loss = ops::activate(&normal, Activation::Gelu)?.sum_all()?;
+//! assert!(loss.backward()?.get(&weight).is_some());
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+
+mod activation;
+mod composed;
+mod dropout;
+mod norm;
+mod softmax;
+mod storage;
+
+pub use activation::activate;
+pub use dropout::dropout;
+pub use norm::norm;
+pub use softmax::{Visible, attention_softmax, softmax};

@@ -1,0 +1,191 @@
+//! LayerNorm and RMSNorm over the last dimension.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+use super::{
+    composed,
+    storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
+};
+use crate::{
+    NormConfig, NormKind, NormWeight,
+    cpu::norm::{Gain, Gradients, Norm, Statistic},
+};
+
+const OP: &str = "norm";
+
+/// Normalises the last dimension.
+///
+/// LayerNorm: `(x - mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al. 2016,
+/// <https://arxiv.org/abs/1607.06450>), equal to
+/// `torch.nn.functional.layer_norm(x, (d,), weight, bias, eps)`. RMSNorm:
+/// `x / √(mean(x²) + eps) · weight` (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>),
+/// equal to `torch.nn.functional.rms_norm(x, (d,), weight, eps)`. With [`NormWeight::OnePlus`] the
+/// factor is `1 + weight`.
+///
+/// f16 and bf16 are computed in f32 and rounded once, but for RMSNorm with a plain weight, where the
+/// normalised value is rounded before the product, as transformers does
+/// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>).
+///
+/// # Shapes
+/// `x` `[.., d_model]`, `weight` and `bias` `[d_model]`; the result has the shape of `x`.
+///
+/// # Errors
+/// If a shape does not fit, if the types differ or are not float, or if the presence of the bias
+/// contradicts `config.bias`.
+pub fn norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    config: &NormConfig,
+) -> Result<Tensor> {
+    check(x, weight, bias, config)?;
+    if !x.device().is_cpu() {
+        return composed::norm(x, weight, bias, config);
+    }
+    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+    let op = Normalise(kernel(config));
+    match bias {
+        None => x.apply_op2(&weight, op),
+        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
+    }
+}
+
+fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
+    check_float(OP, x)?;
+    let d_model = config.d_model;
+    if x.dims().last() != Some(&d_model) {
+        bail!(
+            "{OP}: the input has shape {:?}; expected [.., {d_model}]",
+            x.shape()
+        )
+    }
+    for (name, tensor) in [("weight", Some(weight)), ("bias", bias)] {
+        let Some(tensor) = tensor else { continue };
+        if tensor.dims() != [d_model] {
+            bail!(
+                "{OP}: the {name} has shape {:?}; expected [{d_model}]",
+                tensor.shape()
+            )
+        }
+        if tensor.dtype() != x.dtype() {
+            bail!(
+                "{OP}: the {name} is {:?} but the input is {:?}; convert one with to_dtype",
+                tensor.dtype(),
+                x.dtype()
+            )
+        }
+    }
+    match (config.bias, bias) {
+        (true, None) => bail!("{OP}: the configuration has a bias, but none was given"),
+        (false, Some(_)) => bail!("{OP}: a bias was given, but the configuration has none"),
+        _ => Ok(()),
+    }
+}
+
+fn kernel(config: &NormConfig) -> Norm {
+    Norm {
+        statistic: match config.kind {
+            NormKind::LayerNorm => Statistic::Variance,
+            NormKind::RmsNorm => Statistic::MeanSquare,
+        },
+        gain: match (config.kind, config.weight) {
+            (NormKind::LayerNorm, NormWeight::Plain) => Gain::Weight,
+            (NormKind::RmsNorm, NormWeight::Plain) => Gain::WeightAfterRounding,
+            (_, NormWeight::OnePlus) => Gain::OnePlusWeight,
+        },
+        eps: config.eps,
+    }
+}
+
+struct Normalise(Norm);
+
+impl Normalise {
+    fn forward<T: Float>(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Vec<T> {
+        let mut y = vec![T::ZERO; x.len()];
+        self.0.forward(x, weight, bias, &mut y);
+        y
+    }
+
+    /// Gradients of `x`, weight and bias.
+    fn backward(&self, x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<[Tensor; 3]> {
+        let grad = cotangent(OP, grad)?;
+        let (dy, dy_layout) = grad.storage_and_layout();
+        let (x_storage, x_layout) = x.storage_and_layout();
+        let (weight_storage, weight_layout) = weight.storage_and_layout();
+        with_float!(OP, x.dtype(), T => {
+            let Gradients { dx, dweight, dbias } = self.0.backward::<T>(
+                tensor_slice(OP, &x_storage, x_layout)?,
+                tensor_slice(OP, &weight_storage, weight_layout)?,
+                tensor_slice(OP, &dy, dy_layout)?,
+            );
+            Ok([gradient(dx, x)?, gradient(dweight, weight)?, gradient(dbias, weight)?])
+        })
+    }
+}
+
+impl CustomOp2 for Normalise {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        with_float!(OP, x.dtype(), T => {
+            let x = slice::<T>(OP, x, x_layout)?;
+            let y = self.forward(x, slice(OP, weight, weight_layout)?, None);
+            Ok(output(y, x_layout))
+        })
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [dx, dweight, _] = self.backward(x, weight, grad)?;
+        Ok((Some(dx), Some(dweight)))
+    }
+}
+
+impl CustomOp3 for Normalise {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        with_float!(OP, x.dtype(), T => {
+            let x = slice::<T>(OP, x, x_layout)?;
+            let bias = slice(OP, bias, bias_layout)?;
+            let y = self.forward(x, slice(OP, weight, weight_layout)?, Some(bias));
+            Ok(output(y, x_layout))
+        })
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [dx, dweight, dbias] = self.backward(x, weight, grad)?;
+        Ok((Some(dx), Some(dweight), Some(dbias)))
+    }
+}

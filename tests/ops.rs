@@ -1,0 +1,327 @@
+//! The promises of `candle_blocks::ops`: gradients of every argument, layouts, types, errors.
+
+use std::slice;
+
+use candle_blocks::{Activation, NormConfig, NormWeight, Visibility, ops, ops::Visible};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+/// Numbers without a pattern, of unit size.
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    let n: usize = shape.iter().product();
+    let values: Vec<f64> = (0..n as u64)
+        .map(|i| {
+            let mut z = (i + 1000 * seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z >> 11) as f64 / (1u64 << 53) as f64 - 0.5) * 3.4
+        })
+        .collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    tensor
+        .flatten_all()
+        .unwrap()
+        .to_dtype(DType::F64)
+        .unwrap()
+        .to_vec1()
+        .unwrap()
+}
+
+type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
+
+/// `Σ c · f(args)` with a cotangent `c` that no two elements share.
+fn loss(f: Function, args: &[Tensor]) -> Result<Tensor> {
+    let y = f(args)?;
+    (&y * random(y.dims(), 77).to_dtype(y.dtype())?)?.sum_all()
+}
+
+/// Compares the gradient of every argument with central differences in f64.
+fn check_gradients(name: &str, args: &[Tensor], f: Function) {
+    let vars: Vec<Var> = args.iter().map(|a| Var::from_tensor(a).unwrap()).collect();
+    let tensors: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
+    let grads = loss(f, &tensors).unwrap().backward().unwrap();
+    let step = f64::EPSILON.cbrt();
+    // Truncation and rounding of the quotient are both of the order of step², times third
+    // derivatives and sums of some ten.
+    let allowed = 100.0 * step * step;
+    for (which, var) in vars.iter().enumerate() {
+        let found = grads
+            .get(var)
+            .unwrap_or_else(|| panic!("{name}: argument {which} has no gradient"));
+        assert_eq!(found.dims(), var.dims());
+        let values = numbers(&args[which]);
+        for (i, found) in numbers(found).into_iter().enumerate() {
+            let moved = |by: f64| {
+                let mut values = values.clone();
+                values[i] += by;
+                let mut args = args.to_vec();
+                args[which] = Tensor::from_vec(values, args[which].shape(), &Device::Cpu).unwrap();
+                numbers(&loss(f, &args).unwrap())[0]
+            };
+            let quotient = (moved(step) - moved(-step)) / (2.0 * step);
+            let error = (quotient - found).abs() / found.abs().max(1.0);
+            assert!(
+                error <= allowed,
+                "{name}, argument {which}[{i}]: {found}, measured {quotient}"
+            );
+        }
+    }
+}
+
+/// The function itself, and behind and before views of every kind.
+fn check_gradients_of_views(name: &str, f: &dyn Fn(&Tensor) -> Result<Tensor>) {
+    let x = random(&[2, 3, 4], 5);
+    check_gradients(name, slice::from_ref(&x), &|a| f(&a[0]));
+    check_gradients(name, slice::from_ref(&x), &|a| f(&a[0].transpose(0, 2)?));
+    check_gradients(name, slice::from_ref(&x), &|a| f(&a[0].narrow(2, 1, 2)?));
+    check_gradients(name, &[random(&[3, 1], 6)], &|a| {
+        f(&a[0].broadcast_as((2, 3, 4))?)
+    });
+    check_gradients(name, &[x], &|a| {
+        f(&a[0].affine(0.5, 0.1)?)?.transpose(1, 2)?.exp()
+    });
+}
+
+#[test]
+fn norm_gradients_equal_central_differences_for_every_argument_and_view() {
+    for weight in [NormWeight::Plain, NormWeight::OnePlus] {
+        for config in [NormConfig::layer_norm(4, 0.1), NormConfig::rms_norm(4, 0.1)] {
+            for bias in [false, true] {
+                let config = config.with_weight(weight).with_bias(bias);
+                let name = format!("{config:?}");
+                let mut args = vec![random(&[3, 2, 4], 1), random(&[4], 2)];
+                if bias {
+                    args.push(random(&[4], 3));
+                }
+                check_gradients(&name, &args, &|a| {
+                    ops::norm(&a[0], &a[1], a.get(2), &config)
+                });
+                // Every argument a view of something else.
+                args[0] = random(&[4, 2, 3], 4);
+                args[1] = random(&[1], 5);
+                check_gradients(&name, &args, &|a| {
+                    let weight = a[1].broadcast_as(4)?;
+                    ops::norm(&a[0].transpose(0, 2)?, &weight, a.get(2), &config)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn activation_gradients_equal_central_differences_for_every_view() {
+    for activation in Activation::all() {
+        check_gradients_of_views(activation.name(), &|x| ops::activate(x, activation));
+    }
+}
+
+#[test]
+fn softmax_gradients_equal_central_differences_for_every_view() {
+    check_gradients_of_views("softmax", &|x| ops::softmax(x));
+    let keep = Tensor::new(&[[1u8, 1, 0, 1, 1], [0, 0, 0, 0, 0]], &Device::Cpu).unwrap();
+    for visibility in [Visibility::Bidirectional, Visibility::Causal] {
+        let visible = Visible {
+            keep: Some(&keep),
+            visibility,
+            window: Some(3),
+            first_query: 1,
+        };
+        check_gradients("attention", &[random(&[2, 2, 4, 5], 1)], &|a| {
+            ops::attention_softmax(&a[0], &visible)
+        });
+        check_gradients("attention, transposed", &[random(&[2, 2, 5, 4], 1)], &|a| {
+            ops::attention_softmax(&a[0].transpose(2, 3)?, &visible)
+        });
+    }
+}
+
+#[test]
+fn dropout_gradients_equal_central_differences_for_every_view() {
+    check_gradients_of_views("dropout", &|x| {
+        let keep: Vec<u8> = (0..x.elem_count()).map(|i| u8::from(i % 3 > 0)).collect();
+        ops::dropout(x, &Tensor::from_vec(keep, x.shape(), x.device())?, 0.3)
+    });
+}
+
+#[test]
+fn an_inner_node_in_every_argument_does_not_break_the_graph() {
+    // candle panics where a custom op withholds the gradient of a tracked argument.
+    let var = Var::from_tensor(&random(&[4], 1)).unwrap();
+    let config = NormConfig::layer_norm(4, 1e-5);
+    let inner = |seed: f64| (var.as_tensor() + seed).unwrap();
+    let y = ops::norm(&inner(0.1), &inner(0.2), Some(&inner(0.3)), &config).unwrap();
+    let y = ops::activate(&y, Activation::Gelu).unwrap();
+    let y = ops::softmax(&y).unwrap().sqr().unwrap().sum_all().unwrap();
+    assert!(
+        numbers(y.backward().unwrap().get(&var).unwrap())
+            .iter()
+            .all(|g| g.is_finite())
+    );
+}
+
+#[test]
+fn a_view_gives_the_bits_of_its_copy() {
+    let x = random(&[5, 6, 7], 1).to_dtype(DType::F32).unwrap();
+    let config = NormConfig::layer_norm(5, 1e-5).with_bias(false);
+    let weight = random(&[5], 2).to_dtype(DType::F32).unwrap();
+    let view = x.transpose(0, 2).unwrap().narrow(0, 2, 3).unwrap();
+    let copy = Tensor::from_vec(numbers(&view), view.shape(), &Device::Cpu)
+        .unwrap()
+        .to_dtype(DType::F32)
+        .unwrap();
+    for f in [
+        &(|x: &Tensor| ops::norm(x, &weight, None, &config)) as &dyn Fn(&Tensor) -> Result<Tensor>,
+        &|x| ops::activate(x, Activation::Silu),
+        &|x| ops::softmax(x),
+    ] {
+        assert_eq!(numbers(&f(&view).unwrap()), numbers(&f(&copy).unwrap()));
+    }
+}
+
+#[test]
+fn every_rank_and_type_and_empty_inputs_keep_shape_and_type() {
+    let config = NormConfig::rms_norm(3, 1e-6);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for shape in [
+            &[3][..],
+            &[2, 3],
+            &[2, 1, 3],
+            &[2, 1, 4, 3],
+            &[0, 3],
+            &[2, 0, 3],
+        ] {
+            let x = Var::from_tensor(&random(shape, 1).to_dtype(dtype).unwrap()).unwrap();
+            let weight = Var::from_tensor(&random(&[3], 2).to_dtype(dtype).unwrap()).unwrap();
+            let keep = Tensor::ones(shape, DType::U8, &Device::Cpu).unwrap();
+            let y = ops::norm(&x, &weight, None, &config).unwrap();
+            let y = ops::activate(&y, Activation::GeluTanh).unwrap();
+            let y = ops::dropout(&y, &keep, 0.5).unwrap();
+            let y = ops::softmax(&y).unwrap();
+            assert_eq!((y.dims(), y.dtype()), (shape, dtype));
+            let grads = y.sum_all().unwrap().backward().unwrap();
+            for var in [&x, &weight] {
+                let grad = grads.get(var).unwrap();
+                assert_eq!((grad.dims(), grad.dtype()), (var.dims(), dtype));
+            }
+        }
+    }
+    let scalar = Tensor::new(1.0f32, &Device::Cpu).unwrap();
+    assert_eq!(
+        numbers(&ops::activate(&scalar, Activation::Relu).unwrap()),
+        [1.0]
+    );
+}
+
+#[test]
+fn causal_attention_from_a_cache_has_the_bits_of_the_whole() {
+    let scores = random(&[2, 3, 8, 8], 1).to_dtype(DType::F32).unwrap();
+    let visible = |first_query| Visible {
+        visibility: Visibility::Causal,
+        first_query,
+        ..Visible::default()
+    };
+    let whole = ops::attention_softmax(&scores, &visible(0)).unwrap();
+    for query in 0..8 {
+        let row = scores
+            .narrow(2, query, 1)
+            .unwrap()
+            .narrow(3, 0, query + 1)
+            .unwrap();
+        let cached = ops::attention_softmax(&row, &visible(query)).unwrap();
+        let expected = whole
+            .narrow(2, query, 1)
+            .unwrap()
+            .narrow(3, 0, query + 1)
+            .unwrap();
+        assert_eq!(numbers(&cached), numbers(&expected));
+    }
+}
+
+#[test]
+fn dropout_divides_as_numpy_does() {
+    let x = random(&[64], 1);
+    let keep = Tensor::ones(64, DType::U8, &Device::Cpu).unwrap();
+    for p in [0.0, 0.1, 0.3, 0.5] {
+        let expected: Vec<f64> = numbers(&x).iter().map(|x| x * 1.0 / (1.0 - p)).collect();
+        assert_eq!(numbers(&ops::dropout(&x, &keep, p).unwrap()), expected);
+    }
+}
+
+#[test]
+fn errors_name_the_argument_and_what_was_expected() {
+    let cpu = &Device::Cpu;
+    let x = Tensor::ones((2, 4), DType::F32, cpu).unwrap();
+    let weight = Tensor::ones(4, DType::F32, cpu).unwrap();
+    let config = NormConfig::layer_norm(4, 1e-5).with_bias(false);
+    let integers = Tensor::ones((2, 4), DType::U32, cpu).unwrap();
+    let half = weight.to_dtype(DType::BF16).unwrap();
+    let short = Tensor::ones(3, DType::F32, cpu).unwrap();
+    let keep = Tensor::ones((2, 4), DType::U8, cpu).unwrap();
+    let scores = Tensor::ones((2, 1, 3, 5), DType::F32, cpu).unwrap();
+    let visible = Visible {
+        keep: Some(&keep),
+        ..Visible::default()
+    };
+    for (result, parts) in [
+        (
+            ops::norm(&integers, &weight, None, &config),
+            ["input", "U32", "F32"],
+        ),
+        (
+            ops::norm(&x, &half, None, &config),
+            ["weight", "BF16", "F32"],
+        ),
+        (
+            ops::norm(&x, &short, None, &config),
+            ["weight", "[3]", "[4]"],
+        ),
+        (
+            ops::norm(&weight, &weight, Some(&short), &config.with_bias(true)),
+            ["bias", "[3]", "[4]"],
+        ),
+        (
+            ops::norm(&short, &weight, None, &config),
+            ["input", "[3]", "4]"],
+        ),
+        (
+            ops::norm(&x, &weight, None, &config.with_bias(true)),
+            ["bias", "configuration", "none"],
+        ),
+        (
+            ops::norm(&x, &weight, Some(&weight), &config),
+            ["bias", "configuration", "none"],
+        ),
+        (
+            ops::activate(&integers, Activation::Gelu),
+            ["activation", "U32", "F32"],
+        ),
+        (ops::softmax(&integers), ["softmax", "U32", "F32"]),
+        (
+            ops::softmax(&Tensor::new(1f32, cpu).unwrap()),
+            ["softmax", "scalar", "last dimension"],
+        ),
+        (
+            ops::attention_softmax(&x, &Visible::default()),
+            ["scores", "[2, 4]", "[batch"],
+        ),
+        (
+            ops::attention_softmax(&scores, &visible),
+            ["keep", "[2, 4]", "[2, 5]"],
+        ),
+        (ops::dropout(&x, &x, 0.1), ["mask", "F32", "U8"]),
+        (
+            ops::dropout(&x, &keep.narrow(0, 0, 1).unwrap(), 0.1),
+            ["mask", "[1, 4]", "[2, 4]"],
+        ),
+        (ops::dropout(&x, &keep, 1.0), ["p is 1", "0 <=", "< 1"]),
+        (
+            ops::dropout(&x, &keep, f64::NAN),
+            ["p is NaN", "0 <=", "< 1"],
+        ),
+    ] {
+        let message = result.unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+}
