@@ -142,18 +142,18 @@ pub enum Error {
         found: String,
     },
 
-    /// A square weight in a file that does not say which way it lies.
+    /// A weight in a file that does not say which way it lies, and whose shape does not tell.
     #[error(
-        "{}: weight {tensor} is square ([{size}, {size}]), so its layout cannot be told from its shape; \
-         say `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)", path.display()
+        "{}: the layout of weight {tensor} {shape:?} cannot be told from its shape; say \
+         `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)", path.display()
     )]
     AmbiguousOrientation {
         /// The file.
         path: PathBuf,
         /// The tensor's name on disk.
         tensor: String,
-        /// Its width and height.
-        size: usize,
+        /// Its shape.
+        shape: Vec<usize>,
     },
 
     /// Strict loading found tensors that no rule of the family uses or ignores.

@@ -1,15 +1,51 @@
-//! Transformer building blocks for [candle](https://github.com/huggingface/candle).
+//! Transformer building blocks for [candle](https://github.com/huggingface/candle): a
+//! [`FeedForward`] and a [`TransformerBlock`], with the norms, attention and activations they need,
+//! that
+//!
+//! - load from the safetensors checkpoint of a known family by its `config.json` alone, and say
+//!   exactly what they used ([`Checkpoint`]);
+//! - give PyTorch's numbers, proved per sublayer against fixtures exported from PyTorch ([`verify`]);
+//! - run on CPU, CUDA and Metal;
+//! - train: no operation cuts the autograd graph ([`ops`]).
+//!
+//! ```no_run
+//! use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
+//!
+//! let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?; // directory, file or index
+//! let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+//! let embeddings = Tensor::randn(0f32, 1., (1, 16, 384), &Device::Cpu)?; // [batch, seq, d_model]
+//! println!("{}", stack.forward(&embeddings)?);
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+//!
+//! Modules, each depending only on those above it: [`config`] (plain data), [`ops`] (differentiable
+//! operations), [`layers`], [`checkpoint`] (files to layers), and apart from them [`verify`], which
+//! knows no layer and so cannot share a layer's mistakes.
 #![deny(missing_docs)]
 
 pub mod checkpoint;
 pub mod config;
 mod cpu;
 mod error;
+pub mod layers;
 pub mod ops;
+pub mod trace;
 pub mod verify;
 
+pub use candle_core;
+pub use candle_nn;
+
+pub use checkpoint::{
+    Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile, Strictness,
+    scheme::{Family, FusedLayout, Orientation, Part, Projection, Rule},
+};
 pub use config::{
     Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm,
     NormConfig, NormKind, NormPlacement, NormWeight, StackConfig, Visibility,
 };
 pub use error::{Error, Result};
+pub use layers::{
+    Attention, AttentionMask, BlockStages, Dropout, DropoutSource, FeedForward, ForwardContext,
+    Linear, LinearInit, Mlp, Norm, QueryKeyValue, Stack, Sublayer, SublayerNorm, SublayerStages,
+    TransformerBlock,
+};

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
 
-use crate::{Error, Result};
+use crate::{Error, Result, checkpoint::nearest::nearest};
 
 mod foreign;
 mod header;
@@ -187,24 +187,7 @@ impl TensorFiles {
     /// The names nearest to `name`, nearest first, at most `max`; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
         // 0.4 keeps `wte.weight` beside `transformer.wte.weight`; a half would lose it.
-        const LEAST: f64 = 0.4;
-        let length = name.chars().count();
-        let mut scored: Vec<(f64, &str)> = self
-            .names()
-            .filter(|other| {
-                // No pair scores above the ratio of its lengths; a header may hold names of megabytes.
-                let (short, long) = ordered(length, other.chars().count());
-                short as f64 >= LEAST * long as f64
-            })
-            .map(|other| (strsim::normalized_levenshtein(name, other), other))
-            .filter(|&(score, _)| score >= LEAST)
-            .collect();
-        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-        scored.truncate(max);
-        scored
-            .into_iter()
-            .map(|(_, other)| other.to_owned())
-            .collect()
+        nearest(name, self.names(), 0.4, max)
     }
 
     /// Takes in a further file's tensors and metadata.
@@ -302,8 +285,4 @@ impl TensorFiles {
         }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     }
-}
-
-fn ordered(a: usize, b: usize) -> (usize, usize) {
-    (a.min(b), a.max(b))
 }

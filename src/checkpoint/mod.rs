@@ -1,6 +1,255 @@
-//! Files on disk, or on the Hugging Face Hub, made into layers.
+//! Checkpoints on disk or on the Hub, to layers.
+//!
+//! [`Checkpoint`] opens files by their headers, reads `config.json`, finds the [`Family`] and plans
+//! where each parameter comes from; [`Loader`] reads what a layer asks for. [`PlainFile`] does the
+//! same for a single feed-forward that some script saved without a configuration.
 
+pub mod config_json;
+mod disk;
+mod families;
 pub mod files;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod loader;
+mod nearest;
+mod plain;
+mod plan;
+mod report;
+pub mod scheme;
 pub mod write;
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::{
+    Error, FeedForward, Result, Stack, StackConfig, TransformerBlock,
+    checkpoint::{config_json::ConfigJson, files::TensorFiles, plan::Plan, scheme::Family},
+};
+
+pub use loader::{Loader, Parameters};
+pub use plain::PlainFile;
+pub use report::{Conversion, LoadReport, UsedTensor};
+
+/// What to do with tensors that no rule of the family knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// Refuse to load: a renamed parameter would otherwise go unnoticed.
+    #[default]
+    Strict,
+    /// Leave them out; [`Checkpoint::report`] lists them.
+    AllowUnused,
+}
+
+/// How to open a [`Checkpoint`]; the default takes everything from the files.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointOptions {
+    family: Option<Family>,
+    config: Option<PathBuf>,
+    strictness: Strictness,
+}
+
+impl CheckpointOptions {
+    /// With a family of the caller's own instead of the one that `model_type` names.
+    pub fn family(mut self, family: Family) -> Self {
+        self.family = Some(family);
+        self
+    }
+
+    /// With the `config.json` at `path` instead of the one beside the weights.
+    pub fn config(mut self, path: impl Into<PathBuf>) -> Self {
+        self.config = Some(path.into());
+        self
+    }
+
+    /// With the given treatment of unknown tensors.
+    pub fn strictness(mut self, strictness: Strictness) -> Self {
+        self.strictness = strictness;
+        self
+    }
+
+    /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let path = path.as_ref();
+        let files = TensorFiles::open(path)?;
+        let config_path = match self.config {
+            Some(config) => config,
+            None => files.directory().join("config.json"),
+        };
+        if !config_path.exists() {
+            return Err(Error::MissingConfig { path: config_path });
+        }
+        let json = ConfigJson::open(&config_path)?;
+        let family = match self.family {
+            Some(family) => family,
+            None => known_family(&json)?,
+        };
+        let located = |error| match error {
+            Error::InvalidConfig(reason) => {
+                Error::InvalidConfig(format!("{}: {reason}", config_path.display()))
+            }
+            other => other,
+        };
+        let config = (family.config)(&json).map_err(located)?;
+        config.validate().map_err(located)?;
+        let plan = Plan::new(&family, &config, &files)?;
+        Ok(Checkpoint {
+            files,
+            family,
+            config,
+            plan,
+            strictness: self.strictness,
+        })
+    }
+}
+
+/// A pretrained model's files: their family, configuration and the place of every block parameter.
+///
+/// ```no_run
+/// use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
+/// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+/// let block = checkpoint.block(0, DType::F32, &Device::Cpu)?;
+/// let x = Tensor::randn(0f32, 1., (1, 16, 384), &Device::Cpu)?;
+/// println!("{}", block.forward(&x)?);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: TensorFiles,
+    family: Family,
+    config: StackConfig,
+    plan: Plan,
+    strictness: Strictness,
+}
+
+impl Checkpoint {
+    /// Opens a directory, a single `.safetensors` file, or a sharded checkpoint's index, with the
+    /// `config.json` that lies beside it. Only headers are read.
+    ///
+    /// # Errors
+    /// If a file is missing or malformed, `model_type` is unknown, or the configuration makes no
+    /// sense. Tensors that are missing or misshapen are reported when they are loaded, and before
+    /// that by [`Self::report`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        CheckpointOptions::default().open(path)
+    }
+
+    /// Downloads a repository of the Hugging Face Hub (`"owner/name"`, branch `main`) into the cache
+    /// that it shares with Python, and opens it. For another revision, token or cache, see
+    /// [`hub::Hub`].
+    ///
+    /// # Errors
+    /// If the download fails, or as [`Self::open`].
+    #[cfg(feature = "hub")]
+    pub fn from_hub(repo: impl Into<String>) -> Result<Self> {
+        Self::open(hub::Hub::new(repo).download()?)
+    }
+
+    /// The name of the family, such as `"bert"`.
+    pub fn family(&self) -> &str {
+        &self.family.name
+    }
+
+    /// The configuration of the blocks.
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
+    /// The files' headers, and reading of single tensors.
+    pub fn files(&self) -> &TensorFiles {
+        &self.files
+    }
+
+    /// What becomes of every tensor.
+    pub fn report(&self) -> LoadReport {
+        LoadReport::new(&self.plan)
+    }
+
+    /// Loads parameters as plain tensors, for inference.
+    ///
+    /// # Errors
+    /// If the file holds unknown tensors and strictness forbids them.
+    pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
+        Loader::new(self, dtype, device, None)
+    }
+
+    /// Loads parameters as variables, for training; [`Loader::parameters`] lists them.
+    ///
+    /// # Errors
+    /// As [`Self::loader`].
+    pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
+        Loader::new(self, dtype, device, Some(Parameters::default()))
+    }
+
+    /// Block `i`, for inference.
+    pub fn block(&self, i: usize, dtype: DType, device: &Device) -> Result<TransformerBlock> {
+        self.loader(dtype, device)?.block(i)
+    }
+
+    /// The feed-forward of block `i`, for inference.
+    pub fn feed_forward(&self, i: usize, dtype: DType, device: &Device) -> Result<FeedForward> {
+        self.loader(dtype, device)?.feed_forward(i)
+    }
+
+    /// All blocks and the final norm, for inference.
+    pub fn stack(&self, dtype: DType, device: &Device) -> Result<Stack> {
+        self.loader(dtype, device)?.stack()
+    }
+
+    /// The tensors of blocks that hold NaN or infinity, each with the index of the first such element.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read.
+    pub fn non_finite(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let mut found = Vec::new();
+        for used in self.report().used {
+            let tensor = self.files.read(&used.name)?;
+            let values = tensor
+                .to_dtype(DType::F64)?
+                .flatten_all()?
+                .to_vec1::<f64>()?;
+            if let Some(mut at) = values.iter().position(|value| !value.is_finite()) {
+                let mut index = Vec::new();
+                for size in tensor.dims().iter().rev() {
+                    index.insert(0, at % size);
+                    at /= size;
+                }
+                found.push((used.name, index));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, under the names and in
+    /// the layouts that the files have them in; in the order of the layers.
+    ///
+    /// # Errors
+    /// If only some of the roles that share a fused tensor are given.
+    pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
+        disk::to_disk(&self.plan, by_role)
+    }
+}
+
+/// The family that `model_type` names.
+fn known_family(json: &ConfigJson) -> Result<Family> {
+    let key = "model_type";
+    let Some(model_type) = json.text(&[key])? else {
+        return Err(json.error(&[key], "missing, expected the name of a family"));
+    };
+    let mut families = families::all();
+    if let Some(at) = families
+        .iter()
+        .position(|family| family.model_types.contains(&model_type))
+    {
+        return Ok(families.swap_remove(at));
+    }
+    let known = families.iter().flat_map(|family| family.model_types.iter());
+    Err(Error::UnknownFamily {
+        path: json.path().to_path_buf(),
+        nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
+        model_type,
+    })
+}

@@ -1,0 +1,41 @@
+//! A checkpoint from the Hub, with a progress bar for every file.
+
+use std::{path::PathBuf, sync::Mutex};
+
+use anyhow::Result;
+use candle_blocks::checkpoint::hub::{Hub, HubEvent};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The directory of the repository's snapshot.
+pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
+    let style = ProgressStyle::with_template(
+        "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    )?;
+    let current: Mutex<Option<(String, ProgressBar)>> = Mutex::new(None);
+    let hub = Hub::new(repo)
+        .revision(revision)
+        .progress(move |event| match event {
+            HubEvent::Progress {
+                file, bytes, total, ..
+            } => {
+                let Ok(mut current) = current.lock() else {
+                    return;
+                };
+                if current.as_ref().is_none_or(|(shown, _)| shown != file) {
+                    let bar = ProgressBar::new(*total).with_style(style.clone());
+                    *current = Some((file.to_string(), bar.with_message(file.to_string())));
+                }
+                if let Some((_, bar)) = current.as_ref() {
+                    bar.set_position(*bytes);
+                    if bytes == total {
+                        bar.finish();
+                    }
+                }
+            }
+            HubEvent::CacheUsed { reason, .. } => {
+                eprintln!("note: the Hub was not reached ({reason}); using the cached snapshot");
+            }
+            _ => {}
+        });
+    Ok(hub.download()?)
+}

@@ -1,0 +1,112 @@
+//! Options that say which model to load, and where and how to compute.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::{
+    Checkpoint, CheckpointOptions,
+    candle_core::{DType, Device},
+};
+use clap::ValueEnum;
+
+use crate::download;
+
+/// Which checkpoint.
+#[derive(clap::Args)]
+pub struct ModelArgs {
+    /// Checkpoint: a directory, a .safetensors file or a .safetensors.index.json.
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+impl ModelArgs {
+    pub fn open(&self) -> Result<Checkpoint> {
+        self.source.open(self.model.as_ref(), "--model PATH")
+    }
+}
+
+/// Where else a checkpoint, or its configuration, may come from.
+#[derive(clap::Args)]
+pub struct SourceArgs {
+    /// A repository of the Hugging Face Hub instead of a path.
+    #[arg(long, value_name = "OWNER/NAME")]
+    hub: Option<String>,
+    /// Branch, tag or commit of the repository.
+    #[arg(long, default_value = "main", requires = "hub")]
+    revision: String,
+    /// The config.json to use instead of the one beside the weights.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl SourceArgs {
+    /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
+    pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
+        let path = match (path, &self.hub) {
+            (Some(path), None) => path.clone(),
+            (None, Some(repo)) => download::download(repo, &self.revision)?,
+            _ => bail!("give either {name} or --hub OWNER/NAME"),
+        };
+        let options = CheckpointOptions::default();
+        let options = match &self.config {
+            Some(config) => options.config(config),
+            None => options,
+        };
+        Ok(options.open(path)?)
+    }
+}
+
+/// Where and how to compute.
+#[derive(clap::Args)]
+pub struct ComputeArgs {
+    /// Where to compute.
+    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    device: DeviceName,
+    /// The type of weights and activations.
+    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
+    dtype: DTypeName,
+    /// The packed form of the weights; `none` is not packed, the only one there is so far.
+    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
+    precision: PrecisionName,
+}
+
+impl ComputeArgs {
+    pub fn device(&self) -> Result<Device> {
+        match self.device {
+            DeviceName::Cpu => Ok(Device::Cpu),
+            DeviceName::Cuda => Device::new_cuda(0).context("--device cuda"),
+            DeviceName::Metal => Device::new_metal(0).context("--device metal"),
+        }
+    }
+
+    pub fn dtype(&self) -> DType {
+        match self.dtype {
+            DTypeName::F32 => DType::F32,
+            DTypeName::Bf16 => DType::BF16,
+            DTypeName::F16 => DType::F16,
+            DTypeName::F64 => DType::F64,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DeviceName {
+    Cpu,
+    Cuda,
+    Metal,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DTypeName {
+    F32,
+    Bf16,
+    F16,
+    F64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PrecisionName {
+    None,
+}

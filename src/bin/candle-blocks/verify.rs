@@ -1,0 +1,56 @@
+//! `candle-blocks verify`: every stage of all blocks, compared with a fixture made by PyTorch.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use anyhow::Result;
+use candle_blocks::{
+    trace,
+    verify::{Fixture, Report, verify as compare},
+};
+
+use crate::{
+    Outcome,
+    model::{ComputeArgs, ModelArgs},
+    output,
+    run::trace_input,
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The fixture: a safetensors file with hidden_states and what PyTorch made of them.
+    #[arg(long, value_name = "FILE")]
+    fixture: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+pub fn verify(args: &Args) -> Result<Outcome> {
+    let checkpoint = args.model.open()?;
+    let fixture = Fixture::open(&args.fixture)?;
+    let input = trace_input(&fixture);
+    let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
+    let stages = if !fixture.gradients().is_empty() {
+        trace::run_backward(&checkpoint, &input, dtype, &device)?
+    } else {
+        trace::run(&checkpoint, &input, dtype, &device)?
+    };
+    let produced: HashMap<_, _> = stages.into_iter().collect();
+    let report: Report = compare(&fixture, &produced);
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.to_string())?;
+    }
+    if report.passed {
+        return Ok(Outcome::Done);
+    }
+    for (name, index) in checkpoint.non_finite()? {
+        eprintln!("note: weight {name} holds a value that is not finite, first at {index:?}");
+    }
+    Ok(Outcome::Mismatch)
+}

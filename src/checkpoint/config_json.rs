@@ -1,0 +1,130 @@
+//! Reading a `config.json`: keys with aliases, defaults, and errors that name the key.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::{Error, Result, config::Activation};
+
+/// A checkpoint's `config.json`.
+#[derive(Clone, Debug)]
+pub struct ConfigJson {
+    path: PathBuf,
+    value: Value,
+}
+
+impl ConfigJson {
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not JSON, or is not an object.
+    pub fn open(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).map_err(|e| Error::io(path, "read", e))?;
+        let malformed = |reason: String| Error::MalformedJson {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let value: Value = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
+        if !value.is_object() {
+            return Err(malformed("expected an object of keys".to_string()));
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            value,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The first of `keys` that is present and not null.
+    fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
+        keys.iter()
+            .filter_map(|&key| Some((key, self.value.get(key)?)))
+            .find(|(_, value)| !value.is_null())
+    }
+
+    /// An [`Error::ConfigKey`] for one of `keys`.
+    pub fn error(&self, keys: &[&str], reason: impl Into<String>) -> Error {
+        let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+        Error::ConfigKey {
+            path: self.path.clone(),
+            key: quoted.join(" or "),
+            reason: reason.into(),
+        }
+    }
+
+    /// The value under one of `keys`, as `parse` reads it; `None` if no key is there.
+    fn optional<T>(
+        &self,
+        keys: &[&str],
+        kind: &str,
+        parse: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.find(keys) {
+            None => Ok(None),
+            Some((key, value)) => parse(value)
+                .map(Some)
+                .ok_or_else(|| self.error(&[key], format!("found {value}, expected {kind}"))),
+        }
+    }
+
+    /// A size that must be there.
+    pub fn size(&self, keys: &[&str]) -> Result<usize> {
+        self.optional_size(keys)?
+            .ok_or_else(|| self.error(keys, "missing, expected a whole number"))
+    }
+
+    /// A size that may be absent or null.
+    pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
+        self.optional(keys, "a whole number", |value| {
+            value.as_u64().and_then(|n| usize::try_from(n).ok())
+        })
+    }
+
+    /// A number, or `default` where absent.
+    pub fn number(&self, keys: &[&str], default: f64) -> Result<f64> {
+        let number = self.optional(keys, "a number", Value::as_f64)?;
+        Ok(number.unwrap_or(default))
+    }
+
+    /// A flag, or `default` where absent.
+    pub fn flag(&self, keys: &[&str], default: bool) -> Result<bool> {
+        let flag = self.optional(keys, "true or false", Value::as_bool)?;
+        Ok(flag.unwrap_or(default))
+    }
+
+    /// A text that may be absent.
+    pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
+        self.optional(keys, "a text", |value| value.as_str().map(str::to_string))
+    }
+
+    /// An activation by its name, or `default` where absent.
+    pub fn activation(&self, keys: &[&str], default: Activation) -> Result<Activation> {
+        match self.text(keys)? {
+            None => Ok(default),
+            Some(name) => name
+                .parse()
+                .map_err(|e: Error| self.error(keys, e.to_string())),
+        }
+    }
+
+    /// Refuses a feature that the crate does not have: `key` must be absent or one of `allowed`.
+    pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
+        match self.find(&[key]) {
+            Some((key, value)) if !allowed.contains(value) => {
+                let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+                Err(self.error(
+                    &[key],
+                    format!("{value} is not supported, only {}", allowed.join(" or ")),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}

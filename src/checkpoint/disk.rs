@@ -1,0 +1,68 @@
+//! The way back: tensors by role to tensors by their names and layouts on disk.
+
+use std::collections::HashMap;
+
+use candle_core::Tensor;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        plan::{Plan, Source},
+        scheme::Orientation,
+    },
+};
+
+/// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the
+/// files they came from, in the order of the plan. Roles that `by_role` lacks are left out; a fused
+/// tensor needs all of its roles.
+pub(crate) fn to_disk(
+    plan: &Plan,
+    by_role: &HashMap<String, Tensor>,
+) -> Result<Vec<(String, Tensor)>> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut sources: HashMap<&str, Vec<&Source>> = HashMap::new();
+    for source in &plan.sources {
+        if by_role.contains_key(&source.role) {
+            let shared = sources.entry(&source.name).or_default();
+            if shared.is_empty() {
+                names.push(&source.name);
+            }
+            shared.push(source);
+        }
+    }
+    let assemble = |name: &str| Ok((name.to_string(), assemble(&sources[name], by_role)?));
+    names.into_iter().map(assemble).collect()
+}
+
+/// One tensor on disk out of the roles that share it.
+fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
+    let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first feature on disk, rows
+    let mut covered = 0;
+    for source in sources {
+        let tensor = &by_role[&source.role];
+        let Some(features) = &source.features else {
+            pieces.push((0, tensor.clone()));
+            continue;
+        };
+        let mut row = 0;
+        for range in &features.ranges {
+            pieces.push((range.start, tensor.narrow(0, row, range.len())?));
+            row += range.len();
+        }
+        covered += row;
+    }
+    if let Some((source, features)) = sources.iter().find_map(|s| Some((s, s.features.as_ref()?)))
+        && covered != features.total
+    {
+        return Err(Error::InvalidConfig(format!(
+            "{} holds {} output features, but the roles given cover {covered}",
+            source.name, features.total
+        )));
+    }
+    pieces.sort_by_key(|(start, _)| *start);
+    let rows: Vec<&Tensor> = pieces.iter().map(|(_, rows)| rows).collect();
+    let tensor = Tensor::cat(&rows, 0)?;
+    let lies_transposed = sources[0].orientation == Orientation::InOut && tensor.rank() == 2;
+    let tensor = if lies_transposed { tensor.t()? } else { tensor };
+    Ok(tensor.contiguous()?)
+}

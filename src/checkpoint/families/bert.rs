@@ -1,0 +1,71 @@
+//! BERT: post-norm encoder, exact GELU, absolute positions.
+//!
+//! transformers' `BertLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
+
+use serde_json::json;
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule, strings},
+    },
+    config::{
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
+        StackConfig, Visibility,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family {
+        name: "bert".to_string(),
+        model_types: strings(&["bert"]),
+        prefixes: strings(&["bert.", ""]),
+        block: "encoder.layer.{i}.".to_string(),
+        block_rules: vec![
+            Rule::linear("attention.query", &["attention.self.query"]),
+            Rule::linear("attention.key", &["attention.self.key"]),
+            Rule::linear("attention.value", &["attention.self.value"]),
+            Rule::linear("attention.output", &["attention.output.dense"]),
+            Rule::norm("attention_norm", &["attention.output.LayerNorm"]),
+            Rule::linear("feed_forward.up", &["intermediate.dense"]),
+            Rule::linear("feed_forward.down", &["output.dense"]),
+            Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
+        ],
+        stack_rules: vec![],
+        ignored: strings(&["*position_ids"]),
+        outside: strings(&[
+            "*embeddings.*",
+            "*pooler.*",
+            "cls.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ]),
+        config,
+    }
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("position_embedding_type", &[json!("absolute")])?;
+    json.only("add_cross_attention", &[json!(false)])?;
+    let d_model = json.size(&["hidden_size"])?;
+    let visibility = match json.flag(&["is_decoder"], false)? {
+        true => Visibility::Causal,
+        false => Visibility::Bidirectional,
+    };
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .with_visibility(visibility)
+        .with_dropout(json.number(&["attention_probs_dropout_prob"], 0.1)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["intermediate_size"])?)
+        .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-12)?);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
+        .with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
+    Ok(StackConfig::uniform(
+        block,
+        json.size(&["num_hidden_layers"])?,
+        None,
+    ))
+}

@@ -1,0 +1,228 @@
+//! Reading parameters, as layers ask for them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
+
+use crate::{
+    Error, FeedForward, Result, Stack, TransformerBlock,
+    checkpoint::{
+        Checkpoint, Strictness,
+        plan::{Missing, missing},
+    },
+};
+
+/// Variables by role, in the order in which they were loaded.
+pub type Parameters = Vec<(String, Var)>;
+
+/// Reads what layers ask for, in one type onto one device; made by [`Checkpoint::loader`] and
+/// [`Checkpoint::trainable`].
+///
+/// ```no_run
+/// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+/// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+/// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+/// let stack = loader.stack()?;
+/// for (role, variable) in loader.parameters() {
+///     println!("{role} {:?}", variable.dims());
+/// }
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+pub struct Loader<'c> {
+    checkpoint: &'c Checkpoint,
+    dtype: DType,
+    device: Device,
+    state: Arc<State>,
+}
+
+/// What the `VarBuilder`'s backend and the loader share.
+#[derive(Default)]
+struct State {
+    /// The first typed error: candle's own error type can only carry its text.
+    failure: Mutex<Option<Error>>,
+    /// The variables made so far, when training.
+    parameters: Option<Mutex<Parameters>>,
+}
+
+impl<'c> Loader<'c> {
+    pub(super) fn new(
+        checkpoint: &'c Checkpoint,
+        dtype: DType,
+        device: &Device,
+        parameters: Option<Parameters>,
+    ) -> Result<Self> {
+        let unused = &checkpoint.plan.unused;
+        if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
+            // A renamed parameter is both missing and unused: the missing one says more.
+            return Err(match checkpoint.plan.missing.first() {
+                Some(first) => missing(first, &checkpoint.files),
+                None => Error::UnusedTensors {
+                    path: checkpoint.files.path().to_path_buf(),
+                    family: checkpoint.family.name.clone(),
+                    names: unused.clone(),
+                },
+            });
+        }
+        Ok(Self {
+            checkpoint,
+            dtype,
+            device: device.clone(),
+            state: Arc::new(State {
+                failure: Mutex::default(),
+                parameters: parameters.map(Mutex::new),
+            }),
+        })
+    }
+
+    /// A `VarBuilder` with this crate's names (`blocks.0.attention.query.weight`), for layers of
+    /// the caller's own.
+    pub fn var_builder(&self) -> VarBuilder<'c> {
+        let backend = Backend {
+            checkpoint: self.checkpoint,
+            state: self.state.clone(),
+        };
+        VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
+    }
+
+    /// Block `i`.
+    ///
+    /// # Errors
+    /// If there is no such block, or a tensor is missing, misshapen or of an unsupported type.
+    pub fn block(&self, i: usize) -> Result<TransformerBlock> {
+        let config = self.block_config(i)?;
+        self.typed(TransformerBlock::new(
+            config,
+            self.var_builder().pp("blocks").pp(i),
+        ))
+    }
+
+    /// The feed-forward of block `i`; errors as [`Self::block`].
+    pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
+        let vb = self.var_builder().pp("blocks").pp(i).pp("feed_forward");
+        self.typed(FeedForward::new(&self.block_config(i)?.feed_forward, vb))
+    }
+
+    /// All blocks and the final norm; errors as [`Self::block`].
+    pub fn stack(&self) -> Result<Stack> {
+        self.typed(Stack::new(&self.checkpoint.config, self.var_builder()))
+    }
+
+    /// The variables of the layers loaded so far, by role; none unless [`Checkpoint::trainable`].
+    pub fn parameters(&self) -> Parameters {
+        match &self.state.parameters {
+            Some(parameters) => lock(parameters).clone(),
+            None => Parameters::default(),
+        }
+    }
+
+    fn block_config(&self, i: usize) -> Result<&'c crate::BlockConfig> {
+        let blocks = &self.checkpoint.config.blocks;
+        blocks.get(i).ok_or_else(|| {
+            Error::input(
+                "block",
+                format!("{i} asked for, the checkpoint has {}", blocks.len()),
+            )
+        })
+    }
+
+    /// The typed error behind candle's text, where there is one.
+    fn typed<T>(&self, result: candle_core::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            lock(&self.state.failure)
+                .take()
+                .unwrap_or(Error::Candle(error))
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Backend<'c> {
+    checkpoint: &'c Checkpoint,
+    state: Arc<State>,
+}
+
+impl Backend<'_> {
+    fn load(
+        &self,
+        shape: Option<Shape>,
+        role: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let Checkpoint { plan, files, .. } = self.checkpoint;
+        let source = plan.source(role).ok_or_else(|| {
+            let known = plan.missing.iter().find(|missing| missing.role == role);
+            let unknown = Missing {
+                role: role.to_string(),
+                tried: vec![role.to_string()],
+            };
+            missing(known.unwrap_or(&unknown), files)
+        })?;
+        if let Some(shape) = shape
+            && shape.dims() != source.shape
+        {
+            return Err(Error::ShapeMismatch {
+                path: files.path().to_path_buf(),
+                tensor: source.name.clone(),
+                expected: shape.dims().to_vec(),
+                found: source.shape.clone(),
+            });
+        }
+        let tensor = source.read(files)?;
+        if !tensor.dtype().is_float() {
+            return Err(Error::UnsupportedDType {
+                path: files.path().to_path_buf(),
+                tensor: source.name.clone(),
+                found: format!("{:?}", tensor.dtype()),
+            });
+        }
+        let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
+        match &self.state.parameters {
+            None => Ok(tensor),
+            Some(parameters) => {
+                let variable = Var::from_tensor(&tensor)?;
+                let tensor = variable.as_tensor().clone();
+                lock(parameters).push((role.to_string(), variable));
+                Ok(tensor)
+            }
+        }
+    }
+
+    fn noted(&self, result: Result<Tensor>) -> candle_core::Result<Tensor> {
+        result.map_err(|error| {
+            let text = candle_core::Error::msg(&error);
+            lock(&self.state.failure).get_or_insert(error);
+            text
+        })
+    }
+}
+
+impl SimpleBackend for Backend<'_> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        self.noted(self.load(Some(shape), name, dtype, device))
+    }
+
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        self.noted(self.load(None, name, dtype, device))
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.checkpoint.plan.source(name).is_some()
+    }
+}

@@ -1,0 +1,27 @@
+//! The known names nearest to a wrong one, for messages.
+
+/// The `candidates` most like `name`, nearest first, at most `max`, each with a normalised
+/// Levenshtein similarity of at least `least`.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    candidates: impl Iterator<Item = &'a str>,
+    least: f64,
+    max: usize,
+) -> Vec<String> {
+    let length = name.chars().count();
+    let mut scored: Vec<(f64, &str)> = candidates
+        .filter(|other| {
+            // No pair scores above the ratio of its lengths; a header may hold names of megabytes.
+            let other = other.chars().count();
+            length.min(other) as f64 >= least * length.max(other) as f64
+        })
+        .map(|other| (strsim::normalized_levenshtein(name, other), other))
+        .filter(|&(score, _)| score >= least)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.truncate(max);
+    scored
+        .into_iter()
+        .map(|(_, other)| other.to_owned())
+        .collect()
+}

@@ -1,0 +1,340 @@
+//! A feed-forward that a script saved with no configuration: `W1/b1/W2/b2` and the like.
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::{
+    Activation, Error, FeedForward, Linear, Mlp, Norm, NormConfig, NormPlacement, Result, Sublayer,
+    SublayerNorm,
+    checkpoint::{files::TensorFiles, scheme::Orientation},
+};
+
+/// Names of the `{n}`-th layer's weight and bias, counted from 1.
+const LINEAR_NAMES: [(&str, &str); 3] = [
+    ("W{n}", "b{n}"),
+    ("linear{n}.weight", "linear{n}.bias"),
+    ("fc{n}.weight", "fc{n}.bias"),
+];
+
+/// Names of a norm's weight and bias.
+const NORM_NAMES: [(&str, &str); 7] = [
+    ("norm.weight", "norm.bias"),
+    ("layer_norm.weight", "layer_norm.bias"),
+    ("norm.scale", "norm.shift"),
+    ("layer_norm.scale", "layer_norm.shift"),
+    ("norm.gamma", "norm.beta"),
+    ("layer_norm.gamma", "layer_norm.beta"),
+    ("scale", "shift"),
+];
+
+/// Which way weights lie: found out from the shapes, or said by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Inferred,
+    Given(Orientation),
+}
+
+/// One linear layer of the file.
+#[derive(Clone, Debug)]
+struct Layer {
+    weight: String,
+    bias: Option<String>,
+}
+
+/// A safetensors file that holds a chain of linear layers, and perhaps a norm, under plain names:
+/// `W1, b1, W2, b2 ..`, `linear1.weight ..`, `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
+/// `scale/shift` or `gamma/beta`, or bare `scale/shift`.
+///
+/// Weights lie `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases `[n]` or `[1, n]`. Which one is
+/// read from the shapes; where those fit both ways, loading asks for
+/// [`with_orientation`](Self::with_orientation).
+///
+/// ```no_run
+/// use candle_blocks::{Activation, Orientation, PlainFile, candle_core::{DType, Device}};
+/// let file = PlainFile::open("mlp.safetensors")?.with_orientation(Orientation::InOut);
+/// let feed_forward = file.feed_forward(Activation::Relu, DType::F32, &Device::Cpu)?;
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PlainFile {
+    files: TensorFiles,
+    layers: Vec<Layer>,
+    norm: Option<(String, Option<String>)>,
+    layout: Layout,
+}
+
+impl PlainFile {
+    /// Opens a file and finds its layers by their names.
+    ///
+    /// # Errors
+    /// If it cannot be read, holds no layer under a known name, lacks some of the layers' biases, or
+    /// holds other tensors beside.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let files = TensorFiles::open(path.as_ref())?;
+        let norm = NORM_NAMES.iter().find(|(weight, _)| files.contains(weight));
+        let norm = norm.map(|(weight, bias)| {
+            (
+                weight.to_string(),
+                files.contains(bias).then(|| bias.to_string()),
+            )
+        });
+        let layers = find_layers(&files)?;
+        let known = |name: &str| {
+            let in_layer = |l: &Layer| l.weight == name || l.bias.as_deref() == Some(name);
+            let in_norm =
+                |(w, b): &(String, Option<String>)| w == name || b.as_deref() == Some(name);
+            layers.iter().any(in_layer) || norm.as_ref().is_some_and(in_norm)
+        };
+        let unused: Vec<String> = files
+            .names()
+            .filter(|name| !known(name))
+            .map(|name| name.to_string())
+            .collect();
+        if !unused.is_empty() {
+            return Err(Error::UnusedTensors {
+                path: files.path().to_path_buf(),
+                family: "a plain feed-forward file".to_string(),
+                names: unused,
+            });
+        }
+        Ok(Self {
+            files,
+            layers,
+            norm,
+            layout: Layout::Inferred,
+        })
+    }
+
+    /// Says which way the weights lie.
+    pub fn with_orientation(mut self, orientation: Orientation) -> Self {
+        self.layout = Layout::Given(orientation);
+        self
+    }
+
+    /// The files' headers.
+    pub fn files(&self) -> &TensorFiles {
+        &self.files
+    }
+
+    /// How many linear layers there are.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Which way the weights lie.
+    ///
+    /// # Errors
+    /// [`Error::AmbiguousOrientation`] if the shapes fit both ways and it was not said;
+    /// [`Error::ShapeMismatch`] if they fit neither way, or not the one that was said.
+    pub fn orientation(&self) -> Result<Orientation> {
+        let candidates = match self.layout {
+            Layout::Given(orientation) => {
+                return self.check(orientation).map(|()| orientation);
+            }
+            Layout::Inferred => [Orientation::OutIn, Orientation::InOut],
+        };
+        match candidates.map(|orientation| self.check(orientation)) {
+            [Ok(()), Err(_)] => Ok(Orientation::OutIn),
+            [Err(_), Ok(())] => Ok(Orientation::InOut),
+            [Err(error), Err(_)] => Err(error),
+            [Ok(()), Ok(())] => {
+                let tensor = self.layers[0].weight.clone();
+                Err(Error::AmbiguousOrientation {
+                    path: self.files.path().to_path_buf(),
+                    shape: self.shape(&tensor)?,
+                    tensor,
+                })
+            }
+        }
+    }
+
+    /// The linear layers in order, `[d_out, d_in]` each.
+    ///
+    /// # Errors
+    /// As [`Self::orientation`], or if a tensor cannot be read.
+    pub fn linears(&self, dtype: DType, device: &Device) -> Result<Vec<Linear>> {
+        let orientation = self.orientation()?;
+        let read = |name: &str| -> Result<Tensor> {
+            Ok(self.files.read(name)?.to_dtype(dtype)?.to_device(device)?)
+        };
+        let linear = |layer: &Layer| -> Result<Linear> {
+            let weight = read(&layer.weight)?;
+            let weight = match orientation {
+                Orientation::OutIn => weight,
+                Orientation::InOut => weight.t()?.contiguous()?,
+            };
+            let bias = layer.bias.as_deref().map(read).transpose()?; // [n] or [1, n]
+            let bias = bias.map(|bias| bias.flatten_all()).transpose()?;
+            Ok(Linear::from_parts(weight, bias)?)
+        };
+        self.layers.iter().map(linear).collect()
+    }
+
+    /// All layers with `activation` between them; errors as [`Self::linears`].
+    pub fn mlp(&self, activation: Activation, dtype: DType, device: &Device) -> Result<Mlp> {
+        Ok(Mlp::from_parts(self.linears(dtype, device)?, activation)?)
+    }
+
+    /// The file's two layers as a feed-forward.
+    ///
+    /// # Errors
+    /// If there are not just two layers, or as [`Self::linears`].
+    pub fn feed_forward(
+        &self,
+        activation: Activation,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<FeedForward> {
+        let linears = self.linears(dtype, device)?;
+        let found = linears.len();
+        let [up, down] = <[Linear; 2]>::try_from(linears).map_err(|_| {
+            let reason = format!("holds {found} linear layers, a feed-forward has 2; see `mlp`");
+            Error::input(self.files.path().display().to_string(), reason)
+        })?;
+        Ok(FeedForward::from_parts(None, up, down, activation)?)
+    }
+
+    /// The file's norm as a LayerNorm.
+    ///
+    /// # Errors
+    /// If the file holds none, or its shape is not `[n]`.
+    pub fn layer_norm(&self, eps: f64, dtype: DType, device: &Device) -> Result<Norm> {
+        let (weight, bias) = self.norm.as_ref().ok_or_else(|| Error::MissingTensor {
+            path: self.files.path().to_path_buf(),
+            role: "norm.weight".to_string(),
+            tried: NORM_NAMES
+                .iter()
+                .map(|(weight, _)| weight.to_string())
+                .collect(),
+            similar: vec![],
+        })?;
+        let read = |name: &String| -> Result<Tensor> {
+            let tensor = self.files.read(name)?.flatten_all()?;
+            Ok(tensor.to_dtype(dtype)?.to_device(device)?)
+        };
+        let weight = read(weight)?;
+        let bias = bias.as_ref().map(read).transpose()?;
+        let config = NormConfig::layer_norm(weight.elem_count(), eps).with_bias(bias.is_some());
+        Ok(Norm::from_parts(weight, bias, config)?)
+    }
+
+    /// The feed-forward with its norm and residual: `x + down(act(up(norm(x))))`, or as placed.
+    ///
+    /// # Errors
+    /// As [`Self::feed_forward`] and [`Self::layer_norm`]; a sandwich needs two norms and is refused.
+    pub fn sublayer(
+        &self,
+        activation: Activation,
+        placement: NormPlacement,
+        eps: f64,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Sublayer<FeedForward>> {
+        let norm = || self.layer_norm(eps, dtype, device);
+        let norm = match placement {
+            NormPlacement::Pre => SublayerNorm::Pre(norm()?),
+            NormPlacement::Post => SublayerNorm::Post(norm()?),
+            NormPlacement::None => SublayerNorm::None,
+            NormPlacement::Sandwich => {
+                let reason = "a sandwich has two norms, a plain file holds one";
+                return Err(Error::input("placement", reason));
+            }
+        };
+        Ok(Sublayer::from_parts(
+            self.feed_forward(activation, dtype, device)?,
+            norm,
+        ))
+    }
+
+    /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.
+    fn check(&self, orientation: Orientation) -> Result<()> {
+        let mut width = None; // what the layer before gives
+        for Layer { weight, bias } in &self.layers {
+            let shape = self.shape(weight)?;
+            let mismatch = |tensor: &str, expected: Vec<usize>, found: &[usize]| {
+                Err(Error::ShapeMismatch {
+                    path: self.files.path().to_path_buf(),
+                    tensor: tensor.to_string(),
+                    expected,
+                    found: found.to_vec(),
+                })
+            };
+            let [rows, columns] = shape[..] else {
+                return mismatch(weight, vec![0, 0], &shape);
+            };
+            let (d_out, d_in) = match orientation {
+                Orientation::OutIn => (rows, columns),
+                Orientation::InOut => (columns, rows),
+            };
+            if let Some(width) = width
+                && width != d_in
+            {
+                let expected = match orientation {
+                    Orientation::OutIn => vec![rows, width],
+                    Orientation::InOut => vec![width, columns],
+                };
+                return mismatch(weight, expected, &shape);
+            }
+            if let Some(bias) = bias {
+                let found = self.shape(bias)?;
+                if found != [d_out] && found != [1, d_out] {
+                    return mismatch(bias, vec![d_out], &found);
+                }
+            }
+            width = Some(d_out);
+        }
+        Ok(())
+    }
+
+    fn shape(&self, name: &str) -> Result<Vec<usize>> {
+        let info = self.files.info(name);
+        info.map(|info| info.shape.to_vec())
+            .ok_or_else(|| Error::MissingTensor {
+                path: self.files.path().to_path_buf(),
+                role: name.to_string(),
+                tried: vec![name.to_string()],
+                similar: vec![],
+            })
+    }
+}
+
+/// The layers under the first naming that the file uses, in order.
+fn find_layers(files: &TensorFiles) -> Result<Vec<Layer>> {
+    let name = |pattern: &str, n: usize| pattern.replace("{n}", &n.to_string());
+    let naming = LINEAR_NAMES
+        .iter()
+        .find(|(weight, _)| files.contains(&name(weight, 1)));
+    let Some(&(weight, bias)) = naming else {
+        return Err(Error::MissingTensor {
+            path: files.path().to_path_buf(),
+            role: "the first linear layer's weight".to_string(),
+            tried: LINEAR_NAMES
+                .iter()
+                .map(|(weight, _)| name(weight, 1))
+                .collect(),
+            similar: files.similar(&name(LINEAR_NAMES[0].0, 1), 3),
+        });
+    };
+    let mut layers = Vec::new();
+    while files.contains(&name(weight, layers.len() + 1)) {
+        let n = layers.len() + 1;
+        layers.push(Layer {
+            weight: name(weight, n),
+            bias: Some(name(bias, n)).filter(|bias| files.contains(bias)),
+        });
+    }
+    let has_biases = layers.iter().any(|layer| layer.bias.is_some());
+    match layers.iter().position(|layer| layer.bias.is_none()) {
+        Some(at) if has_biases => {
+            let tried = name(bias, at + 1);
+            Err(Error::MissingTensor {
+                path: files.path().to_path_buf(),
+                role: format!("the bias of {}", layers[at].weight),
+                similar: files.similar(&tried, 3),
+                tried: vec![tried],
+            })
+        }
+        _ => Ok(layers),
+    }
+}

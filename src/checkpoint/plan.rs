@@ -1,0 +1,278 @@
+//! From roles to tensors on disk: which tensor gives each parameter that the layers ask for.
+//!
+//! The list of parameters is not written down a second time: a plan builds the layers once with a
+//! `VarBuilder` that records what they ask for and hands out zeros that take no memory.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
+};
+
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        files::TensorFiles,
+        scheme::{Family, Features, Orientation, matches},
+    },
+    config::StackConfig,
+    layers::Stack,
+};
+
+/// Where one parameter lies on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// The role, such as `blocks.0.attention.query.weight`.
+    pub role: String,
+    /// The tensor on disk.
+    pub name: String,
+    /// The shape that the layer asks for.
+    pub shape: Vec<usize>,
+    /// Which way a weight lies.
+    pub orientation: Orientation,
+    /// The role's share of the tensor's output features; `None` for all.
+    pub features: Option<Features>,
+}
+
+/// A parameter that no tensor on disk gives.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    pub role: String,
+    pub tried: Vec<String>,
+}
+
+/// Every parameter's source, and what becomes of the file's other tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub sources: Vec<Source>,
+    pub missing: Vec<Missing>,
+    pub ignored: Vec<String>,
+    pub outside: Vec<String>,
+    pub unused: Vec<String>,
+}
+
+impl Plan {
+    /// Resolves every parameter of a stack against the files' headers.
+    pub fn new(family: &Family, config: &StackConfig, files: &TensorFiles) -> Result<Self> {
+        let prefix = prefix(family, files);
+        let mut plan = Self {
+            sources: Vec::new(),
+            missing: Vec::new(),
+            ignored: Vec::new(),
+            outside: Vec::new(),
+            unused: Vec::new(),
+        };
+        for (role, shape) in parameters(config)? {
+            match resolve(family, config, prefix, &role, files)? {
+                Found::Tensor {
+                    name,
+                    orientation,
+                    features,
+                } => plan.sources.push(Source {
+                    role,
+                    name,
+                    shape,
+                    orientation,
+                    features,
+                }),
+                Found::Nothing { tried } => plan.missing.push(Missing { role, tried }),
+            }
+        }
+        let used: HashSet<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
+        let is_listed = |patterns: &[String], name: &str| {
+            patterns.iter().any(|pattern| {
+                let local = name.strip_prefix(prefix).unwrap_or(name);
+                matches(pattern, local) || matches(pattern, name)
+            })
+        };
+        for name in files.names() {
+            let name = name.to_string();
+            if used.contains(name.as_str()) {
+            } else if is_listed(&family.ignored, &name) {
+                plan.ignored.push(name);
+            } else if is_listed(&family.outside, &name) {
+                plan.outside.push(name);
+            } else {
+                plan.unused.push(name);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The source of a role.
+    pub fn source(&self, role: &str) -> Option<&Source> {
+        self.sources.iter().find(|source| source.role == role)
+    }
+}
+
+impl Source {
+    /// The shape that the tensor on disk must have.
+    pub fn disk_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let (Some(features), Some(first)) = (&self.features, shape.first_mut()) {
+            *first = features.total;
+        }
+        if self.orientation == Orientation::InOut {
+            shape.reverse();
+        }
+        shape
+    }
+
+    /// Reads the parameter in its file's type on the CPU, in the layer's layout.
+    ///
+    /// # Errors
+    /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
+    pub fn read(&self, files: &TensorFiles) -> Result<Tensor> {
+        self.check_shape(files)?;
+        let lies_transposed = self.orientation == Orientation::InOut && self.shape.len() == 2;
+        let tensor = match (&self.features, lies_transposed) {
+            (None, false) => files.read(&self.name)?,
+            (None, true) => files.read(&self.name)?.t()?,
+            (Some(features), false) => files.read_rows(&self.name, &features.ranges)?,
+            (Some(features), true) => {
+                let all = files.read(&self.name)?.t()?;
+                let rows = features
+                    .ranges
+                    .iter()
+                    .map(|r| all.narrow(0, r.start, r.len()));
+                Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)?
+            }
+        };
+        Ok(tensor.contiguous()?)
+    }
+
+    /// Compares the shape in the header with what the layer asks for.
+    pub fn check_shape(&self, files: &TensorFiles) -> Result<()> {
+        let expected = self.disk_shape();
+        match files.info(&self.name) {
+            Some(info) if info.shape == expected => Ok(()),
+            Some(info) => Err(Error::ShapeMismatch {
+                path: info.path.to_path_buf(),
+                tensor: self.name.clone(),
+                expected,
+                found: info.shape.to_vec(),
+            }),
+            None => Err(missing(
+                &Missing {
+                    role: self.role.clone(),
+                    tried: vec![self.name.clone()],
+                },
+                files,
+            )),
+        }
+    }
+}
+
+/// The error for a parameter that no tensor gives, with the names nearest to those tried.
+pub(crate) fn missing(missing: &Missing, files: &TensorFiles) -> Error {
+    let similar = missing.tried.first().map(|name| files.similar(name, 3));
+    Error::MissingTensor {
+        path: files.path().to_path_buf(),
+        role: missing.role.clone(),
+        tried: missing.tried.clone(),
+        similar: similar.unwrap_or_default(),
+    }
+}
+
+enum Found {
+    Tensor {
+        name: String,
+        orientation: Orientation,
+        features: Option<Features>,
+    },
+    Nothing {
+        tried: Vec<String>,
+    },
+}
+
+/// The tensor on disk for a role such as `blocks.3.attention.query.weight`.
+fn resolve(
+    family: &Family,
+    config: &StackConfig,
+    prefix: &str,
+    role: &str,
+    files: &TensorFiles,
+) -> Result<Found> {
+    let (block, local) = match role.strip_prefix("blocks.").and_then(|r| r.split_once('.')) {
+        Some((index, local)) => (index.parse::<usize>().ok(), local),
+        None => (None, role),
+    };
+    let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
+    let rule = family.rule(module, block.is_some()).ok_or_else(|| {
+        Error::InvalidConfig(format!("family {} has no rule for {module}", family.name))
+    })?;
+    let place = match block {
+        Some(index) => format!(
+            "{prefix}{}",
+            family.block.replace("{i}", &index.to_string())
+        ),
+        None => prefix.to_string(),
+    };
+    let names = rule.names(parameter).iter();
+    let tried: Vec<String> = names.map(|name| format!("{place}{name}")).collect();
+    let attention = block.and_then(|index| Some(&config.blocks.get(index)?.attention));
+    Ok(match tried.iter().find(|name| files.contains(name)) {
+        Some(name) => Found::Tensor {
+            name: name.clone(),
+            orientation: rule.orientation,
+            features: attention.and_then(|attention| rule.part.features(attention)),
+        },
+        None => Found::Nothing { tried },
+    })
+}
+
+/// The first prefix under which the files hold a block; the last one if none does.
+fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
+    let block = family.block.split("{i}").next().unwrap_or_default();
+    let holds = |prefix: &&String| {
+        let start = format!("{prefix}{block}");
+        files.names().any(|name| name.starts_with(&start))
+    };
+    let found = family.prefixes.iter().find(holds);
+    found.or(family.prefixes.last()).map_or("", String::as_str)
+}
+
+/// Role and shape of every parameter of a stack, in the order in which its layers ask for them.
+fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
+    let recorder = Recorder::default();
+    {
+        let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
+        Stack::new(
+            config,
+            VarBuilder::from_backend(backend, DType::F32, Device::Cpu),
+        )?;
+    }
+    let asked = recorder.asked.into_inner();
+    Ok(asked.unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Notes what layers ask for.
+#[derive(Default)]
+struct Recorder {
+    asked: Mutex<Vec<(String, Vec<usize>)>>,
+}
+
+impl SimpleBackend for &Recorder {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.push((name.to_string(), shape.dims().to_vec()));
+        Tensor::zeros((), dtype, device)?.broadcast_as(shape)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        candle_core::bail!("{name}: asked for without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        false
+    }
+}

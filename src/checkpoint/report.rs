@@ -1,0 +1,99 @@
+//! What became of every tensor of a checkpoint.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::checkpoint::{plan::Plan, scheme::Orientation};
+
+/// How a tensor on disk differs from the parameter made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Conversion {
+    /// It lies `[d_in, d_out]` and is transposed.
+    Transposed,
+    /// It holds several roles and is split.
+    Split,
+}
+
+/// A tensor on disk that gives one or more parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UsedTensor {
+    /// Its name on disk.
+    pub name: String,
+    /// The parameters made of it, in this crate's naming.
+    pub roles: Vec<String>,
+    /// What was done to it.
+    pub conversions: Vec<Conversion>,
+}
+
+/// What became of every tensor of a checkpoint, by the rules of its family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LoadReport {
+    /// Tensors that give parameters of blocks.
+    pub used: Vec<UsedTensor>,
+    /// Tensors that are no parameters (position ids, causal masks).
+    pub ignored: Vec<String>,
+    /// Parameters of parts that are no blocks (embeddings, heads).
+    pub outside: Vec<String>,
+    /// Tensors that no rule of the family knows.
+    pub unused: Vec<String>,
+    /// Parameters that no tensor gives, in this crate's naming.
+    pub missing: Vec<String>,
+}
+
+impl LoadReport {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let mut used: Vec<UsedTensor> = Vec::new();
+        for source in &plan.sources {
+            if let Some(tensor) = used.iter_mut().find(|t| t.name == source.name) {
+                tensor.roles.push(source.role.clone());
+                continue;
+            }
+            let transposed = source.orientation == Orientation::InOut && source.shape.len() == 2;
+            let conversions = [
+                transposed.then_some(Conversion::Transposed),
+                source.features.as_ref().map(|_| Conversion::Split),
+            ];
+            used.push(UsedTensor {
+                name: source.name.clone(),
+                roles: vec![source.role.clone()],
+                conversions: conversions.into_iter().flatten().collect(),
+            });
+        }
+        Self {
+            used,
+            ignored: plan.ignored.clone(),
+            outside: plan.outside.clone(),
+            unused: plan.unused.clone(),
+            missing: plan.missing.iter().map(|m| m.role.clone()).collect(),
+        }
+    }
+
+    /// The used tensors that are transposed or split on their way.
+    pub fn converted(&self) -> impl Iterator<Item = &UsedTensor> {
+        self.used.iter().filter(|t| !t.conversions.is_empty())
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "tensors: {} used ({} converted), {} outside the blocks, {} ignored, {} unused, {} missing",
+            self.used.len(),
+            self.converted().count(),
+            self.outside.len(),
+            self.ignored.len(),
+            self.unused.len(),
+            self.missing.len()
+        )?;
+        for (what, names) in [("unused", &self.unused), ("missing", &self.missing)] {
+            for name in names {
+                writeln!(f, "  {what}: {name}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! [`Activation`] as a candle `Module`.
+
+use candle_core::{Module, Result, Tensor};
+
+use crate::{config::Activation, ops};
+
+impl Module for Activation {
+    /// The activation of every element; any shape, differentiable.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::activate(x, *self)
+    }
+}

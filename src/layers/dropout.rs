@@ -1,0 +1,134 @@
+//! Inverted dropout, and where its random numbers come from.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{ModuleT, Result, Tensor, bail};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand_mt::Mt;
+
+use crate::ops;
+
+/// Where a [`Dropout`] draws its mask. Clones share one stream, so that several layers draw from it
+/// in the order in which they run.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum DropoutSource {
+    /// candle's own generator on the input's device; cannot be seeded on the CPU.
+    #[default]
+    Candle,
+    /// A `rand::rngs::StdRng`: reproducible on every device with the same version of `rand`.
+    Seeded(Arc<Mutex<StdRng>>),
+    /// NumPy's legacy stream: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
+    NumPy(Arc<Mutex<Mt>>),
+}
+
+impl DropoutSource {
+    /// A stream that starts from `seed`.
+    pub fn seeded(seed: u64) -> Self {
+        Self::Seeded(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    /// The stream of NumPy's `np.random.seed(seed)`.
+    pub fn numpy(seed: u32) -> Self {
+        Self::NumPy(Arc::new(Mutex::new(Mt::new(seed))))
+    }
+
+    /// A mask in the shape of `x`: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
+    fn draw(&self, x: &Tensor, p: f64) -> Result<Tensor> {
+        let uniform: Vec<f64> = match self {
+            Self::Candle => {
+                let uniform = Tensor::rand(0f32, 1f32, x.shape(), x.device())?;
+                return uniform.ge(p as f32);
+            }
+            Self::Seeded(stream) => {
+                let mut rng = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                (0..x.elem_count()).map(|_| rng.random()).collect()
+            }
+            Self::NumPy(stream) => {
+                let mut rng = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                (0..x.elem_count())
+                    .map(|_| numpy_double(&mut rng))
+                    .collect()
+            }
+        };
+        let keep: Vec<u8> = uniform.into_iter().map(|u| u8::from(u >= p)).collect();
+        Tensor::from_vec(keep, x.shape(), x.device())
+    }
+}
+
+/// `random_sample` of NumPy's legacy generator: 53 bits from two draws, the high 27 and the high 26.
+fn numpy_double(rng: &mut Mt) -> f64 {
+    let high = f64::from(rng.next_u32() >> 5);
+    let low = f64::from(rng.next_u32() >> 6);
+    (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
+}
+
+impl std::fmt::Debug for DropoutSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Candle => "Candle",
+            Self::Seeded(_) => "Seeded",
+            Self::NumPy(_) => "NumPy",
+        })
+    }
+}
+
+/// Inverted dropout (Srivastava et al. 2014): in training each element is zero with probability `p`,
+/// the others are divided by `1 - p`; in evaluation nothing changes and nothing is drawn.
+///
+/// ```
+/// use candle_blocks::{Dropout, DropoutSource};
+/// use candle_core::{Device, ModuleT, Tensor};
+/// let dropout = Dropout::new(0.5, DropoutSource::numpy(0))?;
+/// let x = Tensor::new(&[1f64, 1., 1., 1.], &Device::Cpu)?;
+/// // np.random.seed(0); np.random.rand(4) -> .549, .715, .603, .545
+/// assert_eq!(dropout.forward_t(&x, true)?.to_vec1::<f64>()?, [2., 2., 2., 2.]);
+/// assert_eq!(dropout.forward_t(&x, false)?.to_vec1::<f64>()?, [1., 1., 1., 1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    p: f64,
+    source: DropoutSource,
+}
+
+impl Dropout {
+    /// Drops with probability `p`.
+    ///
+    /// # Errors
+    /// If `p` is not in `[0, 1)`.
+    pub fn new(p: f64, source: DropoutSource) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            bail!("dropout: probability {p}, expected 0 <= p < 1");
+        }
+        Ok(Self { p, source })
+    }
+
+    /// Never drops.
+    pub fn none() -> Self {
+        Self {
+            p: 0.0,
+            source: DropoutSource::default(),
+        }
+    }
+
+    /// The probability of dropping an element.
+    pub fn p(&self) -> f64 {
+        self.p
+    }
+
+    /// Draws from `source` from now on.
+    pub fn set_source(&mut self, source: DropoutSource) {
+        self.source = source;
+    }
+}
+
+impl ModuleT for Dropout {
+    /// `torch.nn.functional.dropout(x, p, training=train)`; any shape.
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        if !train || self.p == 0.0 {
+            return Ok(x.clone());
+        }
+        ops::dropout(x, &self.source.draw(x, self.p)?, self.p)
+    }
+}

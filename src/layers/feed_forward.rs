@@ -1,0 +1,151 @@
+//! The position-wise feed-forward network, plain and gated.
+
+use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_nn::VarBuilder;
+
+use crate::{
+    config::{Activation, FeedForwardConfig, FeedForwardForm},
+    layers::{Dropout, DropoutSource, Linear, LinearInit},
+};
+
+/// `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
+///
+/// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
+/// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). Neither residual nor norm is
+/// part of it: those are [`Sublayer`](crate::Sublayer)'s.
+///
+/// Fresh parameters: `up` and `gate` Kaiming normal with ReLU gain, `down` Xavier normal with gain
+/// 0.02, biases zero.
+///
+/// ```
+/// use candle_blocks::{Activation, FeedForward, FeedForwardConfig};
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// let parameters = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+/// let config = FeedForwardConfig::new(8).with_activation(Activation::Relu); // d_ff = 32
+/// let feed_forward = FeedForward::new(&config, vb)?;
+/// let x = Tensor::randn(0f32, 1., (2, 3, 8), &Device::Cpu)?; // [batch, seq, d_model]
+/// assert_eq!(feed_forward.forward(&x)?.dims(), [2, 3, 8]);
+/// assert_eq!(parameters.all_vars().len(), 4);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FeedForward {
+    gate: Option<Linear>,
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+    dropout: Dropout,
+}
+
+impl FeedForward {
+    /// Takes `up`, `down` and, if gated, `gate` (each `weight`, `bias`) from `vb`.
+    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
+        config.validate()?;
+        let &FeedForwardConfig { d_model, d_ff, .. } = config;
+        let widen = |name| {
+            let vb = vb.pp(name);
+            Linear::with_init(d_model, d_ff, config.up_bias, LinearInit::KaimingNormal, vb)
+        };
+        let gate = match config.form {
+            FeedForwardForm::Plain => None,
+            FeedForwardForm::Gated => Some(widen("gate")?),
+        };
+        let narrow = LinearInit::XavierNormal { gain: 0.02 };
+        Ok(Self {
+            gate,
+            up: widen("up")?,
+            down: Linear::with_init(d_ff, d_model, config.down_bias, narrow, vb.pp("down"))?,
+            activation: config.activation,
+            dropout: Dropout::new(config.dropout, DropoutSource::default())?,
+        })
+    }
+
+    /// Of the projections themselves, without dropout; with `gate` it is gated.
+    ///
+    /// # Errors
+    /// If the projections' shapes do not fit each other.
+    pub fn from_parts(
+        gate: Option<Linear>,
+        up: Linear,
+        down: Linear,
+        activation: Activation,
+    ) -> Result<Self> {
+        let widened = up.weight().dims().to_vec();
+        if let Some(gate) = &gate
+            && gate.weight().dims() != widened
+        {
+            bail!(
+                "feed-forward: gate has shape {:?}, expected {widened:?} as up",
+                gate.weight().dims()
+            );
+        }
+        if down.weight().dims()[1] != widened[0] {
+            bail!(
+                "feed-forward: down has shape {:?}, expected [.., {}] behind up of {widened:?}",
+                down.weight().dims(),
+                widened[0]
+            );
+        }
+        Ok(Self {
+            gate,
+            up,
+            down,
+            activation,
+            dropout: Dropout::none(),
+        })
+    }
+
+    /// With the given dropout after the activation.
+    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
+        self.dropout = dropout;
+        self
+    }
+
+    /// The gate projection, `[d_ff, d_model]`, if gated.
+    pub fn gate(&self) -> Option<&Linear> {
+        self.gate.as_ref()
+    }
+
+    /// The widening projection, `[d_ff, d_model]`.
+    pub fn up(&self) -> &Linear {
+        &self.up
+    }
+
+    /// The narrowing projection, `[d_model, d_ff]`.
+    pub fn down(&self) -> &Linear {
+        &self.down
+    }
+
+    /// The non-linearity.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Draws dropout masks from `source` from now on.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.dropout.set_source(source.clone());
+    }
+
+    /// The output in evaluation, as in PyTorch after `.eval()`.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of any rank from 1, to the same.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
+    }
+}
+
+impl ModuleT for FeedForward {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let hidden = match &self.gate {
+            None => self.activation.forward(&self.up.forward(x)?)?,
+            Some(gate) => (self.activation.forward(&gate.forward(x)?)? * self.up.forward(x)?)?,
+        };
+        self.down.forward(&self.dropout.forward_t(&hidden, train)?) // [.., d_ff] -> [.., d_model]
+    }
+}

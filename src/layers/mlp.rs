@@ -1,0 +1,50 @@
+//! A chain of linear layers with one activation between them.
+
+use candle_core::{Module, Result, Tensor, bail};
+
+use crate::{config::Activation, layers::Linear};
+
+/// `linear_n(act(.. act(linear_1(x)) ..))`: a multi-layer perceptron of any depth, shared over positions.
+#[derive(Clone, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+    activation: Activation,
+}
+
+impl Mlp {
+    /// Of the layers in order; the activation stands between them and not behind the last.
+    ///
+    /// # Errors
+    /// If there is no layer, or one's output does not fit the next one's input.
+    pub fn from_parts(layers: Vec<Linear>, activation: Activation) -> Result<Self> {
+        if layers.is_empty() {
+            bail!("mlp: no layers given, expected at least one");
+        }
+        for (i, pair) in layers.windows(2).enumerate() {
+            let (d_out, d_in) = (pair[0].weight().dims()[0], pair[1].weight().dims()[1]);
+            if d_out != d_in {
+                bail!(
+                    "mlp: layer {i} gives width {d_out}, but layer {} takes {d_in}",
+                    i + 1
+                );
+            }
+        }
+        Ok(Self { layers, activation })
+    }
+
+    /// The linear layers, first to last.
+    pub fn layers(&self) -> &[Linear] {
+        &self.layers
+    }
+}
+
+impl Module for Mlp {
+    /// # Shapes
+    /// `[.., d_in]` of any rank from 1, to `[.., d_out]`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (first, rest) = (&self.layers[0], &self.layers[1..]);
+        rest.iter().try_fold(first.forward(x)?, |x, layer| {
+            layer.forward(&self.activation.forward(&x)?)
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! LayerNorm and RMSNorm as a layer.
+
+use candle_core::{Module, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
+
+use crate::{
+    config::{NormConfig, NormWeight},
+    ops,
+};
+
+/// A normalisation of the last dimension: LayerNorm or RMSNorm, with or without bias, `w` or `1 + w`.
+///
+/// Statistics are two-pass in f32 (f64 for f64 input), so a large mean costs no digits.
+/// Differentiable on every device, unlike `candle_nn::LayerNorm` on contiguous input.
+///
+/// ```
+/// use candle_blocks::{Norm, NormConfig};
+/// use candle_core::{Device, Module, Tensor};
+/// let (ones, zeros) = (Tensor::new(&[1f32; 2], &Device::Cpu)?, Tensor::new(&[0f32; 2], &Device::Cpu)?);
+/// let norm = Norm::from_parts(ones, Some(zeros), NormConfig::layer_norm(2, 0.0))?;
+/// let y = norm.forward(&Tensor::new(&[1f32, 3.], &Device::Cpu)?)?;
+/// assert_eq!(y.to_vec1::<f32>()?, [-1., 1.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[doc(alias = "LayerNorm")]
+#[doc(alias = "RmsNorm")]
+#[derive(Clone, Debug)]
+pub struct Norm {
+    weight: Tensor, // [d_model]
+    bias: Option<Tensor>,
+    config: NormConfig,
+}
+
+impl Norm {
+    /// Takes `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
+    pub fn new(config: &NormConfig, vb: VarBuilder) -> Result<Self> {
+        let identity = match config.weight {
+            NormWeight::Plain => 1.0,
+            NormWeight::OnePlus => 0.0,
+        };
+        let weight = vb.get_with_hints(config.d_model, "weight", Init::Const(identity))?;
+        let bias = config
+            .bias
+            .then(|| vb.get_with_hints(config.d_model, "bias", Init::Const(0.0)))
+            .transpose()?;
+        Ok(Self {
+            weight,
+            bias,
+            config: *config,
+        })
+    }
+
+    /// Of a weight and bias `[d_model]`.
+    ///
+    /// # Errors
+    /// If a shape is another, or a bias is given or missing against the configuration.
+    pub fn from_parts(weight: Tensor, bias: Option<Tensor>, config: NormConfig) -> Result<Self> {
+        let expected = [config.d_model];
+        if weight.dims() != expected {
+            bail!(
+                "norm: weight has shape {:?}, expected {expected:?}",
+                weight.dims()
+            );
+        }
+        match (&bias, config.bias) {
+            (Some(bias), true) if bias.dims() != expected => {
+                bail!(
+                    "norm: bias has shape {:?}, expected {expected:?}",
+                    bias.dims()
+                )
+            }
+            (Some(_), false) => bail!("norm: a bias is given, but the configuration has none"),
+            (None, true) => bail!("norm: the configuration asks for a bias, but none is given"),
+            _ => {}
+        }
+        Ok(Self {
+            weight,
+            bias,
+            config,
+        })
+    }
+
+    /// The weight as stored, `[d_model]`.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// The bias, `[d_model]`.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// Kind, width, eps and form.
+    pub fn config(&self) -> &NormConfig {
+        &self.config
+    }
+}
+
+impl Module for Norm {
+    /// `torch.nn.functional.layer_norm` or `rms_norm` over the last dimension.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of any rank from 1, to the same.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::norm(x, &self.weight, self.bias.as_ref(), &self.config)
+    }
+}

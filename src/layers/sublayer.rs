@@ -1,0 +1,161 @@
+//! An inner layer with its norm, dropout and residual connection.
+
+use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_nn::VarBuilder;
+
+use crate::{
+    config::{NormConfig, NormPlacement},
+    layers::{Dropout, DropoutSource, Norm},
+};
+
+/// The norm of a [`Sublayer`], at its place.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SublayerNorm {
+    /// `x + dropout(inner(norm(x)))` (GPT-2, Llama).
+    Pre(Norm),
+    /// `norm(x + dropout(inner(x)))` (BERT).
+    Post(Norm),
+    /// `x + dropout(output(inner(input(x))))` (Gemma 2).
+    Sandwich {
+        /// On the inner layer's input.
+        input: Norm,
+        /// On the inner layer's output.
+        output: Norm,
+    },
+    /// `x + dropout(inner(x))`.
+    None,
+}
+
+impl SublayerNorm {
+    /// Takes `<role>_norm` from `vb`; a sandwich also takes `<role>_output_norm`.
+    pub fn new(
+        placement: NormPlacement,
+        config: &NormConfig,
+        role: &str,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let norm = |name: String| Norm::new(config, vb.pp(name));
+        let main = || norm(format!("{role}_norm"));
+        Ok(match placement {
+            NormPlacement::Pre => Self::Pre(main()?),
+            NormPlacement::Post => Self::Post(main()?),
+            NormPlacement::Sandwich => Self::Sandwich {
+                input: main()?,
+                output: norm(format!("{role}_output_norm"))?,
+            },
+            NormPlacement::None => Self::None,
+        })
+    }
+}
+
+/// What one sublayer computed on its way.
+#[derive(Clone, Debug)]
+pub struct SublayerStages {
+    /// What the inner layer was given: `x`, normalised or not.
+    pub input: Tensor,
+    /// What the inner layer gave, before output norm, dropout and residual.
+    pub inner_output: Tensor,
+    /// The sublayer's output.
+    pub output: Tensor,
+}
+
+/// `inner` with norm, dropout and residual: `x + dropout(inner(norm(x)))`, or as
+/// [`SublayerNorm`] places them.
+///
+/// ```
+/// use candle_blocks::{Activation, FeedForward, Linear, Sublayer, SublayerNorm};
+/// use candle_core::{Device, ModuleT, Tensor};
+/// let linear = |w: [[f64; 2]; 2], b: [f64; 2]| {
+///     Linear::from_parts(Tensor::new(&w, &Device::Cpu)?, Some(Tensor::new(&b, &Device::Cpu)?))
+/// };
+/// let (up, down) = (linear([[1., 2.], [3., 4.]], [0.5, -0.5])?, linear([[2., 1.], [0.5, 1.]], [0., 0.5])?);
+/// let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
+/// let residual = Sublayer::from_parts(inner, SublayerNorm::None);
+/// let y = residual.forward_t(&Tensor::new(&[1f64, -1.], &Device::Cpu)?, false)?;
+/// assert_eq!(y.to_vec1::<f64>()?, [1., -0.5]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sublayer<L> {
+    inner: L,
+    norm: SublayerNorm,
+    dropout: Dropout,
+}
+
+impl<L> Sublayer<L> {
+    /// Of the inner layer and its norm, without dropout.
+    pub fn from_parts(inner: L, norm: SublayerNorm) -> Self {
+        Self {
+            inner,
+            norm,
+            dropout: Dropout::none(),
+        }
+    }
+
+    /// With the given dropout on the inner layer's output.
+    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
+        self.dropout = dropout;
+        self
+    }
+
+    /// The inner layer.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The inner layer, to change it.
+    pub fn inner_mut(&mut self) -> &mut L {
+        &mut self.inner
+    }
+
+    /// The norm at its place.
+    pub fn norm(&self) -> &SublayerNorm {
+        &self.norm
+    }
+
+    /// Draws the residual dropout's masks from `source` from now on; the inner layer's are its own.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.dropout.set_source(source.clone());
+    }
+
+    /// Runs the sublayer, calling `run` for the inner layer.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` to the same.
+    pub fn stages(
+        &self,
+        x: &Tensor,
+        train: bool,
+        run: impl FnOnce(&L, &Tensor) -> Result<Tensor>,
+    ) -> Result<SublayerStages> {
+        let input = match &self.norm {
+            SublayerNorm::Pre(norm) | SublayerNorm::Sandwich { input: norm, .. } => {
+                norm.forward(x)?
+            }
+            SublayerNorm::Post(_) | SublayerNorm::None => x.clone(),
+        };
+        let inner_output = run(&self.inner, &input)?;
+        let branch = match &self.norm {
+            SublayerNorm::Sandwich { output, .. } => output.forward(&inner_output)?,
+            _ => inner_output.clone(),
+        };
+        let sum = (x + self.dropout.forward_t(&branch, train)?)?;
+        let output = match &self.norm {
+            SublayerNorm::Post(norm) => norm.forward(&sum)?,
+            _ => sum,
+        };
+        Ok(SublayerStages {
+            input,
+            inner_output,
+            output,
+        })
+    }
+}
+
+impl<L: ModuleT> ModuleT for Sublayer<L> {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let stages = self.stages(x, train, |inner, x| inner.forward_t(x, train))?;
+        Ok(stages.output)
+    }
+}

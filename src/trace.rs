@@ -1,0 +1,171 @@
+//! Runs a stack and names everything it computes, as fixtures name it.
+//!
+//! The names are the fixture format's: `layers.{i}.feed_forward.input`, `.output` (the feed-forward
+//! alone, before dropout, residual and norm), `layers.{i}.output`, `last_hidden_state`;
+//! `grads.hidden_states` and `grads.<tensor name on disk>`.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor, Var};
+
+use crate::{AttentionMask, Checkpoint, Error, ForwardContext, Result, Stack};
+
+/// What a traced run is given.
+#[derive(Clone, Debug)]
+pub struct TraceInput {
+    /// Input of block 0, `[batch, seq, d_model]`.
+    pub hidden_states: Tensor,
+    /// `[batch, seq]`, 1 = keep.
+    pub attention_mask: Option<Tensor>,
+    /// Cotangent of the last block's output, for gradients.
+    pub grad_output: Option<Tensor>,
+}
+
+impl TraceInput {
+    /// Checks the input against the width of the stack, and builds the context of a forward pass.
+    fn context(&self, d_model: usize) -> Result<ForwardContext> {
+        let dims = self.hidden_states.dims();
+        let fail = |reason| Err(Error::input("hidden_states", reason));
+        match *dims {
+            [_, _, width] if width != d_model => {
+                return fail(format!(
+                    "has shape {dims:?}, expected [batch, seq, {d_model}]"
+                ));
+            }
+            [0, _, _] => return fail(format!("has shape {dims:?}: the batch is empty")),
+            [_, 0, _] => return fail(format!("has shape {dims:?}: the sequence is empty")),
+            [_, _, _] => {}
+            _ => {
+                return fail(format!(
+                    "has shape {dims:?}, expected [batch, seq, {d_model}]"
+                ));
+            }
+        }
+        let context = ForwardContext::evaluation();
+        match &self.attention_mask {
+            None => Ok(context),
+            Some(mask) => {
+                let mask = mask.to_device(self.hidden_states.device())?;
+                let mask = AttentionMask::padding(&mask)?;
+                mask.check(dims[0], dims[1])?;
+                Ok(context.with_mask(mask))
+            }
+        }
+    }
+
+    /// The input in the given type on the given device.
+    fn moved(&self, dtype: DType, device: &Device) -> Result<Self> {
+        let move_ = |t: &Tensor| t.to_dtype(dtype)?.to_device(device);
+        Ok(Self {
+            hidden_states: move_(&self.hidden_states)?,
+            attention_mask: self.attention_mask.clone(),
+            grad_output: self.grad_output.as_ref().map(move_).transpose()?,
+        })
+    }
+}
+
+/// Every stage of a stack's forward pass in order, in evaluation.
+///
+/// # Errors
+/// If the input does not fit the stack, is empty, or holds a malformed mask.
+pub fn forward(stack: &Stack, input: &TraceInput) -> Result<Vec<(String, Tensor)>> {
+    let width = |stack: &Stack| {
+        stack
+            .blocks()
+            .first()
+            .map(|b| b.attention().inner().config().d_model)
+    };
+    let d_model = width(stack).unwrap_or(input.hidden_states.dims().last().copied().unwrap_or(0));
+    let context = input.context(d_model)?;
+    let mut stages = Vec::new();
+    let last = stack.observe(&input.hidden_states, &context, |i, block| {
+        let feed_forward = &block.feed_forward;
+        stages.push((
+            format!("layers.{i}.feed_forward.input"),
+            feed_forward.input.clone(),
+        ));
+        stages.push((
+            format!("layers.{i}.feed_forward.output"),
+            feed_forward.inner_output.clone(),
+        ));
+        stages.push((format!("layers.{i}.output"), block.output().clone()));
+        Ok(())
+    })?;
+    stages.push(("last_hidden_state".to_string(), last));
+    Ok(stages)
+}
+
+/// Every stage of a checkpoint's blocks in order, computed in the given type on the given device.
+///
+/// # Errors
+/// As [`forward`], or if the checkpoint cannot be loaded.
+pub fn run(
+    checkpoint: &Checkpoint,
+    input: &TraceInput,
+    dtype: DType,
+    device: &Device,
+) -> Result<Vec<(String, Tensor)>> {
+    forward(
+        &checkpoint.stack(dtype, device)?,
+        &input.moved(dtype, device)?,
+    )
+}
+
+/// As [`run`], followed by the gradients of the input and of every block parameter, under its name
+/// and in its layout on disk, for the cotangent `grad_output` of the last block's output.
+///
+/// # Errors
+/// As [`run`]; if `grad_output` is missing or not of the input's shape; if a parameter gets no gradient.
+pub fn run_backward(
+    checkpoint: &Checkpoint,
+    input: &TraceInput,
+    dtype: DType,
+    device: &Device,
+) -> Result<Vec<(String, Tensor)>> {
+    let loader = checkpoint.trainable(dtype, device)?;
+    let stack = loader.stack()?;
+    let mut input = input.moved(dtype, device)?;
+    let Some(cotangent) = input.grad_output.clone() else {
+        return Err(Error::input(
+            "grad_output",
+            "missing; a backward pass needs it",
+        ));
+    };
+    if cotangent.dims() != input.hidden_states.dims() {
+        let (found, expected) = (cotangent.dims(), input.hidden_states.dims());
+        let reason = format!("has shape {found:?}, expected {expected:?} of hidden_states");
+        return Err(Error::input("grad_output", reason));
+    }
+    let source = Var::from_tensor(&input.hidden_states)?;
+    input.hidden_states = source.as_tensor().clone();
+    let mut stages = forward(&stack, &input)?;
+    let output = stages
+        .iter()
+        .rev()
+        .find(|(name, _)| name.ends_with(".output"));
+    let Some((_, output)) = output else {
+        return Err(Error::InvalidConfig(
+            "a stack without blocks has no gradient".to_string(),
+        ));
+    };
+    let gradients = (output * cotangent)?.sum_all()?.backward()?;
+    let gradient = |name: &str, variable: &Var| {
+        let gradient = gradients.get(variable).cloned();
+        gradient.ok_or_else(|| Error::InvalidConfig(format!("{name} got no gradient")))
+    };
+    let input_gradient = gradient("hidden_states", &source)?;
+    let mut by_role = HashMap::new();
+    for (role, variable) in loader.parameters() {
+        if role.starts_with("blocks.") {
+            by_role.insert(role.clone(), gradient(&role, &variable)?);
+        }
+    }
+    for stage in &mut stages {
+        stage.1 = stage.1.detach();
+    }
+    stages.push(("grads.hidden_states".to_string(), input_gradient));
+    for (name, gradient) in checkpoint.to_disk(&by_role)? {
+        stages.push((format!("grads.{name}"), gradient));
+    }
+    Ok(stages)
+}

@@ -1,0 +1,187 @@
+//! The dependency arrows of ARCHITECTURE.md, read from the sources' own `use crate::` lines.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Each module and those it may use. `config` and `error` lie below all.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("config", &["error"]),
+    ("cpu", &[]),
+    ("ops", &["cpu", "config", "error"]),
+    ("layers", &["ops", "config", "error"]),
+    ("checkpoint", &["layers", "config", "error"]),
+    ("trace", &["checkpoint", "layers", "config", "error"]),
+    ("verify", &["error"]),
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The library's sources with their top-level module and text.
+fn library() -> Vec<(PathBuf, String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    sources(&root, &mut paths);
+    paths
+        .into_iter()
+        .filter_map(|path| {
+            let local = path.strip_prefix(&root).unwrap();
+            let module = local
+                .iter()
+                .next()?
+                .to_str()?
+                .trim_end_matches(".rs")
+                .to_string();
+            let is_library = module != "bin" && module != "lib";
+            let text = fs::read_to_string(&path).unwrap();
+            is_library.then(|| (local.to_path_buf(), module, text))
+        })
+        .collect()
+}
+
+/// The first segment of every path that starts with `crate::`, braces opened.
+fn first_segments(text: &str) -> Vec<String> {
+    let code: String = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut segments = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+            continue; // some_crate::
+        }
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => segments.push(word(rest)),
+            Some(group) => {
+                let mut depth = 0;
+                let mut expects_name = true;
+                for (i, c) in group.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => expects_name = true,
+                        c if expects_name && !c.is_whitespace() => {
+                            segments.push(word(&group[i..]));
+                            expects_name = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    segments
+}
+
+fn word(text: &str) -> String {
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+/// The module that each name re-exported by lib.rs comes from.
+fn reexports() -> HashMap<String, String> {
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let text = fs::read_to_string(lib).unwrap();
+    let mut owners = HashMap::new();
+    for statement in text.split(';') {
+        let Some((_, path)) = statement.split_once("pub use ") else {
+            continue;
+        };
+        let module = word(path);
+        for name in path.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            owners.insert(name.to_string(), module.clone());
+        }
+    }
+    owners
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let owners = reexports();
+    let mut wrong = Vec::new();
+    let mut n_arrows = 0;
+    for (path, module, text) in library() {
+        let (_, allowed) = ARROWS
+            .iter()
+            .find(|(name, _)| *name == module)
+            .unwrap_or_else(|| {
+                panic!("{module} has no line in ARROWS; add it, and ARCHITECTURE.md")
+            });
+        for segment in first_segments(&text) {
+            let is_module = ARROWS.iter().any(|(name, _)| *name == segment);
+            let target = match (is_module, owners.get(&segment)) {
+                (true, _) => segment.clone(),
+                (false, Some(owner)) => owner.clone(),
+                (false, None) => panic!("{}: crate::{segment} is unknown", path.display()),
+            };
+            n_arrows += 1;
+            if target != module && !allowed.contains(&target.as_str()) {
+                wrong.push(format!(
+                    "{} uses {target} (crate::{segment})",
+                    path.display()
+                ));
+            }
+        }
+    }
+    assert!(
+        n_arrows > 20,
+        "only {n_arrows} arrows found: the reader of `use` lines is broken"
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn kernels_know_no_candle() {
+    for (path, module, text) in library() {
+        if module == "cpu" {
+            assert!(!text.contains("candle_core"), "{}", path.display());
+            assert!(!text.contains("candle_nn"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_operation_cuts_the_graph() {
+    for (path, module, text) in library() {
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for (n, line) in code.enumerate() {
+            assert!(!line.contains("_no_bwd"), "{}:{n}: {line}", path.display());
+            if module == "layers" {
+                assert!(
+                    !line.contains(".detach()"),
+                    "{}:{n}: {line}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_in_the_kernels() {
+    for (path, module, text) in library() {
+        if module != "cpu" {
+            let has_unsafe = text.lines().any(|line| line.contains("unsafe {"));
+            assert!(!has_unsafe, "{}", path.display());
+        }
+    }
+}

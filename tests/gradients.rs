@@ -1,0 +1,127 @@
+//! Every parameter of every block gets its gradient; none is cut off.
+
+mod common;
+
+use candle_blocks::{
+    AttentionMask, Checkpoint, ForwardContext, QueryKeyValue,
+    candle_core::{DType, Tensor},
+};
+use common::{device, weights};
+
+fn largest(tensor: &Tensor) -> f64 {
+    let largest = tensor
+        .to_dtype(DType::F64)
+        .unwrap()
+        .abs()
+        .unwrap()
+        .flatten_all()
+        .unwrap();
+    largest.max(0).unwrap().to_scalar().unwrap()
+}
+
+#[test]
+fn every_parameter_gets_a_finite_gradient_that_is_not_zero() {
+    for name in [
+        "tiny-bert",
+        "tiny-gpt2",
+        "tiny-bert-bf16",
+        "tiny-gpt2-f16",
+        "minilm-block0",
+    ] {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+        let stack = loader.stack().unwrap();
+        let width = checkpoint.config().blocks[0].d_model();
+        let x = Tensor::randn(0f32, 1., (2, 5, width), &device()).unwrap();
+        let mask = Tensor::new(&[[1u8, 1, 1, 1, 1], [0, 0, 1, 1, 1]], &device()).unwrap();
+        let mask = AttentionMask::padding(&mask).unwrap();
+        let context = ForwardContext::evaluation().with_mask(mask);
+        let y = stack.forward_with(&x, &context).unwrap();
+        let cotangent = Tensor::randn(0f32, 1., y.shape(), &device()).unwrap();
+        let loss = (y * cotangent).unwrap().sum_all().unwrap();
+        let gradients = loss.backward().unwrap();
+        let parameters = loader.parameters();
+        let per_block = 16;
+        let n_expected = per_block * checkpoint.config().blocks.len()
+            + if checkpoint.config().final_norm.is_some() {
+                2
+            } else {
+                0
+            };
+        assert_eq!(parameters.len(), n_expected, "{name}");
+        let scale = |role: &str| {
+            let (_, variable) = parameters.iter().find(|(r, _)| r == role).unwrap();
+            largest(gradients.get(variable).unwrap())
+        };
+        for (role, variable) in &parameters {
+            let gradient = gradients.get(variable);
+            let gradient = gradient.unwrap_or_else(|| panic!("{name}: {role} got no gradient"));
+            assert_eq!(gradient.dims(), variable.dims(), "{name}: {role}");
+            let size = largest(gradient);
+            assert!(size.is_finite(), "{name}: {role}");
+            // A key's bias adds the same to all scores of a query, and the softmax takes it away:
+            // what is left is rounding, some way below its sibling's gradient.
+            if role.ends_with("attention.key.bias") {
+                let sibling = scale(&role.replace("key", "query"));
+                assert!(
+                    size < 1e-4 * sibling,
+                    "{name}: {role} {size} beside {sibling}"
+                );
+            } else {
+                assert!(size > 0.0, "{name}: {role} got zeros");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_input_and_a_learned_additive_mask_get_gradients() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let block = checkpoint.block(0, DType::F32, &device()).unwrap();
+    let var = |dims: &[usize]| {
+        candle_blocks::candle_core::Var::from_tensor(
+            &Tensor::randn(0f32, 1., dims, &device()).unwrap(),
+        )
+        .unwrap()
+    };
+    let (x, bias) = (var(&[2, 4, 20]), var(&[1, 5, 4, 4]));
+    let mask = AttentionMask::none().with_additive(bias.as_tensor().clone());
+    let context = ForwardContext::evaluation().with_mask(mask);
+    let y = block.forward_with(x.as_tensor(), &context).unwrap();
+    let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    for (name, variable) in [("input", &x), ("additive mask", &bias)] {
+        let gradient = gradients.get(variable).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(gradient.dims(), variable.dims(), "{name}");
+        assert!(largest(gradient) > 0.0, "{name}");
+    }
+}
+
+/// A fused projection computes and trains as its three parts.
+#[test]
+fn a_fused_projection_equals_separate_ones() {
+    use candle_blocks::{Attention, Linear, candle_core::Var};
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let separate = checkpoint.block(0, DType::F64, &device()).unwrap();
+    let separate = separate.attention().inner();
+    let QueryKeyValue::Separate { query, key, value } = separate.projections() else {
+        panic!("a BERT has separate projections");
+    };
+    let cat = |parts: [&Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
+    let weight = cat([query.weight(), key.weight(), value.weight()]);
+    let bias = cat([query, key, value].map(|linear| linear.bias().unwrap()));
+    let linear =
+        Linear::from_parts(weight.as_tensor().clone(), Some(bias.as_tensor().clone())).unwrap();
+    let fused = Attention::from_parts(
+        QueryKeyValue::Fused(linear),
+        separate.output().clone(),
+        separate.config().clone(),
+    )
+    .unwrap();
+    let x = Tensor::randn(0f64, 1., (2, 4, 20), &device()).unwrap();
+    let (ours, theirs) = (fused.forward(&x).unwrap(), separate.forward(&x).unwrap());
+    assert!(largest(&(&ours - theirs).unwrap()) < 1e-14);
+    let gradients = ours.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    for variable in [&weight, &bias] {
+        assert!(largest(gradients.get(variable).unwrap()) > 0.0);
+    }
+}
