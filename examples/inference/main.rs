@@ -1,0 +1,148 @@
+//! The main job: load pretrained blocks, run them, and hold every stage against PyTorch's.
+//!
+//! ```text
+//! cargo run --release --example inference
+//! cargo run --release --example inference -- --model DIR --fixture FILE
+//! ```
+//!
+//! A fixture for a checkpoint of your own is made by `python weights/export.py fixture`.
+
+mod plain_candle;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::{
+    AttentionMask, Checkpoint, ForwardContext, TransformerBlock,
+    candle_core::{DType, Device, Tensor},
+    trace::{self, TraceInput},
+    verify::{Fixture, verify},
+};
+use plain_candle::PlainBlock;
+
+fn main() -> Result<()> {
+    let args = Args::parse()?;
+    let device = Device::Cpu;
+
+    let checkpoint = Checkpoint::open(&args.model)?;
+    let first = &checkpoint.config().blocks[0];
+    println!(
+        "{}: {} x {} block, width {}, {} heads, feed-forward {} ({})\n",
+        args.model.display(),
+        checkpoint.config().blocks.len(),
+        checkpoint.family(),
+        first.d_model(),
+        first.attention.n_heads,
+        first.feed_forward.d_ff,
+        first.feed_forward.activation,
+    );
+
+    // Every stage against PyTorch's.
+    let fixture = Fixture::open(&args.fixture)?;
+    let input = TraceInput {
+        hidden_states: fixture.hidden_states().clone(),
+        attention_mask: fixture.attention_mask().cloned(),
+        grad_output: None,
+    };
+    let stages = trace::run(&checkpoint, &input, DType::F32, &device)?;
+    let produced: HashMap<_, _> = stages.into_iter().collect();
+    let report = verify(&fixture, &produced);
+    println!("{report}");
+
+    // One block and its feed-forward by themselves, timed.
+    let block = checkpoint.block(0, DType::F32, &device)?;
+    let feed_forward = checkpoint.feed_forward(0, DType::F32, &device)?;
+    let x = input.hidden_states.to_dtype(DType::F32)?;
+    let mask = match &input.attention_mask {
+        Some(mask) => AttentionMask::padding(mask)?,
+        None => AttentionMask::none(),
+    };
+    let context = ForwardContext::evaluation().with_mask(mask);
+    println!("\ntime per call on {:?}, median:", x.dims());
+    let ours = median(|| feed_forward.forward(&x))?;
+    println!("  FeedForward        {ours:>10.1?}");
+    compare_with_plain_candle(&block, &x, &context)?;
+
+    if !report.passed {
+        bail!("the outputs are not PyTorch's: see the table");
+    }
+    Ok(())
+}
+
+/// Times a block beside the same weights in layers of candle-nn, taking turns.
+fn compare_with_plain_candle(
+    block: &TransformerBlock,
+    x: &Tensor,
+    context: &ForwardContext,
+) -> Result<()> {
+    let Some(plain) = PlainBlock::of(block) else {
+        let ours = median(|| block.forward_with(x, context))?;
+        println!("  TransformerBlock   {ours:>10.1?}   (no plain candle-nn twin of this form)");
+        return Ok(());
+    };
+    let difference = (plain.forward(x, context)? - block.forward_with(x, context)?)?;
+    let largest = difference.abs()?.max_all()?.to_scalar::<f32>()?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        ours.push(median(|| block.forward_with(x, context))?);
+        theirs.push(median(|| plain.forward(x, context))?);
+    }
+    let (ours, theirs) = (middle(ours), middle(theirs));
+    let ratio = theirs.as_secs_f64() / ours.as_secs_f64();
+    println!("  TransformerBlock   {ours:>10.1?}");
+    println!(
+        "  plain candle-nn    {theirs:>10.1?}   {ratio:.2} x ours; outputs differ by at most {largest:.1e}"
+    );
+    Ok(())
+}
+
+/// The median time of a call, after a warm-up.
+fn median<T>(mut call: impl FnMut() -> candle_blocks::candle_core::Result<T>) -> Result<Duration> {
+    call()?;
+    let mut times = Vec::new();
+    for _ in 0..21 {
+        let start = Instant::now();
+        std::hint::black_box(call()?);
+        times.push(start.elapsed());
+    }
+    Ok(middle(times))
+}
+
+fn middle(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+struct Args {
+    model: PathBuf,
+    fixture: PathBuf,
+}
+
+impl Args {
+    fn parse() -> Result<Self> {
+        let committed = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("weights/minilm-block0");
+        let (mut model, mut fixture) = (None, None);
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let target = match arg.as_str() {
+                "--model" => &mut model,
+                "--fixture" => &mut fixture,
+                _ => bail!("unknown argument {arg}; known: --model DIR, --fixture FILE"),
+            };
+            let value = args
+                .next()
+                .with_context(|| format!("{arg} needs a value"))?;
+            *target = Some(PathBuf::from(value));
+        }
+        let (model, fixture) = match (model, fixture) {
+            (None, None) => (committed.clone(), committed.join("fixture.safetensors")),
+            (Some(model), Some(fixture)) => (model, fixture),
+            _ => bail!("--model and --fixture go together"),
+        };
+        Ok(Self { model, fixture })
+    }
+}
