@@ -10,6 +10,9 @@ use super::math;
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {
     /// The type it is computed in.
     type Acc: Real;
+    /// The type of statistics and of sums over many elements: one whose rounding does not show in
+    /// a stored result.
+    type Wide: Real;
 
     /// Positive zero.
     const ZERO: Self;
@@ -19,6 +22,12 @@ pub trait Element: Copy + PartialEq + Send + Sync + 'static {
 
     /// Rounds to nearest, ties to even.
     fn narrow(value: Self::Acc) -> Self;
+
+    /// Exact.
+    fn to_wide(self) -> Self::Wide;
+
+    /// Rounds to nearest, ties to even.
+    fn from_wide(value: Self::Wide) -> Self;
 }
 
 /// A type to compute in: f32 or f64, with the functions that the kernels need.
@@ -123,6 +132,7 @@ macro_rules! computed_in_itself {
     ($type:ty) => {
         impl Element for $type {
             type Acc = Self;
+            type Wide = f64;
             const ZERO: Self = 0.0;
             #[inline(always)]
             fn widen(self) -> Self {
@@ -132,6 +142,14 @@ macro_rules! computed_in_itself {
             fn narrow(value: Self) -> Self {
                 value
             }
+            #[inline(always)]
+            fn to_wide(self) -> f64 {
+                self.into()
+            }
+            #[inline(always)]
+            fn from_wide(value: f64) -> Self {
+                value as $type
+            }
         }
     };
 }
@@ -140,6 +158,7 @@ macro_rules! computed_in_f32 {
     ($type:ty) => {
         impl Element for $type {
             type Acc = f32;
+            type Wide = f32;
             const ZERO: Self = <$type>::ZERO;
             #[inline(always)]
             fn widen(self) -> f32 {
@@ -147,6 +166,14 @@ macro_rules! computed_in_f32 {
             }
             #[inline(always)]
             fn narrow(value: f32) -> Self {
+                Self::from_f32(value)
+            }
+            #[inline(always)]
+            fn to_wide(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn from_wide(value: f32) -> Self {
                 Self::from_f32(value)
             }
         }

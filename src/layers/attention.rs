@@ -142,12 +142,14 @@ impl Attention {
             ),
         };
         let (query, key, value) = self.project(x)?;
+        let dtype = ops::product_dtype(x);
         let heads = |t: Tensor, n_heads| {
-            t.reshape((batch, seq, n_heads, self.config.head_dim))?
+            t.to_dtype(dtype)?
+                .reshape((batch, seq, n_heads, self.config.head_dim))?
                 .transpose(1, 2)? // [batch, n_heads, seq, head_dim]
                 .contiguous()
         };
-        let query = heads(query.affine(self.config.scale, 0.0)?, self.config.n_heads)?;
+        let query = heads(query, self.config.n_heads)?.affine(self.config.scale, 0.0)?;
         let key = heads(key, self.config.n_kv_heads)?;
         let value = heads(value, self.config.n_kv_heads)?;
         let mixed = self.mix(&query, &key, &value, context)?; // [batch, n_heads, seq, head_dim]
@@ -156,7 +158,8 @@ impl Attention {
         if let Some(last) = dims.last_mut() {
             *last = q;
         }
-        self.output.forward(&mixed.transpose(1, 2)?.reshape(dims)?)
+        let mixed = mixed.transpose(1, 2)?.reshape(dims)?;
+        self.output.forward(&mixed.to_dtype(x.dtype())?)
     }
 
     /// Query, key and value, each `[.., width]`.

@@ -3,6 +3,8 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
+use crate::ops;
+
 /// How fresh parameters of a [`Linear`] are drawn. Loaded parameters ignore it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -120,6 +122,13 @@ impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (d_out, d_in) = self.weight.dims2()?;
         let mut dims = x.dims().to_vec();
+        if x.dtype() != self.weight.dtype() {
+            bail!(
+                "linear: input is {:?}, weight {:?}; convert one with to_dtype",
+                x.dtype(),
+                self.weight.dtype()
+            );
+        }
         if dims.last() != Some(&d_in) {
             bail!("linear: input has shape {dims:?}, expected [.., {d_in}]");
         }
@@ -128,11 +137,16 @@ impl Module for Linear {
         }
         // One flat product: candle's batched form is slower and refuses some strides.
         let rows = x.elem_count() / d_in;
-        let y = x.reshape((rows, d_in))?.matmul(&self.weight.t()?)?;
+        let dtype = ops::product_dtype(x);
+        let weight = self.weight.to_dtype(dtype)?;
+        let y = x
+            .reshape((rows, d_in))?
+            .to_dtype(dtype)?
+            .matmul(&weight.t()?)?;
         let y = match &self.bias {
-            Some(bias) => y.broadcast_add(bias)?,
+            Some(bias) => ops::add_bias(&y, &bias.to_dtype(dtype)?)?,
             None => y,
         };
-        y.reshape(dims)
+        y.to_dtype(x.dtype())?.reshape(dims)
     }
 }

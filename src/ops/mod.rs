@@ -5,8 +5,8 @@
 //! candle's own operations, chosen by the input's device and by nothing else: a transposed, narrowed
 //! or broadcast input gives the values and the gradients of its contiguous copy.
 //!
-//! f32 and f64 compute in their own type; f16 and bf16 compute and sum in f32 and are rounded at the
-//! end. On the CPU a row's bits depend neither on the other rows nor on the number of threads.
+//! f32 and f64 compute in their own type, with statistics and long sums in f64; f16 and bf16 compute
+//! and sum in f32 and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number of threads.
 //! Second derivatives are not supported.
 //!
 //! ```
@@ -22,13 +22,26 @@
 //! ```
 
 mod activation;
+mod bias;
 mod composed;
 mod dropout;
 mod norm;
 mod softmax;
 mod storage;
 
+use candle_core::DType;
+
 pub use activation::activate;
+pub use bias::add_bias;
 pub use dropout::dropout;
 pub use norm::norm;
 pub use softmax::{Visible, attention_softmax, softmax};
+
+/// The type in which products of this type are to be taken on this device, sums and softmax between
+/// them included: f32 for half types on the CPU, where candle widens them for each product anyway.
+pub(crate) fn product_dtype(x: &candle_core::Tensor) -> DType {
+    match x.dtype() {
+        DType::F16 | DType::BF16 if x.device().is_cpu() => DType::F32,
+        other => other,
+    }
+}
