@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::PathBuf};
 use anyhow::Result;
 use candle_blocks::{
     trace,
-    verify::{Fixture, Report, verify as compare},
+    verify::{Comparer, Fixture, Scope},
 };
 
 use crate::{
@@ -22,6 +22,9 @@ pub struct Args {
     /// The fixture: a safetensors file with hidden_states and what PyTorch made of them.
     #[arg(long, value_name = "FILE")]
     fixture: PathBuf,
+    /// Also compare the gradients of the input and of every parameter.
+    #[arg(long)]
+    backward: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -34,13 +37,17 @@ pub fn verify(args: &Args) -> Result<Outcome> {
     let fixture = Fixture::open(&args.fixture)?;
     let input = trace_input(&fixture);
     let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
-    let stages = if !fixture.gradients().is_empty() {
-        trace::run_backward(&checkpoint, &input, dtype, &device)?
+    let (stages, scope) = if args.backward {
+        let stages = trace::run_backward(&checkpoint, &input, dtype, &device)?;
+        (stages, Scope::ForwardAndBackward)
     } else {
-        trace::run(&checkpoint, &input, dtype, &device)?
+        (
+            trace::run(&checkpoint, &input, dtype, &device)?,
+            Scope::Forward,
+        )
     };
     let produced: HashMap<_, _> = stages.into_iter().collect();
-    let report: Report = compare(&fixture, &produced);
+    let report = Comparer::new().verify(&fixture, &produced, scope);
     if args.json {
         output::print_json(&report)?;
     } else {
