@@ -37,15 +37,22 @@ pub use candle_nn;
 
 pub use checkpoint::{
     Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile, Strictness,
-    scheme::{Family, FusedLayout, Orientation, Part, Projection, Rule},
+    scheme::{
+        Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
+        Stacking,
+    },
 };
 pub use config::{
-    Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm,
-    NormConfig, NormKind, NormPlacement, NormWeight, StackConfig, Visibility,
+    Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
+    ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind, NormPlacement,
+    NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+    ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights,
+    StackConfig, Topology, Visibility,
 };
 pub use error::{Error, Result};
 pub use layers::{
-    Attention, AttentionMask, BlockStages, Dropout, DropoutSource, FeedForward, ForwardContext,
-    Linear, LinearInit, Mlp, Norm, QueryKeyValue, Stack, Sublayer, SublayerNorm, SublayerStages,
-    TransformerBlock,
+    Attention, AttentionMask, BlockFeedForward, BlockStages, BranchScale, Dropout, DropoutSource,
+    FeedForward, ForwardContext, KvCache, Linear, LinearInit, Memory, MixtureOfExperts, Mlp, Norm,
+    QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
+    SublayerStages, TransformerBlock,
 };

@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     Activation, Attention, FeedForward, ForwardContext, Linear, Norm, NormKind, NormWeight,
-    QueryKeyValue, SublayerNorm, TransformerBlock, Visibility,
+    Position, QueryKeyValue, SublayerNorm, Topology, TransformerBlock, Visibility,
     candle_core::{D, DType, Module, Result, Tensor},
     candle_nn,
 };
@@ -28,12 +28,18 @@ impl PlainBlock {
     /// The twin of `block`, with the same weights; `None` for forms that this one does not have.
     pub fn of(block: &TransformerBlock) -> Option<Self> {
         let attention: &Attention = block.attention().inner();
-        let feed_forward: &FeedForward = block.feed_forward().inner();
+        let feed_forward: &FeedForward = block.feed_forward().inner().dense()?;
         let config = attention.config();
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
             return None;
         };
-        if config.n_kv_heads != config.n_heads || feed_forward.gate().is_some() {
+        let is_plain = config.position == Position::None
+            && block.topology() == Topology::Sequential
+            && block.cross_attention().is_none()
+            && attention.norms().is_none()
+            && config.soft_cap.is_none()
+            && config.window.is_none();
+        if !is_plain || config.n_kv_heads != config.n_heads || feed_forward.gate().is_some() {
             return None;
         }
         let (attention_norm, feed_forward_norm, is_post_norm) =

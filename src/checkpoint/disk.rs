@@ -6,10 +6,7 @@ use candle_core::Tensor;
 
 use crate::{
     Error, Result,
-    checkpoint::{
-        plan::{Plan, Source},
-        scheme::Orientation,
-    },
+    checkpoint::plan::{Plan, Source},
 };
 
 /// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the
@@ -36,6 +33,25 @@ pub(crate) fn to_disk(
 
 /// One tensor on disk out of the roles that share it.
 fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
+    let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
+        return assemble_item(sources, by_role);
+    };
+    let mut items = Vec::with_capacity(total);
+    for index in 0..total {
+        let of_item = |source: &&&Source| source.item.is_some_and(|item| item.index == index);
+        let sources: Vec<&Source> = sources.iter().filter(of_item).copied().collect();
+        if sources.is_empty() {
+            return Err(Error::InvalidConfig(format!(
+                "a tensor stacks {total} parameters, but number {index} is not given"
+            )));
+        }
+        items.push(assemble_item(&sources, by_role)?);
+    }
+    Ok(Tensor::stack(&items, 0)?)
+}
+
+/// One tensor, or one item of a stacked tensor.
+fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first feature on disk, rows
     let mut covered = 0;
     for source in sources {
@@ -51,7 +67,10 @@ fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Te
         }
         covered += row;
     }
-    if let Some((source, features)) = sources.iter().find_map(|s| Some((s, s.features.as_ref()?)))
+    let split = sources
+        .iter()
+        .find_map(|source| Some((source, source.features.as_ref()?)));
+    if let Some((source, features)) = split
         && covered != features.total
     {
         return Err(Error::InvalidConfig(format!(
@@ -62,7 +81,10 @@ fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Te
     pieces.sort_by_key(|(start, _)| *start);
     let rows: Vec<&Tensor> = pieces.iter().map(|(_, rows)| rows).collect();
     let tensor = Tensor::cat(&rows, 0)?;
-    let lies_transposed = sources[0].orientation == Orientation::InOut && tensor.rank() == 2;
-    let tensor = if lies_transposed { tensor.t()? } else { tensor };
+    let tensor = if sources[0].lies_transposed() {
+        tensor.t()?
+    } else {
+        tensor
+    };
     Ok(tensor.contiguous()?)
 }

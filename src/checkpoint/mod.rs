@@ -27,7 +27,12 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::{
     Error, FeedForward, Result, Stack, StackConfig, TransformerBlock,
-    checkpoint::{config_json::ConfigJson, files::TensorFiles, plan::Plan, scheme::Family},
+    checkpoint::{
+        config_json::ConfigJson,
+        files::TensorFiles,
+        plan::Plan,
+        scheme::{Family, StackPart, StackSource},
+    },
 };
 
 pub use loader::{Loader, Parameters};
@@ -48,11 +53,18 @@ pub enum Strictness {
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointOptions {
     family: Option<Family>,
+    part: Option<StackPart>,
     config: Option<PathBuf>,
     strictness: Strictness,
 }
 
 impl CheckpointOptions {
+    /// The given stack of a checkpoint that holds several.
+    pub fn part(mut self, part: StackPart) -> Self {
+        self.part = Some(part);
+        self
+    }
+
     /// With a family of the caller's own instead of the one that `model_type` names.
     pub fn family(mut self, family: Family) -> Self {
         self.family = Some(family);
@@ -79,21 +91,28 @@ impl CheckpointOptions {
             Some(config) => config,
             None => files.directory().join("config.json"),
         };
-        if !config_path.exists() {
-            return Err(Error::MissingConfig { path: config_path });
-        }
-        let json = ConfigJson::open(&config_path)?;
-        let family = match self.family {
-            Some(family) => family,
-            None => known_family(&json)?,
-        };
         let located = |error| match error {
             Error::InvalidConfig(reason) => {
                 Error::InvalidConfig(format!("{}: {reason}", config_path.display()))
             }
             other => other,
         };
-        let config = (family.config)(&json).map_err(located)?;
+        let read_json = || {
+            if !config_path.exists() {
+                return Err(Error::MissingConfig {
+                    path: config_path.clone(),
+                });
+            }
+            ConfigJson::open(&config_path)
+        };
+        let family = match self.family {
+            Some(family) => family,
+            None => known_family(&read_json()?, self.part)?,
+        };
+        let config = match &family.config {
+            StackSource::Json(read) => read(&read_json()?).map_err(located)?,
+            StackSource::Given(config) => (**config).clone(),
+        };
         config.validate().map_err(located)?;
         let plan = Plan::new(&family, &config, &files)?;
         Ok(Checkpoint {
@@ -233,23 +252,42 @@ impl Checkpoint {
     }
 }
 
-/// The family that `model_type` names.
-fn known_family(json: &ConfigJson) -> Result<Family> {
+/// The family that `model_type` names, and of its stacks the one asked for.
+fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
     let key = "model_type";
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
-    let mut families = families::all();
-    if let Some(at) = families
-        .iter()
-        .position(|family| family.model_types.contains(&model_type))
-    {
-        return Ok(families.swap_remove(at));
+    let families = families::all();
+    let (of_type, others): (Vec<Family>, Vec<Family>) = families
+        .into_iter()
+        .partition(|f| f.model_types.contains(&model_type));
+    if of_type.is_empty() {
+        let known = others.iter().flat_map(|family| family.model_types.iter());
+        return Err(Error::UnknownFamily {
+            path: json.path().to_path_buf(),
+            nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
+            model_type,
+        });
     }
-    let known = families.iter().flat_map(|family| family.model_types.iter());
-    Err(Error::UnknownFamily {
-        path: json.path().to_path_buf(),
-        nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
-        model_type,
+    let parts: Vec<String> = of_type
+        .iter()
+        .flat_map(|f| f.part)
+        .map(|p| p.to_string())
+        .collect();
+    let is_only = of_type.len() == 1 && part.is_none();
+    let found = of_type
+        .into_iter()
+        .find(|family| is_only || family.part == part);
+    found.ok_or_else(|| {
+        let asked = part.map_or("none".to_string(), |part| part.to_string());
+        let cure = match parts.is_empty() {
+            true => "it holds one stack: leave the part out".to_string(),
+            false => format!("choose {}", parts.join(" or ")),
+        };
+        Error::input(
+            "part",
+            format!("{asked} asked for of a {model_type} checkpoint; {cure}"),
+        )
     })
 }

@@ -236,6 +236,7 @@ impl PlainFile {
             NormPlacement::Pre => SublayerNorm::Pre(norm()?),
             NormPlacement::Post => SublayerNorm::Post(norm()?),
             NormPlacement::None => SublayerNorm::None,
+            NormPlacement::Output => SublayerNorm::Output(norm()?),
             NormPlacement::Sandwich => {
                 let reason = "a sandwich has two norms, a plain file holds one";
                 return Err(Error::input("placement", reason));

@@ -4,7 +4,7 @@
 //! `VarBuilder` that records what they ask for and hands out zeros that take no memory.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
 };
 
@@ -15,7 +15,7 @@ use crate::{
     Error, Result,
     checkpoint::{
         files::TensorFiles,
-        scheme::{Family, Features, Orientation, matches},
+        scheme::{Family, Features, Orientation, Stacking, matches},
     },
     config::StackConfig,
     layers::Stack,
@@ -34,6 +34,15 @@ pub(crate) struct Source {
     pub orientation: Orientation,
     /// The role's share of the tensor's output features; `None` for all.
     pub features: Option<Features>,
+    /// Which item along the tensor's first dimension, if several are stacked there.
+    pub item: Option<Item>,
+}
+
+/// One of several parameters stacked in a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub index: usize,
+    pub total: usize,
 }
 
 /// A parameter that no tensor on disk gives.
@@ -65,21 +74,12 @@ impl Plan {
             unused: Vec::new(),
         };
         for (role, shape) in parameters(config)? {
-            match resolve(family, config, prefix, &role, files)? {
-                Found::Tensor {
-                    name,
-                    orientation,
-                    features,
-                } => plan.sources.push(Source {
-                    role,
-                    name,
-                    shape,
-                    orientation,
-                    features,
-                }),
-                Found::Nothing { tried } => plan.missing.push(Missing { role, tried }),
+            match resolve(family, config, prefix, &role, &shape, files)? {
+                Ok(source) => plan.sources.push(source),
+                Err(tried) => plan.missing.push(Missing { role, tried }),
             }
         }
+        plan.count_items();
         let used: HashSet<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
         let is_listed = |patterns: &[String], name: &str| {
             patterns.iter().any(|pattern| {
@@ -101,6 +101,22 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Sets how many parameters each tensor stacks.
+    fn count_items(&mut self) {
+        let mut totals: HashMap<String, usize> = HashMap::new();
+        for source in &self.sources {
+            if let Some(item) = source.item {
+                let total = totals.entry(source.name.clone()).or_default();
+                *total = (*total).max(item.index + 1);
+            }
+        }
+        for source in &mut self.sources {
+            if let (Some(item), Some(&total)) = (&mut source.item, totals.get(&source.name)) {
+                item.total = total;
+            }
+        }
+    }
+
     /// The source of a role.
     pub fn source(&self, role: &str) -> Option<&Source> {
         self.sources.iter().find(|source| source.role == role)
@@ -114,10 +130,18 @@ impl Source {
         if let (Some(features), Some(first)) = (&self.features, shape.first_mut()) {
             *first = features.total;
         }
-        if self.orientation == Orientation::InOut {
+        if self.lies_transposed() {
             shape.reverse();
         }
+        if let Some(item) = self.item {
+            shape.insert(0, item.total);
+        }
         shape
+    }
+
+    /// Whether the weight lies `[d_in, d_out]`.
+    pub fn lies_transposed(&self) -> bool {
+        self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
     /// Reads the parameter in its file's type on the CPU, in the layer's layout.
@@ -126,17 +150,28 @@ impl Source {
     /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
     pub fn read(&self, files: &TensorFiles) -> Result<Tensor> {
         self.check_shape(files)?;
-        let lies_transposed = self.orientation == Orientation::InOut && self.shape.len() == 2;
-        let tensor = match (&self.features, lies_transposed) {
-            (None, false) => files.read(&self.name)?,
-            (None, true) => files.read(&self.name)?.t()?,
-            (Some(features), false) => files.read_rows(&self.name, &features.ranges)?,
-            (Some(features), true) => {
-                let all = files.read(&self.name)?.t()?;
+        let whole = match (self.item, &self.features) {
+            (Some(Item { index, .. }), _) => files
+                .read_rows(&self.name, std::slice::from_ref(&(index..index + 1)))?
+                .squeeze(0)?,
+            // Only the rows of this role: no temporary copy of the others.
+            (None, Some(features)) if !self.lies_transposed() => {
+                return files.read_rows(&self.name, &features.ranges);
+            }
+            (None, _) => files.read(&self.name)?,
+        };
+        let whole = if self.lies_transposed() {
+            whole.t()?
+        } else {
+            whole
+        };
+        let tensor = match &self.features {
+            None => whole,
+            Some(features) => {
                 let rows = features
                     .ranges
                     .iter()
-                    .map(|r| all.narrow(0, r.start, r.len()));
+                    .map(|r| whole.narrow(0, r.start, r.len()));
                 Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)?
             }
         };
@@ -176,31 +211,21 @@ pub(crate) fn missing(missing: &Missing, files: &TensorFiles) -> Error {
     }
 }
 
-enum Found {
-    Tensor {
-        name: String,
-        orientation: Orientation,
-        features: Option<Features>,
-    },
-    Nothing {
-        tried: Vec<String>,
-    },
-}
-
-/// The tensor on disk for a role such as `blocks.3.attention.query.weight`.
+/// The source of a role such as `blocks.3.attention.query.weight`, or the names tried in vain.
 fn resolve(
     family: &Family,
     config: &StackConfig,
     prefix: &str,
     role: &str,
+    shape: &[usize],
     files: &TensorFiles,
-) -> Result<Found> {
+) -> Result<std::result::Result<Source, Vec<String>>> {
     let (block, local) = match role.strip_prefix("blocks.").and_then(|r| r.split_once('.')) {
         Some((index, local)) => (index.parse::<usize>().ok(), local),
         None => (None, role),
     };
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
-    let rule = family.rule(module, block.is_some()).ok_or_else(|| {
+    let (rule, number) = family.rule(module, block.is_some()).ok_or_else(|| {
         Error::InvalidConfig(format!("family {} has no rule for {module}", family.name))
     })?;
     let place = match block {
@@ -210,17 +235,41 @@ fn resolve(
         ),
         None => prefix.to_string(),
     };
+    let numbered = |name: &String| match number {
+        Some(number) => name.replace("{e}", &number.to_string()),
+        None => name.clone(),
+    };
     let names = rule.names(parameter).iter();
-    let tried: Vec<String> = names.map(|name| format!("{place}{name}")).collect();
-    let attention = block.and_then(|index| Some(&config.blocks.get(index)?.attention));
-    Ok(match tried.iter().find(|name| files.contains(name)) {
-        Some(name) => Found::Tensor {
-            name: name.clone(),
-            orientation: rule.orientation,
-            features: attention.and_then(|attention| rule.part.features(attention)),
-        },
-        None => Found::Nothing { tried },
-    })
+    let tried: Vec<String> = names
+        .map(|name| format!("{place}{}", numbered(name)))
+        .collect();
+    let Some(name) = tried.iter().find(|name| files.contains(name)) else {
+        return Ok(Err(tried));
+    };
+    let attention = block
+        .and_then(|index| config.blocks.get(index))
+        .map(|block| {
+            match (
+                &block.cross_attention,
+                module.starts_with("cross_attention."),
+            ) {
+                (Some(cross), true) => cross,
+                _ => &block.attention,
+            }
+        });
+    let d_out = shape.first().copied().unwrap_or(0);
+    let item = match rule.stacking {
+        Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
+        Stacking::Apart => None,
+    };
+    Ok(Ok(Source {
+        role: role.to_string(),
+        name: name.clone(),
+        shape: shape.to_vec(),
+        orientation: rule.orientation,
+        features: attention.and_then(|attention| rule.part.features(attention, d_out)),
+        item,
+    }))
 }
 
 /// The first prefix under which the files hold a block; the last one if none does.

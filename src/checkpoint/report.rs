@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::checkpoint::{plan::Plan, scheme::Orientation};
+use crate::checkpoint::plan::Plan;
 
 /// How a tensor on disk differs from the parameter made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,10 +51,10 @@ impl LoadReport {
                 tensor.roles.push(source.role.clone());
                 continue;
             }
-            let transposed = source.orientation == Orientation::InOut && source.shape.len() == 2;
+            let is_split = source.features.is_some() || source.item.is_some();
             let conversions = [
-                transposed.then_some(Conversion::Transposed),
-                source.features.as_ref().map(|_| Conversion::Split),
+                source.lies_transposed().then_some(Conversion::Transposed),
+                is_split.then_some(Conversion::Split),
             ];
             used.push(UsedTensor {
                 name: source.name.clone(),

@@ -5,7 +5,9 @@
 //! tensor, the part of it. Weight and bias of a role share one rule, so they cannot be permuted
 //! differently; a rule can be read backwards, so gradients and saved weights find their way home.
 
-use std::ops::Range;
+use std::{fmt, ops::Range};
+
+use serde::Deserialize;
 
 use crate::{
     Result,
@@ -14,16 +16,19 @@ use crate::{
 };
 
 /// Which way a weight matrix lies on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Orientation {
     /// `[d_out, d_in]`, as `torch.nn.Linear`: `y = x·Wᵀ`.
+    #[default]
     OutIn,
     /// `[d_in, d_out]`, as transformers' `Conv1D` and NumPy code: `y = x·W`.
     InOut,
 }
 
 /// One of the three projections that a fused tensor holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Projection {
     /// Query.
     Query,
@@ -34,7 +39,8 @@ pub enum Projection {
 }
 
 /// How query, key and value share one tensor's output features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FusedLayout {
     /// All of the query, then all of the key, then all of the value (GPT-2, Phi-3, ModernBERT).
@@ -43,23 +49,50 @@ pub enum FusedLayout {
     PerHead,
     /// For every key/value head the queries it serves, its key and its value (Falcon).
     PerGroup,
+    /// For every quarter of the heads its queries, its values and its keys (CodeGen).
+    FourShards,
+}
+
+/// One half of a tensor's output features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Half {
+    /// The first.
+    First,
+    /// The second.
+    Second,
 }
 
 /// Which output features of a tensor on disk belong to a role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Part {
     /// All.
+    #[default]
     Whole,
     /// One projection out of a fused query/key/value tensor.
     Fused(FusedLayout, Projection),
+    /// One of two equal parts: a gate or an `up` projection of a fused pair.
+    Half(Half),
 }
 
 impl Part {
-    /// The output features on disk, in the role's own order; `None` for all.
-    pub(crate) fn features(self, config: &AttentionConfig) -> Option<Features> {
-        let Self::Fused(layout, projection) = self else {
-            return None;
+    /// The output features on disk of a role with `d_out` of them, in the role's own order; `None` for all.
+    pub(crate) fn features(self, config: &AttentionConfig, d_out: usize) -> Option<Features> {
+        let (layout, projection) = match self {
+            Self::Whole => return None,
+            Self::Half(half) => {
+                let start = match half {
+                    Half::First => 0,
+                    Half::Second => d_out,
+                };
+                return Some(Features {
+                    ranges: vec![start..start + d_out],
+                    total: 2 * d_out,
+                });
+            }
+            Self::Fused(layout, projection) => (layout, projection),
         };
         let AttentionConfig {
             n_heads,
@@ -67,21 +100,24 @@ impl Part {
             head_dim,
             ..
         } = *config;
-        // One group is a run of query heads, a key head and a value head; a layout is how the heads are grouped.
-        let (groups, queries, keys) = match layout {
-            FusedLayout::Blocks => (1, n_heads, n_kv_heads),
-            FusedLayout::PerHead => (n_heads, 1, 1),
-            FusedLayout::PerGroup => (n_kv_heads, n_heads / n_kv_heads, 1),
+        // A layout is a number of groups, each a run of query heads, of key heads and of value heads.
+        use Projection::{Key, Query, Value};
+        let (groups, order) = match layout {
+            FusedLayout::Blocks => (1, [Query, Key, Value]),
+            FusedLayout::PerHead => (n_heads, [Query, Key, Value]),
+            FusedLayout::PerGroup => (n_kv_heads, [Query, Key, Value]),
+            FusedLayout::FourShards => (4, [Query, Value, Key]),
         };
-        let (start, heads) = match projection {
-            Projection::Query => (0, queries),
-            Projection::Key => (queries, keys),
-            Projection::Value => (queries + keys, keys),
+        let heads = |projection| match projection {
+            Query => n_heads / groups,
+            Key | Value => n_kv_heads / groups,
         };
-        let group = queries + 2 * keys;
+        let group: usize = order.into_iter().map(heads).sum();
+        let before = order.into_iter().take_while(|&p| p != projection);
+        let start: usize = before.map(heads).sum();
         let range = |g| {
             let first = (g * group + start) * head_dim;
-            first..first + heads * head_dim
+            first..first + heads(projection) * head_dim
         };
         Some(Features {
             ranges: (0..groups).map(range).collect(),
@@ -99,19 +135,39 @@ pub(crate) struct Features {
     pub total: usize,
 }
 
+/// Whether a tensor on disk is one of several of its kind, or holds them all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stacking {
+    /// Each has a tensor of its own.
+    #[default]
+    Apart,
+    /// One tensor holds all, one behind the other along a first dimension of its own.
+    Stacked,
+}
+
 /// Ties one role to its names on disk.
-#[derive(Clone, Debug)]
+///
+/// `{e}` in a role and in its names stands for a number: an expert or a head.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rule {
     /// The role: `attention.query`, `feed_forward_norm` ... inside a block, or `final_norm`.
     pub role: String,
     /// Names of the weight, in the order in which they are tried.
     pub weight: Vec<String>,
     /// Names of the bias, in the order in which they are tried.
+    #[serde(default)]
     pub bias: Vec<String>,
     /// Which way the weight lies.
+    #[serde(default)]
     pub orientation: Orientation,
     /// Which part of the tensor it is.
+    #[serde(default)]
     pub part: Part,
+    /// Whether the numbered roles share one tensor.
+    #[serde(default)]
+    pub stacking: Stacking,
 }
 
 impl Rule {
@@ -123,6 +179,16 @@ impl Rule {
             bias: with_endings(stems, &["bias"]),
             orientation: Orientation::OutIn,
             part: Part::Whole,
+            stacking: Stacking::Apart,
+        }
+    }
+
+    /// A parameter at one of `names`, given whole; its bias at one of `bias`.
+    pub fn named(role: &str, names: &[&str], bias: &[&str]) -> Self {
+        Self {
+            weight: strings(names),
+            bias: strings(bias),
+            ..Self::linear(role, &[])
         }
     }
 
@@ -147,6 +213,25 @@ impl Rule {
     pub fn part(mut self, part: Part) -> Self {
         self.part = part;
         self
+    }
+
+    /// All numbered roles in one tensor, along its first dimension.
+    pub fn stacked(mut self) -> Self {
+        self.stacking = Stacking::Stacked;
+        self
+    }
+
+    /// Gate and `up` of `feed_forward`, fused in one tensor in which `gate` is one half.
+    pub fn fused_gate(rule: Self, gate: Half) -> [Self; 2] {
+        let up = match gate {
+            Half::First => Half::Second,
+            Half::Second => Half::First,
+        };
+        [("gate", gate), ("up", up)].map(|(name, half)| Self {
+            role: rule.role.replace("{}", name),
+            part: Part::Half(half),
+            ..rule.clone()
+        })
     }
 
     /// Query, key and value of `attention`, fused in one tensor in the given layout.
@@ -187,6 +272,42 @@ pub(crate) fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 
+/// Which stack of a checkpoint that holds several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StackPart {
+    /// The encoder of an encoder-decoder.
+    Encoder,
+    /// The decoder of an encoder-decoder.
+    Decoder,
+    /// The text tower of a two-tower model.
+    Text,
+    /// The vision tower of a two-tower model.
+    Vision,
+}
+
+impl fmt::Display for StackPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Encoder => "encoder",
+            Self::Decoder => "decoder",
+            Self::Text => "text",
+            Self::Vision => "vision",
+        })
+    }
+}
+
+/// Where the configuration of a family's blocks comes from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StackSource {
+    /// It is read from `config.json`.
+    Json(fn(&ConfigJson) -> Result<StackConfig>),
+    /// It is given.
+    Given(Box<StackConfig>),
+}
+
 /// A checkpoint family: a table of rules and the reading of its `config.json`.
 #[derive(Clone, Debug)]
 pub struct Family {
@@ -194,6 +315,8 @@ pub struct Family {
     pub name: String,
     /// Values of `model_type` that mean this family.
     pub model_types: Vec<String>,
+    /// Which stack it describes, if the checkpoint holds several.
+    pub part: Option<StackPart>,
     /// What may stand before every name, tried in order: headless files drop it.
     pub prefixes: Vec<String>,
     /// What stands before the names of block `{i}`.
@@ -206,19 +329,31 @@ pub struct Family {
     pub ignored: Vec<String>,
     /// Parameters of parts that are no blocks (embeddings, heads): patterns with `*`.
     pub outside: Vec<String>,
-    /// Reads the configuration of its blocks.
-    pub config: fn(&ConfigJson) -> Result<StackConfig>,
+    /// Where the configuration of its blocks comes from.
+    pub config: StackSource,
 }
 
 impl Family {
-    /// The rule for a role inside a block, or outside the blocks.
-    pub(crate) fn rule(&self, role: &str, in_block: bool) -> Option<&Rule> {
+    /// The rule for a role inside a block, or outside the blocks, and the number in the role.
+    pub(crate) fn rule(&self, role: &str, in_block: bool) -> Option<(&Rule, Option<usize>)> {
         let rules = if in_block {
             &self.block_rules
         } else {
             &self.stack_rules
         };
-        rules.iter().find(|rule| rule.role == role)
+        let number = role.split('.').find_map(|segment| segment.parse().ok());
+        let pattern: Vec<&str> = role
+            .split('.')
+            .map(|segment| {
+                if segment.parse::<usize>().is_ok() {
+                    "{e}"
+                } else {
+                    segment
+                }
+            })
+            .collect();
+        let pattern = pattern.join(".");
+        Some((rules.iter().find(|rule| rule.role == pattern)?, number))
     }
 }
 
@@ -274,7 +409,7 @@ mod tests {
                 (Projection::Key, 3),
                 (Projection::Value, 3),
             ] {
-                let features = Part::Fused(layout, projection).features(&config);
+                let features = Part::Fused(layout, projection).features(&config, 0);
                 let features: Vec<usize> = features
                     .into_iter()
                     .flat_map(|f| f.ranges)
@@ -294,7 +429,7 @@ mod tests {
     fn grouped_layouts_are_those_of_transformers() {
         let features = |layout, projection, n_heads, n_kv| {
             let config = AttentionConfig::with_head_dim(8, n_heads, 2).with_kv_heads(n_kv);
-            let features = Part::Fused(layout, projection).features(&config);
+            let features = Part::Fused(layout, projection).features(&config, 0);
             features.map(|features| features.ranges)
         };
         assert_eq!(

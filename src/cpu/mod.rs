@@ -13,6 +13,7 @@ pub mod bias;
 pub mod dropout;
 pub mod element;
 pub mod norm;
+pub mod rotary;
 pub mod softmax;
 
 mod lanes;

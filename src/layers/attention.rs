@@ -1,13 +1,20 @@
-//! Multi-head self-attention.
+//! Multi-head attention: to the sequence itself, or to an encoder's output.
 
 use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::AttentionConfig,
-    layers::{AttentionMask, Dropout, DropoutSource, ForwardContext, Linear},
+    config::{AttentionConfig, Position, Visibility},
+    layers::{
+        AttentionMask, Dropout, DropoutSource, ForwardContext, Linear, kv_cache::LayerCache,
+        pass::Pass, position::alibi_bias,
+    },
     ops::{self, Visible},
 };
+
+mod query_key_norm;
+
+pub use query_key_norm::QueryKeyNorms;
 
 /// The input projections of an [`Attention`].
 #[derive(Clone, Debug)]
@@ -17,9 +24,9 @@ pub enum QueryKeyValue {
     Separate {
         /// `[n_heads · head_dim, d_model]`.
         query: Linear,
-        /// `[n_kv_heads · head_dim, d_model]`.
+        /// `[n_kv_heads · head_dim, d_memory]`.
         key: Linear,
-        /// `[n_kv_heads · head_dim, d_model]`.
+        /// `[n_kv_heads · head_dim, d_memory]`.
         value: Linear,
     },
     /// One projection whose rows are the query's, the key's and the value's, in this order.
@@ -28,7 +35,7 @@ pub enum QueryKeyValue {
 
 /// `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
-/// <https://arxiv.org/abs/2305.13245>).
+/// <https://arxiv.org/abs/2305.13245>), and whatever else [`AttentionConfig`] names.
 ///
 /// Equals `torch.nn.functional.scaled_dot_product_attention` between its projections, except that a
 /// query which sees no key gives zeros rather than NaN.
@@ -36,32 +43,38 @@ pub enum QueryKeyValue {
 pub struct Attention {
     projections: QueryKeyValue,
     output: Linear,
+    norms: Option<QueryKeyNorms>,
     dropout: Dropout,
     config: AttentionConfig,
 }
 
 impl Attention {
-    /// Takes `query`, `key`, `value` (or, where `vb` holds it, the fused `query_key_value`) and
-    /// `output` from `vb`.
+    /// Takes `query`, `key`, `value` (or, where `vb` holds it, the fused `query_key_value`), `output`
+    /// and, if configured, `query_norm` and `key_norm` from `vb`.
     pub fn new(config: &AttentionConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let bias = config.bias;
-        let (d_model, q, kv) = widths(config);
-        let separate = |name, d_out, bias| Linear::new(d_model, d_out, bias, vb.pp(name));
+        let (q, kv) = (config.query_width(), config.key_width());
+        let linear = |name, d_in, d_out, bias| Linear::new(d_in, d_out, bias, vb.pp(name));
+        let (d_model, d_memory) = (config.d_model, config.d_memory);
         let projections = if vb.contains_tensor("query_key_value.weight") {
-            QueryKeyValue::Fused(separate("query_key_value", q + 2 * kv, bias.query)?)
+            QueryKeyValue::Fused(linear("query_key_value", d_model, q + 2 * kv, bias.query)?)
         } else {
             QueryKeyValue::Separate {
-                query: separate("query", q, bias.query)?,
-                key: separate("key", kv, bias.key)?,
-                value: separate("value", kv, bias.value)?,
+                query: linear("query", d_model, q, bias.query)?,
+                key: linear("key", d_memory, kv, bias.key)?,
+                value: linear("value", d_memory, kv, bias.value)?,
             }
         };
-        let output = Linear::new(q, d_model, bias.output, vb.pp("output"))?;
-        Self::from_parts(projections, output, config.clone())
+        let output = linear("output", q, d_model, bias.output)?;
+        let norms = QueryKeyNorms::new(config, &vb)?;
+        Ok(Self {
+            norms,
+            ..Self::from_parts(projections, output, config.clone())?
+        })
     }
 
-    /// Of the projections themselves.
+    /// Of the projections themselves, without query and key norms.
     ///
     /// # Errors
     /// If a projection's shape does not fit the configuration.
@@ -71,7 +84,7 @@ impl Attention {
         config: AttentionConfig,
     ) -> Result<Self> {
         config.validate()?;
-        let (d_model, q, kv) = widths(&config);
+        let (q, kv) = (config.query_width(), config.key_width());
         let check = |name: &str, linear: &Linear, d_out: usize, d_in: usize| {
             if linear.weight().dims() != [d_out, d_in] {
                 bail!(
@@ -83,20 +96,29 @@ impl Attention {
         };
         match &projections {
             QueryKeyValue::Separate { query, key, value } => {
-                check("query", query, q, d_model)?;
-                check("key", key, kv, d_model)?;
-                check("value", value, kv, d_model)?;
+                check("query", query, q, config.d_model)?;
+                check("key", key, kv, config.d_memory)?;
+                check("value", value, kv, config.d_memory)?;
             }
-            QueryKeyValue::Fused(fused) => check("query_key_value", fused, q + 2 * kv, d_model)?,
+            QueryKeyValue::Fused(fused) => {
+                check("query_key_value", fused, q + 2 * kv, config.d_model)?;
+            }
         }
-        check("output", &output, d_model, q)?;
+        check("output", &output, config.d_model, q)?;
         let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
         Ok(Self {
             projections,
             output,
+            norms: None,
             dropout,
             config,
         })
+    }
+
+    /// With norms of queries and keys.
+    pub fn with_norms(mut self, norms: QueryKeyNorms) -> Self {
+        self.norms = Some(norms);
+        self
     }
 
     /// Sizes, scale and visibility.
@@ -114,6 +136,11 @@ impl Attention {
         &self.output
     }
 
+    /// Norms of queries and keys.
+    pub fn norms(&self) -> Option<&QueryKeyNorms> {
+        self.norms.as_ref()
+    }
+
     /// Draws dropout masks from `source` from now on.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
@@ -124,7 +151,7 @@ impl Attention {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// The output under the context's mask and mode.
+    /// Self-attention under the context's mask, positions and mode.
     ///
     /// # Shapes
     /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
@@ -132,34 +159,120 @@ impl Attention {
     /// # Errors
     /// If the width is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let (batch, seq) = match *x.dims() {
-            [_] => (1, 1),
-            [seq, _] => (1, seq),
-            [batch, seq, _] => (batch, seq),
-            _ => bail!(
-                "attention: input has shape {:?}, expected [batch, seq, d_model], [seq, d_model] or [d_model]",
-                x.dims()
-            ),
-        };
+        self.attend(x, &Pass::new(context), None)
+    }
+
+    /// Attention to the context's memory, an encoder's output.
+    ///
+    /// # Shapes
+    /// `x` `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`, to the shape of `x`.
+    ///
+    /// # Errors
+    /// If the context has no memory, or shapes do not fit.
+    pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        self.attend_memory(x, context, None)
+    }
+
+    /// Self-attention in a pass, behind the cached positions.
+    pub(crate) fn attend(
+        &self,
+        x: &Tensor,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Tensor> {
+        let (batch, seq) = batch_and_seq(x)?;
         let (query, key, value) = self.project(x)?;
-        let dtype = ops::product_dtype(x);
-        let heads = |t: Tensor, n_heads| {
-            t.to_dtype(dtype)?
-                .reshape((batch, seq, n_heads, self.config.head_dim))?
-                .transpose(1, 2)? // [batch, n_heads, seq, head_dim]
-                .contiguous()
+        let query = self.heads(&query, batch, self.config.n_heads, Role::Query)?;
+        let key = self.heads(&key, batch, self.config.n_kv_heads, Role::Key)?;
+        let value = self.heads(&value, batch, self.config.n_kv_heads, Role::Value)?;
+        let (query, key) = match &self.config.position {
+            Position::Rotary(rotary) => {
+                let tables = pass.rotary_tables(rotary, seq, query.dtype(), query.device())?;
+                let rotate = |t| ops::rotate(t, &tables.cos, &tables.sin, rotary.pairing);
+                (rotate(&query)?, rotate(&key)?)
+            }
+            _ => (query, key),
         };
-        let query = heads(query, self.config.n_heads)?.affine(self.config.scale, 0.0)?;
-        let key = heads(key, self.config.n_kv_heads)?;
-        let value = heads(value, self.config.n_kv_heads)?;
-        let mixed = self.mix(&query, &key, &value, context)?; // [batch, n_heads, seq, head_dim]
-        let (_, q, _) = widths(&self.config);
-        let mut dims = x.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = q;
+        let (key, value) = match cache {
+            Some(cache) => cache.append(&key, &value, self.config.window)?,
+            None => (key, value),
+        };
+        let keys = key.dim(2)?;
+        // A window may have dropped the oldest keys.
+        let keep = match &pass.keep {
+            None => None,
+            Some(keep) => {
+                let all = pass.seen + seq;
+                if keep.dims() != [batch, all] {
+                    AttentionMask::padding(keep)?.check(batch, all)?;
+                }
+                Some(keep.narrow(1, all - keys, keys)?.contiguous()?)
+            }
+        };
+        let visible = Visible {
+            keep: keep.as_ref(),
+            visibility: self.config.visibility,
+            window: self.config.window,
+            first_query: keys - seq,
+        };
+        let mixed = self.mix(
+            &query,
+            &key,
+            &value,
+            pass.additive.as_ref(),
+            &visible,
+            pass.context.train(),
+        )?;
+        self.merge(mixed, x)
+    }
+
+    /// Attention to the context's memory, whose keys and values the cache keeps.
+    pub(crate) fn attend_memory(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Tensor> {
+        let (batch, _) = batch_and_seq(x)?;
+        let Some(memory) = context.memory() else {
+            bail!(
+                "cross-attention: no encoder_hidden_states given; see ForwardContext::with_memory"
+            )
+        };
+        let QueryKeyValue::Separate { query, key, value } = &self.projections else {
+            bail!("cross-attention needs separate projections of query, key and value")
+        };
+        let (memory_batch, keys) = batch_and_seq(&memory.hidden_states)?;
+        if memory_batch != batch {
+            bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
-        let mixed = mixed.transpose(1, 2)?.reshape(dims)?;
-        self.output.forward(&mixed.to_dtype(x.dtype())?)
+        memory.mask.check(batch, keys)?;
+        let query = self.heads(&query.forward(x)?, batch, self.config.n_heads, Role::Query)?;
+        let project = || -> Result<(Tensor, Tensor)> {
+            let n_kv_heads = self.config.n_kv_heads;
+            let source = &memory.hidden_states;
+            let key = self.heads(&key.forward(source)?, batch, n_kv_heads, Role::Key)?;
+            Ok((
+                key,
+                self.heads(&value.forward(source)?, batch, n_kv_heads, Role::Value)?,
+            ))
+        };
+        let (key, value) = match cache {
+            None => project()?,
+            Some(cache) => match &cache.memory {
+                Some(known) => known.clone(),
+                None => cache.memory.insert(project()?).clone(),
+            },
+        };
+        let visible = Visible {
+            keep: memory.mask.keep(),
+            visibility: Visibility::Bidirectional,
+            window: None,
+            first_query: 0,
+        };
+        let additive = memory.mask.additive();
+        let mixed = self.mix(&query, &key, &value, additive, &visible, context.train())?;
+        self.merge(mixed, x)
     }
 
     /// Query, key and value, each `[.., width]`.
@@ -169,7 +282,7 @@ impl Attention {
                 Ok((query.forward(x)?, key.forward(x)?, value.forward(x)?))
             }
             QueryKeyValue::Fused(fused) => {
-                let (_, q, kv) = widths(&self.config);
+                let (q, kv) = (self.config.query_width(), self.config.key_width());
                 let all = fused.forward(x)?;
                 let last = all.rank() - 1;
                 Ok((
@@ -181,40 +294,69 @@ impl Attention {
         }
     }
 
-    /// `softmax(q·kᵀ + mask)·v` of scaled queries, all `[batch, heads, seq, head_dim]`.
+    /// `[.., n_heads · head_dim]` to `[batch, n_heads, seq, head_dim]`, clamped and normalised.
+    fn heads(&self, x: &Tensor, batch: usize, n_heads: usize, role: Role) -> Result<Tensor> {
+        let x = x.to_dtype(ops::product_dtype(x))?;
+        let x = match self.config.clip {
+            Some(clip) => x.clamp(-clip, clip)?,
+            None => x,
+        };
+        let x = match (&self.norms, role) {
+            (Some(norms), Role::Query) => norms.query(&x, n_heads)?,
+            (Some(norms), Role::Key) => norms.key(&x, n_heads)?,
+            _ => x,
+        };
+        let seq = x.elem_count() / (batch * n_heads * self.config.head_dim).max(1);
+        x.reshape((batch, seq, n_heads, self.config.head_dim))?
+            .transpose(1, 2)?
+            .contiguous()
+    }
+
+    /// `softmax(scale · q·kᵀ + additive)·v`, all `[batch, heads, seq, head_dim]`.
     fn mix(
         &self,
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        context: &ForwardContext,
+        additive: Option<&Tensor>,
+        visible: &Visible,
+        train: bool,
     ) -> Result<Tensor> {
         let (batch, n_heads, queries, head_dim) = query.dims4()?;
         let (_, n_kv_heads, keys, _) = key.dims4()?;
         // The query heads of one key/value head lie side by side: stack them as more rows.
         let rows = n_heads / n_kv_heads * queries;
-        let scores = query
+        let mut scores = query
+            .affine(self.config.scale, 0.0)?
             .reshape((batch, n_kv_heads, rows, head_dim))?
             .matmul(&key.transpose(2, 3)?)?
             .reshape((batch, n_heads, queries, keys))?;
-        let mask: &AttentionMask = context.mask();
-        mask.check(batch, keys)?;
-        let scores = match mask.additive() {
-            Some(additive) => scores.broadcast_add(&additive.to_dtype(scores.dtype())?)?,
-            None => scores,
-        };
-        let visible = Visible {
-            keep: mask.keep(),
-            visibility: self.config.visibility,
-            window: None,
-            first_query: 0,
-        };
-        let weights = ops::attention_softmax(&scores, &visible)?;
+        if let Some(cap) = self.config.soft_cap {
+            scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
+        }
+        if let Position::Alibi(alibi) = &self.config.position {
+            let bias = alibi_bias(alibi, n_heads, keys, scores.dtype(), scores.device())?;
+            scores = scores.broadcast_add(&bias)?;
+        }
+        if let Some(additive) = additive {
+            scores = scores.broadcast_add(&additive.to_dtype(scores.dtype())?)?;
+        }
+        let weights = ops::attention_softmax(&scores, visible)?;
         self.dropout
-            .forward_t(&weights, context.train())?
+            .forward_t(&weights, train)?
             .reshape((batch, n_kv_heads, rows, keys))?
             .matmul(value)?
             .reshape((batch, n_heads, queries, head_dim))
+    }
+
+    /// `[batch, n_heads, seq, head_dim]` through the output projection, in the shape and type of `x`.
+    fn merge(&self, mixed: Tensor, x: &Tensor) -> Result<Tensor> {
+        let mut dims = x.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = self.config.query_width();
+        }
+        let mixed = mixed.transpose(1, 2)?.reshape(dims)?;
+        self.output.forward(&mixed.to_dtype(x.dtype())?)
     }
 }
 
@@ -224,11 +366,23 @@ impl ModuleT for Attention {
     }
 }
 
-/// `d_model`, the width of all query heads, the width of all key (or value) heads.
-fn widths(config: &AttentionConfig) -> (usize, usize, usize) {
-    (
-        config.d_model,
-        config.n_heads * config.head_dim,
-        config.n_kv_heads * config.head_dim,
-    )
+/// Which of the three projections.
+#[derive(Clone, Copy)]
+enum Role {
+    Query,
+    Key,
+    Value,
+}
+
+/// `[d]` is one position, `[seq, d]` one sequence.
+fn batch_and_seq(x: &Tensor) -> Result<(usize, usize)> {
+    match *x.dims() {
+        [_] => Ok((1, 1)),
+        [seq, _] => Ok((1, seq)),
+        [batch, seq, _] => Ok((batch, seq)),
+        _ => bail!(
+            "attention: input has shape {:?}, expected [batch, seq, d_model], [seq, d_model] or [d_model]",
+            x.dims()
+        ),
+    }
 }

@@ -1,21 +1,68 @@
-//! The transformer block: an attention sublayer and a feed-forward sublayer.
+//! The transformer block: attention and feed-forward, each a residual sublayer.
 
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::BlockConfig,
+    config::{BlockConfig, FeedForwardConfig, NormPlacement, ParallelNorm, Topology},
     layers::{
-        Attention, Dropout, DropoutSource, FeedForward, ForwardContext, Sublayer, SublayerNorm,
-        SublayerStages,
+        Attention, BranchScale, Dropout, DropoutSource, FeedForward, ForwardContext,
+        MixtureOfExperts, Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass,
     },
 };
+
+/// The feed-forward of a block: one network, or a mixture of experts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum BlockFeedForward {
+    /// One network.
+    Dense(FeedForward),
+    /// Several, of which each position uses a few.
+    Experts(MixtureOfExperts),
+}
+
+impl BlockFeedForward {
+    /// Takes one network, or the experts, from `vb`.
+    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
+        Ok(match MixtureOfExperts::new(config, &vb)? {
+            Some(experts) => Self::Experts(experts),
+            None => Self::Dense(FeedForward::new(config, vb)?),
+        })
+    }
+
+    /// The network, if it is one.
+    pub fn dense(&self) -> Option<&FeedForward> {
+        match self {
+            Self::Dense(feed_forward) => Some(feed_forward),
+            Self::Experts(_) => None,
+        }
+    }
+
+    /// Draws dropout masks from `source` from now on.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        match self {
+            Self::Dense(feed_forward) => feed_forward.set_dropout_source(source),
+            Self::Experts(experts) => experts.set_dropout_source(source),
+        }
+    }
+}
+
+impl ModuleT for BlockFeedForward {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        match self {
+            Self::Dense(feed_forward) => feed_forward.forward_t(x, train),
+            Self::Experts(experts) => experts.forward_t(x, train),
+        }
+    }
+}
 
 /// What a block computed on its way.
 #[derive(Clone, Debug)]
 pub struct BlockStages {
-    /// The attention sublayer.
+    /// The self-attention sublayer.
     pub attention: SublayerStages,
+    /// The cross-attention sublayer, where there is one.
+    pub cross_attention: Option<SublayerStages>,
     /// The feed-forward sublayer; its `output` is the block's.
     pub feed_forward: SublayerStages,
 }
@@ -27,11 +74,11 @@ impl BlockStages {
     }
 }
 
-/// One block of a transformer: `feed_forward(attention(x))`, each a residual
-/// [`Sublayer`] with its norm before (GPT-2, Llama) or behind (BERT).
+/// One block of a transformer: attention, perhaps attention to an encoder, and feed-forward, each a
+/// residual [`Sublayer`], one after the other or side by side.
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
-/// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`.
+/// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -59,45 +106,107 @@ impl BlockStages {
 #[derive(Clone, Debug)]
 pub struct TransformerBlock {
     attention: Sublayer<Attention>,
-    feed_forward: Sublayer<FeedForward>,
+    cross_attention: Option<Sublayer<Attention>>,
+    feed_forward: Sublayer<BlockFeedForward>,
+    topology: Topology,
 }
 
 impl TransformerBlock {
     /// Takes every part from `vb` under the names above.
     pub fn new(config: &BlockConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
-        let norm = |role| SublayerNorm::new(config.placement, &config.norm, role, &vb);
-        let dropout = Dropout::new(config.residual_dropout, DropoutSource::default())?;
-        let attention = Attention::new(&config.attention, vb.pp("attention"))?;
-        let feed_forward = FeedForward::new(&config.feed_forward, vb.pp("feed_forward"))?;
-        Ok(Self::from_parts(
-            Sublayer::from_parts(attention, norm("attention")?).with_dropout(dropout.clone()),
-            Sublayer::from_parts(feed_forward, norm("feed_forward")?).with_dropout(dropout),
-        ))
+        let residual = &config.residual;
+        let scale = |role: &str| match (residual.layer_scale, residual.multiplier) {
+            (true, _) => BranchScale::learned(config.d_model(), role, &vb),
+            (false, 1.0) => Ok(BranchScale::One),
+            (false, factor) => Ok(BranchScale::Constant(factor)),
+        };
+        let attend = |role: &str, attention| -> Result<Sublayer<Attention>> {
+            let norm = SublayerNorm::new(config.attention_placement, &config.norm, role, &vb)?;
+            let dropout = Dropout::new(residual.attention_dropout, DropoutSource::default())?;
+            Ok(
+                Sublayer::from_parts(Attention::new(attention, vb.pp(role))?, norm)
+                    .with_dropout(dropout)
+                    .with_scale(scale(role)?)
+                    .with_source(residual.source),
+            )
+        };
+        let role = "feed_forward";
+        let placement = match config.topology {
+            Topology::Parallel(ParallelNorm::Shared) => NormPlacement::None,
+            _ => config.feed_forward_placement,
+        };
+        let norm = SublayerNorm::new(placement, &config.norm, role, &vb)?;
+        let dropout = Dropout::new(residual.feed_forward_dropout, DropoutSource::default())?;
+        let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
+        Ok(Self {
+            attention: attend("attention", &config.attention)?,
+            cross_attention: match &config.cross_attention {
+                Some(attention) => Some(attend("cross_attention", attention)?),
+                None => None,
+            },
+            feed_forward: Sublayer::from_parts(inner, norm)
+                .with_dropout(dropout)
+                .with_scale(scale(role)?)
+                .with_source(residual.source),
+            topology: config.topology,
+        })
     }
 
-    /// Of the two sublayers.
-    pub fn from_parts(attention: Sublayer<Attention>, feed_forward: Sublayer<FeedForward>) -> Self {
+    /// A sequential block of the two sublayers.
+    pub fn from_parts(
+        attention: Sublayer<Attention>,
+        feed_forward: Sublayer<BlockFeedForward>,
+    ) -> Self {
         Self {
             attention,
+            cross_attention: None,
             feed_forward,
+            topology: Topology::Sequential,
         }
     }
 
-    /// The attention sublayer.
+    /// With attention to an encoder's output between the two sublayers.
+    pub fn with_cross_attention(mut self, cross_attention: Sublayer<Attention>) -> Self {
+        self.cross_attention = Some(cross_attention);
+        self
+    }
+
+    /// With the sublayers side by side. With a shared norm, the feed-forward's own norm is not used.
+    pub fn with_topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// The self-attention sublayer.
     pub fn attention(&self) -> &Sublayer<Attention> {
         &self.attention
     }
 
+    /// The cross-attention sublayer.
+    pub fn cross_attention(&self) -> Option<&Sublayer<Attention>> {
+        self.cross_attention.as_ref()
+    }
+
     /// The feed-forward sublayer.
-    pub fn feed_forward(&self) -> &Sublayer<FeedForward> {
+    pub fn feed_forward(&self) -> &Sublayer<BlockFeedForward> {
         &self.feed_forward
+    }
+
+    /// One after the other, or side by side.
+    pub fn topology(&self) -> Topology {
+        self.topology
     }
 
     /// Draws every dropout mask of the block from `source` from now on, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        self.attention.set_dropout_source(source);
-        self.attention.inner_mut().set_dropout_source(source);
+        for attention in [Some(&mut self.attention), self.cross_attention.as_mut()]
+            .into_iter()
+            .flatten()
+        {
+            attention.set_dropout_source(source);
+            attention.inner_mut().set_dropout_source(source);
+        }
         self.feed_forward.set_dropout_source(source);
         self.feed_forward.inner_mut().set_dropout_source(source);
     }
@@ -107,31 +216,83 @@ impl TransformerBlock {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// The output under the context's mask and mode.
+    /// The output under the context's mask, positions, memory and mode.
     ///
     /// # Shapes
     /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, or a mask does not fit.
+    /// If the width is not `d_model`, the rank is above 3, a mask does not fit, or a block with
+    /// cross-attention is given no memory.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         Ok(self.stages(x, context)?.feed_forward.output)
     }
 
     /// As [`Self::forward_with`], with everything computed on the way.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
-        let train = context.train();
-        let attention = self
-            .attention
-            .stages(x, train, |inner, x| inner.forward_with(x, context))?;
+        self.run(x, &Pass::new(context), None)
+    }
+
+    /// The stages in a pass, behind the cached positions.
+    pub(crate) fn run(
+        &self,
+        x: &Tensor,
+        pass: &Pass,
+        mut cache: Option<&mut LayerCache>,
+    ) -> Result<BlockStages> {
+        let train = pass.context.train();
+        if let Topology::Parallel(norm) = self.topology {
+            return self.run_parallel(x, pass, cache, norm);
+        }
+        let attention = self.attention.stages(x, train, |inner, x| {
+            inner.attend(x, pass, cache.as_deref_mut())
+        })?;
+        let cross_attention = match &self.cross_attention {
+            None => None,
+            Some(cross) => Some(cross.stages(&attention.output, train, |inner, x| {
+                inner.attend_memory(x, pass.context, cache)
+            })?),
+        };
+        let x = cross_attention
+            .as_ref()
+            .map_or(&attention.output, |cross| &cross.output);
         let feed_forward = self
             .feed_forward
-            .stages(&attention.output, train, |inner, x| {
-                inner.forward_t(x, train)
-            })?;
+            .stages(x, train, |inner, x| inner.forward_t(x, train))?;
         Ok(BlockStages {
             attention,
+            cross_attention,
             feed_forward,
+        })
+    }
+
+    /// `x + attention(norm(x)) + feed_forward(norm(x))` (Wang and Komatsuzaki 2021, GPT-J).
+    fn run_parallel(
+        &self,
+        x: &Tensor,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+        norm: ParallelNorm,
+    ) -> Result<BlockStages> {
+        let train = pass.context.train();
+        let attention = self
+            .attention
+            .stages(x, train, |inner, x| inner.attend(x, pass, cache))?;
+        let input = match norm {
+            ParallelNorm::Shared => attention.input.clone(),
+            ParallelNorm::Separate => self.feed_forward.input(x)?,
+        };
+        let inner_output = self.feed_forward.inner().forward_t(&input, train)?;
+        let branch = self.feed_forward.branch(&inner_output, train)?;
+        let output = (&attention.output + branch)?;
+        Ok(BlockStages {
+            attention,
+            cross_attention: None,
+            feed_forward: SublayerStages {
+                input,
+                inner_output,
+                output,
+            },
         })
     }
 }

@@ -1,8 +1,10 @@
 //! What a forward pass needs beside its input.
 
-use crate::layers::AttentionMask;
+use candle_core::{DType, Tensor};
 
-/// Mask and mode of one forward pass, the same for every block of a stack.
+use crate::{Error, Result, layers::AttentionMask};
+
+/// Mask, positions, encoder output and mode of one forward pass, the same for every block of a stack.
 ///
 /// ```
 /// use candle_blocks::{AttentionMask, ForwardContext};
@@ -14,16 +16,27 @@ use crate::layers::AttentionMask;
 #[derive(Clone, Debug, Default)]
 pub struct ForwardContext {
     mask: AttentionMask,
+    positions: Option<Vec<Vec<u32>>>,
+    memory: Option<Memory>,
     train: bool,
 }
 
+/// An encoder's output, for cross-attention.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// `[batch, encoder_seq, d_memory]`.
+    pub hidden_states: Tensor,
+    /// Which of its positions are real.
+    pub mask: AttentionMask,
+}
+
 impl ForwardContext {
-    /// Dropout off, nothing masked.
+    /// Dropout off, nothing masked, positions counted from 0.
     pub fn evaluation() -> Self {
         Self::default()
     }
 
-    /// Dropout on, nothing masked.
+    /// As [`Self::evaluation`], with dropout on.
     pub fn training() -> Self {
         Self::evaluation().with_train(true)
     }
@@ -31,6 +44,41 @@ impl ForwardContext {
     /// With the given mask.
     pub fn with_mask(mut self, mask: AttentionMask) -> Self {
         self.mask = mask;
+        self
+    }
+
+    /// With positions `[batch, seq]` (or `[1, seq]`) of any integer type for rotary embeddings, instead
+    /// of counting from 0 or from where a cache ends.
+    ///
+    /// # Errors
+    /// If the rank is not 2 or a position is negative.
+    pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
+        let fail = |reason| Err(Error::input("position_ids", reason));
+        if position_ids.rank() != 2 {
+            return fail(format!(
+                "has shape {:?}, expected [batch, seq]",
+                position_ids.dims()
+            ));
+        }
+        let rows = position_ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
+        let mut positions = Vec::with_capacity(rows.len());
+        for row in rows {
+            let row = row.into_iter().map(|p| u32::try_from(p).ok());
+            match row.collect() {
+                Some(row) => positions.push(row),
+                None => return fail("holds a negative position".to_string()),
+            }
+        }
+        self.positions = Some(positions);
+        Ok(self)
+    }
+
+    /// With an encoder's output `[batch, encoder_seq, d_memory]` to attend to, and its mask.
+    pub fn with_memory(mut self, hidden_states: Tensor, mask: AttentionMask) -> Self {
+        self.memory = Some(Memory {
+            hidden_states,
+            mask,
+        });
         self
     }
 
@@ -45,8 +93,21 @@ impl ForwardContext {
         &self.mask
     }
 
+    /// The encoder's output.
+    pub fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
     /// Whether dropout is on.
     pub fn train(&self) -> bool {
         self.train
+    }
+
+    /// Rows of positions for `seq` new tokens behind `seen` earlier ones.
+    pub(crate) fn positions(&self, seq: usize, seen: usize) -> Vec<Vec<u32>> {
+        match &self.positions {
+            Some(positions) => positions.clone(),
+            None => vec![(seen as u32..(seen + seq) as u32).collect()],
+        }
     }
 }

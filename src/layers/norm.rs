@@ -1,6 +1,6 @@
 //! LayerNorm and RMSNorm as a layer.
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::{
@@ -77,6 +77,19 @@ impl Norm {
             weight,
             bias,
             config,
+        })
+    }
+
+    /// The same norm with its parameters in another type; the graph goes through the conversion.
+    pub(crate) fn in_dtype(&self, dtype: DType) -> Result<Self> {
+        Ok(Self {
+            weight: self.weight.to_dtype(dtype)?,
+            bias: self
+                .bias
+                .as_ref()
+                .map(|bias| bias.to_dtype(dtype))
+                .transpose()?,
+            config: self.config,
         })
     }
 

@@ -1,47 +1,80 @@
-//! Blocks in a row, and the norm behind the last.
+//! Blocks in a row, what they share, and the norm behind the last.
 
-use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::StackConfig,
-    layers::{BlockStages, DropoutSource, ForwardContext, Norm, TransformerBlock},
+    config::{StackConfig, Visibility},
+    layers::{
+        BlockStages, DropoutSource, ForwardContext, Norm, RelativeBias, TransformerBlock,
+        kv_cache::KvCache, pass::Pass,
+    },
 };
 
 /// The blocks of an encoder or decoder, first to last, and its final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as [`TransformerBlock`]'s, and `final_norm`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as [`TransformerBlock`]'s, `final_norm`, `relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
+    /// The block that runs at each layer.
+    layers: Vec<usize>,
+    relative_bias: Option<RelativeBias>,
     final_norm: Option<Norm>,
 }
 
 impl Stack {
-    /// Takes every block and the final norm from `vb`.
+    /// Takes every block and what they share from `vb`.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
+        config.validate()?;
         let blocks = config
             .blocks
             .iter()
             .enumerate()
             .map(|(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i)))
             .collect::<Result<_>>()?;
-        let final_norm = config
-            .final_norm
-            .as_ref()
-            .map(|norm| Norm::new(norm, vb.pp("final_norm")))
-            .transpose()?;
-        Ok(Self { blocks, final_norm })
+        let visibility = config
+            .blocks
+            .first()
+            .map(|block| block.attention.visibility);
+        let relative_bias = config.relative_bias.as_ref().map(|bias| {
+            let visibility = visibility.unwrap_or(Visibility::Bidirectional);
+            RelativeBias::new(bias, visibility, vb.pp("relative_bias"))
+        });
+        let final_norm = config.final_norm.as_ref();
+        Ok(Self {
+            blocks,
+            layers: config.layers.clone(),
+            relative_bias: relative_bias.transpose()?,
+            final_norm: final_norm
+                .map(|norm| Norm::new(norm, vb.pp("final_norm")))
+                .transpose()?,
+        })
     }
 
-    /// Of the blocks and the final norm themselves.
+    /// Of the blocks, each run once in order, and the final norm.
     pub fn from_parts(blocks: Vec<TransformerBlock>, final_norm: Option<Norm>) -> Self {
-        Self { blocks, final_norm }
+        Self {
+            layers: (0..blocks.len()).collect(),
+            blocks,
+            relative_bias: None,
+            final_norm,
+        }
     }
 
-    /// The blocks, first to last.
+    /// The blocks that have parameters.
     pub fn blocks(&self) -> &[TransformerBlock] {
         &self.blocks
+    }
+
+    /// Which of the blocks runs at each layer.
+    pub fn layers(&self) -> &[usize] {
+        &self.layers
+    }
+
+    /// The position bias that all blocks share.
+    pub fn relative_bias(&self) -> Option<&RelativeBias> {
+        self.relative_bias.as_ref()
     }
 
     /// The norm behind the last block.
@@ -72,16 +105,84 @@ impl Stack {
         self.observe(x, context, |_, _| Ok(()))
     }
 
-    /// As [`Self::forward_with`], showing every block's stages to `observer` as they come.
+    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come.
     pub fn observe(
         &self,
         x: &Tensor,
         context: &ForwardContext,
+        observer: impl FnMut(usize, &BlockStages) -> Result<()>,
+    ) -> Result<Tensor> {
+        self.run(x, Pass::new(context), None, observer)
+    }
+
+    /// An empty cache for [`Self::forward_cached`].
+    pub fn new_cache(&self) -> KvCache {
+        KvCache::new(self.layers.len())
+    }
+
+    /// The output of new positions behind those that `cache` has seen, which take them in.
+    ///
+    /// Feeding a sequence in chunks, or token by token, gives what [`Self::forward_with`] gives for the
+    /// whole. The context's mask is that of the new positions; earlier ones keep theirs. With a
+    /// sliding window, keys that no later query can see are dropped.
+    ///
+    /// # Shapes
+    /// `[batch, new positions, d_model]` to the same.
+    ///
+    /// # Errors
+    /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an
+    /// additive mask or dropout on, or the cache is of another stack.
+    pub fn forward_cached(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: &mut KvCache,
+    ) -> Result<Tensor> {
+        let (batch, seq, _) = x.dims3()?;
+        if context.train() || context.mask().additive().is_some() {
+            bail!(
+                "a cache serves evaluation with a padding mask; not training or an additive mask"
+            );
+        }
+        if cache.layers.len() != self.layers.len() {
+            bail!(
+                "the cache has {} layers, the stack {}",
+                cache.layers.len(),
+                self.layers.len()
+            );
+        }
+        let is_causal =
+            |b: &TransformerBlock| b.attention().inner().config().visibility == Visibility::Causal;
+        if !self.blocks.iter().all(is_causal) {
+            bail!("a cache needs causal attention; earlier positions of this stack see later ones");
+        }
+        let pass = Pass::cached(context, cache, batch, seq)?;
+        self.run(x, pass, Some(cache), |_, _| Ok(()))
+    }
+
+    fn run(
+        &self,
+        x: &Tensor,
+        mut pass: Pass,
+        mut cache: Option<&mut KvCache>,
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
+        if let Some(relative) = &self.relative_bias {
+            let seq = if x.rank() > 1 {
+                x.dim(x.rank() - 2)?
+            } else {
+                1
+            };
+            let bias = relative.bias(seq, pass.seen + seq)?;
+            pass.additive = Some(match &pass.additive {
+                Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
+                None => bias,
+            });
+        }
         let mut x = x.clone();
-        for (i, block) in self.blocks.iter().enumerate() {
-            let stages = block.stages(&x, context)?;
+        for (i, &block) in self.layers.iter().enumerate() {
+            let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+            let stages = self.blocks[block].run(&x, &pass, cache)?;
             observer(i, &stages)?;
             x = stages.feed_forward.output;
         }

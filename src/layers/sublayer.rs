@@ -1,10 +1,10 @@
 //! An inner layer with its norm, dropout and residual connection.
 
-use candle_core::{Module, ModuleT, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
 
 use crate::{
-    config::{NormConfig, NormPlacement},
+    config::{NormConfig, NormPlacement, ResidualSource},
     layers::{Dropout, DropoutSource, Norm},
 };
 
@@ -12,18 +12,20 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SublayerNorm {
-    /// `x + dropout(inner(norm(x)))` (GPT-2, Llama).
+    /// `x + inner(norm(x))` (GPT-2, Llama).
     Pre(Norm),
-    /// `norm(x + dropout(inner(x)))` (BERT).
+    /// `norm(x + inner(x))` (BERT).
     Post(Norm),
-    /// `x + dropout(output(inner(input(x))))` (Gemma 2).
+    /// `x + output(inner(input(x)))` (Gemma 2).
     Sandwich {
         /// On the inner layer's input.
         input: Norm,
         /// On the inner layer's output.
         output: Norm,
     },
-    /// `x + dropout(inner(x))`.
+    /// `x + norm(inner(x))` (OLMo 2).
+    Output(Norm),
+    /// `x + inner(x)`.
     None,
 }
 
@@ -37,15 +39,46 @@ impl SublayerNorm {
     ) -> Result<Self> {
         let norm = |name: String| Norm::new(config, vb.pp(name));
         let main = || norm(format!("{role}_norm"));
+        let output = || norm(format!("{role}_output_norm"));
         Ok(match placement {
             NormPlacement::Pre => Self::Pre(main()?),
             NormPlacement::Post => Self::Post(main()?),
             NormPlacement::Sandwich => Self::Sandwich {
                 input: main()?,
-                output: norm(format!("{role}_output_norm"))?,
+                output: output()?,
             },
+            NormPlacement::Output => Self::Output(output()?),
             NormPlacement::None => Self::None,
         })
+    }
+}
+
+/// What an inner layer's output is multiplied by before it is added.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum BranchScale {
+    /// Nothing.
+    One,
+    /// A constant (Granite).
+    Constant(f64),
+    /// A learned vector `[d_model]` (Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
+    Learned(Tensor),
+}
+
+impl BranchScale {
+    /// Takes the vector `<role>_layer_scale.weight` from `vb`.
+    pub fn learned(d_model: usize, role: &str, vb: &VarBuilder) -> Result<Self> {
+        let vb = vb.pp(format!("{role}_layer_scale"));
+        let init = Init::Const(1.0); // DINOv2's layerscale_value
+        Ok(Self::Learned(vb.get_with_hints(d_model, "weight", init)?))
+    }
+
+    fn apply(&self, branch: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::One => Ok(branch.clone()),
+            Self::Constant(factor) => branch.affine(*factor, 0.0),
+            Self::Learned(vector) => branch.broadcast_mul(vector),
+        }
     }
 }
 
@@ -54,13 +87,13 @@ impl SublayerNorm {
 pub struct SublayerStages {
     /// What the inner layer was given: `x`, normalised or not.
     pub input: Tensor,
-    /// What the inner layer gave, before output norm, dropout and residual.
+    /// What the inner layer gave, before output norm, dropout, scale and residual.
     pub inner_output: Tensor,
     /// The sublayer's output.
     pub output: Tensor,
 }
 
-/// `inner` with norm, dropout and residual: `x + dropout(inner(norm(x)))`, or as
+/// `inner` with norm, dropout and residual: `x + scale · dropout(inner(norm(x)))`, or as
 /// [`SublayerNorm`] places them.
 ///
 /// ```
@@ -81,21 +114,37 @@ pub struct Sublayer<L> {
     inner: L,
     norm: SublayerNorm,
     dropout: Dropout,
+    scale: BranchScale,
+    source: ResidualSource,
 }
 
 impl<L> Sublayer<L> {
-    /// Of the inner layer and its norm, without dropout.
+    /// Of the inner layer and its norm, without dropout or scale.
     pub fn from_parts(inner: L, norm: SublayerNorm) -> Self {
         Self {
             inner,
             norm,
             dropout: Dropout::none(),
+            scale: BranchScale::One,
+            source: ResidualSource::Input,
         }
     }
 
     /// With the given dropout on the inner layer's output.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
+        self
+    }
+
+    /// With the given factor on the inner layer's output.
+    pub fn with_scale(mut self, scale: BranchScale) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// With the inner layer's output added to `source`.
+    pub fn with_source(mut self, source: ResidualSource) -> Self {
+        self.source = source;
         self
     }
 
@@ -129,18 +178,13 @@ impl<L> Sublayer<L> {
         train: bool,
         run: impl FnOnce(&L, &Tensor) -> Result<Tensor>,
     ) -> Result<SublayerStages> {
-        let input = match &self.norm {
-            SublayerNorm::Pre(norm) | SublayerNorm::Sandwich { input: norm, .. } => {
-                norm.forward(x)?
-            }
-            SublayerNorm::Post(_) | SublayerNorm::None => x.clone(),
-        };
+        let input = self.input(x)?;
         let inner_output = run(&self.inner, &input)?;
-        let branch = match &self.norm {
-            SublayerNorm::Sandwich { output, .. } => output.forward(&inner_output)?,
-            _ => inner_output.clone(),
+        let branch = self.branch(&inner_output, train)?;
+        let sum = match self.source {
+            ResidualSource::Input => (x + branch)?,
+            ResidualSource::Normalised => (&input + branch)?,
         };
-        let sum = (x + self.dropout.forward_t(&branch, train)?)?;
         let output = match &self.norm {
             SublayerNorm::Post(norm) => norm.forward(&sum)?,
             _ => sum,
@@ -150,6 +194,28 @@ impl<L> Sublayer<L> {
             inner_output,
             output,
         })
+    }
+
+    /// What the inner layer is given.
+    pub(crate) fn input(&self, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            bail!("sublayer: input is a scalar, expected [.., d_model]");
+        }
+        match &self.norm {
+            SublayerNorm::Pre(norm) | SublayerNorm::Sandwich { input: norm, .. } => norm.forward(x),
+            SublayerNorm::Post(_) | SublayerNorm::Output(_) | SublayerNorm::None => Ok(x.clone()),
+        }
+    }
+
+    /// What is added of the inner layer's output.
+    pub(crate) fn branch(&self, inner_output: &Tensor, train: bool) -> Result<Tensor> {
+        let branch = match &self.norm {
+            SublayerNorm::Sandwich { output: norm, .. } | SublayerNorm::Output(norm) => {
+                norm.forward(inner_output)?
+            }
+            _ => inner_output.clone(),
+        };
+        self.scale.apply(&self.dropout.forward_t(&branch, train)?)
     }
 }
 

@@ -26,6 +26,7 @@ mod bias;
 mod composed;
 mod dropout;
 mod norm;
+mod rotary;
 mod softmax;
 mod storage;
 
@@ -35,6 +36,7 @@ pub use activation::activate;
 pub use bias::add_bias;
 pub use dropout::dropout;
 pub use norm::norm;
+pub use rotary::rotate;
 pub use softmax::{Visible, attention_softmax, softmax};
 
 /// The type in which products of this type are to be taken on this device, sums and softmax between

@@ -106,8 +106,8 @@ fn text(inspection: &Inspection) -> Result<String> {
         )?;
         writeln!(
             out,
-            "norm       {:?}, eps {:e}, {:?}",
-            block.norm.kind, block.norm.eps, block.placement
+            "norm       {:?}, eps {:e}, {:?}, {:?}",
+            block.norm.kind, block.norm.eps, block.feed_forward_placement, block.topology
         )?;
     }
     let counts = &inspection.parameters;

@@ -9,7 +9,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        scheme::{Family, Rule, strings},
+        scheme::{Family, Rule, StackSource, strings},
     },
     config::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
@@ -21,6 +21,7 @@ pub(super) fn family() -> Family {
     Family {
         name: "bert".to_string(),
         model_types: strings(&["bert"]),
+        part: None,
         prefixes: strings(&["bert.", ""]),
         block: "encoder.layer.{i}.".to_string(),
         block_rules: vec![
@@ -42,7 +43,7 @@ pub(super) fn family() -> Family {
             "classifier.*",
             "qa_outputs.*",
         ]),
-        config,
+        config: StackSource::Json(config),
     }
 }
 

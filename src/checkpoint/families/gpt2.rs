@@ -9,7 +9,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule, strings},
+        scheme::{Family, FusedLayout, Rule, StackSource, strings},
     },
     config::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
@@ -30,6 +30,7 @@ pub(super) fn family() -> Family {
     Family {
         name: "gpt2".to_string(),
         model_types: strings(&["gpt2"]),
+        part: None,
         prefixes: strings(&["transformer.", ""]),
         block: "h.{i}.".to_string(),
         block_rules,
@@ -37,7 +38,7 @@ pub(super) fn family() -> Family {
         // Causal masks, not biases.
         ignored: strings(&["*.attn.bias", "*.attn.masked_bias"]),
         outside: strings(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"]),
-        config,
+        config: StackSource::Json(config),
     }
 }
 

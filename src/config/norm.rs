@@ -1,0 +1,74 @@
+//! Normalisation as data.
+
+use serde::{Deserialize, Serialize};
+
+/// Which normalisation a layer applies to its last dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NormKind {
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
+    LayerNorm,
+    /// `x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
+    RmsNorm,
+}
+
+/// How the stored weight of a norm enters the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NormWeight {
+    /// `x̂ · w`, rounded to the model's type before the product (Llama, BERT, GPT-2 ...).
+    Plain,
+    /// `x̂ · (1 + w)`, computed in f32 and rounded after the product (Gemma).
+    OnePlus,
+}
+
+/// A normalisation over the last dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NormConfig {
+    /// LayerNorm or RMSNorm.
+    pub kind: NormKind,
+    /// Width of the last dimension.
+    pub d_model: usize,
+    /// Added to the variance (or mean square) before the root.
+    pub eps: f64,
+    /// Whether there is an additive bias.
+    pub bias: bool,
+    /// How the weight enters.
+    pub weight: NormWeight,
+}
+
+impl NormConfig {
+    /// LayerNorm with weight and bias, as `torch.nn.LayerNorm(d_model, eps)`.
+    pub fn layer_norm(d_model: usize, eps: f64) -> Self {
+        Self {
+            kind: NormKind::LayerNorm,
+            d_model,
+            eps,
+            bias: true,
+            weight: NormWeight::Plain,
+        }
+    }
+
+    /// RMSNorm with weight and no bias, as `torch.nn.RMSNorm(d_model, eps)`.
+    pub fn rms_norm(d_model: usize, eps: f64) -> Self {
+        Self {
+            kind: NormKind::RmsNorm,
+            bias: false,
+            ..Self::layer_norm(d_model, eps)
+        }
+    }
+
+    /// With or without an additive bias.
+    pub fn with_bias(mut self, bias: bool) -> Self {
+        self.bias = bias;
+        self
+    }
+
+    /// With the given form of the weight.
+    pub fn with_weight(mut self, weight: NormWeight) -> Self {
+        self.weight = weight;
+        self
+    }
+}

@@ -1,0 +1,104 @@
+//! Rotation of pairs of dimensions by angles given as cosines and sines.
+
+use super::{Element, Real, parallel};
+
+/// Which dimensions turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// `i` and `i + pairs`.
+    Halves,
+    /// `2i` and `2i + 1`.
+    Interleaved,
+}
+
+/// Elements per piece of work.
+const CHUNK: usize = 8192;
+
+/// Writes each row of `x`, `width` long, to `y`, its first `2·pairs` dimensions turned by the row of
+/// `cos` and `sin`, `pairs` long, that `table_row` names; the others as they are.
+#[allow(clippy::too_many_arguments)] // two tables and their shape belong together, but have no owner here
+pub fn rotate<T: Element>(
+    x: &[T],
+    width: usize,
+    cos: &[T],
+    sin: &[T],
+    pairs: usize,
+    pairing: Pairing,
+    table_row: impl Fn(usize) -> usize + Send + Sync,
+    y: &mut [T],
+) {
+    assert_eq!(x.len(), y.len());
+    if width == 0 {
+        return;
+    }
+    assert!(2 * pairs <= width);
+    let rows = (CHUNK / width).max(1);
+    parallel::for_chunks(y, rows * width, |start, y| {
+        let x = &x[start..][..y.len()];
+        let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width));
+        for (row, (x, y)) in rows.enumerate() {
+            let at = table_row(start / width + row) * pairs;
+            let (cos, sin) = (&cos[at..][..pairs], &sin[at..][..pairs]);
+            for i in 0..pairs {
+                let (first, second) = match pairing {
+                    Pairing::Halves => (i, i + pairs),
+                    Pairing::Interleaved => (2 * i, 2 * i + 1),
+                };
+                let (a, b) = (x[first].widen(), x[second].widen());
+                let (cos, sin) = (cos[i].widen(), sin[i].widen());
+                y[first] = T::narrow(a * cos + -(b * sin));
+                y[second] = T::narrow(b * cos + a * sin);
+            }
+            y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
+        }
+    });
+}
+
+/// The same numbers with the other sign.
+pub fn negated<T: Element>(values: &[T]) -> Vec<T> {
+    values
+        .iter()
+        .map(|v| T::narrow(T::Acc::of(-1.0) * v.widen()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_turn_and_turn_back() {
+        let (width, pairs, rows) = (7, 2, 5);
+        let x: Vec<f64> = (0..rows * width).map(|i| (i as f64).sin()).collect();
+        let angle = |i: usize| 0.3 + i as f64;
+        let cos: Vec<f64> = (0..rows * pairs).map(|i| angle(i).cos()).collect();
+        let sin: Vec<f64> = (0..rows * pairs).map(|i| angle(i).sin()).collect();
+        for pairing in [Pairing::Halves, Pairing::Interleaved] {
+            let mut y = vec![0.0; x.len()];
+            rotate(&x, width, &cos, &sin, pairs, pairing, |row| row, &mut y);
+            let (first, second) = match pairing {
+                Pairing::Halves => (1, 3),
+                Pairing::Interleaved => (2, 3),
+            };
+            let row = 3 * width;
+            let (c, s) = (angle(3 * pairs + 1).cos(), angle(3 * pairs + 1).sin());
+            assert_eq!(y[row + first], x[row + first] * c - x[row + second] * s);
+            assert_eq!(y[row + second], x[row + second] * c + x[row + first] * s);
+            assert_eq!(y[row + 4..row + 7], x[row + 4..row + 7]);
+            let mut back = vec![0.0; x.len()];
+            rotate(
+                &y,
+                width,
+                &cos,
+                &negated(&sin),
+                pairs,
+                pairing,
+                |row| row,
+                &mut back,
+            );
+            for (a, b) in back.iter().zip(&x) {
+                assert!((a - b).abs() < 1e-15);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Norms of queries and keys, before the rotation.
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::{
+    config::{AttentionConfig, NormConfig, QueryKeyNormSpan},
+    layers::Norm,
+};
+
+/// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
+#[derive(Clone, Debug)]
+pub struct QueryKeyNorms {
+    query: SpanNorm,
+    key: SpanNorm,
+}
+
+/// A norm over one of the spans of [`QueryKeyNormSpan`].
+#[derive(Clone, Debug)]
+enum SpanNorm {
+    /// Over each head, or over all together: the norm's width says which.
+    Shared(Norm),
+    /// Over each head, then times that head's own weight `[n_heads, head_dim]`.
+    EachHead { unit: Norm, weight: Tensor },
+}
+
+impl QueryKeyNorms {
+    /// Takes `query_norm` and `key_norm` from `vb`, if the configuration has them.
+    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Option<Self>> {
+        let Some(norms) = config.query_key_norm else {
+            return Ok(None);
+        };
+        let norm = |name: &str, n_heads: usize| -> Result<SpanNorm> {
+            let vb = vb.pp(name);
+            let with_width = |d_model| NormConfig {
+                d_model,
+                ..norms.norm
+            };
+            match norms.span {
+                QueryKeyNormSpan::Head => Ok(SpanNorm::Shared(Norm::new(
+                    &with_width(config.head_dim),
+                    vb,
+                )?)),
+                QueryKeyNormSpan::Whole => Ok(SpanNorm::Shared(Norm::new(
+                    &with_width(n_heads * config.head_dim),
+                    vb,
+                )?)),
+                QueryKeyNormSpan::EachHead => {
+                    let shape = (n_heads, config.head_dim);
+                    let weight = vb.get_with_hints(shape, "weight", Init::Const(1.0))?;
+                    let unit = Tensor::ones(config.head_dim, weight.dtype(), weight.device())?;
+                    let unit_config = with_width(config.head_dim).with_bias(false);
+                    Ok(SpanNorm::EachHead {
+                        unit: Norm::from_parts(unit, None, unit_config)?,
+                        weight,
+                    })
+                }
+            }
+        };
+        Ok(Some(Self {
+            query: norm("query_norm", config.n_heads)?,
+            key: norm("key_norm", config.n_kv_heads)?,
+        }))
+    }
+
+    /// Of queries `[.., n_heads · head_dim]`, to the same.
+    pub(super) fn query(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        self.query.forward(x, n_heads)
+    }
+
+    /// Of keys `[.., n_kv_heads · head_dim]`, to the same.
+    pub(super) fn key(&self, x: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+        self.key.forward(x, n_kv_heads)
+    }
+}
+
+impl SpanNorm {
+    fn forward(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        let width = match self {
+            Self::Shared(norm) => norm.config().d_model,
+            Self::EachHead { unit, .. } => unit.config().d_model,
+        };
+        let spans = x.reshape((x.elem_count() / width, width))?;
+        let normal = match self {
+            Self::Shared(norm) => norm.in_dtype(x.dtype())?.forward(&spans)?,
+            Self::EachHead { unit, weight } => {
+                let normal = unit.in_dtype(x.dtype())?.forward(&spans)?;
+                normal
+                    .reshape((x.elem_count() / (n_heads * width), n_heads, width))?
+                    .broadcast_mul(&weight.to_dtype(x.dtype())?)?
+            }
+        };
+        normal.reshape(x.shape())
+    }
+}

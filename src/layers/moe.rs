@@ -1,0 +1,135 @@
+//! A mixture of experts: many feed-forwards, of which a router picks a few for each position.
+
+use candle_core::{D, Module, ModuleT, Result, Tensor};
+use candle_nn::VarBuilder;
+
+use crate::{
+    config::{FeedForwardConfig, RoutingWeights},
+    layers::{DropoutSource, FeedForward, Linear},
+    ops,
+};
+
+/// `Σ weightₑ · expertₑ(x)` over the `top_k` experts of largest softmax(router(x)), plus a shared expert
+/// where there is one (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
+/// `MixtralSparseMoeBlock` and `Qwen2MoeSparseMoeBlock`).
+///
+/// The choice of experts has no gradient, their weights have.
+#[derive(Clone, Debug)]
+pub struct MixtureOfExperts {
+    router: Linear,
+    experts: Vec<FeedForward>,
+    shared: Option<SharedExpert>,
+    top_k: usize,
+    weights: RoutingWeights,
+}
+
+/// The expert that every position uses, times the sigmoid of a gate.
+#[derive(Clone, Debug)]
+struct SharedExpert {
+    feed_forward: FeedForward,
+    gate: Linear, // [1, d_model]
+}
+
+impl MixtureOfExperts {
+    /// Takes `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`; `None` if
+    /// the configuration is of a single feed-forward.
+    pub fn new(config: &FeedForwardConfig, vb: &VarBuilder) -> Result<Option<Self>> {
+        config.validate()?;
+        let Some(experts) = config.experts else {
+            return Ok(None);
+        };
+        let one = FeedForwardConfig {
+            experts: None,
+            ..config.clone()
+        };
+        let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
+        let shared = |d_ff| -> Result<SharedExpert> {
+            Ok(SharedExpert {
+                feed_forward: FeedForward::new(&one.clone().with_d_ff(d_ff), vb.pp("shared"))?,
+                gate: Linear::new(config.d_model, 1, false, vb.pp("shared_gate"))?,
+            })
+        };
+        Ok(Some(Self {
+            router: Linear::new(config.d_model, experts.n_experts, false, vb.pp("router"))?,
+            experts: (0..experts.n_experts).map(expert).collect::<Result<_>>()?,
+            shared: experts.shared_d_ff.map(shared).transpose()?,
+            top_k: experts.top_k,
+            weights: experts.weights,
+        }))
+    }
+
+    /// The experts.
+    pub fn experts(&self) -> &[FeedForward] {
+        &self.experts
+    }
+
+    /// The router, `[n_experts, d_model]`.
+    pub fn router(&self) -> &Linear {
+        &self.router
+    }
+
+    /// Draws every expert's dropout masks from `source` from now on.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        for expert in &mut self.experts {
+            expert.set_dropout_source(source);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.feed_forward.set_dropout_source(source);
+        }
+    }
+
+    /// For each expert the rows that chose it and their weights `[rows, 1]`.
+    fn route(&self, x: &Tensor) -> Result<Vec<Option<(Tensor, Tensor)>>> {
+        let logits = self.router.forward(x)?; // [rows, n_experts]
+        let probabilities = ops::softmax(&logits.to_dtype(ops::product_dtype(x))?)?;
+        let order = probabilities.detach().arg_sort_last_dim(false)?;
+        let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
+        let mut weights = probabilities.gather(&chosen, D::Minus1)?;
+        if self.weights == RoutingWeights::Renormalised {
+            weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+        }
+        let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
+        let chosen = chosen.to_vec2::<u32>()?;
+        let mut rows = vec![Vec::new(); self.experts.len()];
+        let mut slots = vec![Vec::new(); self.experts.len()];
+        for (row, experts) in chosen.iter().enumerate() {
+            for (k, &expert) in experts.iter().enumerate() {
+                rows[expert as usize].push(row as u32);
+                slots[expert as usize].push((row * self.top_k + k) as u32);
+            }
+        }
+        let indices = |values: Vec<u32>| Tensor::new(values, x.device());
+        rows.into_iter()
+            .zip(slots)
+            .map(|(rows, slots)| {
+                if rows.is_empty() {
+                    return Ok(None);
+                }
+                let weight = weights.index_select(&indices(slots)?, 0)?.unsqueeze(1)?;
+                Ok(Some((indices(rows)?, weight)))
+            })
+            .collect()
+    }
+}
+
+impl ModuleT for MixtureOfExperts {
+    /// # Shapes
+    /// `[.., d_model]` of any rank from 1, to the same.
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let width = self.router.weight().dim(1)?;
+        let rows = x.reshape((x.elem_count() / width, width))?;
+        let mut sum = rows.zeros_like()?;
+        for (expert, routed) in self.experts.iter().zip(self.route(&rows)?) {
+            if let Some((indices, weight)) = routed {
+                let y = expert.forward_t(&rows.index_select(&indices, 0)?, train)?;
+                sum = sum.index_add(&indices, &y.broadcast_mul(&weight)?, 0)?;
+            }
+        }
+        if let Some(shared) = &self.shared {
+            let gate = crate::Activation::Sigmoid.forward(&shared.gate.forward(&rows)?)?;
+            let y = shared.feed_forward.forward_t(&rows, train)?;
+            sum = (sum + y.broadcast_mul(&gate)?)?;
+        }
+        sum.reshape(x.shape())
+    }
+}

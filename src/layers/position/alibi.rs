@@ -1,0 +1,73 @@
+//! Attention with linear biases (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::config::{AlibiConfig, AlibiSlopes};
+
+/// The bias of every head and key, `[1, n_heads, 1, keys]`: `slope · (key - last key)`.
+///
+/// The softmax takes away whatever all scores of a query share, so a bias by key alone gives what a
+/// bias by distance gives, and padding on the left does not matter.
+pub fn alibi_bias(
+    config: &AlibiConfig,
+    n_heads: usize,
+    keys: usize,
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let mut bias = Vec::with_capacity(n_heads * keys);
+    for slope in slopes(config.slopes, n_heads) {
+        for key in 0..keys {
+            bias.push(slope * config.scale * (key as f64 - (keys as f64 - 1.0)));
+        }
+    }
+    Tensor::from_vec(bias, (1, n_heads, 1, keys), device)?.to_dtype(dtype)
+}
+
+/// One slope per head.
+fn slopes(layout: AlibiSlopes, n_heads: usize) -> Vec<f64> {
+    // `2^(-max·i/n)` for i from 1 to n.
+    let geometric = |n: usize, max: f64| (1..=n).map(move |i| (-max * i as f64 / n as f64).exp2());
+    match layout {
+        AlibiSlopes::Appended => {
+            let below = match n_heads.is_power_of_two() {
+                true => n_heads,
+                false => n_heads.next_power_of_two() / 2,
+            };
+            let extra = geometric(2 * below, 8.0).step_by(2);
+            geometric(below, 8.0).chain(extra).take(n_heads).collect()
+        }
+        AlibiSlopes::Interleaved { max } => {
+            let all: Vec<f64> = geometric(n_heads.next_power_of_two(), max).collect();
+            match n_heads.is_power_of_two() {
+                true => all,
+                false => {
+                    let odd = all.iter().skip(1).step_by(2);
+                    odd.chain(all.iter().step_by(2))
+                        .take(n_heads)
+                        .copied()
+                        .collect()
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of transformers 5.23's `build_alibi_tensor` (BLOOM) and `build_mpt_alibi_tensor`.
+    #[test]
+    fn slopes_are_those_of_bloom_and_mpt() {
+        assert_eq!(
+            slopes(AlibiSlopes::Appended, 4),
+            [0.25, 0.0625, 0.015625, 0.00390625]
+        );
+        let six = slopes(AlibiSlopes::Appended, 6);
+        assert_eq!(six[..4], [0.25, 0.0625, 0.015625, 0.00390625]);
+        assert_eq!(six[4..], [0.5, 0.125]);
+        let three = slopes(AlibiSlopes::Interleaved { max: 8.0 }, 3);
+        assert_eq!(three, [0.0625, 0.00390625, 0.25]);
+    }
+}

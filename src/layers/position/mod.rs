@@ -1,0 +1,9 @@
+//! Positions: rotation of queries and keys, linear biases, learned relative biases.
+
+mod alibi;
+mod relative_bias;
+mod rotary;
+
+pub use alibi::alibi_bias;
+pub use relative_bias::RelativeBias;
+pub use rotary::RotaryTables;

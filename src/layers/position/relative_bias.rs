@@ -1,0 +1,112 @@
+//! A learned bias by bucket of distance, shared by all blocks of a stack (T5, MPNet).
+
+use candle_core::{Result, Tensor};
+use candle_nn::VarBuilder;
+
+use crate::config::{RelativeBiasConfig, Visibility};
+
+/// Adds `table[bucket(key - query), head]` to the scores; transformers' `T5Attention.compute_bias`
+/// and `MPNetEncoder.compute_position_bias`.
+#[derive(Clone, Debug)]
+pub struct RelativeBias {
+    table: Tensor, // [n_buckets, n_heads]
+    config: RelativeBiasConfig,
+    visibility: Visibility,
+}
+
+impl RelativeBias {
+    /// Takes `weight` `[n_buckets, n_heads]` from `vb`. Causal attention spends every bucket on the past.
+    pub fn new(
+        config: &RelativeBiasConfig,
+        visibility: Visibility,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        let init = candle_nn::Init::Randn {
+            mean: 0.0,
+            stdev: 1.0,
+        };
+        let table = vb.get_with_hints((config.n_buckets, config.n_heads), "weight", init)?;
+        Ok(Self {
+            table,
+            config: *config,
+            visibility,
+        })
+    }
+
+    /// The table, `[n_buckets, n_heads]`.
+    pub fn table(&self) -> &Tensor {
+        &self.table
+    }
+
+    /// The bias `[1, n_heads, queries, keys]` of the last `queries` of `keys` positions.
+    pub fn bias(&self, queries: usize, keys: usize) -> Result<Tensor> {
+        let mut buckets = Vec::with_capacity(queries * keys);
+        for query in keys - queries..keys {
+            for key in 0..keys {
+                buckets.push(self.bucket(key as i64 - query as i64));
+            }
+        }
+        let buckets = Tensor::from_vec(buckets, queries * keys, self.table.device())?;
+        self.table
+            .index_select(&buckets, 0)? // [queries · keys, n_heads]
+            .reshape((queries, keys, self.config.n_heads))?
+            .permute((2, 0, 1))?
+            .unsqueeze(0)
+    }
+
+    /// The row of the table for a key `relative` positions after the query.
+    fn bucket(&self, relative: i64) -> u32 {
+        let mut n_buckets = self.config.n_buckets;
+        let mut first = 0;
+        let distance = match self.visibility {
+            Visibility::Bidirectional => {
+                n_buckets /= 2;
+                if relative > 0 {
+                    first = n_buckets;
+                }
+                relative.unsigned_abs() as usize
+            }
+            Visibility::Causal => (-relative).max(0) as usize,
+        };
+        let exact = n_buckets / 2;
+        if distance < exact {
+            return (first + distance) as u32;
+        }
+        // transformers takes the logarithm in f32 and truncates: so do we, for the same bucket at the edges.
+        let log = (distance as f32 / exact as f32).ln();
+        let span = (self.config.max_distance as f64 / exact as f64).ln() as f32;
+        let beyond = (log / span * (n_buckets - exact) as f32) as usize;
+        (first + (exact + beyond).min(n_buckets - 1)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    fn buckets(visibility: Visibility, relative: &[i64]) -> Vec<u32> {
+        let config = RelativeBiasConfig {
+            n_buckets: 32,
+            max_distance: 128,
+            n_heads: 1,
+        };
+        let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+        let bias = RelativeBias::new(&config, visibility, vb).unwrap();
+        relative.iter().map(|&r| bias.bucket(r)).collect()
+    }
+
+    /// Values of transformers 5.23's `T5Attention._relative_position_bucket`.
+    #[test]
+    fn buckets_are_those_of_t5() {
+        let relative = [
+            -200, -128, -127, -50, -16, -9, -8, -7, -1, 0, 1, 7, 8, 12, 33, 200,
+        ];
+        assert_eq!(buckets(Visibility::Bidirectional, &relative), BIDIRECTIONAL);
+        assert_eq!(buckets(Visibility::Causal, &relative), CAUSAL);
+    }
+
+    const BIDIRECTIONAL: [u32; 16] = [15, 15, 15, 13, 10, 8, 8, 7, 1, 0, 17, 23, 24, 25, 28, 31];
+    const CAUSAL: [u32; 16] = [31, 31, 31, 24, 16, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0];
+}

@@ -1,0 +1,137 @@
+//! Cosines and sines of rotary position embeddings, with every scaling of transformers.
+
+use std::f64::consts::TAU;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::config::{RotaryConfig, RotaryScaling};
+
+/// Cosine and sine of every position's angles, each `[batch or 1, seq, pairs]`.
+///
+/// Angles are computed in f64 and rounded once, to f32 or f64: in half precision, angles of positions
+/// above a few hundred would be noise.
+#[derive(Clone, Debug)]
+pub struct RotaryTables {
+    /// Cosines.
+    pub cos: Tensor,
+    /// Sines.
+    pub sin: Tensor,
+}
+
+impl RotaryTables {
+    /// For the given positions, one row or one per batch row, all of one length.
+    pub fn new(
+        config: &RotaryConfig,
+        positions: &[Vec<u32>],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let last = positions.iter().flatten().max().copied().unwrap_or(0);
+        let (frequencies, factor) = frequencies(config, last as usize + 1);
+        let angles = || {
+            let position = |&position: &u32| {
+                frequencies
+                    .iter()
+                    .map(move |frequency| f64::from(position) * frequency)
+            };
+            positions.iter().flatten().flat_map(position)
+        };
+        let shape = (
+            positions.len(),
+            positions.first().map_or(0, Vec::len),
+            frequencies.len(),
+        );
+        let table = |values: Vec<f64>| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
+        Ok(Self {
+            cos: table(angles().map(|angle| angle.cos() * factor).collect())?,
+            sin: table(angles().map(|angle| angle.sin() * factor).collect())?,
+        })
+    }
+}
+
+/// Radians per position of every pair, and the factor on cosine and sine, for sequences up to `seq`.
+///
+/// transformers' `ROPE_INIT_FUNCTIONS`
+/// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
+pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
+    let dim = config.dim as f64;
+    let pairs = config.dim / 2;
+    let of_base = |base: f64| -> Vec<f64> {
+        (0..pairs)
+            .map(|i| base.powf(-2.0 * i as f64 / dim))
+            .collect()
+    };
+    let plain = of_base(config.theta);
+    match &config.scaling {
+        RotaryScaling::None => (plain, 1.0),
+        RotaryScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
+        RotaryScaling::DynamicNtk {
+            factor,
+            max_positions,
+        } => {
+            let longest = seq.max(*max_positions) as f64;
+            let stretch = factor * longest / *max_positions as f64 - (factor - 1.0);
+            (of_base(config.theta * stretch.powf(dim / (dim - 2.0))), 1.0)
+        }
+        RotaryScaling::Yarn {
+            factor,
+            attention_factor,
+            beta_fast,
+            beta_slow,
+            original_positions,
+            truncate,
+        } => {
+            let correction = |rotations: f64| {
+                dim * (*original_positions as f64 / (rotations * TAU)).ln()
+                    / (2.0 * config.theta.ln())
+            };
+            let (mut low, mut high) = (correction(*beta_fast), correction(*beta_slow));
+            if *truncate {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+            if low == high {
+                high += 0.001; // as transformers, against a division by zero
+            }
+            let scaled = plain.iter().enumerate().map(|(i, frequency)| {
+                let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                frequency / factor * ramp + frequency * (1.0 - ramp)
+            });
+            (scaled.collect(), *attention_factor)
+        }
+        RotaryScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_positions,
+        } => {
+            let original = *original_positions as f64;
+            let scaled = plain.iter().map(|frequency| {
+                let wavelength = TAU / frequency;
+                if wavelength > original / low_freq_factor {
+                    frequency / factor
+                } else if wavelength < original / high_freq_factor {
+                    *frequency
+                } else {
+                    let smooth = (original / wavelength - low_freq_factor)
+                        / (high_freq_factor - low_freq_factor);
+                    (1.0 - smooth) * frequency / factor + smooth * frequency
+                }
+            });
+            (scaled.collect(), 1.0)
+        }
+        RotaryScaling::LongRope {
+            short_factor,
+            long_factor,
+            attention_factor,
+            original_positions,
+        } => {
+            let divisors = match seq > *original_positions {
+                true => long_factor,
+                false => short_factor,
+            };
+            let scaled = plain.iter().zip(divisors).map(|(f, divisor)| f / divisor);
+            (scaled.collect(), *attention_factor)
+        }
+    }
+}
