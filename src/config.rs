@@ -80,6 +80,18 @@ impl NormConfig {
         self.weight = weight;
         self
     }
+
+    /// Checks width and eps.
+    pub fn validate(&self) -> Result<()> {
+        positive("d_model", self.d_model)?;
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            return Err(Error::InvalidConfig(format!(
+                "the norm's eps is {}; expected a small number that is not negative",
+                self.eps
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Whether a feed-forward multiplies its activation by a second projection.
@@ -364,6 +376,7 @@ impl BlockConfig {
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
+        self.norm.validate()?;
         probability("residual dropout", self.residual_dropout)?;
         let widths = [
             self.attention.d_model,
@@ -397,9 +410,10 @@ impl StackConfig {
         }
     }
 
-    /// Checks every block.
+    /// Checks every block and the final norm.
     pub fn validate(&self) -> Result<()> {
-        self.blocks.iter().try_for_each(BlockConfig::validate)
+        self.blocks.iter().try_for_each(BlockConfig::validate)?;
+        self.final_norm.iter().try_for_each(NormConfig::validate)
     }
 }
 
