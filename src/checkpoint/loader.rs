@@ -121,7 +121,11 @@ impl<'c> Loader<'c> {
         blocks.get(i).ok_or_else(|| {
             Error::input(
                 "block",
-                format!("{i} asked for, the checkpoint has {}", blocks.len()),
+                format!(
+                    "{i} asked for, but {} has the blocks 0 to {}",
+                    self.checkpoint.files.path().display(),
+                    blocks.len().saturating_sub(1)
+                ),
             )
         })
     }
@@ -166,7 +170,7 @@ impl Backend<'_> {
             && shape.dims() != source.shape
         {
             return Err(Error::ShapeMismatch {
-                path: files.path().to_path_buf(),
+                path: source.path(files),
                 tensor: source.name.clone(),
                 expected: shape.dims().to_vec(),
                 found: source.shape.clone(),
@@ -175,7 +179,7 @@ impl Backend<'_> {
         let tensor = source.read(files)?;
         if !tensor.dtype().is_float() {
             return Err(Error::UnsupportedDType {
-                path: files.path().to_path_buf(),
+                path: source.path(files),
                 tensor: source.name.clone(),
                 found: format!("{:?}", tensor.dtype()),
             });

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashSet,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -108,6 +109,12 @@ impl Plan {
 }
 
 impl Source {
+    /// The file that holds the tensor, which may be one of several.
+    pub fn path(&self, files: &TensorFiles) -> PathBuf {
+        let info = files.info(&self.name);
+        info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
+    }
+
     /// The shape that the tensor on disk must have.
     pub fn disk_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
