@@ -56,7 +56,7 @@ impl<'c> Loader<'c> {
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
             // A renamed parameter is both missing and unused: the missing one says more.
             return Err(match checkpoint.plan.missing.first() {
-                Some(first) => missing(first, &checkpoint.files),
+                Some(first) => missing(first, unused, &checkpoint.files),
                 None => Error::UnusedTensors {
                     path: checkpoint.files.path().to_path_buf(),
                     family: checkpoint.family.name.clone(),
@@ -164,7 +164,7 @@ impl Backend<'_> {
                 role: role.to_string(),
                 tried: vec![role.to_string()],
             };
-            missing(known.unwrap_or(&unknown), files)
+            missing(known.unwrap_or(&unknown), &plan.unused, files)
         })?;
         if let Some(shape) = shape
             && shape.dims() != source.shape

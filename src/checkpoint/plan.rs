@@ -15,7 +15,8 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::{
     Error, Result,
     checkpoint::{
-        files::TensorFiles,
+        files::{SIMILAR, TensorFiles},
+        nearest::nearest,
         scheme::{Family, Features, Orientation, matches},
     },
     config::StackConfig,
@@ -166,15 +167,24 @@ impl Source {
                     role: self.role.clone(),
                     tried: vec![self.name.clone()],
                 },
+                &[],
                 files,
             )),
         }
     }
 }
 
-/// The error for a parameter that no tensor gives, with the names nearest to those tried.
-pub(crate) fn missing(missing: &Missing, files: &TensorFiles) -> Error {
-    let similar = missing.tried.first().map(|name| files.similar(name, 3));
+/// The error for a parameter that no tensor gives, with the names nearest to the first one tried: among
+/// the `unused` if any is near, for a renamed tensor is one of them and its siblings are often nearer.
+pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles) -> Error {
+    let similar = missing.tried.first().map(|name| {
+        let renamed = nearest(name, unused.iter().map(String::as_str), SIMILAR, 3);
+        if renamed.is_empty() {
+            files.similar(name, 3)
+        } else {
+            renamed
+        }
+    });
     Error::MissingTensor {
         path: files.path().to_path_buf(),
         role: missing.role.clone(),
