@@ -3,6 +3,7 @@
 
 mod common;
 mod program;
+mod synthetic;
 
 use std::{fs, io};
 
@@ -11,8 +12,9 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor},
     verify::{Comparer, Expected},
 };
-use program::{Scratch, Tensors, answer, bert_tensors, load, program, write_sparse};
+use program::{Scratch, Tensors, answer, load, program};
 use serde_json::{Value, json};
+use synthetic::{Sizes, write_bert};
 
 /// Committed checkpoints and the flags that they ask for.
 const CHECKPOINTS: [(&str, &[&str]); 5] = [
@@ -306,15 +308,12 @@ fn inspect_lists_missing_and_unknown_tensors() {
 #[test]
 fn inspect_shows_that_in_bert_base_the_feed_forward_is_twice_the_attention() {
     let scratch = Scratch::of("tiny-bert");
-    scratch.set_config(json!({
-        "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 3072,
-    }));
-    let mut tensors = bert_tensors(768, 3072, 12);
-    tensors.push((
-        "embeddings.word_embeddings.weight".to_string(),
-        vec![30522, 768],
-    ));
-    write_sparse(&scratch.weights(), &tensors);
+    let sizes = Sizes {
+        d_model: 768,
+        d_ff: 3072,
+        n_blocks: 12,
+    };
+    write_bert(&scratch.model(), sizes, 30522);
     let text = scratch.inspect(&[]);
     text.assert_status(0);
     assert!(

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -224,47 +224,4 @@ pub fn change_header(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) 
 pub fn set_len(path: &Path, len: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(len).unwrap();
-}
-
-/// A safetensors file of F32 tensors that are all zeros and take no room on the disk.
-pub fn write_sparse(path: &Path, tensors: &[(String, Vec<usize>)]) {
-    let mut header = Map::new();
-    let mut filled = 0;
-    for (name, shape) in tensors {
-        let end = filled + shape.iter().product::<usize>() * size_of::<f32>();
-        let entry =
-            serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [filled, end]});
-        header.insert(name.clone(), entry);
-        filled = end;
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    let start = [&(header.len() as u64).to_le_bytes(), header.as_slice()].concat();
-    fs::write(path, &start).unwrap();
-    let file = File::options().write(true).open(path).unwrap();
-    file.set_len((start.len() + filled) as u64).unwrap();
-}
-
-/// Name and shape of every block parameter of a BERT, as transformers saves it.
-pub fn bert_tensors(d_model: usize, d_ff: usize, n_blocks: usize) -> Vec<(String, Vec<usize>)> {
-    let mut tensors = Vec::new();
-    for i in 0..n_blocks {
-        let mut layer = |name: &str, weight: Vec<usize>, bias: usize| {
-            let stem = format!("encoder.layer.{i}.{name}");
-            tensors.push((format!("{stem}.weight"), weight));
-            tensors.push((format!("{stem}.bias"), vec![bias]));
-        };
-        for name in ["self.query", "self.key", "self.value", "output.dense"] {
-            layer(
-                &format!("attention.{name}"),
-                vec![d_model, d_model],
-                d_model,
-            );
-        }
-        layer("intermediate.dense", vec![d_ff, d_model], d_ff);
-        layer("output.dense", vec![d_model, d_ff], d_model);
-        for norm in ["attention.output.LayerNorm", "output.LayerNorm"] {
-            layer(norm, vec![d_model], d_model);
-        }
-    }
-    tensors
 }
