@@ -101,7 +101,8 @@ pub enum Error {
 
     /// A tensor that the checkpoint must hold is not there.
     #[error(
-        "{}: no tensor for {role}; tried {}{}", path.display(), tried.join(", "),
+        "{}: no tensor for {role}; tried {}{}; rename it, or check that the file is complete",
+        path.display(), tried.join(", "),
         if similar.is_empty() { String::new() } else { format!("; the file holds the similar {}", similar.join(", ")) }
     )]
     MissingTensor {
@@ -132,7 +133,7 @@ pub enum Error {
     },
 
     /// A tensor is stored in a type that cannot be used as a weight.
-    #[error("{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64", path.display())]
+    #[error("{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64; convert it", path.display())]
     UnsupportedDType {
         /// The file.
         path: PathBuf,

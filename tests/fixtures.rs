@@ -208,6 +208,8 @@ fn gradients_are_compared_when_the_run_produced_any() {
     let report = verify(&fixture, &produced);
     assert!(report.passed);
     assert_eq!(report.not_compared, gradients);
+    let text = report.to_string();
+    assert!(text.contains("not compared: 4 gradients\n"), "{text}");
     let report = Comparer::new().verify(&fixture, &produced, Scope::ForwardAndBackward);
     assert_eq!(report.first_divergence.as_deref(), Some(gradients[0]));
 }

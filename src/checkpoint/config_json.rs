@@ -1,13 +1,21 @@
 //! Reading a `config.json`: keys with aliases, defaults, and errors that name the key.
 
 use std::{
-    fs,
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
 use crate::{Error, Result, config::Activation};
+
+/// A `config.json` has some kilobytes; a device or a pipe has no end.
+const MAX_BYTES: u64 = 10_000_000;
+/// So that no product of two sizes, nor three such products together, overflows.
+const MAX_SIZE: u64 = 1 << 30;
+/// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
+const MAX_BLOCKS: usize = 10_000;
 
 /// A checkpoint's `config.json`.
 #[derive(Clone, Debug)]
@@ -22,11 +30,22 @@ impl ConfigJson {
     /// # Errors
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(|e| Error::io(path, "read", e))?;
+        let failed = |e| Error::io(path, "read", e);
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        let n_bytes = file
+            .take(MAX_BYTES + 1)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
         let malformed = |reason: String| Error::MalformedJson {
             path: path.to_path_buf(),
             reason,
         };
+        if n_bytes as u64 > MAX_BYTES {
+            return Err(malformed(format!(
+                "it has more than {MAX_BYTES} bytes; give the checkpoint's config.json"
+            )));
+        }
         let value: Value = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
         if !value.is_object() {
             return Err(malformed("expected an object of keys".to_string()));
@@ -82,9 +101,20 @@ impl ConfigJson {
 
     /// A size that may be absent or null.
     pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
-        self.optional(keys, "a whole number", |value| {
-            value.as_u64().and_then(|n| usize::try_from(n).ok())
+        self.optional(keys, &format!("a whole number up to {MAX_SIZE}"), |value| {
+            let size = value.as_u64().filter(|&size| size <= MAX_SIZE)?;
+            usize::try_from(size).ok()
         })
+    }
+
+    /// The number of blocks, which must be there.
+    pub fn n_blocks(&self, keys: &[&str]) -> Result<usize> {
+        let n_blocks = self.size(keys)?;
+        if !(1..=MAX_BLOCKS).contains(&n_blocks) {
+            let reason = format!("found {n_blocks}, expected 1 to {MAX_BLOCKS} blocks");
+            return Err(self.error(keys, reason));
+        }
+        Ok(n_blocks)
     }
 
     /// A number, or `default` where absent.

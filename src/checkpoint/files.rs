@@ -27,6 +27,10 @@ mod positioned;
 use locate::{Index, Located};
 use positioned::PositionedFile;
 
+/// How similar a name must be to be named: 0.4 keeps `wte.weight` beside `transformer.wte.weight`, a
+/// half would lose it.
+pub(crate) const SIMILAR: f64 = 0.4;
+
 /// The tensors of one checkpoint: one safetensors file, or several that belong together.
 #[derive(Debug)]
 pub struct TensorFiles {
@@ -186,8 +190,7 @@ impl TensorFiles {
 
     /// The names nearest to `name`, nearest first, at most `max`; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
-        // 0.4 keeps `wte.weight` beside `transformer.wte.weight`; a half would lose it.
-        nearest(name, self.names(), 0.4, max)
+        nearest(name, self.names(), SIMILAR, max)
     }
 
     /// Takes in a further file's tensors and metadata.
@@ -222,12 +225,11 @@ impl TensorFiles {
     }
 
     fn find(&self, name: &str) -> Result<&TensorInfo> {
-        const SIMILAR: usize = 3;
         self.info(name).ok_or_else(|| Error::MissingTensor {
             path: self.path.clone(),
             role: name.to_owned(),
             tried: vec![name.to_owned()],
-            similar: self.similar(name, SIMILAR),
+            similar: self.similar(name, 3),
         })
     }
 

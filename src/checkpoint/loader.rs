@@ -56,7 +56,7 @@ impl<'c> Loader<'c> {
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
             // A renamed parameter is both missing and unused: the missing one says more.
             return Err(match checkpoint.plan.missing.first() {
-                Some(first) => missing(first, &checkpoint.files),
+                Some(first) => missing(first, unused, &checkpoint.files),
                 None => Error::UnusedTensors {
                     path: checkpoint.files.path().to_path_buf(),
                     family: checkpoint.family.name.clone(),
@@ -121,7 +121,11 @@ impl<'c> Loader<'c> {
         blocks.get(i).ok_or_else(|| {
             Error::input(
                 "block",
-                format!("{i} asked for, the checkpoint has {}", blocks.len()),
+                format!(
+                    "{i} asked for, but {} has the blocks 0 to {}",
+                    self.checkpoint.files.path().display(),
+                    blocks.len().saturating_sub(1)
+                ),
             )
         })
     }
@@ -160,13 +164,13 @@ impl Backend<'_> {
                 role: role.to_string(),
                 tried: vec![role.to_string()],
             };
-            missing(known.unwrap_or(&unknown), files)
+            missing(known.unwrap_or(&unknown), &plan.unused, files)
         })?;
         if let Some(shape) = shape
             && shape.dims() != source.shape
         {
             return Err(Error::ShapeMismatch {
-                path: files.path().to_path_buf(),
+                path: source.path(files),
                 tensor: source.name.clone(),
                 expected: shape.dims().to_vec(),
                 found: source.shape.clone(),
@@ -175,7 +179,7 @@ impl Backend<'_> {
         let tensor = source.read(files)?;
         if !tensor.dtype().is_float() {
             return Err(Error::UnsupportedDType {
-                path: files.path().to_path_buf(),
+                path: source.path(files),
                 tensor: source.name.clone(),
                 found: format!("{:?}", tensor.dtype()),
             });

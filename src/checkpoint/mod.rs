@@ -150,8 +150,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If a file is missing or malformed, `model_type` is unknown, or the configuration makes no
-    /// sense. Tensors that are missing or misshapen are reported when they are loaded, and before
-    /// that by [`Self::report`].
+    /// sense. Tensors that are missing are an error when they are loaded, and listed before that by
+    /// [`Self::report`]; shapes and types are checked when a tensor is loaded.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         CheckpointOptions::default().open(path)
     }

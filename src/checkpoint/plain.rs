@@ -155,9 +155,7 @@ impl PlainFile {
     /// As [`Self::orientation`], or if a tensor cannot be read.
     pub fn linears(&self, dtype: DType, device: &Device) -> Result<Vec<Linear>> {
         let orientation = self.orientation()?;
-        let read = |name: &str| -> Result<Tensor> {
-            Ok(self.files.read(name)?.to_dtype(dtype)?.to_device(device)?)
-        };
+        let read = |name: &str| self.read(name, dtype, device);
         let linear = |layer: &Layer| -> Result<Linear> {
             let weight = read(&layer.weight)?;
             let weight = match orientation {
@@ -209,9 +207,13 @@ impl PlainFile {
                 .collect(),
             similar: vec![],
         })?;
+        let n = self.shape(weight)?.last().copied().unwrap_or(1);
         let read = |name: &String| -> Result<Tensor> {
-            let tensor = self.files.read(name)?.flatten_all()?;
-            Ok(tensor.to_dtype(dtype)?.to_device(device)?)
+            let found = self.shape(name)?;
+            if found != [n] && found != [1, n] {
+                return self.mismatch(name, vec![n], found);
+            }
+            Ok(self.read(name, dtype, device)?.flatten_all()?)
         };
         let weight = read(weight)?;
         let bias = bias.as_ref().map(read).transpose()?;
@@ -253,16 +255,10 @@ impl PlainFile {
         let mut width = None; // what the layer before gives
         for Layer { weight, bias } in &self.layers {
             let shape = self.shape(weight)?;
-            let mismatch = |tensor: &str, expected: Vec<usize>, found: &[usize]| {
-                Err(Error::ShapeMismatch {
-                    path: self.files.path().to_path_buf(),
-                    tensor: tensor.to_string(),
-                    expected,
-                    found: found.to_vec(),
-                })
-            };
             let [rows, columns] = shape[..] else {
-                return mismatch(weight, vec![0, 0], &shape);
+                let tensor = format!("{}: tensor {weight}", self.files.path().display());
+                let reason = format!("has shape {shape:?}, expected a matrix");
+                return Err(Error::input(tensor, reason));
             };
             let (d_out, d_in) = match orientation {
                 Orientation::OutIn => (rows, columns),
@@ -275,17 +271,39 @@ impl PlainFile {
                     Orientation::OutIn => vec![rows, width],
                     Orientation::InOut => vec![width, columns],
                 };
-                return mismatch(weight, expected, &shape);
+                return self.mismatch(weight, expected, shape);
             }
             if let Some(bias) = bias {
                 let found = self.shape(bias)?;
                 if found != [d_out] && found != [1, d_out] {
-                    return mismatch(bias, vec![d_out], &found);
+                    return self.mismatch(bias, vec![d_out], found);
                 }
             }
             width = Some(d_out);
         }
         Ok(())
+    }
+
+    /// A tensor in the given type, if it is stored in a floating one.
+    fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        let tensor = self.files.read(name)?;
+        if !tensor.dtype().is_float() {
+            return Err(Error::UnsupportedDType {
+                path: self.files.path().to_path_buf(),
+                tensor: name.to_string(),
+                found: format!("{:?}", tensor.dtype()),
+            });
+        }
+        Ok(tensor.to_dtype(dtype)?.to_device(device)?)
+    }
+
+    fn mismatch<T>(&self, tensor: &str, expected: Vec<usize>, found: Vec<usize>) -> Result<T> {
+        Err(Error::ShapeMismatch {
+            path: self.files.path().to_path_buf(),
+            tensor: tensor.to_string(),
+            expected,
+            found,
+        })
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {

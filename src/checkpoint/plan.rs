@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -14,7 +15,8 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::{
     Error, Result,
     checkpoint::{
-        files::TensorFiles,
+        files::{SIMILAR, TensorFiles},
+        nearest::nearest,
         scheme::{Family, Features, Orientation, Stacking, matches},
     },
     config::StackConfig,
@@ -124,6 +126,12 @@ impl Plan {
 }
 
 impl Source {
+    /// The file that holds the tensor, which may be one of several.
+    pub fn path(&self, files: &TensorFiles) -> PathBuf {
+        let info = files.info(&self.name);
+        info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
+    }
+
     /// The shape that the tensor on disk must have.
     pub fn disk_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
@@ -194,15 +202,24 @@ impl Source {
                     role: self.role.clone(),
                     tried: vec![self.name.clone()],
                 },
+                &[],
                 files,
             )),
         }
     }
 }
 
-/// The error for a parameter that no tensor gives, with the names nearest to those tried.
-pub(crate) fn missing(missing: &Missing, files: &TensorFiles) -> Error {
-    let similar = missing.tried.first().map(|name| files.similar(name, 3));
+/// The error for a parameter that no tensor gives, with the names nearest to the first one tried: among
+/// the `unused` if any is near, for a renamed tensor is one of them and its siblings are often nearer.
+pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles) -> Error {
+    let similar = missing.tried.first().map(|name| {
+        let renamed = nearest(name, unused.iter().map(String::as_str), SIMILAR, 3);
+        if renamed.is_empty() {
+            files.similar(name, 3)
+        } else {
+            renamed
+        }
+    });
     Error::MissingTensor {
         path: files.path().to_path_buf(),
         role: missing.role.clone(),

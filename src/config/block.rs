@@ -155,6 +155,7 @@ impl BlockConfig {
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
+        self.norm.validate()?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
         let mut widths = vec![
@@ -230,9 +231,10 @@ impl StackConfig {
         self
     }
 
-    /// Checks every block.
+    /// Checks every block and the final norm.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
+        self.final_norm.iter().try_for_each(NormConfig::validate)?;
         match self
             .layers
             .iter()

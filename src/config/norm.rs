@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::positive;
+use crate::{Error, Result};
+
 /// Which normalisation a layer applies to its last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,5 +73,17 @@ impl NormConfig {
     pub fn with_weight(mut self, weight: NormWeight) -> Self {
         self.weight = weight;
         self
+    }
+
+    /// Checks width and eps.
+    pub fn validate(&self) -> Result<()> {
+        positive("d_model", self.d_model)?;
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            return Err(Error::InvalidConfig(format!(
+                "the norm's eps is {}; expected a small number that is not negative",
+                self.eps
+            )));
+        }
+        Ok(())
     }
 }

@@ -132,11 +132,11 @@ impl Module for Linear {
         if dims.last() != Some(&d_in) {
             bail!("linear: input has shape {dims:?}, expected [.., {d_in}]");
         }
+        // One flat product: candle's batched form is slower and refuses some strides.
+        let rows: usize = dims[..dims.len() - 1].iter().product();
         if let Some(last) = dims.last_mut() {
             *last = d_out;
         }
-        // One flat product: candle's batched form is slower and refuses some strides.
-        let rows = x.elem_count() / d_in;
         let dtype = ops::product_dtype(x);
         let weight = self.weight.to_dtype(dtype)?;
         let y = x

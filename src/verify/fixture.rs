@@ -49,6 +49,14 @@ impl Fixture {
     ///   mask that drops every row.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        let found = std::fs::metadata(path).map_err(|source| Error::io(path, "read", source))?;
+        // A device or a pipe has no end.
+        if !found.is_file() {
+            return Err(Error::NotSafetensors {
+                path: path.to_path_buf(),
+                reason: "it is not a regular file".to_string(),
+            });
+        }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
         let (metadata, tensors) = decode(path, &bytes)?;
         let reader = Reader { path, tensors };

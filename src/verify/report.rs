@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::compare::{Comparer, Comparison, Outcome};
 use super::fixture::Fixture;
+use super::names;
 use super::tolerance::Basis;
 
 /// Which of a fixture's tensors a run has to produce.
@@ -87,7 +88,7 @@ impl fmt::Display for Report {
             }
         }
         if !self.not_compared.is_empty() {
-            writeln!(f, "not compared: {}", self.not_compared.join(", "))?;
+            writeln!(f, "not compared: {}", summary(&self.not_compared))?;
         }
         let n = self.comparisons.len();
         let n_failed = self.comparisons.iter().filter(|c| !c.passed()).count();
@@ -97,6 +98,20 @@ impl fmt::Display for Report {
             None => write!(f, "ok: {n} of {n} tensors within tolerance"),
         }
     }
+}
+
+/// Names that a user may have misspelt in full; gradients, of which a model has hundreds, as a count.
+fn summary(not_compared: &[String]) -> String {
+    let (gradients, mut parts): (Vec<String>, Vec<String>) = not_compared
+        .iter()
+        .cloned()
+        .partition(|name| names::is_gradient(name));
+    match gradients.len() {
+        0 => {}
+        1 => parts.push("1 gradient".to_string()),
+        n => parts.push(format!("{n} gradients")),
+    }
+    parts.join(", ")
 }
 
 const HEADER: [&str; 8] = [

@@ -6,6 +6,8 @@ use anyhow::Result;
 use candle_blocks::checkpoint::hub::{Hub, HubEvent};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
 /// The directory of the repository's snapshot.
 pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
     let style = ProgressStyle::with_template(
@@ -33,7 +35,9 @@ pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
                 }
             }
             HubEvent::CacheUsed { reason, .. } => {
-                eprintln!("note: the Hub was not reached ({reason}); using the cached snapshot");
+                output::warn(format_args!(
+                    "note: the Hub was not reached ({reason}); using the cached snapshot"
+                ));
             }
             _ => {}
         });

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Mismatch) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::warn(format_args!("error: {error:#}"));
             ExitCode::from(2)
         }
     }

@@ -76,8 +76,10 @@ impl ComputeArgs {
     pub fn device(&self) -> Result<Device> {
         match self.device {
             DeviceName::Cpu => Ok(Device::Cpu),
-            DeviceName::Cuda => Device::new_cuda(0).context("--device cuda"),
-            DeviceName::Metal => Device::new_metal(0).context("--device metal"),
+            DeviceName::Cuda => Device::new_cuda(0)
+                .context("--device cuda needs an NVIDIA GPU and a build with `--features cuda`"),
+            DeviceName::Metal => Device::new_metal(0)
+                .context("--device metal needs an Apple GPU and a build with `--features metal`"),
         }
     }
 

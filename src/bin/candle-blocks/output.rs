@@ -1,6 +1,9 @@
-//! Standard output that a closed pipe (`| head`) ends quietly.
+//! Output that a closed pipe (`| head`) ends quietly.
 
-use std::io::{self, ErrorKind, Write};
+use std::{
+    fmt::Display,
+    io::{self, ErrorKind, Write},
+};
 
 /// Prints `text`; a reader that has gone away is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -12,6 +15,11 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// Prints a line to standard error. Where nobody reads it, `eprintln!` would panic.
+pub fn warn(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Prints `value` as indented JSON.

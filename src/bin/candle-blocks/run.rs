@@ -1,9 +1,10 @@
 //! `candle-blocks run`: every stage of all blocks on a file's input, written to another file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_blocks::{
+    Checkpoint, Error,
     checkpoint::write::write_safetensors,
     trace::{self, TraceInput},
     verify::Fixture,
@@ -32,21 +33,53 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<Outcome> {
+    let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
+    check_output(args, &checkpoint)?;
     let input = trace_input(&Fixture::open(&args.input)?);
     let run = if args.backward {
         trace::run_backward
     } else {
         trace::run
     };
-    let stages = run(
-        &checkpoint,
-        &input,
-        args.compute.dtype(),
-        &args.compute.device()?,
-    )?;
+    let stages = run(&checkpoint, &input, args.compute.dtype(), &device)
+        .map_err(|error| located(error, &args.input))?;
     write_safetensors(&args.output, &stages, None)?;
     Ok(Outcome::Done)
+}
+
+/// Refuses, before the work, an output that cannot be written or would replace a file that is read.
+fn check_output(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
+    let output = &args.output;
+    let fail = |reason: &str| bail!("{}: --output {reason}", output.display());
+    match output.parent() {
+        Some(folder) if folder != Path::new("") && !folder.is_dir() => {
+            return fail("lies in a folder that does not exist; create it first");
+        }
+        _ => {}
+    }
+    if output.is_dir() {
+        return fail("is a folder; give the name of a file in it");
+    }
+    let Ok(existing) = output.canonicalize() else {
+        return Ok(()); // it does not exist yet
+    };
+    let files = checkpoint.files();
+    let weights = files.names().filter_map(|name| files.info(name));
+    let weights = weights.map(|info| info.path.as_path());
+    let mut read = weights.chain([args.input.as_path(), files.path()]);
+    if read.any(|path| path.canonicalize().is_ok_and(|path| path == existing)) {
+        return fail("is a file that the run reads; give another name");
+    }
+    Ok(())
+}
+
+/// Adds the file to an error about an input, which knows only the tensor's name.
+pub fn located(error: Error, path: &Path) -> anyhow::Error {
+    match error {
+        Error::InvalidInput { .. } => anyhow::Error::new(error).context(path.display().to_string()),
+        other => other.into(),
+    }
 }
 
 /// The input side of a fixture.

@@ -12,7 +12,7 @@ use crate::{
     Outcome,
     model::{ComputeArgs, ModelArgs},
     output,
-    run::trace_input,
+    run::{located, trace_input},
 };
 
 #[derive(clap::Args)]
@@ -33,31 +33,32 @@ pub struct Args {
 }
 
 pub fn verify(args: &Args) -> Result<Outcome> {
+    let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;
     let input = trace_input(&fixture);
-    let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
     let (stages, scope) = if args.backward {
-        let stages = trace::run_backward(&checkpoint, &input, dtype, &device)?;
+        let stages = trace::run_backward(&checkpoint, &input, dtype, &device);
         (stages, Scope::ForwardAndBackward)
     } else {
-        (
-            trace::run(&checkpoint, &input, dtype, &device)?,
-            Scope::Forward,
-        )
+        let stages = trace::run(&checkpoint, &input, dtype, &device);
+        (stages, Scope::Forward)
     };
+    let stages = stages.map_err(|error| located(error, &args.fixture))?;
     let produced: HashMap<_, _> = stages.into_iter().collect();
     let report = Comparer::new().verify(&fixture, &produced, scope);
     if args.json {
         output::print_json(&report)?;
     } else {
-        output::print(&report.to_string())?;
+        output::print(&format!("{report}\n"))?;
     }
     if report.passed {
         return Ok(Outcome::Done);
     }
     for (name, index) in checkpoint.non_finite()? {
-        eprintln!("note: weight {name} holds a value that is not finite, first at {index:?}");
+        output::warn(format_args!(
+            "note: weight {name} holds a value that is not finite, first at {index:?}"
+        ));
     }
     Ok(Outcome::Mismatch)
 }

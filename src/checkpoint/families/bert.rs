@@ -66,7 +66,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
     Ok(StackConfig::uniform(
         block,
-        json.size(&["num_hidden_layers"])?,
+        json.n_blocks(&["num_hidden_layers"])?,
         None,
     ))
 }

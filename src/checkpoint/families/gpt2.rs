@@ -56,7 +56,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?);
-    let n_blocks = json.size(&["n_layer", "num_hidden_layers"])?;
+    let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     let mut stack = StackConfig::uniform(block, n_blocks, Some(norm));
     let scaled = json.flag(&["scale_attn_weights"], true)?;
     let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;

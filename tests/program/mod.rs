@@ -1,0 +1,227 @@
+//! Runs the built program on a copy of a committed checkpoint, which a test may change first.
+#![allow(
+    dead_code,
+    reason = "each of the tests that include this file uses a part of it"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use candle_blocks::{
+    candle_core::{DType, Device, Tensor, safetensors},
+    checkpoint::write::write_safetensors,
+};
+use serde_json::{Map, Value};
+
+use crate::common::weights;
+
+/// Tensors by name.
+pub type Tensors = BTreeMap<String, Tensor>;
+
+/// A folder with `model/`, `input.safetensors` (the checkpoint's fixture) and an empty `out/`.
+pub struct Scratch {
+    folder: tempfile::TempDir,
+}
+
+impl Scratch {
+    /// With the committed checkpoint `weights/<name>`.
+    pub fn of(name: &str) -> Self {
+        let scratch = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        for folder in ["model", "out"] {
+            fs::create_dir(scratch.path(folder)).unwrap();
+        }
+        let copy = |from: &str, to: PathBuf| {
+            fs::copy(weights(name).join(from), to).unwrap();
+        };
+        copy("config.json", scratch.config());
+        copy("model.safetensors", scratch.weights());
+        copy("fixture.safetensors", scratch.input());
+        scratch
+    }
+
+    pub fn path(&self, local: &str) -> PathBuf {
+        self.folder.path().join(local)
+    }
+
+    pub fn model(&self) -> PathBuf {
+        self.path("model")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.path("model/config.json")
+    }
+
+    pub fn weights(&self) -> PathBuf {
+        self.path("model/model.safetensors")
+    }
+
+    pub fn index(&self) -> PathBuf {
+        self.path("model/model.safetensors.index.json")
+    }
+
+    pub fn input(&self) -> PathBuf {
+        self.path("input.safetensors")
+    }
+
+    pub fn output(&self) -> PathBuf {
+        self.path("out/stages.safetensors")
+    }
+
+    /// The names of the files in `out/`, hidden ones too.
+    pub fn written(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("out")).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        entries.map(|entry| name(entry.unwrap())).collect()
+    }
+
+    /// Sets keys of `config.json`; `null` takes a key away.
+    pub fn set_config(&self, keys: Value) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        config.extend(keys.as_object().unwrap().clone());
+        config.retain(|_, value| !value.is_null());
+        fs::write(self.config(), Value::Object(config).to_string()).unwrap();
+    }
+
+    pub fn change_weights(&self, change: impl FnOnce(&mut Tensors)) {
+        change_tensors(&self.weights(), change);
+    }
+
+    pub fn change_input(&self, change: impl FnOnce(&mut Tensors)) {
+        change_tensors(&self.input(), change);
+    }
+
+    /// Leaves of the input only `hidden_states`, of this shape.
+    pub fn hidden_states(&self, dims: &[usize]) {
+        self.change_input(|tensors| {
+            tensors.clear();
+            let tensor = Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
+            tensors.insert("hidden_states".to_string(), tensor);
+        });
+    }
+
+    /// Replaces the single file by two shards and an index.
+    pub fn shard(&self) {
+        let mut weight_map = Map::new();
+        let mut shards: [Vec<(String, Tensor)>; 2] = Default::default();
+        for (i, (name, tensor)) in load(&self.weights()).into_iter().enumerate() {
+            weight_map.insert(name.clone(), shard_name(i % 2).into());
+            shards[i % 2].push((name, tensor));
+        }
+        for (i, shard) in shards.into_iter().enumerate() {
+            write_safetensors(self.model().join(shard_name(i)), &shard, None).unwrap();
+        }
+        fs::remove_file(self.weights()).unwrap();
+        let index = serde_json::json!({"metadata": {}, "weight_map": weight_map});
+        fs::write(self.index(), index.to_string()).unwrap();
+    }
+
+    /// `candle-blocks run` on model and input.
+    pub fn run(&self, flags: &[&str]) -> Answer {
+        let (model, input, output) = (self.model(), self.input(), self.output());
+        let mut command = program();
+        command.arg("run").arg("--model").arg(model);
+        command.arg("--input").arg(input);
+        if !flags.contains(&"--output") {
+            command.arg("--output").arg(output);
+        }
+        answer(command.args(flags))
+    }
+
+    /// `candle-blocks verify` of the model against the input as a fixture.
+    pub fn verify(&self, flags: &[&str]) -> Answer {
+        let (model, fixture) = (self.model(), self.input());
+        let mut command = program();
+        command.arg("verify").arg("--model").arg(model);
+        answer(command.arg("--fixture").arg(fixture).args(flags))
+    }
+
+    /// `candle-blocks inspect` of the model.
+    pub fn inspect(&self, flags: &[&str]) -> Answer {
+        answer(program().arg("inspect").arg(self.model()).args(flags))
+    }
+}
+
+/// What the program said, and its exit status.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn assert_status(&self, status: i32) {
+        assert_eq!(self.status, Some(status), "{self:#?}");
+    }
+
+    /// Refused: status 2, one line on standard error that holds all of `words`, no panic.
+    #[track_caller]
+    pub fn assert_refused(&self, words: &[&str]) {
+        self.assert_status(2);
+        assert_eq!(self.stdout, "", "{self:#?}");
+        assert!(self.stderr.starts_with("error: "), "{self:#?}");
+        assert_eq!(self.stderr.trim_end().lines().count(), 1, "{self:#?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "no {word:?} in {self:#?}");
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+}
+
+/// The built program.
+pub fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_candle-blocks"))
+}
+
+pub fn answer(command: &mut Command) -> Answer {
+    let output = command.output().unwrap();
+    Answer {
+        status: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+pub fn load(path: &Path) -> Tensors {
+    let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+    tensors.into_iter().collect()
+}
+
+fn change_tensors(path: &Path, change: impl FnOnce(&mut Tensors)) {
+    let mut tensors = load(path);
+    change(&mut tensors);
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    write_safetensors(path, &tensors, None).unwrap();
+}
+
+fn shard_name(i: usize) -> String {
+    format!("model-{:05}-of-00002.safetensors", i + 1)
+}
+
+/// Rewrites the header of a safetensors file and leaves the data as they are.
+pub fn change_header(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
+    let bytes = fs::read(path).unwrap();
+    let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header = serde_json::from_slice(&bytes[8..8 + n]).unwrap();
+    change(&mut header);
+    let header = serde_json::to_vec(&header).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    fs::write(path, [&length, &header[..], &bytes[8 + n..]].concat()).unwrap();
+}
+
+/// Cuts a file, or lengthens it with zeros that take no room on the disk.
+pub fn set_len(path: &Path, len: u64) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(len).unwrap();
+}
