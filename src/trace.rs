@@ -17,11 +17,33 @@ pub struct TraceInput {
     pub hidden_states: Tensor,
     /// `[batch, seq]`, 1 = keep.
     pub attention_mask: Option<Tensor>,
+    /// Positions `[batch, seq]`, where they do not count from 0.
+    pub position_ids: Option<Tensor>,
+    /// An encoder's output `[batch, encoder_seq, d_memory]`, for cross-attention.
+    pub encoder_hidden_states: Option<Tensor>,
+    /// `[batch, encoder_seq]`, 1 = keep.
+    pub encoder_attention_mask: Option<Tensor>,
     /// Cotangent of the last block's output, for gradients.
     pub grad_output: Option<Tensor>,
 }
 
 impl TraceInput {
+    /// The input among a fixture's tensors, which `tensor` gives by their names.
+    ///
+    /// # Errors
+    /// If there are no `hidden_states`.
+    pub fn new(tensor: impl Fn(&str) -> Option<Tensor>) -> Result<Self> {
+        let hidden_states = tensor("hidden_states");
+        Ok(Self {
+            hidden_states: hidden_states.ok_or_else(|| Error::input("hidden_states", "missing"))?,
+            attention_mask: tensor("attention_mask"),
+            position_ids: tensor("position_ids"),
+            encoder_hidden_states: tensor("encoder_hidden_states"),
+            encoder_attention_mask: tensor("encoder_attention_mask"),
+            grad_output: tensor("grad_output"),
+        })
+    }
+
     /// Checks the input against the width of the stack, and builds the context of a forward pass.
     fn context(&self, d_model: usize) -> Result<ForwardContext> {
         let dims = self.hidden_states.dims();
@@ -41,16 +63,33 @@ impl TraceInput {
                 ));
             }
         }
-        let context = ForwardContext::evaluation();
-        match &self.attention_mask {
-            None => Ok(context),
-            Some(mask) => {
-                let mask = mask.to_device(self.hidden_states.device())?;
-                let mask = AttentionMask::padding(&mask)?;
-                mask.check(dims[0], dims[1])?;
-                Ok(context.with_mask(mask))
+        let padding = |mask: &Option<Tensor>, batch, keys| -> Result<AttentionMask> {
+            match mask {
+                None => Ok(AttentionMask::none()),
+                Some(mask) => {
+                    let mask = mask.to_device(self.hidden_states.device())?;
+                    let mask = AttentionMask::padding(&mask)?;
+                    mask.check(batch, keys)?;
+                    Ok(mask)
+                }
             }
+        };
+        let mask = padding(&self.attention_mask, dims[0], dims[1])?;
+        let mut context = ForwardContext::evaluation().with_mask(mask);
+        if let Some(positions) = &self.position_ids {
+            let found = positions.dims();
+            if found != &dims[..2] && found != [1, dims[1]] {
+                let reason = format!("has shape {found:?}, expected {:?}", &dims[..2]);
+                return Err(Error::input("position_ids", reason));
+            }
+            context = context.with_position_ids(positions)?;
         }
+        if let Some(memory) = &self.encoder_hidden_states {
+            let (batch, keys, _) = memory.dims3()?;
+            let mask = padding(&self.encoder_attention_mask, batch, keys)?;
+            context = context.with_memory(memory.clone(), mask);
+        }
+        Ok(context)
     }
 
     /// The input in the given type on the given device.
@@ -58,8 +97,9 @@ impl TraceInput {
         let move_ = |t: &Tensor| t.to_dtype(dtype)?.to_device(device);
         Ok(Self {
             hidden_states: move_(&self.hidden_states)?,
-            attention_mask: self.attention_mask.clone(),
+            encoder_hidden_states: self.encoder_hidden_states.as_ref().map(move_).transpose()?,
             grad_output: self.grad_output.as_ref().map(move_).transpose()?,
+            ..self.clone()
         })
     }
 }
@@ -156,7 +196,7 @@ pub fn run_backward(
     let input_gradient = gradient("hidden_states", &source)?;
     let mut by_role = HashMap::new();
     for (role, variable) in loader.parameters() {
-        if role.starts_with("blocks.") {
+        if !role.starts_with("final_norm.") {
             by_role.insert(role.clone(), gradient(&role, &variable)?);
         }
     }

@@ -27,11 +27,7 @@ const CHECKPOINTS: [(&str, DType); 5] = [
 fn report(model: &Path, fixture: &Path, dtype: DType) -> Report {
     let checkpoint = Checkpoint::open(model).unwrap();
     let fixture = Fixture::open(fixture).unwrap();
-    let input = TraceInput {
-        hidden_states: fixture.hidden_states().clone(),
-        attention_mask: fixture.attention_mask().cloned(),
-        grad_output: fixture.grad_output().cloned(),
-    };
+    let input = TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap();
     let stages = trace::run_backward(&checkpoint, &input, dtype, &device()).unwrap();
     verify(&fixture, &stages.into_iter().collect())
 }
@@ -97,11 +93,7 @@ fn write(folder: &Path, file: &str, tensors: impl IntoIterator<Item = (String, T
 fn check_forward(model: &Path, name: &str) {
     let checkpoint = Checkpoint::open(model).unwrap();
     let fixture = Fixture::open(weights(name).join("fixture.safetensors")).unwrap();
-    let input = TraceInput {
-        hidden_states: fixture.hidden_states().clone(),
-        attention_mask: fixture.attention_mask().cloned(),
-        grad_output: None,
-    };
+    let input = TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap();
     let stages = trace::run(&checkpoint, &input, DType::F32, &device()).unwrap();
     let report = verify(&fixture, &stages.into_iter().collect());
     assert!(report.passed, "{name}\n{report}");

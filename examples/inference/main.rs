@@ -43,11 +43,7 @@ fn main() -> Result<()> {
 
     // Every stage against PyTorch's.
     let fixture = Fixture::open(&args.fixture)?;
-    let input = TraceInput {
-        hidden_states: fixture.hidden_states().clone(),
-        attention_mask: fixture.attention_mask().cloned(),
-        grad_output: None,
-    };
+    let input = TraceInput::new(|name| fixture.tensor(name).cloned())?;
     let stages = trace::run(&checkpoint, &input, DType::F32, &device)?;
     let produced: HashMap<_, _> = stages.into_iter().collect();
     let report = verify(&fixture, &produced);

@@ -144,6 +144,36 @@ impl ConfigJson {
         }
     }
 
+    /// A number that may be absent or null.
+    pub fn optional_number(&self, keys: &[&str]) -> Result<Option<f64>> {
+        self.optional(keys, "a number", Value::as_f64)
+    }
+
+    /// A list of numbers that may be absent.
+    pub fn numbers(&self, keys: &[&str]) -> Result<Option<Vec<f64>>> {
+        self.optional(keys, "a list of numbers", |value| {
+            value.as_array()?.iter().map(Value::as_f64).collect()
+        })
+    }
+
+    /// A list of texts that may be absent.
+    pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
+        self.optional(keys, "a list of texts", |value| {
+            let text = |value: &Value| value.as_str().map(str::to_string);
+            value.as_array()?.iter().map(text).collect()
+        })
+    }
+
+    /// An object inside this one, such as `text_config`; `None` if absent or null.
+    pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
+        self.optional(keys, "an object", |value| {
+            value.is_object().then(|| Self {
+                path: self.path.clone(),
+                value: value.clone(),
+            })
+        })
+    }
+
     /// Refuses a feature that the crate does not have: `key` must be absent or one of `allowed`.
     pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
         match self.find(&[key]) {

@@ -15,6 +15,7 @@ mod nearest;
 mod plain;
 mod plan;
 mod report;
+mod rotary_json;
 pub mod scheme;
 pub mod write;
 

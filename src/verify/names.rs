@@ -65,7 +65,13 @@ pub(super) fn is_gradient(name: &str) -> bool {
 pub(super) fn is_input(name: &str) -> bool {
     matches!(
         name,
-        "hidden_states" | "attention_mask" | "input_ids" | "grad_output"
+        "hidden_states"
+            | "attention_mask"
+            | "position_ids"
+            | "input_ids"
+            | "encoder_hidden_states"
+            | "encoder_attention_mask"
+            | "grad_output"
     )
 }
 

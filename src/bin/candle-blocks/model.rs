@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions,
+    Checkpoint, CheckpointOptions, StackPart,
     candle_core::{DType, Device},
 };
 use clap::ValueEnum;
@@ -39,6 +39,28 @@ pub struct SourceArgs {
     /// The config.json to use instead of the one beside the weights.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The stack of a checkpoint that holds several.
+    #[arg(long, value_enum)]
+    part: Option<PartName>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PartName {
+    Encoder,
+    Decoder,
+    Text,
+    Vision,
+}
+
+impl From<PartName> for StackPart {
+    fn from(name: PartName) -> Self {
+        match name {
+            PartName::Encoder => Self::Encoder,
+            PartName::Decoder => Self::Decoder,
+            PartName::Text => Self::Text,
+            PartName::Vision => Self::Vision,
+        }
+    }
 }
 
 impl SourceArgs {
@@ -49,11 +71,13 @@ impl SourceArgs {
             (None, Some(repo)) => download::download(repo, &self.revision)?,
             _ => bail!("give either {name} or --hub OWNER/NAME"),
         };
-        let options = CheckpointOptions::default();
-        let options = match &self.config {
-            Some(config) => options.config(config),
-            None => options,
-        };
+        let mut options = CheckpointOptions::default();
+        if let Some(config) = &self.config {
+            options = options.config(config);
+        }
+        if let Some(part) = self.part {
+            options = options.part(part.into());
+        }
         Ok(options.open(path)?)
     }
 }

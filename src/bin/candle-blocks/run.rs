@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     check_output(args, &checkpoint)?;
-    let input = trace_input(&Fixture::open(&args.input)?);
+    let input = trace_input(&Fixture::open(&args.input)?)?;
     let run = if args.backward {
         trace::run_backward
     } else {
@@ -83,10 +83,6 @@ pub fn located(error: Error, path: &Path) -> anyhow::Error {
 }
 
 /// The input side of a fixture.
-pub fn trace_input(fixture: &Fixture) -> TraceInput {
-    TraceInput {
-        hidden_states: fixture.hidden_states().clone(),
-        attention_mask: fixture.attention_mask().cloned(),
-        grad_output: fixture.grad_output().cloned(),
-    }
+pub fn trace_input(fixture: &Fixture) -> Result<TraceInput> {
+    Ok(TraceInput::new(|name| fixture.tensor(name).cloned())?)
 }

@@ -36,7 +36,7 @@ pub fn verify(args: &Args) -> Result<Outcome> {
     let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;
-    let input = trace_input(&fixture);
+    let input = trace_input(&fixture)?;
     let (stages, scope) = if args.backward {
         let stages = trace::run_backward(&checkpoint, &input, dtype, &device);
         (stages, Scope::ForwardAndBackward)

@@ -4,8 +4,9 @@ use crate::checkpoint::scheme::Family;
 
 mod bert;
 mod gpt2;
+mod llama;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
-    vec![bert::family(), gpt2::family()]
+    vec![bert::family(), gpt2::family(), llama::family()]
 }

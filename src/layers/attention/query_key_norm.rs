@@ -20,8 +20,8 @@ pub struct QueryKeyNorms {
 enum SpanNorm {
     /// Over each head, or over all together: the norm's width says which.
     Shared(Norm),
-    /// Over each head, then times that head's own weight `[n_heads, head_dim]`.
-    EachHead { unit: Norm, weight: Tensor },
+    /// Over each head, then times that head's own weight `[head_dim]`.
+    EachHead { unit: Norm, weights: Vec<Tensor> },
 }
 
 impl QueryKeyNorms {
@@ -46,14 +46,13 @@ impl QueryKeyNorms {
                     vb,
                 )?)),
                 QueryKeyNormSpan::EachHead => {
-                    let shape = (n_heads, config.head_dim);
-                    let weight = vb.get_with_hints(shape, "weight", Init::Const(1.0))?;
-                    let unit = Tensor::ones(config.head_dim, weight.dtype(), weight.device())?;
+                    let init = Init::Const(1.0);
+                    let weight = |head| vb.pp(head).get_with_hints(config.head_dim, "weight", init);
+                    let weights = (0..n_heads).map(weight).collect::<Result<Vec<_>>>()?;
+                    let unit = Tensor::ones(config.head_dim, vb.dtype(), vb.device())?;
                     let unit_config = with_width(config.head_dim).with_bias(false);
-                    Ok(SpanNorm::EachHead {
-                        unit: Norm::from_parts(unit, None, unit_config)?,
-                        weight,
-                    })
+                    let unit = Norm::from_parts(unit, None, unit_config)?;
+                    Ok(SpanNorm::EachHead { unit, weights })
                 }
             }
         };
@@ -83,11 +82,12 @@ impl SpanNorm {
         let spans = x.reshape((x.elem_count() / width, width))?;
         let normal = match self {
             Self::Shared(norm) => norm.in_dtype(x.dtype())?.forward(&spans)?,
-            Self::EachHead { unit, weight } => {
+            Self::EachHead { unit, weights } => {
                 let normal = unit.in_dtype(x.dtype())?.forward(&spans)?;
+                let weight = Tensor::stack(weights, 0)?.to_dtype(x.dtype())?; // [n_heads, head_dim]
                 normal
                     .reshape((x.elem_count() / (n_heads * width), n_heads, width))?
-                    .broadcast_mul(&weight.to_dtype(x.dtype())?)?
+                    .broadcast_mul(&weight)?
             }
         };
         normal.reshape(x.shape())

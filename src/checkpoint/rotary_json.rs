@@ -1,0 +1,163 @@
+//! Rotary embeddings as `config.json` describes them, in the keys of newer and older transformers.
+//!
+//! Newer files hold `rope_parameters: {rope_theta, rope_type, ..}`, per layer type where types differ;
+//! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
+
+use crate::{
+    Result,
+    checkpoint::config_json::ConfigJson,
+    config::{RotaryConfig, RotaryScaling},
+};
+
+impl ConfigJson {
+    /// Rotary embedding of heads of width `head_dim`, all layers alike.
+    pub(crate) fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
+        let scaling = match self.section(&["rope_parameters"])? {
+            Some(parameters) => Some(parameters),
+            None => self.section(&["rope_scaling"])?,
+        };
+        self.rotary_of(scaling.as_ref(), head_dim, default_theta, 1.0)
+    }
+
+    /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
+    /// `rope_parameters` if there is one, else `rope_parameters` or `rope_scaling` themselves.
+    pub(crate) fn rotary_of_type(
+        &self,
+        layer_type: &str,
+        head_dim: usize,
+        default_theta: f64,
+    ) -> Result<RotaryConfig> {
+        let own = match self.section(&["rope_parameters"])? {
+            Some(parameters) => parameters.section(&[layer_type])?,
+            None => None,
+        };
+        match own {
+            Some(own) => self.rotary_of(Some(&own), head_dim, default_theta, 1.0),
+            None => self.rotary(head_dim, default_theta),
+        }
+    }
+
+    /// Rotary embedding whose scaling is described in `parameters`. `default_share` is the part of a
+    /// head that turns where no key says it.
+    pub(crate) fn rotary_of(
+        &self,
+        parameters: Option<&ConfigJson>,
+        head_dim: usize,
+        default_theta: f64,
+        default_share: f64,
+    ) -> Result<RotaryConfig> {
+        let either = |keys: &[&str], default: f64| match parameters {
+            Some(parameters) => match parameters.optional_number(keys)? {
+                Some(number) => Ok(number),
+                None => self.number(keys, default),
+            },
+            None => self.number(keys, default),
+        };
+        let theta = either(&["rope_theta", "rotary_emb_base"], default_theta)?;
+        let share = either(
+            &["partial_rotary_factor", "rotary_pct", "rope_pct"],
+            default_share,
+        )?;
+        let dim = (head_dim as f64 * share) as usize;
+        let rotary = RotaryConfig::new(dim, theta);
+        match parameters {
+            Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters)?)),
+            None => Ok(rotary),
+        }
+    }
+
+    fn rotary_scaling(&self, parameters: &ConfigJson) -> Result<RotaryScaling> {
+        let required = |key: &str| {
+            let number = parameters.optional_number(&[key])?;
+            number.ok_or_else(|| parameters.error(&[key], "missing, expected a number"))
+        };
+        let max_positions = || self.size(&["max_position_embeddings"]);
+        let original_positions = || {
+            let keys = ["original_max_position_embeddings"];
+            match parameters.optional_size(&keys)? {
+                Some(size) => Ok(size),
+                None => match self.optional_size(&keys)? {
+                    Some(size) => Ok(size),
+                    None => max_positions(),
+                },
+            }
+        };
+        // Models whose context was extended give the extension by their two lengths.
+        let stretch = || -> Result<f64> {
+            match parameters.optional_number(&["factor"])? {
+                Some(factor) => Ok(factor),
+                None => Ok(max_positions()? as f64 / original_positions()? as f64),
+            }
+        };
+        let kind = parameters.text(&["rope_type", "type"])?;
+        Ok(match kind.as_deref() {
+            None | Some("default") => RotaryScaling::None,
+            Some("linear") => RotaryScaling::Linear {
+                factor: required("factor")?,
+            },
+            Some("dynamic") => RotaryScaling::DynamicNtk {
+                factor: required("factor")?,
+                max_positions: max_positions()?,
+            },
+            Some("yarn") => {
+                let factor = stretch()?;
+                let mscale = |m: f64| {
+                    if factor <= 1.0 {
+                        1.0
+                    } else {
+                        0.1 * m * factor.ln() + 1.0
+                    }
+                };
+                let given = parameters.optional_number(&["attention_factor"])?;
+                let [m, all] =
+                    ["mscale", "mscale_all_dim"].map(|key| parameters.number(&[key], 0.0));
+                let (m, all) = (m?, all?);
+                let inferred = match m != 0.0 && all != 0.0 {
+                    true => mscale(m) / mscale(all),
+                    false => mscale(1.0),
+                };
+                RotaryScaling::Yarn {
+                    factor,
+                    attention_factor: given.unwrap_or(inferred),
+                    beta_fast: parameters.number(&["beta_fast"], 32.0)?,
+                    beta_slow: parameters.number(&["beta_slow"], 1.0)?,
+                    original_positions: original_positions()?,
+                    truncate: parameters.flag(&["truncate"], true)?,
+                }
+            }
+            Some("llama3") => RotaryScaling::Llama3 {
+                factor: required("factor")?,
+                low_freq_factor: required("low_freq_factor")?,
+                high_freq_factor: required("high_freq_factor")?,
+                original_positions: original_positions()?,
+            },
+            Some("longrope" | "su") => {
+                let factors = |key: &str| {
+                    let list = parameters.numbers(&[key])?;
+                    list.ok_or_else(|| {
+                        parameters.error(&[key], "missing, expected a list of numbers")
+                    })
+                };
+                let (factor, original) = (stretch()?, original_positions()?);
+                let inferred = match factor <= 1.0 {
+                    true => 1.0,
+                    false => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+                };
+                let given = parameters.optional_number(&["attention_factor"])?;
+                RotaryScaling::LongRope {
+                    short_factor: factors("short_factor")?,
+                    long_factor: factors("long_factor")?,
+                    attention_factor: given.unwrap_or(inferred),
+                    original_positions: original,
+                }
+            }
+            Some(other) => {
+                let known = "default, linear, dynamic, yarn, llama3, longrope";
+                return Err(parameters.error(
+                    &["rope_type", "type"],
+                    format!("{other:?} is not known; known: {known}"),
+                ));
+            }
+        })
+    }
+}
