@@ -164,6 +164,46 @@ impl ConfigJson {
         })
     }
 
+    /// Texts given as lists with a number of repetitions: `[[["global", "local"], 12]]`.
+    pub fn repeated_texts(&self, key: &str) -> Result<Vec<String>> {
+        let parse = |value: &Value| -> Option<Vec<String>> {
+            let mut all = Vec::new();
+            for group in value.as_array()? {
+                let [texts, times] = group.as_array()?.as_slice() else {
+                    return None;
+                };
+                let texts: Option<Vec<&str>> =
+                    texts.as_array()?.iter().map(Value::as_str).collect();
+                let texts = texts?;
+                for _ in 0..times.as_u64()?.min(MAX_BLOCKS as u64) {
+                    all.extend(texts.iter().map(|text| text.to_string()));
+                }
+            }
+            Some(all)
+        };
+        let texts = self.optional(&[key], "lists of texts with their numbers", parse)?;
+        texts.ok_or_else(|| self.error(&[key], "missing"))
+    }
+
+    /// Which layers have a sliding window: as `layer_types` says, or by `default`.
+    pub fn sliding_layers(
+        &self,
+        n_layers: usize,
+        default: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>> {
+        let key = "layer_types";
+        match self.texts(&[key])? {
+            None => Ok((0..n_layers).map(default).collect()),
+            Some(types) if types.len() == n_layers => {
+                Ok(types.iter().map(|t| t == "sliding_attention").collect())
+            }
+            Some(types) => {
+                let reason = format!("lists {} layers, expected {n_layers}", types.len());
+                Err(self.error(&[key], reason))
+            }
+        }
+    }
+
     /// An object inside this one, such as `text_config`; `None` if absent or null.
     pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
         self.optional(keys, "an object", |value| {

@@ -242,9 +242,11 @@ fn resolve(
         None => (None, role),
     };
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
-    let (rule, number) = family.rule(module, block.is_some()).ok_or_else(|| {
-        Error::InvalidConfig(format!("family {} has no rule for {module}", family.name))
-    })?;
+    let (rules, number) = family.rules(module, block.is_some());
+    if rules.is_empty() {
+        let reason = format!("family {} has no rule for {module}", family.name);
+        return Err(Error::InvalidConfig(reason));
+    }
     let place = match block {
         Some(index) => format!(
             "{prefix}{}",
@@ -252,16 +254,18 @@ fn resolve(
         ),
         None => prefix.to_string(),
     };
-    let numbered = |name: &String| match number {
-        Some(number) => name.replace("{e}", &number.to_string()),
-        None => name.clone(),
-    };
-    let names = rule.names(parameter).iter();
-    let tried: Vec<String> = names
-        .map(|name| format!("{place}{}", numbered(name)))
-        .collect();
-    let Some(name) = tried.iter().find(|name| files.contains(name)) else {
-        return Ok(Err(tried));
+    let mut tried = Vec::new();
+    for rule in rules {
+        for name in rule.names(parameter) {
+            let name = match number {
+                Some(number) => name.replace("{e}", &number.to_string()),
+                None => name.clone(),
+            };
+            tried.push((rule, format!("{place}{name}")));
+        }
+    }
+    let Some((rule, name)) = tried.iter().find(|(_, name)| files.contains(name)) else {
+        return Ok(Err(tried.into_iter().map(|(_, name)| name).collect()));
     };
     let attention = block
         .and_then(|index| config.blocks.get(index))

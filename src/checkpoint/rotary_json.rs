@@ -12,18 +12,24 @@ use crate::{
 impl ConfigJson {
     /// Rotary embedding of heads of width `head_dim`, all layers alike.
     pub(crate) fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
-        let scaling = match self.section(&["rope_parameters"])? {
-            Some(parameters) => Some(parameters),
-            None => self.section(&["rope_scaling"])?,
-        };
-        self.rotary_of(scaling.as_ref(), head_dim, default_theta, 1.0)
+        let parameters = self.rotary_section()?;
+        self.rotary_of(parameters.as_ref(), head_dim, default_theta, 1.0)
+    }
+
+    /// `rope_parameters` or, in older files, `rope_scaling`.
+    pub(crate) fn rotary_section(&self) -> Result<Option<ConfigJson>> {
+        match self.section(&["rope_parameters"])? {
+            Some(parameters) => Ok(Some(parameters)),
+            None => self.section(&["rope_scaling"]),
+        }
     }
 
     /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
-    /// `rope_parameters` if there is one, else `rope_parameters` or `rope_scaling` themselves.
+    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`.
     pub(crate) fn rotary_of_type(
         &self,
         layer_type: &str,
+        theta_key: &str,
         head_dim: usize,
         default_theta: f64,
     ) -> Result<RotaryConfig> {
@@ -33,7 +39,10 @@ impl ConfigJson {
         };
         match own {
             Some(own) => self.rotary_of(Some(&own), head_dim, default_theta, 1.0),
-            None => self.rotary(head_dim, default_theta),
+            None => Ok(RotaryConfig::new(
+                head_dim,
+                self.number(&[theta_key], default_theta)?,
+            )),
         }
     }
 

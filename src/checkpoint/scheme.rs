@@ -221,31 +221,32 @@ impl Rule {
         self
     }
 
-    /// Gate and `up` of `feed_forward`, fused in one tensor in which `gate` is one half.
-    pub fn fused_gate(rule: Self, gate: Half) -> [Self; 2] {
+    /// Gate and `up` of the feed-forward, fused at one of `stems`; `gate` says which half is the gate.
+    pub fn fused_gate(stems: &[&str], gate: Half) -> [Self; 2] {
         let up = match gate {
             Half::First => Half::Second,
             Half::Second => Half::First,
         };
-        [("gate", gate), ("up", up)].map(|(name, half)| Self {
-            role: rule.role.replace("{}", name),
-            part: Part::Half(half),
-            ..rule.clone()
-        })
+        [("feed_forward.gate", gate), ("feed_forward.up", up)]
+            .map(|(role, half)| Self::linear(role, stems).part(Part::Half(half)))
     }
 
-    /// Query, key and value of `attention`, fused in one tensor in the given layout.
-    pub fn fused_attention(rule: Self, layout: FusedLayout) -> [Self; 3] {
+    /// Query, key and value of the attention, fused at one of `stems` in the given layout.
+    pub fn fused_attention(stems: &[&str], layout: FusedLayout) -> [Self; 3] {
         let projections = [
             ("attention.query", Projection::Query),
             ("attention.key", Projection::Key),
             ("attention.value", Projection::Value),
         ];
-        projections.map(|(role, projection)| Self {
-            role: role.to_string(),
-            part: Part::Fused(layout, projection),
-            ..rule.clone()
+        projections.map(|(role, projection)| {
+            Self::linear(role, stems).part(Part::Fused(layout, projection))
         })
+    }
+
+    /// Lying as transformers' `Conv1D`.
+    pub fn in_out(mut self) -> Self {
+        self.orientation = Orientation::InOut;
+        self
     }
 
     /// The names on disk of the role's `parameter`, `weight` or `bias`.
@@ -334,26 +335,96 @@ pub struct Family {
 }
 
 impl Family {
-    /// The rule for a role inside a block, or outside the blocks, and the number in the role.
-    pub(crate) fn rule(&self, role: &str, in_block: bool) -> Option<(&Rule, Option<usize>)> {
+    /// An empty table whose configuration `config` reads.
+    pub fn new(
+        name: &str,
+        model_types: &[&str],
+        config: fn(&ConfigJson) -> Result<StackConfig>,
+    ) -> Self {
+        Self::with_config(name, model_types, StackSource::Json(config))
+    }
+
+    /// An empty table for blocks of the given configuration.
+    pub fn given(name: &str, config: StackConfig) -> Self {
+        Self::with_config(name, &[], StackSource::Given(Box::new(config)))
+    }
+
+    fn with_config(name: &str, model_types: &[&str], config: StackSource) -> Self {
+        Self {
+            name: name.to_string(),
+            model_types: strings(model_types),
+            part: None,
+            prefixes: vec![],
+            block: String::new(),
+            block_rules: vec![],
+            stack_rules: vec![],
+            ignored: vec![],
+            outside: vec![],
+            config,
+        }
+    }
+
+    /// Of one stack of a checkpoint that holds several.
+    pub fn part(mut self, part: StackPart) -> Self {
+        self.part = Some(part);
+        self
+    }
+
+    /// With what may stand before every name, in the order in which it is tried.
+    pub fn prefixes(mut self, prefixes: &[&str]) -> Self {
+        self.prefixes = strings(prefixes);
+        self
+    }
+
+    /// With blocks whose names start with `block`, in which `{i}` is their number.
+    pub fn blocks(mut self, block: &str, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.block = block.to_string();
+        self.block_rules.extend(rules);
+        self
+    }
+
+    /// With more rules inside a block; of several for one role, the first whose tensor is there counts.
+    pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.block_rules.extend(rules);
+        self
+    }
+
+    /// With rules outside the blocks.
+    pub fn stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.stack_rules.extend(rules);
+        self
+    }
+
+    /// Leaving out tensors that are no parameters: patterns with `*`.
+    pub fn ignored(mut self, patterns: &[&str]) -> Self {
+        self.ignored.extend(strings(patterns));
+        self
+    }
+
+    /// With parameters of parts that are no blocks: patterns with `*`.
+    pub fn outside(mut self, patterns: &[&str]) -> Self {
+        self.outside.extend(strings(patterns));
+        self
+    }
+
+    /// The rules for a role inside a block, or outside the blocks, and the number in the role.
+    pub(crate) fn rules(&self, role: &str, in_block: bool) -> (Vec<&Rule>, Option<usize>) {
         let rules = if in_block {
             &self.block_rules
         } else {
             &self.stack_rules
         };
         let number = role.split('.').find_map(|segment| segment.parse().ok());
-        let pattern: Vec<&str> = role
-            .split('.')
-            .map(|segment| {
-                if segment.parse::<usize>().is_ok() {
-                    "{e}"
-                } else {
-                    segment
-                }
-            })
-            .collect();
+        let pattern = |segment| match number {
+            Some(_) if str::parse::<usize>(segment).is_ok() => "{e}",
+            _ => segment,
+        };
+        let pattern: Vec<&str> = role.split('.').map(pattern).collect();
         let pattern = pattern.join(".");
-        Some((rules.iter().find(|rule| rule.role == pattern)?, number))
+        (
+            rules.iter().filter(|rule| rule.role == pattern).collect(),
+            number,
+        )
     }
 }
 

@@ -25,6 +25,8 @@ pub enum NormWeight {
     Plain,
     /// `x̂ · (1 + w)`, computed in f32 and rounded after the product (Gemma).
     OnePlus,
+    /// `x̂`: there is no weight (OLMo).
+    Absent,
 }
 
 /// A normalisation over the last dimension.

@@ -34,11 +34,11 @@ pub struct Norm {
 impl Norm {
     /// Takes `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
     pub fn new(config: &NormConfig, vb: VarBuilder) -> Result<Self> {
-        let identity = match config.weight {
-            NormWeight::Plain => 1.0,
-            NormWeight::OnePlus => 0.0,
+        let weight = match config.weight {
+            NormWeight::Absent => Tensor::ones(config.d_model, vb.dtype(), vb.device())?,
+            NormWeight::Plain => vb.get_with_hints(config.d_model, "weight", Init::Const(1.0))?,
+            NormWeight::OnePlus => vb.get_with_hints(config.d_model, "weight", Init::Const(0.0))?,
         };
-        let weight = vb.get_with_hints(config.d_model, "weight", Init::Const(identity))?;
         let bias = config
             .bias
             .then(|| vb.get_with_hints(config.d_model, "bias", Init::Const(0.0)))
@@ -93,7 +93,7 @@ impl Norm {
         })
     }
 
-    /// The weight as stored, `[d_model]`.
+    /// The weight as stored, `[d_model]`; ones if there is none.
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }

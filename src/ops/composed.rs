@@ -34,7 +34,7 @@ pub fn norm(
         _ => normal,
     };
     let gain = match config.weight {
-        NormWeight::Plain => widened(weight)?,
+        NormWeight::Plain | NormWeight::Absent => widened(weight)?,
         NormWeight::OnePlus => (widened(weight)? + 1.0)?,
     };
     let y = normal.broadcast_mul(&gain)?;

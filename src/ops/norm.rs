@@ -90,7 +90,7 @@ fn kernel(config: &NormConfig) -> Norm {
             NormKind::RmsNorm => Statistic::MeanSquare,
         },
         gain: match (config.kind, config.weight) {
-            (NormKind::LayerNorm, NormWeight::Plain) => Gain::Weight,
+            (NormKind::LayerNorm, NormWeight::Plain) | (_, NormWeight::Absent) => Gain::Weight,
             (NormKind::RmsNorm, NormWeight::Plain) => Gain::WeightAfterRounding,
             (_, NormWeight::OnePlus) => Gain::OnePlusWeight,
         },

@@ -1,7 +1,6 @@
-//! BERT: post-norm encoder, exact GELU, absolute positions.
+//! BERT and the encoders with its blocks (RoBERTa, XLM-R, CamemBERT, ELECTRA): post-norm, exact GELU.
 //!
-//! transformers' `BertLayer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
+//! transformers' `BertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
 
 use serde_json::json;
 
@@ -9,7 +8,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        scheme::{Family, Rule, StackSource, strings},
+        scheme::{Family, Rule},
     },
     config::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
@@ -18,13 +17,15 @@ use crate::{
 };
 
 pub(super) fn family() -> Family {
-    Family {
-        name: "bert".to_string(),
-        model_types: strings(&["bert"]),
-        part: None,
-        prefixes: strings(&["bert.", ""]),
-        block: "encoder.layer.{i}.".to_string(),
-        block_rules: vec![
+    Family::new(
+        "bert",
+        &["bert", "roberta", "xlm-roberta", "camembert", "electra"],
+        config,
+    )
+    .prefixes(&["bert.", "roberta.", "electra.", ""])
+    .blocks(
+        "encoder.layer.{i}.",
+        [
             Rule::linear("attention.query", &["attention.self.query"]),
             Rule::linear("attention.key", &["attention.self.key"]),
             Rule::linear("attention.value", &["attention.self.value"]),
@@ -34,17 +35,21 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["output.dense"]),
             Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
         ],
-        stack_rules: vec![],
-        ignored: strings(&["*position_ids"]),
-        outside: strings(&[
-            "*embeddings.*",
-            "*pooler.*",
-            "cls.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ]),
-        config: StackSource::Json(config),
-    }
+    )
+    .ignored(&["*position_ids", "*token_type_ids"])
+    .outside(&[
+        "*embeddings.*",
+        "*embeddings_project.*",
+        "*pooler.*",
+        "cls.*",
+        "lm_head.*",
+    ])
+    .outside(&[
+        "classifier.*",
+        "qa_outputs.*",
+        "*predictions.*",
+        "*summary.*",
+    ])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -64,9 +69,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-12)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
         .with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
-    Ok(StackConfig::uniform(
-        block,
-        json.n_blocks(&["num_hidden_layers"])?,
-        None,
-    ))
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, None))
 }

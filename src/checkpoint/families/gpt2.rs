@@ -1,7 +1,6 @@
 //! GPT-2: pre-norm decoder whose weights lie as `Conv1D`, with query, key and value fused.
 //!
-//! transformers' `GPT2Block`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
+//! transformers' `GPT2Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
 
 use serde_json::json;
 
@@ -9,37 +8,31 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule, StackSource, strings},
+        scheme::{Family, FusedLayout, Rule},
     },
     config::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        StackConfig, Visibility,
+        StackConfig,
     },
 };
 
 pub(super) fn family() -> Family {
-    let fused = Rule::conv1d("attention", &["attn.c_attn"]);
-    let mut block_rules = vec![
-        Rule::norm("attention_norm", &["ln_1"]),
-        Rule::conv1d("attention.output", &["attn.c_proj"]),
-        Rule::norm("feed_forward_norm", &["ln_2"]),
-        Rule::conv1d("feed_forward.up", &["mlp.c_fc"]),
-        Rule::conv1d("feed_forward.down", &["mlp.c_proj"]),
-    ];
-    block_rules.extend(Rule::fused_attention(fused, FusedLayout::Blocks));
-    Family {
-        name: "gpt2".to_string(),
-        model_types: strings(&["gpt2"]),
-        part: None,
-        prefixes: strings(&["transformer.", ""]),
-        block: "h.{i}.".to_string(),
-        block_rules,
-        stack_rules: vec![Rule::norm("final_norm", &["ln_f"])],
-        // Causal masks, not biases.
-        ignored: strings(&["*.attn.bias", "*.attn.masked_bias"]),
-        outside: strings(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"]),
-        config: StackSource::Json(config),
-    }
+    Family::new("gpt2", &["gpt2"], config)
+        .prefixes(&["transformer.", ""])
+        .blocks(
+            "h.{i}.",
+            [
+                Rule::norm("attention_norm", &["ln_1"]),
+                Rule::conv1d("attention.output", &["attn.c_proj"]),
+                Rule::norm("feed_forward_norm", &["ln_2"]),
+                Rule::conv1d("feed_forward.up", &["mlp.c_fc"]),
+                Rule::conv1d("feed_forward.down", &["mlp.c_proj"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks).map(Rule::in_out))
+        .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
+        .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -48,7 +41,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let n_heads = json.size(&["n_head", "num_attention_heads"])?;
     let d_ff = json.optional_size(&["n_inner"])?.unwrap_or(4 * d_model);
     let attention = AttentionConfig::new(d_model, n_heads)?
-        .with_visibility(Visibility::Causal)
+        .causal()
         .with_dropout(json.number(&["attn_pdrop"], 0.1)?);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(d_ff)
@@ -57,13 +50,17 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?);
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
-    let mut stack = StackConfig::uniform(block, n_blocks, Some(norm));
-    let scaled = json.flag(&["scale_attn_weights"], true)?;
+    let is_scaled = json.flag(&["scale_attn_weights"], true)?;
     let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
-    for (i, block) in stack.blocks.iter_mut().enumerate() {
-        let width = if scaled { block.attention.scale } else { 1.0 };
-        let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
-        block.attention.scale = width / depth;
-    }
-    Ok(stack)
+    Ok(
+        StackConfig::uniform(block, n_blocks, Some(norm)).with_each(|i, block| {
+            let width = if is_scaled {
+                block.attention.scale
+            } else {
+                1.0
+            };
+            let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
+            block.attention.scale = width / depth;
+        }),
+    )
 }

@@ -1,61 +1,136 @@
 //! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
 //!
-//! transformers' `LlamaDecoderLayer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>
+//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Qwen 2 and 3, Granite and
+//! Phi-3 differ in what `config` reads.
 
 use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        scheme::{Family, Rule, StackSource, strings},
+        scheme::{Family, FusedLayout, Half, Rule},
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
+        FeedForwardForm, NormConfig, NormPlacement, Position, QueryKeyNorm, QueryKeyNormSpan,
+        StackConfig,
     },
 };
 
-pub(super) fn family() -> Family {
-    Family {
-        config: StackSource::Json(config),
-        ..decoder("llama", &["llama"])
-    }
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        decoder("llama", llama),
+        decoder("mistral", mistral),
+        decoder("qwen2", qwen2),
+        decoder("qwen3", qwen3),
+        decoder("granite", granite),
+        decoder("phi3", phi3),
+    ]
 }
 
 /// The table that most decoders since Llama share.
-pub(super) fn decoder(name: &str, model_types: &[&str]) -> Family {
-    Family {
-        name: name.to_string(),
-        model_types: strings(model_types),
-        part: None,
-        prefixes: strings(&["model.", ""]),
-        block: "layers.{i}.".to_string(),
-        block_rules: vec![
-            Rule::norm("attention_norm", &["input_layernorm"]),
-            Rule::linear("attention.query", &["self_attn.q_proj"]),
-            Rule::linear("attention.key", &["self_attn.k_proj"]),
-            Rule::linear("attention.value", &["self_attn.v_proj"]),
-            Rule::linear("attention.output", &["self_attn.o_proj"]),
-            Rule::norm("attention.query_norm", &["self_attn.q_norm"]),
-            Rule::norm("attention.key_norm", &["self_attn.k_norm"]),
-            Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-            Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
-            Rule::linear("feed_forward.up", &["mlp.up_proj"]),
-            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
-        ],
-        stack_rules: vec![Rule::norm("final_norm", &["norm"])],
-        ignored: strings(&["*.rotary_emb.inv_freq"]),
-        outside: strings(&["*embed_tokens.*", "lm_head.*", "score.*"]),
-        config: StackSource::Json(config),
-    }
+pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    Family::new(name, &[name], config)
+        .prefixes(&["model.", ""])
+        .blocks(
+            "layers.{i}.",
+            [
+                Rule::norm("attention_norm", &["input_layernorm"]),
+                Rule::linear("attention.query", &["self_attn.q_proj"]),
+                Rule::linear("attention.key", &["self_attn.k_proj"]),
+                Rule::linear("attention.value", &["self_attn.v_proj"]),
+                Rule::linear("attention.output", &["self_attn.o_proj"]),
+                Rule::norm("attention.query_norm", &["self_attn.q_norm"]),
+                Rule::norm("attention.key_norm", &["self_attn.k_norm"]),
+                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+                Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
+                Rule::linear("feed_forward.up", &["mlp.up_proj"]),
+                Rule::linear("feed_forward.down", &["mlp.down_proj"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(
+            &["self_attn.qkv_proj"],
+            FusedLayout::Blocks,
+        ))
+        .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], Half::First))
+        .stack_rules([Rule::norm("final_norm", &["norm"])])
+        .ignored(&["*.rotary_emb.inv_freq"])
+        .outside(&[
+            "*embed_tokens.*",
+            "lm_head.*",
+            "score.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let bias = json.flag(&["attention_bias"], false)?;
-    let block = block(json, AttentionBias::new(bias, bias))?;
+fn llama(json: &ConfigJson) -> Result<StackConfig> {
+    uniform(json, block(json, bias(json)?)?)
+}
+
+fn mistral(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, AttentionBias::NONE)?;
+    block.attention.window = json.optional_size(&["sliding_window"])?;
+    uniform(json, block)
+}
+
+fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
+    with_qwen_windows(
+        json,
+        uniform(json, block(json, AttentionBias::new(true, false))?)?,
+    )
+}
+
+fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    let head = QueryKeyNorm {
+        norm: block.norm,
+        span: QueryKeyNormSpan::Head,
+    };
+    block.attention.query_key_norm = Some(head);
+    with_qwen_windows(json, uniform(json, block)?)
+}
+
+fn granite(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
+    block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
+    uniform(json, block)
+}
+
+fn phi3(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, AttentionBias::NONE)?
+        .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
+    block.attention.window = json.optional_size(&["sliding_window"])?;
+    uniform(json, block)
+}
+
+/// `attention_bias` on all four projections.
+pub(super) fn bias(json: &ConfigJson) -> Result<AttentionBias> {
+    let has_bias = json.flag(&["attention_bias"], false)?;
+    Ok(AttentionBias::new(has_bias, has_bias))
+}
+
+/// As many equal blocks as the file says, and a final norm of their kind.
+pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
     let norm = block.norm;
-    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+    Ok(StackConfig::uniform(
+        block,
+        json.n_blocks(&["num_hidden_layers"])?,
+        Some(norm),
+    ))
+}
+
+/// Qwen's sliding windows: only if switched on, and only in the layers from `max_window_layers` on.
+pub(super) fn with_qwen_windows(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
+    if !json.flag(&["use_sliding_window"], false)? {
+        return Ok(stack);
+    }
+    let window = json.optional_size(&["sliding_window"])?;
+    let first = json.optional_size(&["max_window_layers"])?.unwrap_or(28);
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i >= first)?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+    }))
 }
 
 /// The block that most decoders since Llama share, with the given biases.

@@ -2,11 +2,73 @@
 
 use crate::checkpoint::scheme::Family;
 
+mod albert;
+mod bart;
 mod bert;
+mod bloom;
+mod clip;
+mod cohere;
+mod dinov2;
+mod distilbert;
+mod falcon;
+mod gemma;
 mod gpt2;
+mod gpt_bigcode;
+mod gpt_neo;
+mod gpt_neox;
+mod gptj;
 mod llama;
+mod mixtral;
+mod modernbert;
+mod mpnet;
+mod mpt;
+mod nomic_bert;
+mod olmo;
+mod opt;
+mod phi;
+mod stablelm;
+mod starcoder2;
+mod t5;
+mod torch;
+mod vit;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
-    vec![bert::family(), gpt2::family(), llama::family()]
+    let single = [
+        albert::family(),
+        bert::family(),
+        bloom::family(),
+        cohere::family(),
+        dinov2::family(),
+        distilbert::family(),
+        falcon::family(),
+        gpt2::family(),
+        gpt_bigcode::family(),
+        gpt_neo::family(),
+        gpt_neox::family(),
+        gptj::family(),
+        modernbert::family(),
+        mpnet::family(),
+        mpt::family(),
+        nomic_bert::family(),
+        opt::family(),
+        phi::family(),
+        stablelm::family(),
+        starcoder2::family(),
+        vit::family(),
+    ];
+    let several = [
+        bart::families(),
+        clip::families(),
+        gemma::families(),
+        llama::families(),
+        mixtral::families(),
+        olmo::families(),
+        t5::families(),
+        torch::families(),
+    ];
+    single
+        .into_iter()
+        .chain(several.into_iter().flatten())
+        .collect()
 }

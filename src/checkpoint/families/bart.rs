@@ -1,0 +1,133 @@
+//! BART and Whisper: encoder and decoder with cross-attention, one post-norm, the other pre-norm.
+//!
+//! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>, and `WhisperDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule, StackPart},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
+        NormPlacement, StackConfig,
+    },
+};
+
+pub(super) fn families() -> Vec<Family> {
+    let stack = |name: &str, part, config| {
+        let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
+        let (prefixes, other) = match part {
+            StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
+            _ => (own(StackPart::Decoder), "*encoder.*"),
+        };
+        Family::new(name, &[name], config)
+            .part(part)
+            .prefixes(&prefixes.each_ref().map(String::as_str))
+            .blocks("layers.{i}.", attention("attention", "self_attn"))
+            .block_rules(attention("cross_attention", "encoder_attn"))
+            .block_rules([
+                Rule::linear("feed_forward.up", &["fc1"]),
+                Rule::linear("feed_forward.down", &["fc2"]),
+                Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+            ])
+            .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
+            .outside(&[
+                "*embed_positions.*",
+                "*embed_tokens.*",
+                "*shared.*",
+                "lm_head.*",
+            ])
+            .outside(&[
+                "layernorm_embedding.*",
+                "conv*",
+                "proj_out.*",
+                "final_logits_bias",
+                other,
+            ])
+            .outside(&["classification_head.*", "qa_outputs.*"])
+    };
+    vec![
+        stack("bart", StackPart::Encoder, bart_encoder),
+        stack("bart", StackPart::Decoder, bart_decoder),
+        stack("whisper", StackPart::Encoder, whisper_encoder),
+        stack("whisper", StackPart::Decoder, whisper_decoder),
+    ]
+}
+
+fn attention(role: &str, stem: &str) -> Vec<Rule> {
+    let linear = |part: &str, name: &str| {
+        Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")])
+    };
+    vec![
+        linear("query", "q_proj"),
+        linear("key", "k_proj"),
+        linear("value", "v_proj"),
+        linear("output", "out_proj"),
+        Rule::norm(&format!("{role}_norm"), &[&format!("{stem}_layer_norm")]),
+    ]
+}
+
+fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
+    config(json, "encoder", AttentionBias::ALL, NormPlacement::Post)
+}
+
+fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
+    Ok(with_cross_attention(config(
+        json,
+        "decoder",
+        AttentionBias::ALL,
+        NormPlacement::Post,
+    )?))
+}
+
+const WHISPER_BIAS: AttentionBias = AttentionBias {
+    key: false,
+    ..AttentionBias::ALL
+};
+
+fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
+    config(json, "encoder", WHISPER_BIAS, NormPlacement::Pre)
+}
+
+fn whisper_decoder(json: &ConfigJson) -> Result<StackConfig> {
+    Ok(with_cross_attention(config(
+        json,
+        "decoder",
+        WHISPER_BIAS,
+        NormPlacement::Pre,
+    )?))
+}
+
+/// One side, its keys starting with `side`.
+fn config(
+    json: &ConfigJson,
+    side: &str,
+    bias: AttentionBias,
+    placement: NormPlacement,
+) -> Result<StackConfig> {
+    let key = |name: &str| format!("{side}_{name}");
+    let d_model = json.size(&["d_model"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&[&key("attention_heads")])?)?
+        .with_bias(bias)
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&[&key("ffn_dim")])?)
+        .with_activation(json.activation(&["activation_function"], Activation::Gelu)?)
+        .with_dropout(json.number(&["activation_dropout"], 0.0)?);
+    let norm = NormConfig::layer_norm(d_model, 1e-5);
+    let block = BlockConfig::new(attention, feed_forward, norm, placement)
+        .with_residual_dropout(json.number(&["dropout"], 0.0)?);
+    let n_blocks = json.n_blocks(&[&key("layers")])?;
+    let final_norm = (placement == NormPlacement::Pre).then_some(norm);
+    Ok(StackConfig::uniform(block, n_blocks, final_norm))
+}
+
+/// The decoder of a stack: causal, and attending to the encoder.
+fn with_cross_attention(stack: StackConfig) -> StackConfig {
+    stack.with_each(|_, block| {
+        block.cross_attention = Some(block.attention.clone());
+        block.attention = block.attention.clone().causal();
+    })
+}

@@ -1,0 +1,63 @@
+//! BLOOM: decoder with linear position biases, query, key and value fused head by head.
+//!
+//! transformers' `BloomBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bloom/modeling_bloom.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Rule},
+    },
+    config::{
+        Activation, AlibiConfig, AlibiSlopes, AttentionConfig, BlockConfig, FeedForwardConfig,
+        NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("bloom", &["bloom"], config)
+        .prefixes(&["transformer.", ""])
+        .blocks(
+            "h.{i}.",
+            [
+                Rule::norm("attention_norm", &["input_layernorm"]),
+                Rule::linear("attention.output", &["self_attention.dense"]),
+                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+                Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+                Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(
+            &["self_attention.query_key_value"],
+            FusedLayout::PerHead,
+        ))
+        .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .outside(&[
+            "word_embeddings*",
+            "lm_head.*",
+            "score.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size", "n_embed"])?;
+    let alibi = AlibiConfig {
+        slopes: AlibiSlopes::Appended,
+        scale: 1.0,
+    };
+    let attention = AttentionConfig::new(d_model, json.size(&["n_head", "num_attention_heads"])?)?
+        .causal()
+        .with_position(Position::Alibi(alibi))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model).with_activation(Activation::GeluTanh);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
+    let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    if json.flag(&["apply_residual_connection_post_layernorm"], false)? {
+        block.residual.source = ResidualSource::Normalised;
+    }
+    let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}

@@ -1,0 +1,42 @@
+//! Cohere (Command R): parallel branches behind one LayerNorm without bias, interleaved rotation.
+//!
+//! transformers' `CohereDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cohere/modeling_cohere.py>
+
+use super::llama::{bias, block, decoder, uniform};
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RotaryPairing,
+        StackConfig, Topology,
+    },
+};
+
+pub(super) fn family() -> Family {
+    decoder("cohere", config).block_rules([
+        Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),
+        Rule::norm("attention.key_norm.{e}", &["self_attn.k_norm"]).stacked(),
+    ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
+    block.norm = norm.with_bias(false);
+    block.topology = Topology::Parallel(ParallelNorm::Shared);
+    let rotary = json.rotary(block.attention.head_dim, 10000.0)?;
+    let interleaved = rotary.with_pairing(RotaryPairing::Interleaved);
+    block.attention.position = Position::Rotary(interleaved);
+    if json.flag(&["use_qk_norm"], false)? {
+        let each = QueryKeyNorm {
+            norm: block.norm,
+            span: QueryKeyNormSpan::EachHead,
+        };
+        block.attention.query_key_norm = Some(each);
+    }
+    uniform(json, block)
+}

@@ -1,0 +1,65 @@
+//! DINOv2: pre-norm encoder of image patches with layer scale.
+//!
+//! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Half, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
+        FeedForwardForm, NormConfig, NormPlacement, ResidualConfig, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("dinov2", &["dinov2"], config)
+        .prefixes(&["dinov2.", ""])
+        .blocks(
+            "encoder.layer.{i}.",
+            [
+                Rule::norm("attention_norm", &["norm1"]),
+                Rule::linear("attention.query", &["attention.attention.query"]),
+                Rule::linear("attention.key", &["attention.attention.key"]),
+                Rule::linear("attention.value", &["attention.attention.value"]),
+                Rule::linear("attention.output", &["attention.output.dense"]),
+                Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
+                Rule::norm("feed_forward_norm", &["norm2"]),
+                Rule::linear("feed_forward.up", &["mlp.fc1"]),
+                Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
+                Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
+            ],
+        )
+        .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
+        .stack_rules([Rule::norm("final_norm", &["layernorm"])])
+        .outside(&["embeddings.*", "classifier.*"])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .with_bias(AttentionBias::new(json.flag(&["qkv_bias"], true)?, true))
+        .with_dropout(json.number(&["attention_probs_dropout_prob"], 0.0)?);
+    let width = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;
+    let feed_forward = match json.flag(&["use_swiglu_ffn"], false)? {
+        true => FeedForwardConfig::new(d_model)
+            .with_d_ff((width * 2 / 3).div_ceil(8) * 8)
+            .with_form(FeedForwardForm::Gated)
+            .with_activation(Activation::Silu),
+        false => FeedForwardConfig::new(d_model)
+            .with_d_ff(width)
+            .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?),
+    };
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-6)?);
+    let residual = ResidualConfig {
+        layer_scale: true,
+        ..ResidualConfig::default()
+    };
+    let mut block =
+        BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
+    block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}

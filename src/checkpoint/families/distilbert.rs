@@ -1,0 +1,58 @@
+//! DistilBERT: BERT's blocks under other names, with an eps that no key says.
+//!
+//! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
+        StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("distilbert", &["distilbert"], config)
+        .prefixes(&["distilbert.", ""])
+        .blocks(
+            "transformer.layer.{i}.",
+            [
+                Rule::linear("attention.query", &["attention.q_lin"]),
+                Rule::linear("attention.key", &["attention.k_lin"]),
+                Rule::linear("attention.value", &["attention.v_lin"]),
+                Rule::linear("attention.output", &["attention.out_lin"]),
+                Rule::norm("attention_norm", &["sa_layer_norm"]),
+                Rule::linear("feed_forward.up", &["ffn.lin1"]),
+                Rule::linear("feed_forward.down", &["ffn.lin2"]),
+                Rule::norm("feed_forward_norm", &["output_layer_norm"]),
+            ],
+        )
+        .ignored(&["*position_ids"])
+        .outside(&[
+            "embeddings.*",
+            "vocab_*",
+            "pre_classifier.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["dim"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["n_heads"])?)?
+        .with_dropout(json.number(&["attention_dropout"], 0.1)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["hidden_dim"])?)
+        .with_activation(json.activation(&["activation"], Activation::Gelu)?);
+    let norm = NormConfig::layer_norm(d_model, 1e-12);
+    let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
+    block.residual.feed_forward_dropout = json.number(&["dropout"], 0.1)?; // none behind the attention
+    Ok(StackConfig::uniform(
+        block,
+        json.n_blocks(&["n_layers"])?,
+        None,
+    ))
+}

@@ -1,0 +1,101 @@
+//! Falcon: its 7B form (parallel, one key/value head), its 40B form (grouped heads, one or two norms), and
+//! the RW form (sequential, linear position biases).
+//!
+//! transformers' `FalconDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon/modeling_falcon.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Rule},
+    },
+    config::{
+        Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
+        FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position, StackConfig,
+        Topology,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new(
+        "falcon",
+        &["falcon", "RefinedWeb", "RefinedWebModel"],
+        config,
+    )
+    .prefixes(&["transformer.", ""])
+    .blocks(
+        "h.{i}.",
+        [
+            Rule::norm("attention_norm", &["ln_attn", "input_layernorm"]),
+            Rule::linear("attention.output", &["self_attention.dense"]),
+            Rule::norm("feed_forward_norm", &["ln_mlp", "post_attention_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+            Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+        ],
+    )
+    // One group of all queries (7B), groups (40B), or one group per head (RW).
+    .block_rules(Rule::fused_attention(
+        &["self_attention.query_key_value"],
+        FusedLayout::PerGroup,
+    ))
+    .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+    .ignored(&["*.inv_freq"])
+    .outside(&[
+        "word_embeddings.*",
+        "lm_head.*",
+        "score.*",
+        "classifier.*",
+        "qa_outputs.*",
+    ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let n_heads = json.size(&["num_attention_heads", "n_head"])?;
+    let is_grouped = json.flag(&["new_decoder_architecture"], false)?;
+    let n_kv_heads = match (is_grouped, json.flag(&["multi_query"], true)?) {
+        (true, _) => json
+            .optional_size(&["num_kv_heads", "n_head_kv"])?
+            .unwrap_or(n_heads),
+        (false, true) => 1,
+        (false, false) => n_heads,
+    };
+    let has_bias = json.flag(&["bias"], false)?;
+    let attention = AttentionConfig::new(d_model, n_heads)?;
+    let position = match json.flag(&["alibi"], false)? {
+        // The bias is scaled with the scores.
+        true => Position::Alibi(AlibiConfig {
+            slopes: AlibiSlopes::Appended,
+            scale: attention.scale,
+        }),
+        false => Position::Rotary(json.rotary(attention.head_dim, 10000.0)?),
+    };
+    let attention = attention
+        .with_kv_heads(n_kv_heads)
+        .causal()
+        .with_position(position)
+        .with_bias(AttentionBias::new(has_bias, has_bias))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(
+            json.optional_size(&["ffn_hidden_size"])?
+                .unwrap_or(4 * d_model),
+        )
+        .with_activation(json.activation(&["activation"], Activation::Gelu)?)
+        .with_bias(has_bias);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
+    let n_norms = json.optional_size(&["num_ln_in_parallel_attn"])?;
+    let topology = match (
+        is_grouped || json.flag(&["parallel_attn"], true)?,
+        is_grouped,
+    ) {
+        (true, true) if n_norms.unwrap_or(2) == 2 => Topology::Parallel(ParallelNorm::Separate),
+        (true, _) => Topology::Parallel(ParallelNorm::Shared),
+        (false, _) => Topology::Sequential,
+    };
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_topology(topology)
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}

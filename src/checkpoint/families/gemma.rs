@@ -1,0 +1,93 @@
+//! Gemma 1, 2 and 3 (text): Llama's names, norms with `1 + w`, and from 2 on norms on both sides.
+//!
+//! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
+
+use super::llama::{bias, block, decoder, uniform};
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
+        QueryKeyNormSpan, StackConfig,
+    },
+};
+
+pub(super) fn families() -> Vec<Family> {
+    let sandwich = |name: &str, config| {
+        let mut family = decoder(name, config);
+        family
+            .block_rules
+            .retain(|rule| !rule.role.ends_with("feed_forward_norm"));
+        family.block_rules([
+            Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
+            Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
+            Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
+        ])
+    };
+    vec![
+        decoder("gemma", gemma),
+        sandwich("gemma2", gemma2),
+        sandwich("gemma3_text", gemma3),
+    ]
+}
+
+fn gemma(json: &ConfigJson) -> Result<StackConfig> {
+    uniform(json, gemma_block(json)?)
+}
+
+fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = gemma_block(json)?;
+    block.attention_placement = NormPlacement::Sandwich;
+    block.feed_forward_placement = NormPlacement::Sandwich;
+    block.attention.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
+    block.attention.soft_cap = json.optional_number(&["attn_logit_softcapping"])?;
+    let window = json.optional_size(&["sliding_window"])?;
+    let stack = uniform(json, block)?;
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i.is_multiple_of(2))?;
+    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+}
+
+fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = gemma2(json)?;
+    let head_dim = stack.blocks[0].attention.head_dim;
+    let local = json.rotary_of_type(
+        "sliding_attention",
+        "rope_local_base_freq",
+        head_dim,
+        10000.0,
+    )?;
+    let global = match json.section(&["rope_parameters"])? {
+        Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, 1e6)?,
+        None => json.rotary(head_dim, 1e6)?,
+    };
+    let window = json.optional_size(&["sliding_window"])?;
+    let period = json
+        .optional_size(&["sliding_window_pattern"])?
+        .unwrap_or(6);
+    let is_sliding =
+        json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
+    Ok(stack.with_each(|i, block| {
+        let head = QueryKeyNorm {
+            norm: block.norm,
+            span: QueryKeyNormSpan::Head,
+        };
+        block.attention.query_key_norm = Some(head);
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        let rotary = if is_sliding[i] { &local } else { &global };
+        block.attention.position = Position::Rotary(rotary.clone());
+    }))
+}
+
+fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.norm.weight = NormWeight::OnePlus;
+    // Files of the first Gemma say `"hidden_act": "gelu"` and mean the tanh form.
+    block.feed_forward.activation =
+        json.activation(&["hidden_activation"], Activation::GeluTanh)?;
+    Ok(block)
+}

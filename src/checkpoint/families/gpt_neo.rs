@@ -1,0 +1,73 @@
+//! GPT-Neo: GPT-2's names with `nn.Linear` weights, unscaled scores, alternating local attention.
+//!
+//! transformers' `GPTNeoBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neo/modeling_gpt_neo.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
+        NormPlacement, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("gpt_neo", &["gpt_neo"], config)
+        .prefixes(&["transformer.", ""])
+        .blocks(
+            "h.{i}.",
+            [
+                Rule::norm("attention_norm", &["ln_1"]),
+                Rule::linear("attention.query", &["attn.attention.q_proj"]),
+                Rule::linear("attention.key", &["attn.attention.k_proj"]),
+                Rule::linear("attention.value", &["attn.attention.v_proj"]),
+                Rule::linear("attention.output", &["attn.attention.out_proj"]),
+                Rule::norm("feed_forward_norm", &["ln_2"]),
+                Rule::linear("feed_forward.up", &["mlp.c_fc"]),
+                Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+            ],
+        )
+        .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .ignored(&["*.attn.attention.bias", "*.attn.attention.masked_bias"])
+        .outside(&[
+            "*wte.*",
+            "*wpe.*",
+            "lm_head.*",
+            "score.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_heads"])?)?
+        .causal()
+        .with_scale(1.0)
+        .with_bias(AttentionBias::new(false, true))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let d_ff = json
+        .optional_size(&["intermediate_size"])?
+        .unwrap_or(4 * d_model);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(d_ff)
+        .with_activation(json.activation(&["activation_function"], Activation::GeluTanh)?);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_residual_dropout(json.number(&["resid_dropout"], 0.0)?);
+    let n_blocks = json.n_blocks(&["num_layers"])?;
+    let window = json.optional_size(&["window_size"])?.unwrap_or(256);
+    let kinds = json.repeated_texts("attention_types")?; // [[["global", "local"], 12]]
+    if kinds.len() != n_blocks {
+        let reason = format!("lists {} layers, expected {n_blocks}", kinds.len());
+        return Err(json.error(&["attention_types"], reason));
+    }
+    Ok(
+        StackConfig::uniform(block, n_blocks, Some(norm)).with_each(|i, block| {
+            block.attention.window = (kinds[i] == "local").then_some(window);
+        }),
+    )
+}

@@ -1,0 +1,70 @@
+//! GPT-NeoX and Pythia: parallel branches with a norm each, query, key and value fused head by head.
+//!
+//! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
+        NormPlacement, ParallelNorm, Position, StackConfig, Topology,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("gpt_neox", &["gpt_neox"], config)
+        .prefixes(&["gpt_neox.", ""])
+        .blocks(
+            "layers.{i}.",
+            [
+                Rule::norm("attention_norm", &["input_layernorm"]),
+                Rule::linear("attention.output", &["attention.dense"]),
+                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+                Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+                Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(
+            &["attention.query_key_value"],
+            FusedLayout::PerHead,
+        ))
+        .stack_rules([Rule::norm("final_norm", &["final_layer_norm"])])
+        .ignored(&["*.attention.bias", "*.attention.masked_bias", "*.inv_freq"])
+        .outside(&[
+            "embed_in.*",
+            "embed_out.*",
+            "lm_head.*",
+            "score.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let has_bias = json.flag(&["attention_bias"], true)?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?;
+    let parameters = json.rotary_section()?;
+    let rotary = json.rotary_of(parameters.as_ref(), attention.head_dim, 10000.0, 0.25)?;
+    let attention = attention
+        .causal()
+        .with_position(Position::Rotary(rotary))
+        .with_bias(AttentionBias::new(has_bias, has_bias))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["intermediate_size"])?)
+        .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
+    let topology = match json.flag(&["use_parallel_residual"], true)? {
+        true => Topology::Parallel(ParallelNorm::Separate),
+        false => Topology::Sequential,
+    };
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_topology(topology)
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}

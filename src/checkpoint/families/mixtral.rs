@@ -1,0 +1,116 @@
+//! Mixtral, Qwen 2 MoE and Qwen 3 MoE: Llama's blocks with a mixture of experts.
+//!
+//! transformers' `MixtralSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mixtral/modeling_mixtral.py>, and
+//! `Qwen2MoeSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_moe/modeling_qwen2_moe.py>
+
+use super::llama::{bias, block, decoder, uniform, with_qwen_windows};
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        AttentionBias, ExpertsConfig, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights, StackConfig,
+    },
+};
+
+pub(super) fn families() -> Vec<Family> {
+    let mixtral = decoder("mixtral", mixtral).block_rules([
+        Rule::linear("feed_forward.router", &["block_sparse_moe.gate"]),
+        Rule::linear(
+            "feed_forward.experts.{e}.gate",
+            &["block_sparse_moe.experts.{e}.w1"],
+        ),
+        Rule::linear(
+            "feed_forward.experts.{e}.up",
+            &["block_sparse_moe.experts.{e}.w3"],
+        ),
+        Rule::linear(
+            "feed_forward.experts.{e}.down",
+            &["block_sparse_moe.experts.{e}.w2"],
+        ),
+    ]);
+    let qwen = |name: &str, config| {
+        decoder(name, config).block_rules([
+            Rule::linear("feed_forward.router", &["mlp.gate"]),
+            Rule::linear(
+                "feed_forward.experts.{e}.gate",
+                &["mlp.experts.{e}.gate_proj"],
+            ),
+            Rule::linear("feed_forward.experts.{e}.up", &["mlp.experts.{e}.up_proj"]),
+            Rule::linear(
+                "feed_forward.experts.{e}.down",
+                &["mlp.experts.{e}.down_proj"],
+            ),
+            Rule::linear("feed_forward.shared.gate", &["mlp.shared_expert.gate_proj"]),
+            Rule::linear("feed_forward.shared.up", &["mlp.shared_expert.up_proj"]),
+            Rule::linear("feed_forward.shared.down", &["mlp.shared_expert.down_proj"]),
+            Rule::linear("feed_forward.shared_gate", &["mlp.shared_expert_gate"]),
+        ])
+    };
+    vec![
+        mixtral,
+        qwen("qwen2_moe", qwen2_moe),
+        qwen("qwen3_moe", qwen3_moe),
+    ]
+}
+
+fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, AttentionBias::NONE)?;
+    block.attention.window = json.optional_size(&["sliding_window"])?;
+    block.feed_forward.experts = Some(ExpertsConfig {
+        n_experts: json.size(&["num_local_experts"])?,
+        top_k: json.size(&["num_experts_per_tok"])?,
+        weights: RoutingWeights::Renormalised,
+        shared_d_ff: None,
+    });
+    uniform(json, block)
+}
+
+fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["qkv_bias"], true)?;
+    let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
+    let shared = json.size(&["shared_expert_intermediate_size"])?;
+    with_qwen_windows(json, with_experts(json, stack, Some(shared))?)
+}
+
+fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    let head = QueryKeyNorm {
+        norm: block.norm,
+        span: QueryKeyNormSpan::Head,
+    };
+    block.attention.query_key_norm = Some(head);
+    with_qwen_windows(json, with_experts(json, uniform(json, block)?, None)?)
+}
+
+/// Experts in every `decoder_sparse_step`-th layer but those in `mlp_only_layers`.
+fn with_experts(
+    json: &ConfigJson,
+    stack: StackConfig,
+    shared_d_ff: Option<usize>,
+) -> Result<StackConfig> {
+    let experts = ExpertsConfig {
+        n_experts: json.size(&["num_experts", "num_local_experts"])?,
+        top_k: json.size(&["num_experts_per_tok"])?,
+        weights: match json.flag(&["norm_topk_prob"], false)? {
+            true => RoutingWeights::Renormalised,
+            false => RoutingWeights::Softmax,
+        },
+        shared_d_ff,
+    };
+    let d_ff = json.size(&["moe_intermediate_size"])?;
+    let step = json
+        .optional_size(&["decoder_sparse_step"])?
+        .unwrap_or(1)
+        .max(1);
+    let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
+    Ok(stack.with_each(|i, block| {
+        if (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {
+            block.feed_forward.d_ff = d_ff;
+            block.feed_forward.experts = Some(experts);
+        }
+    }))
+}

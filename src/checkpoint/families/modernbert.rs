@@ -1,0 +1,69 @@
+//! ModernBERT: pre-norm encoder without a norm in front, gated feed-forward, local and global layers.
+//!
+//! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Half, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
+        FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("modernbert", &["modernbert"], config)
+        .prefixes(&["model.", ""])
+        .blocks(
+            "layers.{i}.",
+            [
+                Rule::norm("attention_norm", &["attn_norm"]),
+                Rule::linear("attention.output", &["attn.Wo"]),
+                Rule::norm("feed_forward_norm", &["mlp_norm"]),
+                Rule::linear("feed_forward.down", &["mlp.Wo"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .block_rules(Rule::fused_gate(&["mlp.Wi"], Half::First))
+        .stack_rules([Rule::norm("final_norm", &["final_norm"])])
+        .ignored(&["*.inv_freq"])
+        .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let has_bias = json.flag(&["attention_bias"], false)?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .with_bias(AttentionBias::new(has_bias, has_bias))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["intermediate_size"])?)
+        .with_form(FeedForwardForm::Gated)
+        .with_activation(json.activation(&["hidden_activation"], Activation::Gelu)?)
+        .with_bias(json.flag(&["mlp_bias"], false)?)
+        .with_dropout(json.number(&["mlp_dropout"], 0.0)?);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["norm_eps"], 1e-5)?)
+        .with_bias(json.flag(&["norm_bias"], false)?);
+    let head_dim = attention.head_dim;
+    let global = json.rotary_of_type("full_attention", "global_rope_theta", head_dim, 160000.0)?;
+    let local = json.rotary_of_type("sliding_attention", "local_rope_theta", head_dim, 10000.0)?;
+    let window = json.optional_size(&["local_attention"])?.unwrap_or(128) / 2;
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    let period = json
+        .optional_size(&["global_attn_every_n_layers"])?
+        .unwrap_or(3);
+    let is_local = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(period))?;
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    let stack = StackConfig::uniform(block, n_blocks, Some(norm));
+    Ok(stack.with_each(|i, block| {
+        let rotary = if is_local[i] { &local } else { &global };
+        block.attention.position = Position::Rotary(rotary.clone());
+        block.attention.window = is_local[i].then_some(window);
+        if i == 0 {
+            block.attention_placement = NormPlacement::None; // the embeddings are normalised already
+        }
+    }))
+}

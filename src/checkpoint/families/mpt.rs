@@ -1,0 +1,77 @@
+//! MPT: decoder without any bias, with linear position biases of its own layout.
+//!
+//! transformers' `MptBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpt/modeling_mpt.py>
+
+use serde_json::json;
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Rule},
+    },
+    config::{
+        Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
+        FeedForwardConfig, NormConfig, NormPlacement, Position, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("mpt", &["mpt"], config)
+        .prefixes(&["transformer.", ""])
+        .blocks(
+            "blocks.{i}.",
+            [
+                Rule::norm("attention_norm", &["norm_1"]),
+                Rule::linear("attention.output", &["attn.out_proj"]),
+                Rule::norm("feed_forward_norm", &["norm_2"]),
+                Rule::linear("feed_forward.up", &["ffn.up_proj"]),
+                Rule::linear("feed_forward.down", &["ffn.down_proj"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .stack_rules([Rule::norm("final_norm", &["norm_f"])])
+        .outside(&[
+            "wte.*",
+            "wpe.*",
+            "lm_head.*",
+            "score.*",
+            "classifier.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("no_bias", &[json!(true)])?;
+    let d_model = json.size(&["d_model"])?;
+    let section = json.section(&["attn_config"])?;
+    let attn = section.as_ref().unwrap_or(json);
+    attn.only("alibi", &[json!(true)])?; // transformers' class has no other form
+    attn.only("qk_ln", &[json!(false)])?;
+    let max = attn.number(&["alibi_bias_max"], 8.0)?;
+    let alibi = AlibiConfig {
+        slopes: AlibiSlopes::Interleaved { max },
+        scale: 1.0,
+    };
+    let attention = AttentionConfig::new(d_model, json.size(&["n_heads"])?)?;
+    let scale = attn
+        .optional_number(&["softmax_scale"])?
+        .unwrap_or(attention.scale);
+    let attention = attention
+        .causal()
+        .with_scale(scale)
+        .with_position(Position::Alibi(alibi))
+        .with_clip(attn.optional_number(&["clip_qkv"])?)
+        .with_bias(AttentionBias::NONE)
+        .with_dropout(attn.number(&["attn_pdrop"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_activation(Activation::Gelu)
+        .with_bias(false);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?)
+        .with_bias(false);
+    let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    block.residual.attention_dropout = attn.number(&["attn_pdrop"], 0.0)?;
+    block.residual.feed_forward_dropout = attn.number(&["attn_pdrop"], 0.0)?;
+    let n_blocks = json.n_blocks(&["n_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}

@@ -1,0 +1,78 @@
+//! Nomic BERT: post-norm encoder with rotary positions and a gated feed-forward.
+//!
+//! transformers' `NomicBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nomic_bert/modeling_nomic_bert.py>; its files on the Hub have
+//! GPT-2's keys.
+
+use serde_json::json;
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, FusedLayout, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
+        FeedForwardForm, NormConfig, NormPlacement, Position, RotaryPairing, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("nomic_bert", &["nomic_bert"], config)
+        .prefixes(&["bert.", ""])
+        .blocks(
+            "encoder.layers.{i}.",
+            [
+                Rule::linear("attention.output", &["attn.out_proj"]),
+                Rule::norm("attention_norm", &["norm1"]),
+                Rule::linear("feed_forward.up", &["mlp.fc11"]),
+                Rule::linear("feed_forward.gate", &["mlp.fc12"]),
+                Rule::linear("feed_forward.down", &["mlp.fc2"]),
+                Rule::norm("feed_forward_norm", &["norm2"]),
+            ],
+        )
+        .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .ignored(&["*.inv_freq", "*position_ids"])
+        .outside(&[
+            "embeddings.*",
+            "emb_ln.*",
+            "pooler.*",
+            "cls.*",
+            "classifier.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("prenorm", &[json!(false)])?;
+    let d_model = json.size(&["hidden_size", "n_embd"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads", "n_head"])?)?;
+    let parameters = json.section(&["rope_parameters"])?;
+    let pairing = match json.flag(&["rotary_emb_interleaved"], false)? {
+        true => RotaryPairing::Interleaved,
+        false => RotaryPairing::Halves,
+    };
+    let share = json.number(&["rotary_emb_fraction"], 1.0)?;
+    let theta = json.number(&["rotary_emb_base"], 1000.0)?;
+    let rotary = json.rotary_of(parameters.as_ref(), attention.head_dim, theta, share)?;
+    let has_bias = json.flag(&["qkv_proj_bias"], false)?;
+    let attention = attention
+        .with_position(Position::Rotary(rotary.with_pairing(pairing)))
+        .with_bias(AttentionBias::new(has_bias, has_bias))
+        .with_dropout(json.number(&["attention_probs_dropout_prob", "attn_pdrop"], 0.0)?);
+    let activation = match json.text(&["activation_function"])?.as_deref() {
+        Some("swiglu") => Activation::Silu,
+        _ => json.activation(&["hidden_act", "activation_function"], Activation::Silu)?,
+    };
+    let d_ff = json.size(&["intermediate_size", "n_inner"])?;
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(d_ff)
+        .with_form(FeedForwardForm::Gated)
+        .with_activation(activation)
+        .with_bias(json.flag(&["mlp_fc1_bias"], false)?);
+    let eps = json.number(&["layer_norm_eps", "layer_norm_epsilon"], 1e-12)?;
+    let norm = NormConfig::layer_norm(d_model, eps);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
+        .with_residual_dropout(json.number(&["hidden_dropout_prob", "resid_pdrop"], 0.0)?);
+    let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
+    Ok(StackConfig::uniform(block, n_blocks, None))
+}

@@ -1,0 +1,77 @@
+//! OPT: decoder with ReLU, pre-norm except in its 350M size.
+//!
+//! transformers' `OPTDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/opt/modeling_opt.py>
+
+use serde_json::json;
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
+        NormPlacement, StackConfig,
+    },
+};
+
+pub(super) fn family() -> Family {
+    Family::new("opt", &["opt"], config)
+        .prefixes(&["model.decoder.", "decoder.", ""])
+        .blocks(
+            "layers.{i}.",
+            [
+                Rule::norm("attention_norm", &["self_attn_layer_norm"]),
+                Rule::linear("attention.query", &["self_attn.q_proj"]),
+                Rule::linear("attention.key", &["self_attn.k_proj"]),
+                Rule::linear("attention.value", &["self_attn.v_proj"]),
+                Rule::linear("attention.output", &["self_attn.out_proj"]),
+                Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+                Rule::linear("feed_forward.up", &["fc1"]),
+                Rule::linear("feed_forward.down", &["fc2"]),
+            ],
+        )
+        .stack_rules([Rule::norm(
+            "final_norm",
+            &["final_layer_norm", "layer_norm"],
+        )])
+        .outside(&[
+            "embed_*",
+            "project_in.*",
+            "project_out.*",
+            "*lm_head.*",
+            "score.*",
+            "qa_outputs.*",
+        ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("layer_norm_elementwise_affine", &[json!(true)])?;
+    let d_model = json.size(&["hidden_size"])?;
+    let has_bias = json.flag(&["enable_bias"], true)?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .causal()
+        .with_bias(AttentionBias::new(has_bias, has_bias))
+        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["ffn_dim"])?)
+        .with_activation(json.activation(&["activation_function"], Activation::Relu)?)
+        .with_bias(has_bias);
+    let norm = NormConfig::layer_norm(d_model, 1e-5);
+    let is_pre = json.flag(&["do_layer_norm_before"], true)?;
+    let placement = if is_pre {
+        NormPlacement::Pre
+    } else {
+        NormPlacement::Post
+    };
+    let block = BlockConfig::new(attention, feed_forward, norm, placement)
+        .with_residual_dropout(json.number(&["dropout"], 0.1)?);
+    let has_final = is_pre && !json.flag(&["_remove_final_layer_norm"], false)?;
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(
+        block,
+        n_blocks,
+        has_final.then_some(norm),
+    ))
+}

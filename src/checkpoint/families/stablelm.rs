@@ -1,0 +1,54 @@
+//! StableLM: Llama's names with LayerNorm, a part of each head rotated, and in some sizes parallel branches
+//! and a norm for each head.
+//!
+//! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
+
+use super::llama::{block, decoder, uniform};
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule},
+    },
+    config::{
+        AttentionBias, NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
+        StackConfig, Topology,
+    },
+};
+
+pub(super) fn family() -> Family {
+    decoder("stablelm", config).block_rules([
+        Rule::norm(
+            "attention.query_norm.{e}",
+            &["self_attn.q_layernorm.norms.{e}"],
+        ),
+        Rule::norm(
+            "attention.key_norm.{e}",
+            &["self_attn.k_layernorm.norms.{e}"],
+        ),
+    ])
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["use_qkv_bias"], false)?;
+    let mut block = block(json, AttentionBias::new(has_bias, false))?
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
+    block.norm = norm;
+    let parameters = json.rotary_section()?;
+    let head_dim = block.attention.head_dim;
+    let rotary = json.rotary_of(parameters.as_ref(), head_dim, 10000.0, 0.25)?;
+    block.attention.position = Position::Rotary(rotary);
+    if json.flag(&["qk_layernorm"], false)? {
+        let each = QueryKeyNorm {
+            norm: norm.with_bias(false),
+            span: QueryKeyNormSpan::EachHead,
+        };
+        block.attention.query_key_norm = Some(each);
+    }
+    if json.flag(&["use_parallel_residual"], false)? {
+        block.topology = Topology::Parallel(ParallelNorm::Shared);
+    }
+    uniform(json, block)
+}

@@ -1,0 +1,126 @@
+//! T5: encoder and decoder with RMSNorm, unscaled scores and a shared relative position bias.
+//!
+//! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
+
+use serde_json::json;
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, Rule, StackPart},
+    },
+    config::{
+        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
+        FeedForwardForm, NormConfig, NormPlacement, RelativeBiasConfig, StackConfig,
+    },
+};
+
+pub(super) fn families() -> Vec<Family> {
+    let stack = |part, feed_forward: usize, config, other| {
+        let of = |layer: usize, name: &str| format!("layer.{layer}.{name}");
+        let dense = |role, name| {
+            Rule::linear(
+                role,
+                &[&of(feed_forward, &format!("DenseReluDense.{name}"))],
+            )
+        };
+        Family::new("t5", &["t5", "mt5", "umt5"], config)
+            .part(part)
+            .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
+            .blocks(
+                "block.{i}.",
+                attention("attention", "layer.0", "SelfAttention"),
+            )
+            .block_rules(attention("cross_attention", "layer.1", "EncDecAttention"))
+            .block_rules([
+                Rule::norm("feed_forward_norm", &[&of(feed_forward, "layer_norm")]),
+                dense("feed_forward.up", "wi"),
+                dense("feed_forward.gate", "wi_0"),
+                dense("feed_forward.up", "wi_1"),
+                dense("feed_forward.down", "wo"),
+            ])
+            .stack_rules([
+                Rule::linear(
+                    "relative_bias",
+                    &["block.0.layer.0.SelfAttention.relative_attention_bias"],
+                ),
+                Rule::norm("final_norm", &["final_layer_norm"]),
+            ])
+            .outside(&[
+                "*shared.*",
+                "*embed_tokens.*",
+                "lm_head.*",
+                "classif*",
+                "qa_outputs.*",
+                other,
+            ])
+    };
+    vec![
+        stack(StackPart::Encoder, 1, encoder, "*decoder.*"),
+        stack(StackPart::Decoder, 2, decoder, "*encoder.*"),
+    ]
+}
+
+fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
+    let linear = |part: &str, letter: &str| {
+        Rule::linear(
+            &format!("{role}.{part}"),
+            &[&format!("{layer}.{name}.{letter}")],
+        )
+    };
+    vec![
+        Rule::norm(&format!("{role}_norm"), &[&format!("{layer}.layer_norm")]),
+        linear("query", "q"),
+        linear("key", "k"),
+        linear("value", "v"),
+        linear("output", "o"),
+    ]
+}
+
+fn encoder(json: &ConfigJson) -> Result<StackConfig> {
+    config(json, json.n_blocks(&["num_layers"])?)
+}
+
+fn decoder(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = config(json, json.n_blocks(&["num_decoder_layers", "num_layers"])?)?;
+    Ok(stack.with_each(|_, block| {
+        block.cross_attention = Some(block.attention.clone());
+        block.attention = block.attention.clone().causal();
+    }))
+}
+
+fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
+    json.only("model_type", &[json!("t5"), json!("mt5")])?; // umt5 has a bias in every block
+    let (d_model, n_heads) = (json.size(&["d_model"])?, json.size(&["num_heads"])?);
+    let dropout = json.number(&["dropout_rate"], 0.1)?;
+    let attention = AttentionConfig::with_head_dim(d_model, n_heads, json.size(&["d_kv"])?)
+        .with_scale(1.0)
+        .with_bias(AttentionBias::NONE)
+        .with_dropout(dropout);
+    let projection = json
+        .text(&["feed_forward_proj"])?
+        .unwrap_or("relu".to_string());
+    let (form, activation) = match projection.strip_prefix("gated-") {
+        Some("gelu") => (FeedForwardForm::Gated, Activation::GeluTanh), // as transformers reads it
+        Some(name) => (FeedForwardForm::Gated, name.parse()?),
+        None => (FeedForwardForm::Plain, projection.parse()?),
+    };
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["d_ff"])?)
+        .with_form(form)
+        .with_activation(activation)
+        .with_bias(false)
+        .with_dropout(dropout);
+    let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_residual_dropout(dropout);
+    let or =
+        |key: &str, default| Ok::<_, crate::Error>(json.optional_size(&[key])?.unwrap_or(default));
+    let bias = RelativeBiasConfig {
+        n_buckets: or("relative_attention_num_buckets", 32)?,
+        max_distance: or("relative_attention_max_distance", 128)?,
+        n_heads,
+    };
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias))
+}
