@@ -11,7 +11,9 @@ use common::bits;
 
 const CPU: Device = Device::Cpu;
 
-fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Vec<(String, Tensor)> {
+type Tensors = Vec<(String, Tensor)>;
+
+fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Tensors {
     tensors
         .map(|(name, tensor)| (name.to_string(), tensor))
         .into()
@@ -78,7 +80,7 @@ fn faulty_plain_files_are_refused_with_the_culprit() {
     let (w1, b1) = (("W1", ones(&[3, 2])), ("b1", ones(&[3])));
     let (w2, b2) = (("W2", ones(&[2, 3])), ("b2", ones(&[2])));
     let integers = ones(&[3, 2]).to_dtype(DType::I64).unwrap();
-    let cases: [(Vec<(String, Tensor)>, &[&str]); 9] = [
+    let cases: [(Tensors, &[&str]); 9] = [
         (
             named([w1.clone(), b1.clone(), w2.clone()]),
             &["no tensor for the bias of W2; tried b2"],

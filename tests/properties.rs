@@ -10,8 +10,8 @@ mod common;
 use std::fs;
 
 use candle_blocks::{
-    Activation, Attention, AttentionMask, Checkpoint, CheckpointOptions, Dropout, DropoutSource,
-    ForwardContext, Linear, QueryKeyValue, Stack, SublayerNorm, Visibility,
+    Activation, Attention, AttentionMask, BlockFeedForward, Checkpoint, CheckpointOptions, Dropout,
+    DropoutSource, ForwardContext, Linear, QueryKeyValue, Stack, SublayerNorm, Visibility,
     candle_core::{DType, Device, Module, ModuleT, Result, Tensor, Var},
     candle_nn,
     verify::{Comparer, Expected},
@@ -424,7 +424,9 @@ fn layers_stand_in_candles_own_containers() {
         let (SublayerNorm::Pre(norm) | SublayerNorm::Post(norm)) = norm else {
             panic!("these families have one norm per sublayer");
         };
-        let feed_forward = block.feed_forward().inner();
+        let BlockFeedForward::Dense(feed_forward) = block.feed_forward().inner() else {
+            panic!("these families have one feed-forward per block");
+        };
         let (up, down) = (feed_forward.up(), feed_forward.down());
 
         // `Module`s in a `Sequential`, and what has dropout as a function.

@@ -88,7 +88,7 @@ impl Part {
                     Half::Second => d_out,
                 };
                 return Some(Features {
-                    ranges: vec![start..start + d_out],
+                    ranges: std::iter::once(start..start + d_out).collect(),
                     total: 2 * d_out,
                 });
             }
@@ -513,7 +513,7 @@ mod tests {
         );
         assert_eq!(
             features(FusedLayout::PerGroup, Projection::Value, 4, 1),
-            Some(vec![10..12])
+            Some(std::iter::once(10..12).collect())
         );
     }
 }

@@ -82,7 +82,7 @@ impl MixtureOfExperts {
     fn route(&self, x: &Tensor) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let logits = self.router.forward(x)?; // [rows, n_experts]
         let probabilities = ops::softmax(&logits.to_dtype(ops::product_dtype(x))?)?;
-        let order = probabilities.detach().arg_sort_last_dim(false)?;
+        let order = probabilities.arg_sort_last_dim(false)?;
         let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
         let mut weights = probabilities.gather(&chosen, D::Minus1)?;
         if self.weights == RoutingWeights::Renormalised {

@@ -77,9 +77,9 @@ fn share_of_tolerance<T: Rounding>(
         for (i, y) in y[at].iter().enumerate() {
             let product = normal[i] * gain[i];
             let terms = product.abs() + bias[i].to_f64().abs();
-            let mean = 2.0 * T::COMPUTE * largest * gain[i].abs();
+            let mean = 2.0 * T::WIDE * largest * gain[i].abs();
             let allowed =
-                (roundings * T::COMPUTE + stored * T::STORE * 1.01) * terms + mean + T::LEAST;
+                (roundings * T::WIDE + stored * T::STORE * 1.01) * terms + mean + T::LEAST;
             let error = (y.to_f64() - (product + bias[i].to_f64())).abs();
             assert!(error.is_finite());
             worst = worst.max(error / allowed);
