@@ -40,7 +40,11 @@ fn report(model: &Path, fixture: &Path, dtype: DType) -> Report {
 fn check(model: &Path, name: &str, dtype: DType) {
     let fixture = weights(name).join("fixture.safetensors");
     let report = report(model, &fixture, dtype);
-    assert!(report.passed, "{name} in {dtype:?}\n{report}");
+    // The gradient of BERT's key bias is 0 but for rounding: in f64 the twin is as much noise as ours.
+    let is_noise = |name: &str| dtype == DType::F64 && name.ends_with("attention.self.key.bias");
+    let mut failed = report.comparisons.iter().filter(|c| !c.passed());
+    let passed = failed.all(|comparison| is_noise(&comparison.name));
+    assert!(passed, "{name} in {dtype:?}\n{report}");
 }
 
 #[test]
