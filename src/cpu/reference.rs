@@ -97,6 +97,8 @@ pub trait Rounding: super::Element {
     const STORE: f64;
     /// The same of the type that is computed in.
     const COMPUTE: f64;
+    /// The same of the type that norms and long sums are taken in.
+    const WIDE: f64;
     /// The least subnormal.
     const LEAST: f64;
     /// Rounds a test value to the type.
@@ -108,6 +110,7 @@ pub trait Rounding: super::Element {
 impl Rounding for f32 {
     const STORE: f64 = f32::EPSILON as f64 / 2.0;
     const COMPUTE: f64 = Self::STORE;
+    const WIDE: f64 = <f64 as Rounding>::STORE;
     const LEAST: f64 = f32::MIN_POSITIVE as f64 * f32::EPSILON as f64;
     fn from_f64(value: f64) -> Self {
         value as f32
@@ -120,6 +123,7 @@ impl Rounding for f32 {
 impl Rounding for f64 {
     const STORE: f64 = f64::EPSILON / 2.0;
     const COMPUTE: f64 = Self::STORE;
+    const WIDE: f64 = Self::STORE;
     const LEAST: f64 = f64::MIN_POSITIVE * f64::EPSILON;
     fn from_f64(value: f64) -> Self {
         value
@@ -134,6 +138,7 @@ macro_rules! half_rounding {
         impl Rounding for $type {
             const STORE: f64 = <$type>::EPSILON.to_f64_const() / 2.0;
             const COMPUTE: f64 = <f32 as Rounding>::STORE;
+            const WIDE: f64 = Self::COMPUTE;
             const LEAST: f64 = <$type>::MIN_POSITIVE_SUBNORMAL.to_f64_const();
             fn from_f64(value: f64) -> Self {
                 <$type>::from_f64(value)

@@ -47,7 +47,7 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 
 /// The largest share of the allowed error over all rows.
 ///
-/// Allowed are eight roundings in the computing type (square, sum, quotient, root, reciprocal,
+/// Allowed are eight roundings in the wide type (square, sum, quotient, root, reciprocal,
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
@@ -77,9 +77,9 @@ fn share_of_tolerance<T: Rounding>(
         for (i, y) in y[at].iter().enumerate() {
             let product = normal[i] * gain[i];
             let terms = product.abs() + bias[i].to_f64().abs();
-            let mean = 2.0 * T::COMPUTE * largest * gain[i].abs();
+            let mean = 2.0 * T::WIDE * largest * gain[i].abs();
             let allowed =
-                (roundings * T::COMPUTE + stored * T::STORE * 1.01) * terms + mean + T::LEAST;
+                (roundings * T::WIDE + stored * T::STORE * 1.01) * terms + mean + T::LEAST;
             let error = (y.to_f64() - (product + bias[i].to_f64())).abs();
             assert!(error.is_finite());
             worst = worst.max(error / allowed);
