@@ -135,6 +135,12 @@ impl Args {
             *target = Some(PathBuf::from(value));
         }
         let (model, fixture) = match (model, fixture) {
+            (None, None) if !committed.exists() => bail!(
+                "{} is missing: the published package leaves it out; run this in a clone of the \
+                 repository, or give --model weights/tiny-bert --fixture \
+                 weights/tiny-bert/fixture.safetensors",
+                committed.display()
+            ),
             (None, None) => (committed.clone(), committed.join("fixture.safetensors")),
             (Some(model), Some(fixture)) => (model, fixture),
             _ => bail!("--model and --fixture go together"),

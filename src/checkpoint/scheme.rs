@@ -512,8 +512,8 @@ mod tests {
             Some(vec![0..4, 8..12])
         );
         assert_eq!(
-            features(FusedLayout::PerGroup, Projection::Value, 4, 1),
-            Some(std::iter::once(10..12).collect())
+            features(FusedLayout::PerGroup, Projection::Value, 4, 2),
+            Some(vec![6..8, 14..16])
         );
     }
 }

@@ -97,7 +97,7 @@ pub trait Rounding: super::Element {
     const STORE: f64;
     /// The same of the type that is computed in.
     const COMPUTE: f64;
-    /// The same of the type that norms are computed in, wider for f32.
+    /// The same of the type that norms and long sums are taken in.
     const WIDE: f64;
     /// The least subnormal.
     const LEAST: f64;

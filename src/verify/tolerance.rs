@@ -33,7 +33,9 @@
 //! **Other precisions.** If the run rounds to another type than the fixture's, PyTorch's error is scaled
 //! by the ratio of the two epsilons ([`Basis::ScaledTorchError`]). Half types come out generous, because
 //! their sums accumulate in f32 and do not lose what the scaling grants them: PyTorch's own bf16 and f16
-//! runs of the four models used 0.04 to 0.5 of it. A fixture in the run's own type is sharper.
+//! runs of the four models used 0.04 to 0.5 of it. A fixture in the run's own type is sharper. To a run
+//! in double precision the twin is no truth but another result of that precision, which errs as much as
+//! PyTorch's scaled error says: that error is allowed once more.
 //!
 //! **No twin.** Then PyTorch's own result is the reference, and its error has to be modelled. Roundings
 //! of a sum of n terms add up as a random walk, to about √n of them (Higham and Mary 2019,
@@ -64,6 +66,8 @@ use super::json_float;
 
 /// How much larger than PyTorch's error ours may be.
 const ALLOWED_RATIO: f64 = 2.0;
+/// The twin's own error, where the run is as precise as the twin.
+const RATIO_OF_TWIN: f64 = 1.0;
 /// Half an ulp for each of the eight operations between a block's last sum and its output.
 const ALLOWED_ULPS: f64 = 8.0 * 0.5;
 /// Sums over half types accumulate in f32.
@@ -140,8 +144,13 @@ impl Tolerance {
 
         let at = |epsilon: f64| {
             let scale = epsilon / precisions.fixture;
-            let worst = ALLOWED_RATIO * torch_worst * scale + ALLOWED_ULPS * ulp(max, epsilon);
-            let typical = ALLOWED_RATIO * torch_typical * scale + ALLOWED_ULPS * epsilon * middle;
+            let ratio = if epsilon > f64::EPSILON {
+                ALLOWED_RATIO
+            } else {
+                ALLOWED_RATIO + RATIO_OF_TWIN
+            };
+            let worst = ratio * torch_worst * scale + ALLOWED_ULPS * ulp(max, epsilon);
+            let typical = ratio * torch_typical * scale + ALLOWED_ULPS * epsilon * middle;
             (worst, typical)
         };
         let zeros_pass = |(worst, typical): (f64, f64)| worst >= max && typical >= middle;
@@ -272,6 +281,18 @@ mod tests {
         assert_eq!((zero.worst, zero.typical), (0.0, Some(0.0)));
         let zero = Tolerance::from_model(&[0.0; 4], F32, 4, 1).unwrap();
         assert_eq!(zero.worst, 0.0);
+    }
+
+    #[test]
+    fn a_run_as_precise_as_the_twin_is_granted_the_twins_own_error() {
+        let (exact, torch) = ([1.0, -1.0, 1.0], [1.0, -1.0, 1.0 + 64.0 * F32.fixture]);
+        let worst = |run| {
+            let precisions = Precisions { run, ..F32 };
+            let tolerance = Tolerance::from_twin(&torch, &exact, precisions).unwrap();
+            tolerance.worst / run
+        };
+        assert_eq!(worst(F32.fixture), 2.0 * 64.0 + ALLOWED_ULPS);
+        assert_eq!(worst(f64::EPSILON), 3.0 * 64.0 + ALLOWED_ULPS);
     }
 
     #[test]

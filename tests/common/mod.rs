@@ -1,29 +1,79 @@
 //! What several test files share: the committed weights, the device under test, the comparer.
 #![allow(dead_code)] // each test binary uses a part
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{
+    collections::HashMap,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use candle_blocks::{
-    candle_core::{DType, Device, Tensor, safetensors},
-    verify::{Expected, compare},
+    candle_core::{DType, Device, Result, Tensor, Var, safetensors},
+    verify::{Comparison, Expected, compare},
 };
+
+/// Names the device under test.
+pub const DEVICE_VARIABLE: &str = "CANDLE_BLOCKS_TEST_DEVICE";
 
 /// A path under `weights/`.
 pub fn weights(local: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("weights")
         .join(local)
 }
 
+/// Of checkpoints under `weights/`, all but those that the published package leaves out, and says so.
+pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str) -> Vec<T> {
+    let is_present = |checkpoint: &T| {
+        let name = name(checkpoint);
+        // Cargo writes this file when it packs a crate; in a clone nothing may be missing.
+        let is_package = weights("../Cargo.toml.orig").exists();
+        let is_left_out = is_package && !weights(name).exists();
+        if is_left_out {
+            left_out(&format!("weights/{name} is not in the published package"));
+        }
+        !is_left_out
+    };
+    checkpoints.into_iter().filter(is_present).collect()
+}
+
+/// Says what a test did not do; past the harness, which shows a passed test's output to nobody.
+pub fn left_out(what: &str) {
+    let line = format!("LEFT OUT: {what}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
 /// The device that `CANDLE_BLOCKS_TEST_DEVICE` names: `cpu` (default), `cuda` or `metal`.
 pub fn device() -> Device {
-    let name = std::env::var("CANDLE_BLOCKS_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_string());
-    match name.as_str() {
-        "cpu" => Device::Cpu,
-        "cuda" => Device::new_cuda(0).expect("CANDLE_BLOCKS_TEST_DEVICE=cuda"),
-        "metal" => Device::new_metal(0).expect("CANDLE_BLOCKS_TEST_DEVICE=metal"),
-        other => panic!("CANDLE_BLOCKS_TEST_DEVICE={other}: expected cpu, cuda or metal"),
+    // One for all: candle takes two handles of one GPU for two devices.
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let open = || {
+        let name = std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| "cpu".to_string());
+        let device = match name.as_str() {
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Device::new_cuda(0),
+            "metal" => Device::new_metal(0),
+            _ => panic!("{DEVICE_VARIABLE}={name}: expected cpu, cuda or metal"),
+        };
+        device.unwrap_or_else(|error| panic!("{DEVICE_VARIABLE}={name}: {error}"))
+    };
+    DEVICE.get_or_init(open).clone()
+}
+
+/// Whether the device under test computes in f64. Where it does not, says that `what` is left out.
+pub fn has_f64(what: &str) -> bool {
+    let has_f64 = !device().is_metal();
+    if !has_f64 {
+        left_out(&format!("{what}: the device has no f64"));
     }
+    has_f64
+}
+
+/// The given types, without f64 where the device under test has none, and says so.
+pub fn computable(dtypes: impl IntoIterator<Item = DType>, what: &str) -> Vec<DType> {
+    let is_computable = |&dtype: &DType| dtype != DType::F64 || has_f64(what);
+    dtypes.into_iter().filter(is_computable).collect()
 }
 
 /// Reference values that PyTorch or NumPy computed.
@@ -40,11 +90,9 @@ impl Reference {
         }
     }
 
+    /// A tensor on the device under test.
     pub fn get(&self, name: &str) -> Tensor {
-        self.tensors
-            .get(name)
-            .unwrap_or_else(|| panic!("the reference has no {name}"))
-            .clone()
+        self.on_cpu(name).to_device(&device()).unwrap()
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -53,23 +101,88 @@ impl Reference {
         names
     }
 
+    /// Ours beside PyTorch's `name`, by the ratio rule.
+    pub fn compare(&self, name: &str, ours: &Tensor) -> Comparison {
+        let exact = self.tensors.get(&format!("{name}.f64")).cloned();
+        let expected = Expected::new(self.on_cpu(name), exact).unwrap();
+        compare(name, ours, &expected, None)
+    }
+
     /// Holds `ours` against PyTorch's `name` by the ratio rule.
     #[track_caller]
     pub fn check(&self, name: &str, ours: &Tensor) {
-        let exact = self.tensors.get(&format!("{name}.f64")).cloned();
-        let expected = Expected::new(self.get(name), exact).unwrap();
-        let comparison = compare(name, ours, &expected, None);
-        assert!(comparison.passed(), "{comparison:#?}");
+        assert_passed(&[self.compare(name, ours)]);
+    }
+
+    fn on_cpu(&self, name: &str) -> Tensor {
+        self.tensors
+            .get(name)
+            .unwrap_or_else(|| panic!("the reference has no {name}"))
+            .clone()
     }
 }
 
-/// The bits of an f64 tensor.
+/// Demands that all passed, and shows every one that did not.
+#[track_caller]
+pub fn assert_passed(comparisons: &[Comparison]) {
+    let line = |c: &Comparison| {
+        format!(
+            "{}: {:?}, {} of {} elements beyond; error {:.1e}, PyTorch's {:.1e}, {:.2} of what is allowed; {:?}",
+            c.name,
+            c.outcome,
+            c.n_mismatched,
+            c.n_compared,
+            c.max_abs,
+            c.tolerance.and_then(|t| t.torch_error).unwrap_or(f64::NAN),
+            c.share_used,
+            c.worst,
+        )
+    };
+    let failed: Vec<String> = comparisons
+        .iter()
+        .filter(|c| !c.passed())
+        .map(line)
+        .collect();
+    assert!(!comparisons.is_empty(), "nothing was compared");
+    assert!(
+        failed.is_empty(),
+        "{} of {} differ:\n{}",
+        failed.len(),
+        comparisons.len(),
+        failed.join("\n")
+    );
+}
+
+/// `f(inputs)` and the gradient of every input under the cotangent `grad_output`.
+pub fn value_and_gradients(
+    inputs: &[Tensor],
+    grad_output: &Tensor,
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> (Tensor, Vec<Tensor>) {
+    let vars: Vec<Var> = inputs
+        .iter()
+        .map(|t| Var::from_tensor(t).unwrap())
+        .collect();
+    let tracked: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
+    let y = f(&tracked).unwrap();
+    let loss = (&y * grad_output).unwrap().sum_all().unwrap();
+    let gradients = loss.backward().unwrap();
+    let gradient = |(i, var): (usize, &Var)| {
+        let gradient = gradients.get(var).cloned();
+        gradient.unwrap_or_else(|| panic!("input {i} got no gradient"))
+    };
+    let gradients = vars.iter().enumerate().map(gradient).collect();
+    (y.detach(), gradients)
+}
+
+/// The elements of a tensor of any type, device and layout.
+pub fn numbers(tensor: &Tensor) -> Vec<f64> {
+    let values = tensor.to_device(&Device::Cpu).unwrap();
+    let values = values.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+    values.to_vec1().unwrap()
+}
+
+/// The bits of a tensor's elements as f64.
 pub fn bits(tensor: &Tensor) -> Vec<u64> {
-    let values = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
-    values
-        .to_vec1::<f64>()
-        .unwrap()
-        .into_iter()
-        .map(f64::to_bits)
-        .collect()
+    numbers(tensor).into_iter().map(f64::to_bits).collect()
 }

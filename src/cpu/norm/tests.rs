@@ -47,7 +47,7 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 
 /// The largest share of the allowed error over all rows.
 ///
-/// Allowed are eight roundings in the computing type (square, sum, quotient, root, reciprocal,
+/// Allowed are eight roundings in the wide type (square, sum, quotient, root, reciprocal,
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
