@@ -23,21 +23,12 @@ import torch
 import transformers
 
 from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test
+from fixtures.committed import COMMITTED
+from fixtures.families import FAMILIES, Part, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
-
-# The committed small checkpoints: arguments as on the command line.
-COMMITTED = {
-    "tiny-bert": "bert --seed 1 --batch 3 --seq 7",
-    "tiny-gpt2": "gpt2 --seed 2 --batch 2 --seq 9 --padding left",
-    "tiny-bert-bf16": "bert --seed 3 --batch 2 --seq 5 --dtype bf16 --prefix headed --norm-names gamma-beta"
-    " --set hidden_size=12 --set num_attention_heads=3 --set intermediate_size=28 --set num_hidden_layers=2",
-    "tiny-gpt2-f16": "gpt2 --seed 4 --batch 2 --seq 5 --padding left --dtype f16 --prefix headed --buffers present"
-    " --set n_embd=12 --set n_head=2 --set n_inner=null --set n_positions=8",
-}
-
 
 def write_all(root: Path, minilm_source: Path | None) -> None:
     """Everything that is committed; without MiniLM's checkpoint its directory stays as it is."""
@@ -49,30 +40,51 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
 
 
 def write_family(args: argparse.Namespace) -> None:
-    """A small random checkpoint, and the fixture of the file as it was written."""
+    """A small random checkpoint, and the fixtures of the file as it was written: one for each stack."""
     overrides = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in args.set)}
     dtype = DTYPES[args.dtype]
-    layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers)
+    layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
-
-    d_model = transformers.AutoConfig.from_pretrained(args.out, local_files_only=True).hidden_size
-    mask = inputs.padding_mask(args.batch, args.seq or DEFAULT_SEQ, args.padding)
-    into_block_0 = inputs.random_hidden_states(d_model, mask, args.seed)
-    capture.write_fixture(
-        args.out / "fixture.safetensors", args.out, into_block_0, dtype, args.seed, gradients=not args.no_grads
-    )
+    model = capture.load(args.out, torch.float32)
+    for part in family_of(args.command).parts:
+        rows = inputs.random_inputs(model, part, *sizes(args, part))
+        path = args.out / fixture_name(part)
+        capture.write_fixture(path, args.out, part, rows, dtype, args.seed, not args.no_grads, args.attention)
 
 
 def write_fixture(args: argparse.Namespace) -> None:
     """A fixture of a user's checkpoint, whose own embeddings make the input."""
     model = capture.load(args.model, torch.float32)
+    part = picked(family_of(model.config.model_type).parts, args.part)
     if args.text:
         sentences = args.text.read_text().splitlines()
-        embedded = inputs.from_sentences(model, args.model, sentences, args.seq, args.seed)
+        embedded = inputs.from_sentences(model, part, args.model, sentences, args.seq, args.seed)
     else:
-        mask = inputs.padding_mask(args.batch, args.seq or DEFAULT_SEQ, args.padding)
-        embedded = inputs.from_random_ids(model, mask, args.seed)
-    capture.write_fixture(args.out, args.model, embedded, DTYPES[args.dtype], args.seed, gradients=not args.no_grads)
+        empty = inputs.placeholder(model, part, *sizes(args, part))
+        embedded = inputs.from_random_ids(model, part, empty, args.seed)
+    dtype = DTYPES[args.dtype]
+    capture.write_fixture(args.out, args.model, part, embedded, dtype, args.seed, not args.no_grads, args.attention)
+
+
+def sizes(args: argparse.Namespace, part: Part) -> tuple:
+    """Batch, sequence, padding, positions and seed, as asked for or as fits the stack."""
+    kind = args.positions or ("counted" if part.position_ids and part.padding == "left" else "none")
+    if kind != "none" and not part.position_ids:
+        sys.exit(f"positions do not reach the blocks of {args.command}")
+    return args.batch, args.seq or DEFAULT_SEQ, args.padding or part.padding, kind, args.seed
+
+
+def picked(parts: tuple[Part, ...], name: str | None) -> Part:
+    """The stack called `name`, or the only one."""
+    found = [part for part in parts if name in (None, part.name)]
+    if len(found) != 1:
+        sys.exit(f"choose one with --part: {', '.join(part.name for part in parts)}")
+    return found[0]
+
+
+def fixture_name(part: Part) -> str:
+    """`fixture.safetensors`, or one per stack."""
+    return f"fixture.{part.name}.safetensors" if part.name else "fixture.safetensors"
 
 
 def check(minilm_source: Path | None) -> None:
@@ -105,18 +117,23 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--batch", type=int, default=3)
     shared.add_argument("--seq", type=int, help="tokens per sequence (8); with --text, where to cut")
     shared.add_argument("--seed", type=int, default=0)
-    shared.add_argument("--padding", choices=("right", "left", "none"), default="right")
+    shared.add_argument("--padding", choices=("right", "left", "none"), help="as fits the family")
+    shared.add_argument("--positions", choices=("none", "counted", "gaps"), help="position ids: as fits the family")
     shared.add_argument("--dtype", choices=DTYPES, default="f32")
+    shared.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' implementation")
     shared.add_argument("--no-grads", action="store_true", help="leave gradients out")
 
     fixture = commands.add_parser("fixture", parents=[shared], help="a fixture of a checkpoint of your own")
     fixture.add_argument("--model", type=Path, required=True, help="directory with config.json and weights")
     fixture.add_argument("--text", type=Path, help="one sentence per line instead of random ids (needs the tokenizer)")
 
-    for family in checkpoint.DEFAULTS:
+    fixture.add_argument("--part", help="encoder, decoder, text or vision, where there are several")
+
+    for family in FAMILIES:
         tiny = commands.add_parser(family, parents=[shared], help=f"a small random {family} and its fixture")
         tiny.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a key of config.json")
-        tiny.add_argument("--prefix", choices=("bare", "headed"), default="bare")
+        tiny.add_argument("--prefix", choices=("hub", "bare", "headed"), default="hub")
+        tiny.add_argument("--config-names", choices=("hub", "v5"), default="hub")
         tiny.add_argument("--norm-names", choices=("weight-bias", "gamma-beta"), default="weight-bias")
         tiny.add_argument("--shards", type=int, default=1)
         tiny.add_argument("--buffers", choices=("absent", "present"), default="absent")

@@ -1,0 +1,117 @@
+"""Does transformers read a saved checkpoint as it reads the original?
+
+    python weights/check_saved.py ORIGINAL SAVED                  everything must be equal
+    python weights/check_saved.py ORIGINAL SAVED --changed NAME   tensors whose name contains NAME must differ
+
+Compares the files (names, shapes, dtypes, values), what transformers says while loading, its parameters,
+and what the blocks give for the same random rows. Exits with 1 where something differs.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+
+from fixtures import capture, inputs, tensor_file, torch_stack
+from fixtures.families import family_of
+
+BATCH, SEQ = 2, 7
+
+
+def compare(original: Path, saved: Path, changed: list[str]) -> list[str]:
+    """What is wrong with the saved checkpoint."""
+    problems = compare_files(original, saved, changed)
+    theirs, said = load(original)
+    ours, says = load(saved)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        new = sorted(map(str, set(map(str, says.get(kind, ()))) - set(map(str, said.get(kind, ())))))
+        if new:
+            problems.append(f"transformers finds {kind} that the original has not: {', '.join(new)}")
+    problems += compare_tensors("parameter", theirs.state_dict(), ours.state_dict(), None if changed else [])
+    if not changed:
+        problems += compare_outputs(original, saved)
+    return problems
+
+
+def compare_files(original: Path, saved: Path, changed: list[str]) -> list[str]:
+    """The tensors on disk."""
+    theirs, ours = tensors(original), tensors(saved)
+    problems = compare_tensors("tensor", theirs, ours, changed)
+    for name in theirs.keys() & ours.keys():
+        if any(part in name for part in changed) and torch.equal(theirs[name], ours[name]):
+            problems.append(f"tensor {name} did not change")
+    return problems
+
+
+def compare_tensors(kind: str, theirs: dict, ours: dict, changed: list[str] | None) -> list[str]:
+    """Names, dtypes, shapes and bits; where `changed` is None, values are not compared."""
+    problems = [f"{kind} {name} is not there" for name in sorted(theirs.keys() - ours.keys())]
+    problems += [f"{kind} {name} is new" for name in sorted(ours.keys() - theirs.keys())]
+    for name in sorted(theirs.keys() & ours.keys()):
+        one, other = theirs[name], ours[name]
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            problems.append(f"{kind} {name} was {one.dtype} {list(one.shape)} and is {other.dtype} {list(other.shape)}")
+        elif changed is not None and not any(part in name for part in changed) and not same_bits(one, other):
+            problems.append(f"{kind} {name} has other values")
+    return problems
+
+
+def compare_outputs(original: Path, saved: Path) -> list[str]:
+    """Every stage of every stack on the same rows."""
+    theirs, ours = capture.load(original, torch.float32), capture.load(saved, torch.float32)
+    problems = []
+    for part in family_of(capture.model_type_of(original)).parts:
+        rows = inputs.random_inputs(theirs, part, BATCH, SEQ, part.padding, "none", seed=0)
+        expected = capture.run(theirs, part, rows, gradients=False).outputs
+        found = capture.run(ours, part, rows, gradients=False).outputs
+        different = [name for name, value in expected.items() if not torch.equal(value, found[name])]
+        problems += [f"{part.name} {name} differs".strip() for name in different]
+    return problems
+
+
+def load(directory: Path) -> tuple[torch.nn.Module, dict]:
+    """The model that config.json names, with its head, and what transformers said while loading it."""
+    config = capture.config_of(directory)
+    if config.model_type in torch_stack.STACKS:
+        return capture.load(directory, torch.float32), {}
+    named = (config.architectures or ["AutoModel"])[0]
+    model = getattr(transformers, named, transformers.AutoModel)
+    return model.from_pretrained(directory, output_loading_info=True, local_files_only=True)
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, sharded or not."""
+    files = sorted(directory.glob("model*.safetensors"))
+    if not files:
+        raise SystemExit(f"{directory}: no model.safetensors and no shards")
+    return {name: tensor for file in files for name, tensor in tensor_file.read(file).items()}
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal, a NaN to a NaN."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one != one, other != other)
+
+
+def main() -> None:
+    """Runs the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("saved", type=Path)
+    parser.add_argument("--changed", action="append", default=[], metavar="NAME", help="part of a name; after training")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    problems = compare(args.original, args.saved, args.changed)
+    if problems:
+        sys.exit("\n".join(f"{args.saved}: {problem}" for problem in problems))
+    print(f"{args.saved}: {len(tensors(args.saved))} tensors, as in {args.original}")
+
+
+if __name__ == "__main__":
+    main()
