@@ -178,6 +178,14 @@ pub fn run_backward(
     }
     let source = Var::from_tensor(&input.hidden_states)?;
     input.hidden_states = source.as_tensor().clone();
+    let memory = input
+        .encoder_hidden_states
+        .as_ref()
+        .map(Var::from_tensor)
+        .transpose()?;
+    if let Some(memory) = &memory {
+        input.encoder_hidden_states = Some(memory.as_tensor().clone());
+    }
     let mut stages = forward(&stack, &input)?;
     let output = stages
         .iter()
@@ -204,6 +212,10 @@ pub fn run_backward(
         stage.1 = stage.1.detach();
     }
     stages.push(("grads.hidden_states".to_string(), input_gradient));
+    if let Some(memory) = &memory {
+        let name = "encoder_hidden_states";
+        stages.push((format!("grads.{name}"), gradient(name, memory)?));
+    }
     for (name, gradient) in checkpoint.to_disk(&by_role)? {
         stages.push((format!("grads.{name}"), gradient));
     }

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 use serde::Serialize;
 
+use super::company::Company;
 use super::expected::{Expected, elements};
 use super::json_float;
 use super::kept_rows::KeptRows;
@@ -44,7 +45,18 @@ impl<'a> Comparer<'a> {
     ///
     /// Whatever is wrong with `ours` is a failed [`Comparison`], not an error.
     pub fn compare(&self, name: &str, ours: &Tensor, expected: &Expected) -> Comparison {
-        match self.measure(name, ours, expected) {
+        self.compare_in(None, name, ours, expected)
+    }
+
+    /// As [`Self::compare`], in the company of a fixture's other gradients.
+    pub(super) fn compare_in(
+        &self,
+        company: Option<Company>,
+        name: &str,
+        ours: &Tensor,
+        expected: &Expected,
+    ) -> Comparison {
+        match self.measure(company, name, ours, expected) {
             Ok(comparison) => comparison,
             Err(outcome) => Comparison::without_numbers(name, expected, outcome),
         }
@@ -52,6 +64,7 @@ impl<'a> Comparer<'a> {
 
     fn measure(
         &self,
+        company: Option<Company>,
         name: &str,
         ours: &Tensor,
         expected: &Expected,
@@ -76,7 +89,7 @@ impl<'a> Comparer<'a> {
         let torch: Vec<f64> = finite.iter().map(|pair| pair.torch).collect();
         let tolerance = if has_useful_twin(expected) {
             let exact: Vec<f64> = finite.iter().map(|pair| pair.truth).collect();
-            Tolerance::from_twin(&torch, &exact, precisions)
+            Tolerance::from_twin(&torch, &exact, precisions, company)
         } else {
             let longest = dims.iter().copied().max().unwrap_or(1);
             Tolerance::from_model(&torch, precisions, longest, expected.depth())

@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod company;
 mod compare;
 mod expected;
 mod fixture;

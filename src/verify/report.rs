@@ -6,7 +6,9 @@ use std::fmt;
 use candle_core::Tensor;
 use serde::Serialize;
 
+use super::company::company;
 use super::compare::{Comparer, Comparison, Outcome};
+use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;
 use super::tolerance::Basis;
@@ -59,15 +61,14 @@ impl Comparer<'_> {
                 &[]
             }
         };
-        let comparisons: Vec<Comparison> = fixture
-            .stages()
-            .iter()
-            .chain(gradients)
-            .map(|(name, expected)| match produced.get(name) {
-                Some(ours) => comparer.compare(name, ours, expected),
-                None => Comparison::missing(name, expected),
-            })
-            .collect();
+        let compare = |company, (name, expected): &(String, Expected)| match produced.get(name) {
+            Some(ours) => comparer.compare_in(company, name, ours, expected),
+            None => Comparison::missing(name, expected),
+        };
+        let stages = fixture.stages().iter().map(|stage| compare(None, stage));
+        let in_company = company(gradients).into_iter().zip(gradients);
+        let gradients = in_company.map(|(company, gradient)| compare(company, gradient));
+        let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {
             passed: first_divergence.is_none() && !comparisons.is_empty(),
