@@ -81,7 +81,10 @@ def load(directory: Path) -> tuple[torch.nn.Module, dict]:
         return capture.load(directory, torch.float32), {}
     named = (config.architectures or ["AutoModel"])[0]
     model = getattr(transformers, named, transformers.AutoModel)
-    return model.from_pretrained(directory, output_loading_info=True, local_files_only=True)
+    try:
+        return model.from_pretrained(directory, config=config, output_loading_info=True, local_files_only=True)
+    except RuntimeError as error:
+        sys.exit(f"{directory}: transformers cannot load it: {error}")
 
 
 def tensors(directory: Path) -> dict[str, torch.Tensor]:
