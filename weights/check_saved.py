@@ -40,7 +40,7 @@ def compare(original: Path, saved: Path, changed: list[str]) -> list[str]:
 
 def compare_files(original: Path, saved: Path, changed: list[str]) -> list[str]:
     """The tensors on disk."""
-    theirs, ours = tensors(original), tensors(saved)
+    theirs, ours = tensor_file.read_all(original), tensor_file.read_all(saved)
     problems = compare_tensors("tensor", theirs, ours, changed)
     for name in theirs.keys() & ours.keys():
         if any(part in name for part in changed) and torch.equal(theirs[name], ours[name]):
@@ -87,14 +87,6 @@ def load(directory: Path) -> tuple[torch.nn.Module, dict]:
         sys.exit(f"{directory}: transformers cannot load it: {error}")
 
 
-def tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, sharded or not."""
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise SystemExit(f"{directory}: no model.safetensors and no shards")
-    return {name: tensor for file in files for name, tensor in tensor_file.read(file).items()}
-
-
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Equal, a NaN to a NaN."""
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one != one, other != other)
@@ -113,7 +105,7 @@ def main() -> None:
     problems = compare(args.original, args.saved, args.changed)
     if problems:
         sys.exit("\n".join(f"{args.saved}: {problem}" for problem in problems))
-    print(f"{args.saved}: {len(tensors(args.saved))} tensors, as in {args.original}")
+    print(f"{args.saved}: {len(tensor_file.read_all(args.saved))} tensors, as in {args.original}")
 
 
 if __name__ == "__main__":
