@@ -204,7 +204,7 @@ refused! {
         ["input.safetensors: not a valid safetensors file: it is not a regular file"];
     an_input_without_hidden_states_is_refused_with_what_it_has:
         |s| s.change_input(|tensors| rename(tensors, "hidden_states", "hidden_state")), [],
-        ["input.safetensors: no tensor for the input of block 0; tried hidden_states", "hidden_state, "];
+        ["input.safetensors: no tensor for the input of block 0; tried hidden_states", "similar", "hidden_state;"];
     integers_as_hidden_states_are_refused:
         |s| s.change_input(|tensors| convert(tensors, "hidden_states", DType::I64)), [],
         ["input.safetensors: tensor hidden_states is stored as I64", "convert it"];

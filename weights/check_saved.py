@@ -40,7 +40,7 @@ def compare(original: Path, saved: Path, changed: list[str]) -> list[str]:
 
 def compare_files(original: Path, saved: Path, changed: list[str]) -> list[str]:
     """The tensors on disk."""
-    theirs, ours = tensors(original), tensors(saved)
+    theirs, ours = tensor_file.read_all(original), tensor_file.read_all(saved)
     problems = compare_tensors("tensor", theirs, ours, changed)
     for name in theirs.keys() & ours.keys():
         if any(part in name for part in changed) and torch.equal(theirs[name], ours[name]):
@@ -81,15 +81,10 @@ def load(directory: Path) -> tuple[torch.nn.Module, dict]:
         return capture.load(directory, torch.float32), {}
     named = (config.architectures or ["AutoModel"])[0]
     model = getattr(transformers, named, transformers.AutoModel)
-    return model.from_pretrained(directory, output_loading_info=True, local_files_only=True)
-
-
-def tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, sharded or not."""
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise SystemExit(f"{directory}: no model.safetensors and no shards")
-    return {name: tensor for file in files for name, tensor in tensor_file.read(file).items()}
+    try:
+        return model.from_pretrained(directory, config=config, output_loading_info=True, local_files_only=True)
+    except RuntimeError as error:
+        sys.exit(f"{directory}: transformers cannot load it: {error}")
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -110,7 +105,7 @@ def main() -> None:
     problems = compare(args.original, args.saved, args.changed)
     if problems:
         sys.exit("\n".join(f"{args.saved}: {problem}" for problem in problems))
-    print(f"{args.saved}: {len(tensors(args.saved))} tensors, as in {args.original}")
+    print(f"{args.saved}: {len(tensor_file.read_all(args.saved))} tensors, as in {args.original}")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def parser() -> argparse.ArgumentParser:
         tiny = commands.add_parser(family, parents=[shared], help=f"a small random {family} and its fixture")
         tiny.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a key of config.json")
         tiny.add_argument("--prefix", choices=("hub", "bare", "headed"), default="hub")
-        tiny.add_argument("--config-names", choices=("hub", "v5"), default="hub")
+        tiny.add_argument("--config-names", choices=("hub", "v5", "remote"), default="hub")
         tiny.add_argument("--norm-names", choices=("weight-bias", "gamma-beta"), default="weight-bias")
         tiny.add_argument("--shards", type=int, default=1)
         tiny.add_argument("--buffers", choices=("absent", "present"), default="absent")
