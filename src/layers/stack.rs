@@ -124,7 +124,8 @@ impl Stack {
     ///
     /// Feeding a sequence in chunks, or token by token, gives what [`Self::forward_with`] gives for the
     /// whole. The context's mask is that of the new positions; earlier ones keep theirs. With a
-    /// sliding window, keys that no later query can see are dropped.
+    /// sliding window, keys that no later query can see are dropped. Rotary scalings that depend on the
+    /// length (dynamic NTK, LongRope) rotate each key by the length at its time, as in transformers.
     ///
     /// # Shapes
     /// `[batch, new positions, d_model]` to the same.

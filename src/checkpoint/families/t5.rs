@@ -47,6 +47,7 @@ pub(super) fn families() -> Vec<Family> {
                 ),
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
+            .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
             .outside(&[
                 "*shared.*",
                 "*embed_tokens.*",
