@@ -160,6 +160,147 @@ fn dropout_gradients_equal_central_differences_for_every_view() {
 }
 
 #[test]
+fn linear_gradients_equal_central_differences_for_every_argument_rank_and_view() {
+    let weight = random(&[5, 4], 2);
+    let bias = random(&[5], 3);
+    for shape in [&[4][..], &[3, 4], &[2, 3, 4], &[2, 1, 3, 4]] {
+        let args = [random(shape, 1), weight.clone(), bias.clone()];
+        check_gradients("linear", &args, &|a| {
+            ops::linear(&a[0], &a[1], Some(&a[2]))?.exp()
+        });
+        check_gradients("linear without bias", &args[..2], &|a| {
+            ops::linear(&a[0], &a[1], None)?.exp()
+        });
+    }
+    check_gradients_of_views("linear", &|x| {
+        let width = x.dims()[x.rank() - 1];
+        ops::linear(x, &random(&[5, width], 2), Some(&bias))
+    });
+    // Weight and bias as views: a tied embedding lies the other way.
+    let args = [random(&[3, 4], 1), random(&[4, 5], 2), random(&[1], 3)];
+    check_gradients("linear of views", &args, &|a| {
+        let (weight, bias) = (a[1].t()?, a[2].broadcast_as(5)?);
+        ops::linear(&a[0].narrow(0, 1, 2)?, &weight, Some(&bias))?.exp()
+    });
+    // More than a chunk of terms in each of the three products.
+    let args = [
+        random(&[131, 3], 1),
+        random(&[130, 3], 2),
+        random(&[130], 3),
+    ];
+    check_gradients("linear of long sums", &args, &|a| {
+        ops::linear(&a[0], &a[1], Some(&a[2]))?.affine(0.01, 0.)
+    });
+}
+
+#[test]
+fn linear_agrees_with_candle_and_so_do_its_gradients() {
+    let run = |f: Function| {
+        let args = [
+            random(&[2, 37, 150], 1),
+            random(&[70, 150], 2),
+            random(&[70], 3),
+        ];
+        let vars = args.map(|a| Var::from_tensor(&a).unwrap());
+        let tensors: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
+        let y = f(&tensors).unwrap();
+        let grads = loss(f, &tensors).unwrap().backward().unwrap();
+        let gradients = vars.iter().flat_map(|v| numbers(grads.get(v).unwrap()));
+        numbers(&y)
+            .into_iter()
+            .chain(gradients)
+            .collect::<Vec<f64>>()
+    };
+    let ours = run(&|a| ops::linear(&a[0], &a[1], Some(&a[2])));
+    let candle = run(&|a| {
+        a[0].reshape((74, 150))?
+            .matmul(&a[1].t()?)?
+            .broadcast_add(&a[2])?
+            .reshape((2, 37, 70))
+    });
+    assert_eq!(ours.len(), candle.len());
+    // Sums of up to 150 terms of some units: two orders of addition differ by some roundings of each.
+    let allowed = 150.0 * f64::EPSILON * 10.0;
+    for (i, (ours, candle)) in ours.iter().zip(&candle).enumerate() {
+        assert!(
+            (ours - candle).abs() <= allowed,
+            "{i}: {ours}, candle has {candle}"
+        );
+    }
+}
+
+#[test]
+fn linear_computes_no_gradient_that_nobody_asks_for() {
+    let (x, weight, bias) = (random(&[3, 4], 1), random(&[5, 4], 2), random(&[5], 3));
+    let var = Var::from_tensor(&x).unwrap();
+    let y = ops::linear(&var, &weight, Some(&bias)).unwrap();
+    let grads = y.sum_all().unwrap().backward().unwrap();
+    assert!(grads.get(&var).is_some());
+    assert!(grads.get(&weight).is_none() && grads.get(&bias).is_none());
+    let var = Var::from_tensor(&bias).unwrap();
+    let y = ops::linear(&x, &weight, Some(&var)).unwrap();
+    let grads = y.sum_all().unwrap().backward().unwrap();
+    assert_eq!(numbers(grads.get(&var).unwrap()), [3.0; 5]);
+    assert!(grads.get(&x).is_none() && grads.get(&weight).is_none());
+}
+
+#[test]
+fn linear_of_views_ranks_and_rows_alone_has_the_bits_of_the_whole() {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let of = |shape: &[usize], seed| random(shape, seed).to_dtype(dtype).unwrap();
+        let (x, weight, bias) = (of(&[6, 5, 200], 1), of(&[70, 200], 2), of(&[70], 3));
+        let y = ops::linear(&x, &weight, Some(&bias)).unwrap();
+        assert_eq!((y.dims(), y.dtype()), (&[6, 5, 70][..], dtype));
+        let rows = numbers(&y);
+        let strided = x.transpose(0, 1).unwrap().contiguous().unwrap();
+        let strided = strided.transpose(0, 1).unwrap();
+        let turned = weight.t().unwrap().contiguous().unwrap();
+        let turned = turned.t().unwrap();
+        for (x, weight) in [(&strided, &weight), (&x, &turned), (&strided, &turned)] {
+            assert!(!x.is_contiguous() || !weight.is_contiguous());
+            assert_eq!(numbers(&ops::linear(x, weight, Some(&bias)).unwrap()), rows);
+        }
+        for (i, expected) in rows.chunks_exact(70).enumerate() {
+            let row = x.get(i / 5).unwrap().get(i % 5).unwrap();
+            assert_eq!(
+                numbers(&ops::linear(&row, &weight, Some(&bias)).unwrap()),
+                expected
+            );
+        }
+    }
+}
+
+#[test]
+fn linear_over_nothing_is_the_bias_and_of_nothing_is_empty() {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for (rows, d_in, d_out) in [(2, 0, 3), (0, 4, 3), (2, 4, 0), (0, 0, 0)] {
+            let var = |shape: &[usize], seed| {
+                Var::from_tensor(&random(shape, seed).to_dtype(dtype).unwrap()).unwrap()
+            };
+            let (x, weight) = (var(&[rows, 2, d_in], 1), var(&[d_out, d_in], 2));
+            let bias = var(&[d_out], 3);
+            let y = ops::linear(&x, &weight, Some(&bias)).unwrap();
+            assert_eq!((y.dims(), y.dtype()), (&[rows, 2, d_out][..], dtype));
+            if d_in == 0 {
+                let expected = numbers(&bias).repeat(rows * 2);
+                assert_eq!(numbers(&y), expected);
+                let zeros = ops::linear(&x, &weight, None).unwrap();
+                assert!(numbers(&zeros).into_iter().all(|y| y == 0.0));
+            }
+            let grads = y.sum_all().unwrap().backward().unwrap();
+            for var in [&x, &weight, &bias] {
+                let grad = grads.get(var).unwrap();
+                assert_eq!((grad.dims(), grad.dtype()), (var.dims(), dtype));
+            }
+            assert_eq!(
+                numbers(grads.get(&bias).unwrap()),
+                vec![2.0 * rows as f64; d_out]
+            );
+        }
+    }
+}
+
+#[test]
 fn an_inner_node_in_every_argument_does_not_break_the_graph() {
     // candle panics where a custom op withholds the gradient of a tracked argument.
     let var = Var::from_tensor(&random_in(DType::F32, &[4], 1)).unwrap();
@@ -167,6 +308,12 @@ fn an_inner_node_in_every_argument_does_not_break_the_graph() {
     let inner = |seed: f64| (var.as_tensor() + seed).unwrap();
     let y = ops::norm(&inner(0.1), &inner(0.2), Some(&inner(0.3)), &config).unwrap();
     let y = ops::activate(&y, Activation::Gelu).unwrap();
+    let weight = inner(0.4)
+        .reshape((1, 4))
+        .unwrap()
+        .broadcast_as((4, 4))
+        .unwrap();
+    let y = ops::linear(&y, &weight, Some(&inner(0.5))).unwrap();
     let y = ops::softmax(&y).unwrap().sqr().unwrap().sum_all().unwrap();
     assert!(
         numbers(y.backward().unwrap().get(&var).unwrap())
@@ -315,6 +462,20 @@ fn errors_name_the_argument_and_what_was_expected() {
         (
             ops::norm(&x, &weight, Some(&weight), &config),
             ["bias", "configuration", "none"],
+        ),
+        (ops::linear(&integers, &x, None), ["linear", "U32", "F32"]),
+        (
+            ops::linear(&x, &x.to_dtype(DType::F64).unwrap(), None),
+            ["weight F64", "F32", "to_dtype"],
+        ),
+        (ops::linear(&short, &x, None), ["input", "[3]", "[.., 4]"]),
+        (
+            ops::linear(&x, &x, Some(&short)),
+            ["bias", "[3]", "F32 [2]"],
+        ),
+        (
+            ops::linear(&Tensor::new(1f32, cpu).unwrap(), &x, None),
+            ["input", "[]", "[.., 4]"],
         ),
         (
             ops::activate(&integers, Activation::Gelu),

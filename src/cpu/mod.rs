@@ -12,14 +12,23 @@ pub mod activation;
 pub mod bias;
 pub mod dropout;
 pub mod element;
+pub mod gemm;
+pub mod isa;
 pub mod norm;
+pub mod pack;
 pub mod rotary;
 pub mod softmax;
+pub mod view;
 
+mod arch;
+mod epilogue;
 mod lanes;
 mod math;
 mod parallel;
 #[cfg(test)]
 pub mod reference;
+mod scratch;
+mod tile;
 
+pub use arch::Kernels;
 pub use element::{Element, Real};

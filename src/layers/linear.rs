@@ -120,33 +120,6 @@ impl Module for Linear {
     /// # Errors
     /// If the last dimension is not `d_in`, or the types differ.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (d_out, d_in) = self.weight.dims2()?;
-        let mut dims = x.dims().to_vec();
-        if x.dtype() != self.weight.dtype() {
-            bail!(
-                "linear: input is {:?}, weight {:?}; convert one with to_dtype",
-                x.dtype(),
-                self.weight.dtype()
-            );
-        }
-        if dims.last() != Some(&d_in) {
-            bail!("linear: input has shape {dims:?}, expected [.., {d_in}]");
-        }
-        // One flat product: candle's batched form is slower and refuses some strides.
-        let rows: usize = dims[..dims.len() - 1].iter().product();
-        if let Some(last) = dims.last_mut() {
-            *last = d_out;
-        }
-        let dtype = ops::product_dtype(x);
-        let weight = self.weight.to_dtype(dtype)?;
-        let y = x
-            .reshape((rows, d_in))?
-            .to_dtype(dtype)?
-            .matmul(&weight.t()?)?;
-        let y = match &self.bias {
-            Some(bias) => ops::add_bias(&y, &bias.to_dtype(dtype)?)?,
-            None => y,
-        };
-        y.to_dtype(x.dtype())?.reshape(dims)
+        ops::linear(x, &self.weight, self.bias.as_ref())
     }
 }

@@ -1,0 +1,186 @@
+//! AVX2 with FMA: 16 registers of 256 bits.
+
+use std::arch::x86_64::*;
+
+use super::{Task, Vectors};
+
+/// The proof that the CPU has AVX2 and FMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx2 {
+    _private: (),
+}
+
+impl Avx2 {
+    /// If the CPU has it. Tests for what `run` enables.
+    pub fn new() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        found.then_some(Self { _private: () })
+    }
+}
+
+impl Vectors<f32> for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+    // 12 sums, 2 columns' vectors, 1 row's.
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn run(self, task: impl Task<f32>) {
+        #[target_feature(enable = "avx2,fma")]
+        fn with_instructions(token: Avx2, task: impl Task<f32>) {
+            task.run(token);
+        }
+        // SAFETY: a token exists only where `new` found these instructions.
+        unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the token proves FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m256 {
+        // SAFETY: the token proves AVX; the caller promises 8 numbers.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: __m256, to: *mut f32) {
+        // SAFETY: the token proves AVX; the caller promises room for 8 numbers.
+        unsafe { _mm256_storeu_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, from: *const f32) {
+        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f32,
+        stride: usize,
+        mut each: impl FnMut(usize, __m256),
+    ) {
+        for four in [0, 4] {
+            // Four columns of rows i and i + 4.
+            let pair = |i: usize| {
+                // SAFETY: the token proves AVX; the caller promises 8 numbers of each of 8 rows.
+                unsafe {
+                    let low = _mm_loadu_ps(from.add(i * stride + four));
+                    let high = _mm_loadu_ps(from.add((i + 4) * stride + four));
+                    _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+                }
+            };
+            let rows = [pair(0), pair(1), pair(2), pair(3)];
+            // SAFETY: the token proves AVX.
+            let columns = unsafe {
+                let low01 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[0], rows[1]));
+                let high01 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[0], rows[1]));
+                let low23 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[2], rows[3]));
+                let high23 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[2], rows[3]));
+                [
+                    _mm256_castpd_ps(_mm256_unpacklo_pd(low01, low23)),
+                    _mm256_castpd_ps(_mm256_unpackhi_pd(low01, low23)),
+                    _mm256_castpd_ps(_mm256_unpacklo_pd(high01, high23)),
+                    _mm256_castpd_ps(_mm256_unpackhi_pd(high01, high23)),
+                ]
+            };
+            for (j, column) in columns.into_iter().enumerate() {
+                each(four + j, column);
+            }
+        }
+    }
+}
+
+impl Vectors<f64> for Avx2 {
+    type Vector = __m256d;
+    const LANES: usize = 4;
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn run(self, task: impl Task<f64>) {
+        #[target_feature(enable = "avx2,fma")]
+        fn with_instructions(token: Avx2, task: impl Task<f64>) {
+            task.run(token);
+        }
+        // SAFETY: a token exists only where `new` found these instructions.
+        unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f64) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_set1_pd(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256d, b: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_add_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m256d, b: __m256d, c: __m256d) -> __m256d {
+        // SAFETY: the token proves FMA.
+        unsafe { _mm256_fmadd_pd(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f64) -> __m256d {
+        // SAFETY: the token proves AVX; the caller promises 4 numbers.
+        unsafe { _mm256_loadu_pd(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: __m256d, to: *mut f64) {
+        // SAFETY: the token proves AVX; the caller promises room for 4 numbers.
+        unsafe { _mm256_storeu_pd(to, vector) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, from: *const f64) {
+        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f64,
+        stride: usize,
+        mut each: impl FnMut(usize, __m256d),
+    ) {
+        for two in [0, 2] {
+            // Two columns of rows i and i + 2.
+            let pair = |i: usize| {
+                // SAFETY: the token proves AVX; the caller promises 4 numbers of each of 4 rows.
+                unsafe {
+                    let low = _mm_loadu_pd(from.add(i * stride + two));
+                    let high = _mm_loadu_pd(from.add((i + 2) * stride + two));
+                    _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(low), high)
+                }
+            };
+            let rows = [pair(0), pair(1)];
+            // SAFETY: the token proves AVX.
+            each(two, unsafe { _mm256_unpacklo_pd(rows[0], rows[1]) });
+            // SAFETY: the token proves AVX.
+            each(two + 1, unsafe { _mm256_unpackhi_pd(rows[0], rows[1]) });
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What differs between instruction sets: a vector of numbers, and nothing else.
+//!
+//! Algorithms are written once over [`Vectors`]; each level implements it in a file of its own, in
+//! the same order, so that the files can be compared.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use std::cell::Cell;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
+pub use portable::Portable;
+
+use super::{
+    Real,
+    isa::Isa,
+    scratch::{Aligned, Scratch},
+};
+
+/// The vectors of one level, holding numbers of type `T`.
+///
+/// A value is the proof that the CPU has the level. The methods are instructions only where they are
+/// inlined into [`Self::run`]; elsewhere they are right, and calls.
+pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
+    /// A register.
+    type Vector: Copy;
+    /// Numbers per register.
+    const LANES: usize;
+    /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
+    const ROWS: usize;
+
+    /// Runs a task that was compiled with this level's instructions: the task's own `run` must be
+    /// `#[inline(always)]`, and all that it calls.
+    fn run(self, task: impl Task<T>);
+
+    /// `x` in every lane.
+    fn splat(self, x: T) -> Self::Vector;
+
+    /// `a + b`.
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a * b + c`: rounded once, except at the portable level, which rounds twice.
+    fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// Reads a vector.
+    ///
+    /// # Safety
+    /// `LANES` numbers from `from` on can be read.
+    unsafe fn load(self, from: *const T) -> Self::Vector;
+
+    /// Writes a vector.
+    ///
+    /// # Safety
+    /// `LANES` numbers from `to` on can be written.
+    unsafe fn store(self, vector: Self::Vector, to: *mut T);
+
+    /// Brings a cache line near, whatever is there.
+    fn prefetch(self, from: *const T);
+
+    /// Calls `each(j, column j)` for the columns of a square of `LANES` rows, in order.
+    ///
+    /// # Safety
+    /// `LANES` numbers can be read from `from + i * stride` on, for each `i` below `LANES`.
+    unsafe fn for_columns(
+        self,
+        from: *const T,
+        stride: usize,
+        each: impl FnMut(usize, Self::Vector),
+    );
+}
+
+/// An algorithm over the vectors of any level. A struct and not a closure, which cannot be told to be
+/// inlined.
+pub trait Task<T: Real> {
+    /// Runs it.
+    fn run<V: Vectors<T>>(self, vectors: V);
+}
+
+/// A number type that every level has vectors of.
+pub trait Kernels: Real {
+    /// Runs `task` with the vectors of `isa`.
+    fn run(isa: Isa, task: impl Task<Self>);
+
+    /// The calling thread's memory for packed rows.
+    fn row_scratch() -> &'static Scratch<Self>;
+
+    /// The calling thread's memory for sums and packed columns.
+    fn tile_scratch() -> &'static Scratch<Self>;
+}
+
+macro_rules! kernels {
+    ($type:ty) => {
+        impl Kernels for $type {
+            fn run(isa: Isa, task: impl Task<Self>) {
+                match isa {
+                    Isa::Portable(token) => task.run(token),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2(token) => task.run(token),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512(token) => task.run(token),
+                }
+            }
+
+            fn row_scratch() -> &'static Scratch<Self> {
+                thread_local!(static ROWS: Cell<Aligned<$type>> = const { Cell::new(Aligned::empty()) });
+                &ROWS
+            }
+
+            fn tile_scratch() -> &'static Scratch<Self> {
+                thread_local!(static TILES: Cell<Aligned<$type>> = const { Cell::new(Aligned::empty()) });
+                &TILES
+            }
+        }
+    };
+}
+
+kernels!(f32);
+kernels!(f64);

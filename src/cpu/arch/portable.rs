@@ -1,0 +1,68 @@
+//! Plain Rust: the fallback, the readable version, and what Miri runs.
+
+use super::{Real, Task, Vectors};
+
+/// Every CPU of the target has this level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portable;
+
+/// A register of f32 where the least vector unit has 128 bits.
+const LANES: usize = 4;
+
+impl<T: Real> Vectors<T> for Portable {
+    type Vector = [T; LANES];
+    const LANES: usize = LANES;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn run(self, task: impl Task<T>) {
+        task.run(self);
+    }
+
+    #[inline(always)]
+    fn splat(self, x: T) -> Self::Vector {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // Without the instruction, one rounding would cost a library call.
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const T) -> Self::Vector {
+        // SAFETY: the caller's promise, that LANES numbers can be read; an array has their alignment.
+        unsafe { *from.cast() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: Self::Vector, to: *mut T) {
+        // SAFETY: the caller's promise, that LANES numbers can be written.
+        unsafe { *to.cast() = vector }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _: *const T) {}
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const T,
+        stride: usize,
+        mut each: impl FnMut(usize, Self::Vector),
+    ) {
+        for j in 0..LANES {
+            // SAFETY: the caller's promise, that LANES numbers of each of LANES rows can be read.
+            each(
+                j,
+                std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
+            );
+        }
+    }
+}

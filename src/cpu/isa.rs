@@ -1,0 +1,141 @@
+//! Which instructions the matrix kernels use: found out once, at run time.
+//!
+//! Each level is a token that only a check of the CPU can make, so that whoever holds one may run
+//! its instructions.
+
+use std::{fmt, sync::OnceLock};
+
+use super::arch::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::arch::{Avx2, Avx512};
+
+/// The environment variable that forces a level: `portable`, `avx2` or `avx512`.
+pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
+
+/// The names of all levels, slowest first.
+const NAMES: [&str; 3] = ["portable", "avx2", "avx512"];
+
+/// A level of instructions that this CPU has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// No instructions but those that every CPU of the target has.
+    Portable(Portable),
+    /// AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 as of Skylake-X: F, BW, DQ and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Isa {
+    /// The level that [`VARIABLE`] names, or else the fastest one. Asked once per process.
+    pub fn selected() -> Result<Self, IsaError> {
+        static SELECTED: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
+        let select = || match std::env::var_os(VARIABLE) {
+            None => Ok(Self::best()),
+            Some(name) => Self::named(&name.to_string_lossy()),
+        };
+        SELECTED.get_or_init(select).clone()
+    }
+
+    /// The fastest level.
+    pub fn best() -> Self {
+        let fastest_first = NAMES.iter().rev();
+        fastest_first
+            .filter_map(|name| Self::named(name).ok())
+            .next()
+            .unwrap_or(Self::Portable(Portable))
+    }
+
+    /// Every level, slowest first: those that the CPU has, and for the others why they are left out.
+    #[cfg(test)]
+    pub fn all() -> [Result<Self, IsaError>; NAMES.len()] {
+        NAMES.map(Self::named)
+    }
+
+    /// The level of this name.
+    pub fn named(name: &str) -> Result<Self, IsaError> {
+        let missing = || IsaError::Unavailable(name.to_string());
+        match name {
+            "portable" => Ok(Self::Portable(Portable)),
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => Avx2::new().map(Self::Avx2).ok_or_else(missing),
+            #[cfg(target_arch = "x86_64")]
+            "avx512" => Avx512::new().map(Self::Avx512).ok_or_else(missing),
+            other if NAMES.contains(&other) => Err(missing()),
+            _ => Err(IsaError::Unknown(name.to_string())),
+        }
+    }
+
+    /// Its name, as [`VARIABLE`] takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+        }
+    }
+}
+
+/// Why a level cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IsaError {
+    /// No level has this name.
+    Unknown(String),
+    /// This CPU, or this target, lacks the level of this name.
+    Unavailable(String),
+}
+
+impl fmt::Display for IsaError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let best = Isa::best().name();
+        match self {
+            Self::Unknown(name) => {
+                let names = NAMES.join(", ");
+                write!(
+                    f,
+                    "{VARIABLE}={name}: expected one of {names}; or unset it for {best}"
+                )
+            }
+            Self::Unavailable(name) => {
+                write!(
+                    f,
+                    "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for IsaError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_goes_by_the_name_that_forces_it() {
+        for (level, name) in Isa::all().into_iter().zip(NAMES) {
+            match level {
+                Ok(isa) => assert_eq!(isa.name(), name),
+                Err(error) => assert_eq!(error, IsaError::Unavailable(name.to_string())),
+            }
+        }
+        assert!(Isa::named("portable").is_ok());
+    }
+
+    #[test]
+    fn an_unknown_level_is_an_error_that_names_the_known_ones() {
+        for name in ["", "AVX2", "avx1024"] {
+            let message = Isa::named(name).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("{VARIABLE}={name}:")),
+                "{message}"
+            );
+            assert!(message.contains("portable, avx2, avx512"), "{message}");
+        }
+    }
+}

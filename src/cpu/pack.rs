@@ -1,0 +1,225 @@
+//! Copies of the operands in the order in which the micro-kernel reads them.
+//!
+//! The left operand: chunks of [`CHUNK`] columns, in each the rows one after the other. Tiles of any
+//! height can be cut from it, and a producer can write it without knowing them. The right operand:
+//! panels as wide as a tile, in each the rows one after the other, the last panel filled with zeros.
+
+use std::ops::Range;
+
+use super::{
+    Real,
+    arch::{Kernels, Task, Vectors},
+    gemm::{self, Epilogue},
+    isa::Isa,
+    parallel,
+    scratch::Aligned,
+    tile::{CHUNK, WIDTH},
+    view::View,
+};
+
+/// A right operand packed for one level of instructions, and so of use with no other.
+pub struct PackedMatrix<T> {
+    isa: Isa,
+    rows: usize,
+    columns: usize,
+    panels: Aligned<T>,
+}
+
+impl<T: Kernels> PackedMatrix<T> {
+    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
+    pub fn new(isa: Isa, b: View<T>, threads: usize) -> Self {
+        let (rows, columns) = (b.rows(), b.columns());
+        let mut panels = Aligned::empty();
+        T::run(
+            isa,
+            PackAll {
+                b,
+                threads,
+                panels: &mut panels,
+            },
+        );
+        Self {
+            isa,
+            rows,
+            columns,
+            panels,
+        }
+    }
+
+    /// The level it was packed for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// `y = epilogue(a · self)`; see [`gemm::multiply`].
+    pub fn multiply(&self, a: View<T>, epilogue: Epilogue<T>, y: &mut [T], threads: usize) {
+        gemm::multiply_packed(self, a, epilogue, y, threads);
+    }
+
+    /// These rows of a panel of this width.
+    pub(super) fn rows_of_panel(&self, panel: usize, rows: Range<usize>, width: usize) -> &[T] {
+        let start = panel * self.rows;
+        &self.panels[(start + rows.start) * width..(start + rows.end) * width]
+    }
+}
+
+struct PackAll<'a, T> {
+    b: View<'a, T>,
+    threads: usize,
+    panels: &'a mut Aligned<T>,
+}
+
+impl<T: Kernels> Task<T> for PackAll<'_, T> {
+    fn run<V: Vectors<T>>(self, vectors: V) {
+        let width = WIDTH * V::LANES;
+        let depth = self.b.rows();
+        let n_panels = self.b.columns().div_ceil(width);
+        *self.panels = Aligned::zeros(n_panels * depth * width);
+        if depth == 0 {
+            return;
+        }
+        parallel::for_pieces(self.threads, self.panels, depth * width, |panel, out| {
+            vectors.run(PackColumns {
+                b: self.b,
+                first_column: panel * width,
+                rows: 0..depth,
+                panel: out,
+            });
+        });
+    }
+}
+
+/// Packs some rows of the panel that starts at a column: `[rows, panel width]`.
+pub struct PackColumns<'a, T> {
+    /// The right operand.
+    pub b: View<'a, T>,
+    /// The panel's first.
+    pub first_column: usize,
+    /// Which rows.
+    pub rows: Range<usize>,
+    /// Where to.
+    pub panel: &'a mut [T],
+}
+
+impl<T: Real> Task<T> for PackColumns<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T>>(self, v: V) {
+        let width = WIDTH * V::LANES;
+        let Self { b, rows, .. } = self;
+        let panel = &mut self.panel[..rows.len() * width];
+        let columns = self.first_column..b.columns().min(self.first_column + width);
+        if rows.is_empty() {
+            return;
+        }
+        if b.has_whole_rows() {
+            for (row, packed) in rows.zip(panel.chunks_exact_mut(width)) {
+                copy_padded(b.row(row, columns.clone()), packed);
+            }
+            return;
+        }
+        if columns.len() < width {
+            panel.fill(T::ZERO);
+        }
+        for first in columns.clone().step_by(V::LANES) {
+            let strip = Strip {
+                from: b.transposed(),
+                rows: first..columns.end.min(first + V::LANES),
+                columns: rows.clone(),
+            };
+            strip.transpose(v, &mut panel[first - columns.start..], width);
+        }
+    }
+}
+
+/// Packs some rows of the left operand, in one chunk of columns: `[rows, CHUNK]`.
+pub struct PackRows<'a, T> {
+    /// The left operand.
+    pub a: View<'a, T>,
+    /// Which rows.
+    pub rows: Range<usize>,
+    /// At most a chunk.
+    pub columns: Range<usize>,
+    /// Where to.
+    pub packed: &'a mut [T],
+}
+
+impl<T: Real> Task<T> for PackRows<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T>>(self, v: V) {
+        let Self {
+            a,
+            rows,
+            columns,
+            packed,
+        } = self;
+        if a.has_whole_rows() {
+            for (row, packed) in rows.zip(packed.chunks_exact_mut(CHUNK)) {
+                packed[..columns.len()].copy_from_slice(a.row(row, columns.clone()));
+            }
+            return;
+        }
+        for first in columns.clone().step_by(V::LANES) {
+            let strip = Strip {
+                from: a.transposed(),
+                rows: first..columns.end.min(first + V::LANES),
+                columns: rows.clone(),
+            };
+            strip.transpose(v, &mut packed[first - columns.start..], CHUNK);
+        }
+    }
+}
+
+/// `from` into `to`, and zeros after it.
+#[inline(always)]
+fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
+    let (filled, rest) = to.split_at_mut(from.len());
+    filled.copy_from_slice(from);
+    rest.fill(T::ZERO);
+}
+
+/// Up to `LANES` rows of a matrix, and some columns.
+struct Strip<'a, T> {
+    from: View<'a, T>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl<T: Real> Strip<'_, T> {
+    /// Writes each column as a row, `stride` apart.
+    #[inline(always)]
+    fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
+        let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
+        let (n_rows, n_columns) = (self.rows.len(), self.columns.len());
+        let in_squares = if n_rows == V::LANES && from.has_whole_rows() {
+            n_columns - n_columns % V::LANES
+        } else {
+            0
+        };
+        for square in (0..in_squares).step_by(V::LANES) {
+            let source = from.from(first_row, first + square);
+            assert!(source.len() >= (V::LANES - 1) * from.row_stride() + V::LANES);
+            let target = &mut to[square * stride..][..(V::LANES - 1) * stride + V::LANES];
+            let store = |j: usize, column: V::Vector| {
+                // SAFETY: j < LANES, and `target` reaches from its start to the end of the last column.
+                unsafe { v.store(column, target.as_mut_ptr().add(j * stride)) }
+            };
+            // SAFETY: `source` was seen to reach to the end of the last row.
+            unsafe { v.for_columns(source.as_ptr(), from.row_stride(), store) };
+        }
+        for j in in_squares..n_columns {
+            for i in 0..n_rows {
+                to[j * stride + i] = from.at(first_row + i, first + j);
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! `y = x·Wᵀ + b`, with its three gradients, through this crate's own products.
+
+use candle_core::{
+    CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor,
+    backend::BackendStorage, bail, utils::get_num_threads,
+};
+
+use super::{
+    product_dtype,
+    storage::{Float, check_float, cotangent, gradient, slice, tensor_slice},
+};
+use crate::cpu::{
+    Kernels,
+    bias::column_sums,
+    gemm::{self, Epilogue},
+    isa::Isa,
+    view::View,
+};
+
+const OP: &str = "linear";
+
+/// Maps the last dimension: `torch.nn.functional.linear(x, weight, bias)`.
+///
+/// On the CPU the order of addition is fixed: a row's bits depend on that row, the weight, the bias
+/// and the instruction set ([`super::isa`]), and on nothing else. f16 and bf16 are widened to f32
+/// once per call, and the result is rounded once.
+///
+/// # Shapes
+/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; to `[.., d_out]`.
+/// Any of them may be a view. Without rows the result is empty; with `d_in` 0 it is the bias.
+///
+/// # Errors
+/// If shapes or types do not fit, or the environment asks for an instruction set that is not there.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    check(x, weight, bias)?;
+    let (d_out, d_in) = weight.dims2()?;
+    let mut dims = x.dims().to_vec();
+    dims.pop();
+    let rows: usize = dims.iter().product();
+    dims.push(d_out);
+    let dtype = product_dtype(x);
+    let flat = if x.rank() == 2 {
+        x.clone()
+    } else {
+        x.reshape((rows, d_in))?
+    };
+    let (flat, weight) = (flat.to_dtype(dtype)?, weight.to_dtype(dtype)?);
+    let bias = bias.map(|bias| bias.to_dtype(dtype)).transpose()?;
+    let y = if x.device().is_cpu() {
+        match bias {
+            None => flat.apply_op2(&weight, Product)?,
+            Some(bias) => flat.apply_op3(&weight, &bias.contiguous()?, Product)?,
+        }
+    } else {
+        let y = flat.matmul(&weight.t()?)?;
+        match bias {
+            None => y,
+            Some(bias) => y.broadcast_add(&bias)?,
+        }
+    };
+    y.to_dtype(x.dtype())?.reshape(dims)
+}
+
+/// The name of the instruction set that products on the CPU use: `portable`, `avx2` or `avx512`;
+/// the fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names one.
+///
+/// # Errors
+/// If the variable names one that is unknown or not there.
+pub fn isa() -> Result<&'static str> {
+    selected_isa().map(Isa::name)
+}
+
+fn selected_isa() -> Result<Isa> {
+    Isa::selected().map_err(candle_core::Error::wrap)
+}
+
+fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
+    check_float(OP, x)?;
+    let (d_out, d_in) = weight.dims2()?;
+    if x.dtype() != weight.dtype() {
+        bail!(
+            "{OP}: input is {:?}, weight {:?}; convert one with to_dtype",
+            x.dtype(),
+            weight.dtype()
+        );
+    }
+    if x.dims().last() != Some(&d_in) {
+        bail!(
+            "{OP}: input has shape {:?}, expected [.., {d_in}] for a weight of [{d_out}, {d_in}]",
+            x.dims()
+        );
+    }
+    if let Some(bias) = bias
+        && (bias.dims() != [d_out] || bias.dtype() != x.dtype())
+    {
+        bail!(
+            "{OP}: bias is {:?} {:?}, expected {:?} [{d_out}] for a weight of [{d_out}, {d_in}]",
+            bias.dtype(),
+            bias.dims(),
+            x.dtype()
+        );
+    }
+    Ok(())
+}
+
+/// Of `x` `[m, k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
+struct Product;
+
+/// Runs `$body` with `$T` the type of a product.
+macro_rules! with_product {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            candle_core::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => bail!("{OP}: a product of {other:?}"),
+        }
+    };
+}
+
+impl CustomOp2 for Product {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        with_product!(x.dtype(), T => {
+            forward::<T>((x, x_layout), (weight, weight_layout), None)
+        })
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let grad = cotangent(OP, grad)?;
+        with_product!(x.dtype(), T => backward::<T>(x, weight, &grad))
+    }
+}
+
+impl CustomOp3 for Product {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        with_product!(x.dtype(), T => {
+            let bias = slice::<T>(OP, bias, bias_layout)?;
+            forward((x, x_layout), (weight, weight_layout), Some(bias))
+        })
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let grad = cotangent(OP, grad)?;
+        with_product!(x.dtype(), T => {
+            let (dx, dweight) = backward::<T>(x, weight, &grad)?;
+            let dbias = || {
+                let (dy, layout) = grad.storage_and_layout();
+                let dy = tensor_slice::<T>(OP, &dy, layout)?;
+                gradient(column_sums(dy, bias.elem_count()), bias)
+            };
+            Ok((dx, dweight, bias.track_op().then(dbias).transpose()?))
+        })
+    }
+}
+
+fn forward<T: Float + Kernels>(
+    (x, x_layout): (&CpuStorage, &Layout),
+    (weight, weight_layout): (&CpuStorage, &Layout),
+    bias: Option<&[T]>,
+) -> Result<(CpuStorage, Shape)> {
+    let x = view(x.as_slice::<T>()?, x_layout)?;
+    let weight = view(weight.as_slice::<T>()?, weight_layout)?;
+    let shape = (x.rows(), weight.rows());
+    let y = product(x, weight.transposed(), Epilogue { bias })?;
+    Ok((T::to_cpu_storage_owned(y), shape.into()))
+}
+
+/// `dx = dy·W` and `dW = dyᵀ·x`, each where somebody asks for it.
+fn backward<T: Float + Kernels>(
+    x: &Tensor,
+    weight: &Tensor,
+    grad: &Tensor,
+) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    let (dy, dy_layout) = grad.storage_and_layout();
+    let dy = tensor_view::<T>(&dy, dy_layout)?;
+    let dx = || {
+        let (weight, layout) = weight.storage_and_layout();
+        let dx = product(dy, tensor_view(&weight, layout)?, Epilogue::NONE)?;
+        gradient(dx, x)
+    };
+    let dweight = || {
+        let (x, layout) = x.storage_and_layout();
+        let dweight = product(dy.transposed(), tensor_view(&x, layout)?, Epilogue::NONE)?;
+        gradient(dweight, weight)
+    };
+    Ok((
+        x.track_op().then(dx).transpose()?,
+        weight.track_op().then(dweight).transpose()?,
+    ))
+}
+
+/// `epilogue(a·b)` on candle's number of threads.
+fn product<T: Kernels>(a: View<T>, b: View<T>, epilogue: Epilogue<T>) -> Result<Vec<T>> {
+    let mut y = vec![T::ZERO; a.rows() * b.columns()];
+    gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, get_num_threads());
+    Ok(y)
+}
+
+/// A matrix of a storage, as it lies.
+fn view<'a, T: Float>(data: &'a [T], layout: &Layout) -> Result<View<'a, T>> {
+    let shape = layout.shape().dims2()?;
+    let data = data.get(layout.start_offset()..).unwrap_or(&[]);
+    Ok(View::new(
+        data,
+        shape,
+        (layout.stride()[0], layout.stride()[1]),
+    ))
+}
+
+/// As [`view`], of a tensor's storage.
+fn tensor_view<'a, T: Float>(storage: &'a Storage, layout: &Layout) -> Result<View<'a, T>> {
+    match storage {
+        Storage::Cpu(storage) => view(storage.as_slice()?, layout),
+        _ => bail!("{OP}: expected a tensor on the CPU"),
+    }
+}
