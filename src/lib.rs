@@ -56,3 +56,8 @@ pub use layers::{
     QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
     SublayerStages, TransformerBlock,
 };
+
+/// The README's program, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
