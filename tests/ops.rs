@@ -474,7 +474,7 @@ fn errors_name_the_argument_and_what_was_expected() {
             ["bias", "[3]", "F32 [2]"],
         ),
         (
-            ops::linear(&Tensor::new(1f32, cpu).unwrap(), &x, None),
+            ops::linear(&Tensor::new(1f32, device).unwrap(), &x, None),
             ["input", "[]", "[.., 4]"],
         ),
         (

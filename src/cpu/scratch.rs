@@ -86,8 +86,8 @@ mod tests {
             let single = Aligned::<f32>::zeros(len);
             let double = Aligned::<f64>::zeros(len);
             assert_eq!((single.len(), double.len()), (len, len));
-            assert!(len == 0 || single.as_ptr().addr() % 64 == 0);
-            assert!(len == 0 || double.as_ptr().addr() % 64 == 0);
+            assert!(len == 0 || single.as_ptr().addr().is_multiple_of(64));
+            assert!(len == 0 || double.as_ptr().addr().is_multiple_of(64));
             assert!(single.iter().all(|&x| x == 0.0));
         }
     }

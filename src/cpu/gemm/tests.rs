@@ -302,7 +302,7 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
     if cfg!(miri) {
         return vec![];
     }
-    assert!(3 * 500 * 200 > PARALLEL_FROM && 1024 * 512 > PACK_PARALLEL_FROM);
+    const { assert!(3 * 500 * 200 > PARALLEL_FROM && 1024 * 512 > PACK_PARALLEL_FROM) };
     vec![
         (1, 1000, 300),
         (3, 500, 200),
