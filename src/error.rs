@@ -14,14 +14,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused to read or write a path.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}: {cause}", path.display())]
     Io {
         /// The path concerned.
         path: PathBuf,
         /// What was attempted, as a verb: "open", "read", "write".
         action: &'static str,
-        /// The system's own error.
-        source: std::io::Error,
+        /// The system's own error. (Not called `source`: the message holds it, and would be followed by it.)
+        cause: std::io::Error,
     },
 
     /// No weights are where they were looked for, or several and nothing says which are meant.
@@ -210,8 +210,8 @@ pub enum Error {
     },
 
     /// An error from candle itself.
-    #[error(transparent)]
-    Candle(#[from] candle_core::Error),
+    #[error("{}", without_backtrace(.0))]
+    Candle(candle_core::Error),
 }
 
 impl Error {
@@ -224,7 +224,7 @@ impl Error {
         Self::Io {
             path: path.into(),
             action,
-            source,
+            cause: source,
         }
     }
 
@@ -237,12 +237,32 @@ impl Error {
     }
 }
 
+// By hand: `#[from]` would make candle's error the source of one whose message already holds it.
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Candle(error)
+    }
+}
+
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Candle(error) => error,
             other => candle_core::Error::wrap(other),
         }
+    }
+}
+
+/// candle's message without the backtrace that it carries where `RUST_BACKTRACE` is set.
+fn without_backtrace(error: &candle_core::Error) -> String {
+    use candle_core::Error as Candle;
+    match error {
+        Candle::WithBacktrace { inner, .. } => without_backtrace(inner),
+        Candle::WithPath { inner, path } => {
+            format!("{}: {}", path.display(), without_backtrace(inner))
+        }
+        Candle::Context { inner, context } => format!("{context}: {}", without_backtrace(inner)),
+        other => other.to_string(),
     }
 }
 
