@@ -24,7 +24,7 @@ mod arch;
 mod epilogue;
 mod lanes;
 mod math;
-mod parallel;
+pub mod parallel;
 #[cfg(test)]
 pub mod reference;
 mod scratch;

@@ -326,10 +326,10 @@ impl Attention {
         let (_, n_kv_heads, keys, _) = key.dims4()?;
         // The query heads of one key/value head lie side by side: stack them as more rows.
         let rows = n_heads / n_kv_heads * queries;
-        let mut scores = query
+        let stacked = query
             .affine(self.config.scale, 0.0)?
-            .reshape((batch, n_kv_heads, rows, head_dim))?
-            .matmul(&key.transpose(2, 3)?)?
+            .reshape((batch, n_kv_heads, rows, head_dim))?;
+        let mut scores = ops::batched_product(&stacked, &key.transpose(2, 3)?)?
             .reshape((batch, n_heads, queries, keys))?;
         if let Some(cap) = self.config.soft_cap {
             scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
@@ -342,11 +342,9 @@ impl Attention {
             scores = scores.broadcast_add(&additive.to_dtype(scores.dtype())?)?;
         }
         let weights = ops::attention_softmax(&scores, visible)?;
-        self.dropout
-            .forward_t(&weights, train)?
-            .reshape((batch, n_kv_heads, rows, keys))?
-            .matmul(value)?
-            .reshape((batch, n_heads, queries, head_dim))
+        let weights = self.dropout.forward_t(&weights, train)?;
+        let weights = weights.reshape((batch, n_kv_heads, rows, keys))?;
+        ops::batched_product(&weights, value)?.reshape((batch, n_heads, queries, head_dim))
     }
 
     /// `[batch, n_heads, seq, head_dim]` through the output projection, in the shape and type of `x`.

@@ -70,7 +70,7 @@ pub fn isa() -> Result<&'static str> {
     selected_isa().map(Isa::name)
 }
 
-fn selected_isa() -> Result<Isa> {
+pub(super) fn selected_isa() -> Result<Isa> {
     Isa::selected().map_err(candle_core::Error::wrap)
 }
 
@@ -108,7 +108,7 @@ struct Product;
 
 /// Runs `$body` with `$T` the type of a product.
 macro_rules! with_product {
-    ($dtype:expr, $T:ident => $body:expr) => {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
             candle_core::DType::F32 => {
                 type $T = f32;
@@ -118,10 +118,11 @@ macro_rules! with_product {
                 type $T = f64;
                 $body
             }
-            other => bail!("{OP}: a product of {other:?}"),
+            other => candle_core::bail!("{}: a product of {other:?}", $op),
         }
     };
 }
+pub(super) use with_product;
 
 impl CustomOp2 for Product {
     fn name(&self) -> &'static str {
@@ -135,7 +136,7 @@ impl CustomOp2 for Product {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        with_product!(x.dtype(), T => {
+        with_product!(OP, x.dtype(), T => {
             forward::<T>((x, x_layout), (weight, weight_layout), None)
         })
     }
@@ -148,7 +149,7 @@ impl CustomOp2 for Product {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let grad = cotangent(OP, grad)?;
-        with_product!(x.dtype(), T => backward::<T>(x, weight, &grad))
+        with_product!(OP, x.dtype(), T => backward::<T>(x, weight, &grad))
     }
 }
 
@@ -166,7 +167,7 @@ impl CustomOp3 for Product {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        with_product!(x.dtype(), T => {
+        with_product!(OP, x.dtype(), T => {
             let bias = slice::<T>(OP, bias, bias_layout)?;
             forward((x, x_layout), (weight, weight_layout), Some(bias))
         })
@@ -181,7 +182,7 @@ impl CustomOp3 for Product {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad = cotangent(OP, grad)?;
-        with_product!(x.dtype(), T => {
+        with_product!(OP, x.dtype(), T => {
             let (dx, dweight) = backward::<T>(x, weight, &grad)?;
             let dbias = || {
                 let (dy, layout) = grad.storage_and_layout();

@@ -22,6 +22,7 @@
 //! ```
 
 mod activation;
+mod batched_product;
 mod bias;
 mod composed;
 mod dropout;
@@ -34,6 +35,7 @@ mod storage;
 use candle_core::DType;
 
 pub use activation::activate;
+pub(crate) use batched_product::batched_product;
 pub use bias::add_bias;
 pub use dropout::dropout;
 pub use linear::{isa, linear};
