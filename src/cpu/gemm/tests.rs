@@ -46,9 +46,10 @@ fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     for (i, chunk) in terms.chunks(128).enumerate() {
         let mut sum = T::ZERO;
         for &(a, b) in chunk {
-            sum = match isa {
-                Isa::Portable(_) => a * b + sum,
-                _ => T::fused(a, b, sum),
+            sum = if matches!(isa, Isa::Portable(_)) {
+                a * b + sum
+            } else {
+                T::fused(a, b, sum)
             };
         }
         total = if i == 0 { sum } else { total + sum };
