@@ -17,6 +17,7 @@ use std::ops::Range;
 pub use super::epilogue::Epilogue;
 use super::{
     arch::{Kernels, Task, Vectors},
+    gemv::{self, InPlaceTile},
     isa::Isa,
     pack::{PackColumns, PackRows, PackedMatrix},
     parallel::{self, SharedRows},
@@ -213,8 +214,25 @@ impl<T: Kernels> Product<'_, T> {
         let n_tiles = part.rows.len().div_ceil(V::ROWS);
         for chunk in 0..n_chunks {
             let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            let total = if chunk == 0 {
+                Total::New
+            } else {
+                Total::Running
+            };
             let b = match self.b {
                 Columns::Packed(b) => b.rows_of_panel(panel, terms.clone(), width),
+                Columns::InPlace(b) if self.reads_in_place(b, &columns, width) => {
+                    v.run(InPlaceTile {
+                        rows: part.rows.len(),
+                        a: &packed[chunk * part.block.len() * CHUNK..],
+                        weight: b.transposed(),
+                        terms,
+                        columns: columns.clone(),
+                        totals,
+                        total,
+                    });
+                    continue;
+                }
                 Columns::InPlace(b) => {
                     v.run(PackColumns {
                         b,
@@ -227,36 +245,35 @@ impl<T: Kernels> Product<'_, T> {
             };
             for tile in 0..n_tiles {
                 let rows = self::part(part.rows.len(), n_tiles, tile);
-                let totals = &mut totals[rows.start * width..rows.end * width];
                 let first_row = part.rows.start + rows.start;
-                let tile = Tile {
+                v.run(Tile {
                     rows: rows.len(),
                     depth: terms.len(),
                     a: &packed[(chunk * part.block.len() + first_row) * CHUNK..],
                     b,
-                    totals,
-                    total: if chunk == 0 {
-                        Total::New
-                    } else {
-                        Total::Running
-                    },
-                };
-                v.run(tile);
-                if chunk + 1 == n_chunks {
-                    v.run(Finish {
-                        epilogue: self.epilogue,
-                        first_row: part.block.start + first_row,
-                        columns: columns.clone(),
-                        sums: totals,
-                        y: &self.y,
-                    });
-                }
+                    totals: &mut totals[rows.start * width..rows.end * width],
+                    total,
+                });
             }
         }
+        v.run(Finish {
+            epilogue: self.epilogue,
+            first_row: part.block.start + part.rows.start,
+            columns,
+            sums: totals,
+            y: &self.y,
+        });
+    }
+
+    /// Whether a panel is faster read where it lies than packed.
+    fn reads_in_place(&self, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
+        self.a.rows() <= gemv::MOST_ROWS
+            && columns.len() == width
+            && b.transposed().has_whole_rows()
     }
 }
 
-/// Writes the results of a tile.
+/// Writes the results of a panel.
 struct Finish<'a, T> {
     epilogue: Epilogue<'a, T>,
     first_row: usize,
@@ -270,7 +287,7 @@ impl<T: Kernels> Task<T> for Finish<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, _: V) {
         for (i, sums) in self.sums.chunks_exact(WIDTH * V::LANES).enumerate() {
-            // SAFETY: of all tasks and tiles only this one has this row and these columns.
+            // SAFETY: of all tasks and panels only this one has this row and these columns.
             let y = unsafe { self.y.piece(self.first_row + i, self.columns.clone()) };
             self.epilogue.finish(sums, self.columns.clone(), y);
         }

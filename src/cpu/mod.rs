@@ -22,6 +22,7 @@ pub mod view;
 
 mod arch;
 mod epilogue;
+mod gemv;
 mod lanes;
 mod math;
 pub mod parallel;

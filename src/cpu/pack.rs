@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     Real,
-    arch::{Kernels, Task, Vectors},
+    arch::{Kernels, Task, Vectors, turned},
     gemm::{self, Epilogue},
     isa::Isa,
     parallel,
@@ -130,13 +130,14 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
         if columns.len() < width {
             panel.fill(T::ZERO);
         }
-        for first in columns.clone().step_by(V::LANES) {
+        let lanes = <V::Turner as Vectors<T>>::LANES;
+        for first in columns.clone().step_by(lanes) {
             let strip = Strip {
                 from: b.transposed(),
-                rows: first..columns.end.min(first + V::LANES),
+                rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v, &mut panel[first - columns.start..], width);
+            strip.transpose(v.turner(), &mut panel[first - columns.start..], width);
         }
     }
 }
@@ -168,13 +169,14 @@ impl<T: Real> Task<T> for PackRows<'_, T> {
             }
             return;
         }
-        for first in columns.clone().step_by(V::LANES) {
+        let lanes = <V::Turner as Vectors<T>>::LANES;
+        for first in columns.clone().step_by(lanes) {
             let strip = Strip {
                 from: a.transposed(),
-                rows: first..columns.end.min(first + V::LANES),
+                rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v, &mut packed[first - columns.start..], CHUNK);
+            strip.transpose(v.turner(), &mut packed[first - columns.start..], CHUNK);
         }
     }
 }
@@ -200,23 +202,23 @@ impl<T: Real> Strip<'_, T> {
     fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
         let (n_rows, n_columns) = (self.rows.len(), self.columns.len());
-        let in_squares = if n_rows == V::LANES && from.has_whole_rows() {
-            n_columns - n_columns % V::LANES
+        let in_turns = if n_rows == V::LANES && from.has_whole_rows() {
+            n_columns - n_columns % turned::<T>()
         } else {
             0
         };
-        for square in (0..in_squares).step_by(V::LANES) {
-            let source = from.from(first_row, first + square);
-            assert!(source.len() >= (V::LANES - 1) * from.row_stride() + V::LANES);
-            let target = &mut to[square * stride..][..(V::LANES - 1) * stride + V::LANES];
+        for turn in (0..in_turns).step_by(turned::<T>()) {
+            let source = from.from(first_row, first + turn);
+            assert!(source.len() >= (V::LANES - 1) * from.row_stride() + turned::<T>());
+            let target = &mut to[turn * stride..][..(turned::<T>() - 1) * stride + V::LANES];
             let store = |j: usize, column: V::Vector| {
-                // SAFETY: j < LANES, and `target` reaches from its start to the end of the last column.
+                // SAFETY: j < turned, and `target` reaches from its start to the end of the last column.
                 unsafe { v.store(column, target.as_mut_ptr().add(j * stride)) }
             };
             // SAFETY: `source` was seen to reach to the end of the last row.
             unsafe { v.for_columns(source.as_ptr(), from.row_stride(), store) };
         }
-        for j in in_squares..n_columns {
+        for j in in_turns..n_columns {
             for i in 0..n_rows {
                 to[j * stride + i] = from.at(first_row + i, first + j);
             }

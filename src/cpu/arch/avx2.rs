@@ -21,6 +21,7 @@ impl Avx2 {
 impl Vectors<f32> for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
+    type Turner = Self;
     // 12 sums, 2 columns' vectors, 1 row's.
     const ROWS: usize = 6;
 
@@ -32,6 +33,11 @@ impl Vectors<f32> for Avx2 {
         }
         // SAFETY: a token exists only where `new` found these instructions.
         unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn turner(self) -> Self {
+        self
     }
 
     #[inline(always)]
@@ -77,33 +83,31 @@ impl Vectors<f32> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256),
     ) {
-        for four in [0, 4] {
-            // Four columns of rows i and i + 4.
-            let pair = |i: usize| {
-                // SAFETY: the token proves AVX; the caller promises 8 numbers of each of 8 rows.
-                unsafe {
-                    let low = _mm_loadu_ps(from.add(i * stride + four));
-                    let high = _mm_loadu_ps(from.add((i + 4) * stride + four));
-                    _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
-                }
-            };
-            let rows = [pair(0), pair(1), pair(2), pair(3)];
-            // SAFETY: the token proves AVX.
-            let columns = unsafe {
-                let low01 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[0], rows[1]));
-                let high01 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[0], rows[1]));
-                let low23 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[2], rows[3]));
-                let high23 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[2], rows[3]));
-                [
-                    _mm256_castpd_ps(_mm256_unpacklo_pd(low01, low23)),
-                    _mm256_castpd_ps(_mm256_unpackhi_pd(low01, low23)),
-                    _mm256_castpd_ps(_mm256_unpacklo_pd(high01, high23)),
-                    _mm256_castpd_ps(_mm256_unpackhi_pd(high01, high23)),
-                ]
-            };
-            for (j, column) in columns.into_iter().enumerate() {
-                each(four + j, column);
+        // Four columns of rows i and i + 4.
+        let pair = |i: usize| {
+            // SAFETY: the token proves AVX; the caller promises 4 numbers of each of 8 rows.
+            unsafe {
+                let low = _mm_loadu_ps(from.add(i * stride));
+                let high = _mm_loadu_ps(from.add((i + 4) * stride));
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
             }
+        };
+        let rows = [pair(0), pair(1), pair(2), pair(3)];
+        // SAFETY: the token proves AVX.
+        let columns = unsafe {
+            let low01 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[0], rows[1]));
+            let high01 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[0], rows[1]));
+            let low23 = _mm256_castps_pd(_mm256_unpacklo_ps(rows[2], rows[3]));
+            let high23 = _mm256_castps_pd(_mm256_unpackhi_ps(rows[2], rows[3]));
+            [
+                _mm256_castpd_ps(_mm256_unpacklo_pd(low01, low23)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(low01, low23)),
+                _mm256_castpd_ps(_mm256_unpacklo_pd(high01, high23)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(high01, high23)),
+            ]
+        };
+        for (j, column) in columns.into_iter().enumerate() {
+            each(j, column);
         }
     }
 }
@@ -111,6 +115,7 @@ impl Vectors<f32> for Avx2 {
 impl Vectors<f64> for Avx2 {
     type Vector = __m256d;
     const LANES: usize = 4;
+    type Turner = Self;
     const ROWS: usize = 6;
 
     #[inline(always)]
@@ -121,6 +126,11 @@ impl Vectors<f64> for Avx2 {
         }
         // SAFETY: a token exists only where `new` found these instructions.
         unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn turner(self) -> Self {
+        self
     }
 
     #[inline(always)]
@@ -166,21 +176,19 @@ impl Vectors<f64> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256d),
     ) {
-        for two in [0, 2] {
-            // Two columns of rows i and i + 2.
-            let pair = |i: usize| {
-                // SAFETY: the token proves AVX; the caller promises 4 numbers of each of 4 rows.
-                unsafe {
-                    let low = _mm_loadu_pd(from.add(i * stride + two));
-                    let high = _mm_loadu_pd(from.add((i + 2) * stride + two));
-                    _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(low), high)
-                }
-            };
-            let rows = [pair(0), pair(1)];
-            // SAFETY: the token proves AVX.
-            each(two, unsafe { _mm256_unpacklo_pd(rows[0], rows[1]) });
-            // SAFETY: the token proves AVX.
-            each(two + 1, unsafe { _mm256_unpackhi_pd(rows[0], rows[1]) });
-        }
+        // Two columns of rows i and i + 2.
+        let pair = |i: usize| {
+            // SAFETY: the token proves AVX; the caller promises 2 numbers of each of 4 rows.
+            unsafe {
+                let low = _mm_loadu_pd(from.add(i * stride));
+                let high = _mm_loadu_pd(from.add((i + 2) * stride));
+                _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(low), high)
+            }
+        };
+        let rows = [pair(0), pair(1)];
+        // SAFETY: the token proves AVX.
+        each(0, unsafe { _mm256_unpacklo_pd(rows[0], rows[1]) });
+        // SAFETY: the token proves AVX.
+        each(1, unsafe { _mm256_unpackhi_pd(rows[0], rows[1]) });
     }
 }

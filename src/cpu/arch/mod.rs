@@ -32,12 +32,18 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     type Vector: Copy;
     /// Numbers per register.
     const LANES: usize;
+    /// The vectors that turn squares fastest: a narrow square takes fewer moves for each number than a
+    /// wide one, and its lanes compute the same.
+    type Turner: Vectors<T>;
     /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
 
     /// Runs a task that was compiled with this level's instructions: the task's own `run` must be
     /// `#[inline(always)]`, and all that it calls.
     fn run(self, task: impl Task<T>);
+
+    /// The proof that the CPU has [`Self::Turner`].
+    fn turner(self) -> Self::Turner;
 
     /// `x` in every lane.
     fn splat(self, x: T) -> Self::Vector;
@@ -63,16 +69,21 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// Brings a cache line near, whatever is there.
     fn prefetch(self, from: *const T);
 
-    /// Calls `each(j, column j)` for the columns of a square of `LANES` rows, in order.
+    /// Calls `each(j, column j)` for [`turned`] columns of `LANES` rows, in order.
     ///
     /// # Safety
-    /// `LANES` numbers can be read from `from + i * stride` on, for each `i` below `LANES`.
+    /// So many numbers can be read from `from + i * stride` on, for each `i` below `LANES`.
     unsafe fn for_columns(
         self,
         from: *const T,
         stride: usize,
         each: impl FnMut(usize, Self::Vector),
     );
+}
+
+/// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
+pub const fn turned<T>() -> usize {
+    16 / size_of::<T>()
 }
 
 /// An algorithm over the vectors of any level. A struct and not a closure, which cannot be told to be

@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the readable version, and what Miri runs.
 
-use super::{Real, Task, Vectors};
+use super::{Real, Task, Vectors, turned};
 
 /// Every CPU of the target has this level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,11 +12,17 @@ const LANES: usize = 4;
 impl<T: Real> Vectors<T> for Portable {
     type Vector = [T; LANES];
     const LANES: usize = LANES;
+    type Turner = Self;
     const ROWS: usize = 4;
 
     #[inline(always)]
     fn run(self, task: impl Task<T>) {
         task.run(self);
+    }
+
+    #[inline(always)]
+    fn turner(self) -> Self {
+        self
     }
 
     #[inline(always)]
@@ -57,8 +63,8 @@ impl<T: Real> Vectors<T> for Portable {
         stride: usize,
         mut each: impl FnMut(usize, Self::Vector),
     ) {
-        for j in 0..LANES {
-            // SAFETY: the caller's promise, that LANES numbers of each of LANES rows can be read.
+        for j in 0..turned::<T>() {
+            // SAFETY: the caller's promise, that so many numbers of each of LANES rows can be read.
             each(
                 j,
                 std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
