@@ -2,47 +2,13 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-
 use candle_blocks::{
-    CheckpointOptions, StackPart,
+    CheckpointOptions,
     candle_core::DType,
     trace::{self, TraceInput},
     verify::{Fixture, Report, verify},
 };
-use common::{device, weights};
-
-/// The folders of all families, or `None` in the package, which leaves them out.
-fn folders() -> Option<Vec<PathBuf>> {
-    let root = weights("families");
-    if !root.is_dir() {
-        println!("LEFT OUT: weights/families is not part of the package; see weights/README.md");
-        return None;
-    }
-    let entries = std::fs::read_dir(root).unwrap();
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    assert!(folders.len() >= 60, "only {} families", folders.len());
-    Some(folders)
-}
-
-/// The fixtures of a checkpoint, each with the stack that it is of.
-fn fixtures(folder: &Path) -> Vec<(PathBuf, Option<StackPart>)> {
-    let parts = [
-        ("fixture.safetensors", None),
-        ("fixture.encoder.safetensors", Some(StackPart::Encoder)),
-        ("fixture.decoder.safetensors", Some(StackPart::Decoder)),
-        ("fixture.text.safetensors", Some(StackPart::Text)),
-        ("fixture.vision.safetensors", Some(StackPart::Vision)),
-    ];
-    let with_path = parts.map(|(name, part)| (folder.join(name), part));
-    let there: Vec<_> = with_path
-        .into_iter()
-        .filter(|(path, _)| path.is_file())
-        .collect();
-    assert!(!there.is_empty(), "{} has no fixture", folder.display());
-    there
-}
+use common::{device, fixtures, folders};
 
 /// Everything that does not pass by `judge`, with its table.
 fn failures(dtype: DType, judge: impl Fn(&Report) -> bool) -> Vec<String> {

@@ -24,6 +24,7 @@ mod header;
 mod locate;
 mod positioned;
 
+pub(crate) use locate::{INDEX, SINGLE};
 use locate::{Index, Located};
 use positioned::PositionedFile;
 
@@ -188,6 +189,26 @@ impl TensorFiles {
         self.gather(name, info, &spans, shape)
     }
 
+    /// Hands over a tensor's bytes as they lie in the file, whatever their type, a piece at a time.
+    pub(crate) fn copy(
+        &self,
+        name: &str,
+        write: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        const PIECE_BYTES: usize = 1 << 20;
+        let info = self.find(name)?;
+        let mut piece: Vec<u8> = Vec::new();
+        for start in (0..info.n_bytes).step_by(PIECE_BYTES) {
+            piece.clear();
+            let n = PIECE_BYTES.min(info.n_bytes - start);
+            self.files[info.file]
+                .append(&mut piece, n, info.offset + start as u64)
+                .map_err(|source| read_failed(name, info, source))?;
+            write(&piece)?;
+        }
+        Ok(())
+    }
+
     /// The names nearest to `name`, nearest first, at most `max`; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
         nearest(name, self.names(), SIMILAR, max)
@@ -224,7 +245,8 @@ impl TensorFiles {
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Result<&TensorInfo> {
+    /// As [`Self::info`]; a name that is not there is an error.
+    pub(crate) fn find(&self, name: &str) -> Result<&TensorInfo> {
         self.info(name).ok_or_else(|| Error::MissingTensor {
             path: self.path.clone(),
             role: name.to_owned(),
@@ -266,15 +288,7 @@ impl TensorFiles {
         spans: &[Range<usize>],
         shape: Vec<usize>,
     ) -> Result<Tensor> {
-        let failed = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::UnexpectedEof => Error::NotSafetensors {
-                path: info.path.clone(),
-                reason: format!(
-                    "it was cut short after it was opened; tensor {name:?} is not all there"
-                ),
-            },
-            _ => Error::io(&info.path, "read", source),
-        };
+        let failed = |source| read_failed(name, info, source);
         let mut values: Vec<T> = Vec::new();
         values
             .try_reserve_exact(spans.iter().map(Range::len).sum())
@@ -286,5 +300,18 @@ impl TensorFiles {
                 .map_err(failed)?;
         }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+}
+
+/// Why a tensor that the header promises cannot be read.
+fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
+    match source.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::NotSafetensors {
+            path: info.path.clone(),
+            reason: format!(
+                "it was cut short after it was opened; tensor {name:?} is not all there"
+            ),
+        },
+        _ => Error::io(&info.path, "read", source),
     }
 }

@@ -4,7 +4,7 @@
 //! them are on the disk. Whatever fails, and whenever the machine stops, the final name stands for the
 //! old file or for the new one, never for a part.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -20,6 +20,8 @@ use crate::{Error, Result};
 const MAX_HEADER_BYTES: usize = 100_000_000;
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
+/// The header's key that is no tensor.
+const METADATA: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file, replacing it if it exists.
 ///
@@ -36,9 +38,57 @@ pub fn write_safetensors(
     tensors: &[(String, Tensor)],
     metadata: Option<HashMap<String, String>>,
 ) -> Result<()> {
-    let path = path.as_ref();
+    let mut by_name = HashMap::new();
+    for (name, tensor) in tensors {
+        if by_name.insert(name.as_str(), tensor).is_some() {
+            return Err(Error::input(name, "two tensors have this name; rename one"));
+        }
+    }
+    let record = |(name, tensor): &(String, Tensor)| {
+        Ok(Record {
+            name: name.clone(),
+            dtype: dtype_on_disk(name, tensor.dtype())?,
+            shape: tensor.dims().to_vec(),
+        })
+    };
+    let records = tensors.iter().map(record).collect::<Result<_>>()?;
+    write_streamed(path.as_ref(), records, metadata, |name, write| {
+        write_tensor(name, by_name[name], write)
+    })
+}
+
+/// A tensor that a file will hold.
+pub(crate) struct Record {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+}
+
+impl Record {
+    /// How many bytes it takes.
+    pub fn n_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// Takes a tensor's bytes, whole or in pieces.
+pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+/// Writes tensors of distinct names that `content` makes when their turn comes, so that no more than
+/// one of them need be in memory; as [`write_safetensors`] otherwise.
+pub(crate) fn write_streamed(
+    path: &Path,
+    mut records: Vec<Record>,
+    metadata: Option<HashMap<String, String>>,
+    mut content: impl FnMut(&str, &mut Sink) -> Result<()>,
+) -> Result<()> {
     let failed = |source| Error::io(path, "write", source);
-    let records = in_file_order(tensors)?;
+    if records.iter().any(|record| record.name == METADATA) {
+        let reason = "the format reserves this name; rename the tensor";
+        return Err(Error::input(METADATA, reason));
+    }
+    // By descending alignment and then by name, as `safetensors::serialize` orders them.
+    records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = header(&records, metadata)?;
 
     let mut options = tempfile::Builder::new();
@@ -50,10 +100,16 @@ pub fn write_safetensors(
     let mut out = BufWriter::new(file.as_file());
     out.write_all(&header).map_err(failed)?;
     for record in &records {
-        let tensor = record.tensor.to_device(&Device::Cpu)?.contiguous()?;
-        write_contiguous(record.name, &tensor, |bytes| {
+        let mut n_written = 0;
+        content(&record.name, &mut |bytes| {
+            n_written += bytes.len();
             out.write_all(bytes).map_err(failed)
         })?;
+        if n_written != record.n_bytes() {
+            let expected = record.n_bytes();
+            let reason = format!("it gave {n_written} bytes, its header promises {expected}");
+            return Err(Error::input(&record.name, reason));
+        }
     }
     out.flush().map_err(failed)?;
     drop(out);
@@ -62,35 +118,10 @@ pub fn write_safetensors(
     Ok(())
 }
 
-/// A tensor on its way to the file.
-struct Record<'a> {
-    name: &'a str,
-    dtype: Dtype,
-    tensor: &'a Tensor,
-}
-
-/// By descending alignment and then by name, as `safetensors::serialize` orders them.
-fn in_file_order(tensors: &[(String, Tensor)]) -> Result<Vec<Record<'_>>> {
-    let mut records = Vec::with_capacity(tensors.len());
-    let mut names = HashSet::new();
-    for (name, tensor) in tensors {
-        if name == "__metadata__" {
-            return Err(Error::input(
-                name,
-                "the format reserves this name; rename the tensor",
-            ));
-        }
-        if !names.insert(name) {
-            return Err(Error::input(name, "two tensors have this name; rename one"));
-        }
-        records.push(Record {
-            name,
-            dtype: dtype_on_disk(name, tensor.dtype())?,
-            tensor,
-        });
-    }
-    records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
-    Ok(records)
+/// Hands over a tensor's bytes, from whatever device and layout.
+pub(crate) fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
+    let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
+    write_contiguous(name, &tensor, write)
 }
 
 /// The header's length, the header, and spaces up to the alignment.
@@ -98,21 +129,18 @@ fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Resu
     let mut entries = Vec::with_capacity(records.len() + 1);
     if let Some(metadata) = metadata {
         // Sorted: a hash map's order differs from run to run.
-        entries.push((
-            "__metadata__",
-            Entry::Metadata(metadata.into_iter().collect()),
-        ));
+        entries.push((METADATA, Entry::Metadata(metadata.into_iter().collect())));
     }
     let mut filled = 0;
     for record in records {
-        let n_bytes = record.tensor.elem_count() * record.dtype.bitsize() / 8;
+        let n_bytes = record.n_bytes();
         let info = TensorInfo {
             dtype: record.dtype,
-            shape: record.tensor.dims().to_vec(),
+            shape: record.shape.clone(),
             data_offsets: (filled, filled + n_bytes),
         };
         filled += n_bytes;
-        entries.push((record.name, Entry::Tensor(info)));
+        entries.push((record.name.as_str(), Entry::Tensor(info)));
     }
     let unwritable = |reason: String| Error::input("header", reason);
     let mut json =
@@ -144,11 +172,7 @@ impl Serialize for Entries<'_> {
 }
 
 /// Hands the bytes of a contiguous tensor on the CPU to `write`, without copying them.
-fn write_contiguous(
-    name: &str,
-    tensor: &Tensor,
-    write: impl FnOnce(&[u8]) -> Result<()>,
-) -> Result<()> {
+fn write_contiguous(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((begin, end))) = (&*storage, layout.contiguous_offsets())
     else {
@@ -173,6 +197,7 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
     bytemuck::cast_slice(&values[span])
 }
 
+/// The format's name for a type of candle's.
 fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
     Ok(match dtype {
         DType::U8 => Dtype::U8,
@@ -196,8 +221,8 @@ fn unsupported(name: &str, dtype: DType) -> Error {
     )
 }
 
-/// Where the file will be: a rename works only within one file system.
-fn directory(path: &Path) -> &Path {
+/// The directory of `path`: a rename works only within one file system.
+pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

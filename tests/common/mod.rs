@@ -9,6 +9,7 @@ use std::{
 };
 
 use candle_blocks::{
+    StackPart,
     candle_core::{DType, Device, Result, Tensor, Var, safetensors},
     verify::{Comparison, Expected, compare},
 };
@@ -36,6 +37,38 @@ pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str
         !is_left_out
     };
     checkpoints.into_iter().filter(is_present).collect()
+}
+
+/// The folders of all families, or `None` in the package, which leaves them out.
+pub fn folders() -> Option<Vec<PathBuf>> {
+    let root = weights("families");
+    if !root.is_dir() {
+        left_out("weights/families is not part of the package; see weights/README.md");
+        return None;
+    }
+    let entries = std::fs::read_dir(root).unwrap();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 60, "only {} families", folders.len());
+    Some(folders)
+}
+
+/// The fixtures of a checkpoint, each with the stack that it is of.
+pub fn fixtures(folder: &Path) -> Vec<(PathBuf, Option<StackPart>)> {
+    let parts = [
+        ("fixture.safetensors", None),
+        ("fixture.encoder.safetensors", Some(StackPart::Encoder)),
+        ("fixture.decoder.safetensors", Some(StackPart::Decoder)),
+        ("fixture.text.safetensors", Some(StackPart::Text)),
+        ("fixture.vision.safetensors", Some(StackPart::Vision)),
+    ];
+    let with_path = parts.map(|(name, part)| (folder.join(name), part));
+    let there: Vec<_> = with_path
+        .into_iter()
+        .filter(|(path, _)| path.is_file())
+        .collect();
+    assert!(!there.is_empty(), "{} has no fixture", folder.display());
+    there
 }
 
 /// Says what a test did not do; past the harness, which shows a passed test's output to nobody.

@@ -10,8 +10,10 @@ use serde::Deserialize;
 use super::{TensorInfo, foreign};
 use crate::{Error, Result};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// The file of a checkpoint that is not sharded.
+pub(crate) const SINGLE: &str = "model.safetensors";
+/// The list of a sharded checkpoint's files.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// As for a header; the index of the largest public checkpoints has a tenth of it.
 const MAX_INDEX_BYTES: u64 = 100_000_000;
 
