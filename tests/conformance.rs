@@ -173,7 +173,7 @@ fn verdict(
 /// The cells of a line that are the same on every machine; `None` for other text.
 fn fixed_cells(line: &str) -> Option<Vec<&str>> {
     let cells: Vec<&str> = line.strip_prefix("| ")?.split(" | ").collect();
-    let is_row = cells.len() == HEADER.len() && cells[0] != HEADER[0];
+    let is_row = cells.len() == HEADER.len() && ![HEADER[0], "---"].contains(&cells[0]);
     is_row.then(|| vec![cells[0], cells[1], cells[2], cells[3], cells[6]])
 }
 
