@@ -75,7 +75,8 @@ pub enum Error {
     /// `model_type` names a family that the crate does not know.
     #[error(
         "{}: model_type {model_type:?} is not a known family; nearest: {}; \
-         give a family of your own with `CheckpointOptions::family`", path.display(), nearest.join(", ")
+         give a table of your own in code with `CheckpointOptions::family`, or in a file with \
+         `CheckpointOptions::family_file` or `--family FILE` (`Family::from_json_file` says how)", path.display(), nearest.join(", ")
     )]
     UnknownFamily {
         /// The configuration file.

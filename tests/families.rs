@@ -3,36 +3,28 @@
 mod common;
 
 use candle_blocks::{
-    CheckpointOptions,
     candle_core::DType,
-    trace::{self, TraceInput},
-    verify::{Fixture, Report, verify},
+    trace,
+    verify::{Report, verify},
 };
-use common::{device, fixtures, folders};
+use common::{committed, device};
 
 /// Everything that does not pass by `judge`, with its table.
 fn failures(dtype: DType, judge: impl Fn(&Report) -> bool) -> Vec<String> {
     let mut failures = Vec::new();
-    for folder in folders().unwrap_or_default() {
-        for (path, part) in fixtures(&folder) {
-            let options = match part {
-                Some(part) => CheckpointOptions::default().part(part),
-                None => CheckpointOptions::default(),
-            };
-            let checkpoint = options.open(&folder).unwrap_or_else(|e| panic!("{e}"));
-            let fixture = Fixture::open(&path).unwrap();
-            let input = TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap();
-            let run = match fixture.gradients().is_empty() {
-                true => trace::run,
-                false => trace::run_backward,
-            };
-            match run(&checkpoint, &input, dtype, &device()) {
-                Err(error) => failures.push(format!("{}: {error}", path.display())),
-                Ok(stages) => {
-                    let report = verify(&fixture, &stages.into_iter().collect());
-                    if !judge(&report) {
-                        failures.push(format!("{}\n{report}", path.display()));
-                    }
+    for stack in committed::families() {
+        let fixture = stack.fixture();
+        let input = committed::input(&fixture);
+        let run = match fixture.gradients().is_empty() {
+            true => trace::run,
+            false => trace::run_backward,
+        };
+        match run(&stack.open(), &input, dtype, &device()) {
+            Err(error) => failures.push(format!("{}: {error}", stack.label())),
+            Ok(stages) => {
+                let report = verify(&fixture, &stages.into_iter().collect());
+                if !judge(&report) {
+                    failures.push(format!("{}\n{report}", stack.label()));
                 }
             }
         }
@@ -76,15 +68,9 @@ fn no_family_rounds_to_f32_in_f64() {
 /// No table has a rule for tensors that its checkpoint lacks, or leaves a tensor unexplained.
 #[test]
 fn every_tensor_of_every_family_is_accounted_for() {
-    for folder in folders().unwrap_or_default() {
-        for (_, part) in fixtures(&folder) {
-            let options = match part {
-                Some(part) => CheckpointOptions::default().part(part),
-                None => CheckpointOptions::default(),
-            };
-            let report = options.open(&folder).unwrap().report();
-            assert!(report.unused.is_empty(), "{}\n{report}", folder.display());
-            assert!(report.missing.is_empty(), "{}\n{report}", folder.display());
-        }
+    for stack in committed::families() {
+        let report = stack.open().report();
+        assert!(report.unused.is_empty(), "{}\n{report}", stack.label());
+        assert!(report.missing.is_empty(), "{}\n{report}", stack.label());
     }
 }

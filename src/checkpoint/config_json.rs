@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{Error, Result, config::Activation};
@@ -202,6 +203,21 @@ impl ConfigJson {
                 Err(self.error(&[key], reason))
             }
         }
+    }
+
+    /// The names of all keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let object = self.value.as_object();
+        object.into_iter().flatten().map(|(key, _)| key.as_str())
+    }
+
+    /// The value under `key` in a form of its own; `None` if absent or null.
+    pub(crate) fn parsed<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        let parse = |(key, value)| {
+            let parsed: std::result::Result<T, serde_json::Error> = T::deserialize(value);
+            parsed.map_err(|e| self.error(&[key], e.to_string()))
+        };
+        self.find(&[key]).map(parse).transpose()
     }
 
     /// An object inside this one, such as `text_config`; `None` if absent or null.

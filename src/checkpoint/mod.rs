@@ -7,6 +7,7 @@
 pub mod config_json;
 mod disk;
 mod families;
+mod family_file;
 pub mod files;
 #[cfg(feature = "hub")]
 pub mod hub;
@@ -50,10 +51,17 @@ pub enum Strictness {
     AllowUnused,
 }
 
+/// A family of the caller's own.
+#[derive(Clone, Debug)]
+enum FamilySource {
+    Given(Box<Family>),
+    File(PathBuf),
+}
+
 /// How to open a [`Checkpoint`]; the default takes everything from the files.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointOptions {
-    family: Option<Family>,
+    family: Option<FamilySource>,
     part: Option<StackPart>,
     config: Option<PathBuf>,
     strictness: Strictness,
@@ -68,7 +76,13 @@ impl CheckpointOptions {
 
     /// With a family of the caller's own instead of the one that `model_type` names.
     pub fn family(mut self, family: Family) -> Self {
-        self.family = Some(family);
+        self.family = Some(FamilySource::Given(Box::new(family)));
+        self
+    }
+
+    /// As [`Self::family`], with the table in the JSON file at `path`; see [`Family::from_json_file`].
+    pub fn family_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.family = Some(FamilySource::File(path.into()));
         self
     }
 
@@ -107,7 +121,8 @@ impl CheckpointOptions {
             ConfigJson::open(&config_path)
         };
         let family = match self.family {
-            Some(family) => family,
+            Some(FamilySource::Given(family)) => *family,
+            Some(FamilySource::File(path)) => Family::from_json_file(path)?,
             None => known_family(&read_json()?, self.part)?,
         };
         let config = match &family.config {

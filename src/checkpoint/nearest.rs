@@ -19,6 +19,7 @@ pub(crate) fn nearest<'a>(
         .filter(|&(score, _)| score >= least)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.dedup();
     scored.truncate(max);
     scored
         .into_iter()

@@ -1,6 +1,8 @@
 //! What several test files share: the committed weights, the device under test, the comparer.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod committed;
+
 use std::{
     collections::HashMap,
     io::Write,

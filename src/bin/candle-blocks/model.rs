@@ -39,6 +39,9 @@ pub struct SourceArgs {
     /// The config.json to use instead of the one beside the weights.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A JSON file with a table of your own, for a family that is not known.
+    #[arg(long, value_name = "FILE")]
+    family: Option<PathBuf>,
     /// The stack of a checkpoint that holds several.
     #[arg(long, value_enum)]
     part: Option<PartName>,
@@ -74,6 +77,9 @@ impl SourceArgs {
         let mut options = CheckpointOptions::default();
         if let Some(config) = &self.config {
             options = options.config(config);
+        }
+        if let Some(family) = &self.family {
+            options = options.family_file(family);
         }
         if let Some(part) = self.part {
             options = options.part(part.into());

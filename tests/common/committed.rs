@@ -1,0 +1,110 @@
+//! Every committed checkpoint with the fixtures that judge it.
+
+use std::path::PathBuf;
+
+use candle_blocks::{Checkpoint, CheckpointOptions, StackPart, trace::TraceInput, verify::Fixture};
+
+use super::{left_out, present, weights};
+
+/// The checkpoints that are no family's own.
+pub const OTHERS: [&str; 5] = [
+    "tiny-bert",
+    "tiny-gpt2",
+    "tiny-bert-bf16",
+    "tiny-gpt2-f16",
+    "minilm-block0",
+];
+
+/// One stack of a committed checkpoint.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The folder under `weights/`: `families/t5`.
+    pub name: String,
+    /// Which stack, if the checkpoint holds several.
+    pub part: Option<StackPart>,
+}
+
+impl Committed {
+    pub fn folder(&self) -> PathBuf {
+        weights(&self.name)
+    }
+
+    /// Name and part, for messages.
+    pub fn label(&self) -> String {
+        match self.part {
+            Some(part) => format!("{} ({part})", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Options that pick this stack.
+    pub fn options(&self) -> CheckpointOptions {
+        match self.part {
+            Some(part) => CheckpointOptions::default().part(part),
+            None => CheckpointOptions::default(),
+        }
+    }
+
+    pub fn open(&self) -> Checkpoint {
+        let opened = self.options().open(self.folder());
+        opened.unwrap_or_else(|e| panic!("{}: {e}", self.label()))
+    }
+
+    pub fn fixture(&self) -> Fixture {
+        let path = self.folder().join(fixture_name(self.part));
+        Fixture::open(path).unwrap_or_else(|e| panic!("{}: {e}", self.label()))
+    }
+}
+
+fn fixture_name(part: Option<StackPart>) -> String {
+    match part {
+        Some(part) => format!("fixture.{part}.safetensors"),
+        None => "fixture.safetensors".to_string(),
+    }
+}
+
+/// The input side of a fixture.
+pub fn input(fixture: &Fixture) -> TraceInput {
+    TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap()
+}
+
+/// Every stack under `weights/families`; none in the package, which leaves them out.
+pub fn families() -> Vec<Committed> {
+    let root = weights("families");
+    if weights("../Cargo.toml.orig").exists() && !root.is_dir() {
+        left_out("weights/families is not part of the package; see weights/README.md");
+        return vec![];
+    }
+    let entries = std::fs::read_dir(root).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.map(|name| format!("families/{name}")).collect();
+    names.sort();
+    assert!(names.len() >= 60, "only {} checkpoints", names.len());
+    names.into_iter().flat_map(stacks).collect()
+}
+
+/// Every stack of every committed checkpoint.
+pub fn all() -> Vec<Committed> {
+    let others = present(OTHERS, |&name| name).into_iter();
+    let others = others.flat_map(|name| stacks(name.to_string()));
+    others.chain(families()).collect()
+}
+
+/// The stacks of a checkpoint: as many as it has fixtures.
+fn stacks(name: String) -> Vec<Committed> {
+    let parts = [
+        None,
+        Some(StackPart::Encoder),
+        Some(StackPart::Decoder),
+        Some(StackPart::Text),
+        Some(StackPart::Vision),
+    ];
+    let is_there = |part: &Option<StackPart>| weights(&name).join(fixture_name(*part)).is_file();
+    let stack = |part| Committed {
+        name: name.clone(),
+        part,
+    };
+    let stacks: Vec<_> = parts.into_iter().filter(is_there).map(stack).collect();
+    assert!(!stacks.is_empty(), "{name} has no fixture");
+    stacks
+}
