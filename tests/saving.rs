@@ -167,7 +167,7 @@ fn one_changed_role_changes_its_tensor_and_no_role_beside_it() {
         checkpoint.save(out.path(), &change).unwrap();
         assert_eq!(
             differing(&stored(&folder), &stored(out.path())),
-            [shared.name.clone()],
+            std::slice::from_ref(&shared.name),
             "{}",
             folder.display()
         );
@@ -293,6 +293,24 @@ fn a_value_between_two_of_the_files_type_is_rounded_to_the_nearest() {
     let found = trained(&Checkpoint::open(out.path()).unwrap(), DType::F32);
     let (_, found) = found.iter().find(|(r, _)| r == role).unwrap();
     assert_eq!(numbers(found), vec![258.0; size]);
+}
+
+#[test]
+fn a_value_beyond_the_files_type_is_refused_and_no_infinity() {
+    let checkpoint = Checkpoint::open(weights("tiny-gpt2-f16")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let role = "blocks.0.attention_norm.bias";
+    let save = |value: f32| {
+        let size = checkpoint.config().blocks[0].d_model();
+        let value = Tensor::full(value, size, &Device::Cpu).unwrap();
+        let out = folder.path().join("out");
+        checkpoint.save(out, &HashMap::from([(role.to_string(), value)]))
+    };
+    // The largest f16 is 65504; from 65520 on, rounding would give infinity.
+    let text = save(65520.0).unwrap_err().to_string();
+    assert!(text.contains(role) && text.contains("f16"), "{text}");
+    assert!(files(folder.path()).is_empty());
+    save(65519.0).unwrap();
 }
 
 #[test]

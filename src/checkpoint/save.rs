@@ -74,8 +74,7 @@ impl SaveOptions {
     /// Writes `checkpoint` to `directory`, with the parameters (by role, as [`Loader::parameters`] or a
     /// `&HashMap<String, Tensor>` gives them) in the place of those in its files.
     ///
-    /// Each goes back to its name, layout and type on disk, where an f32 is rounded to the file's bf16
-    /// and an infinity may come of one too large for its f16. Everything else is copied bit for bit:
+    /// Each goes back to its name, layout and type on disk (an f32 is rounded to the file's bf16). Everything else is copied bit for bit:
     /// parameters not given, embeddings, heads, the other stacks of the checkpoint, and `config.json`.
     /// Tokenisers and other files are not. Tensors pass through memory one at a time.
     ///
@@ -85,8 +84,8 @@ impl SaveOptions {
     /// [`Loader::parameters`]: crate::Loader::parameters
     ///
     /// # Errors
-    /// If a role is unknown, given twice, not of a floating type or of another shape than the layer's, or
-    /// the directory is not empty ([`Error::InvalidInput`]); if files cannot be read or written. No
+    /// If a role is unknown, given twice, not of a floating type, of another shape than the layer's or beyond
+    /// the range of the file's type, or the directory is not empty ([`Error::InvalidInput`]); if files cannot be read or written. No
     /// file is left behind then, and what `directory` held is still there.
     pub fn save(
         &self,
@@ -180,7 +179,7 @@ impl<'c> SavedTensors<'c> {
         let mut by_role = HashMap::new();
         for source in sources {
             let tensor = match self.given.get(&source.role) {
-                Some(tensor) => tensor.to_device(&Device::Cpu)?.to_dtype(dtype)?,
+                Some(tensor) => rounded(&source.role, tensor, dtype)?,
                 None => source.read(files)?,
             };
             by_role.insert(source.role.clone(), tensor);
@@ -201,6 +200,27 @@ impl<'c> SavedTensors<'c> {
             }),
         }
     }
+}
+
+/// A parameter in the type of its file.
+fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let tensor = tensor.to_device(&Device::Cpu)?;
+    let rounded = tensor.to_dtype(dtype)?;
+    if !is_finite(&rounded)? && is_finite(&tensor)? {
+        let dtype = dtype.as_str();
+        let reason = format!(
+            "it holds values beyond the range of {dtype}, in which the file stores it; clamp them, \
+             or save to a copy of the checkpoint in a wider type"
+        );
+        return Err(Error::input(role, reason));
+    }
+    Ok(rounded)
+}
+
+/// Whether there is neither NaN nor infinity: times 0, each gives NaN.
+fn is_finite(tensor: &Tensor) -> Result<bool> {
+    let sum = (tensor * 0.0)?.sum_all()?.to_dtype(DType::F64)?;
+    Ok(sum.to_scalar::<f64>()? == 0.0)
 }
 
 fn unknown(role: &str, sources: &[Source]) -> Error {
