@@ -6,7 +6,8 @@
 //!   exactly what they used ([`Checkpoint`]);
 //! - give PyTorch's numbers, proved per sublayer against fixtures exported from PyTorch ([`verify`]);
 //! - run on CPU, CUDA and Metal;
-//! - train: no operation cuts the autograd graph ([`ops`]).
+//! - train: no operation cuts the autograd graph ([`ops`]), and what was trained goes back to a file
+//!   that `transformers` reads ([`Checkpoint::save`]).
 //!
 //! ```no_run
 //! use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
@@ -36,7 +37,8 @@ pub use candle_core;
 pub use candle_nn;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile, Strictness,
+    Checkpoint, CheckpointOptions, Existing, LoadReport, Loader, Parameters, PlainFile,
+    SaveOptions, Strictness,
     scheme::{
         Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
         Stacking,

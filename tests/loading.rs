@@ -331,3 +331,25 @@ fn errors_behind_candle_keep_their_type() {
         other => panic!("{other}"),
     }
 }
+
+#[test]
+fn a_parameter_that_is_loaded_twice_is_one_variable() {
+    let checkpoint = open("tiny-gpt2");
+    let loader = checkpoint.trainable(DType::F32, &CPU).unwrap();
+    let stack = loader.stack().unwrap();
+    let n_parameters = loader.parameters().len();
+    let feed_forward = loader.feed_forward(0).unwrap();
+    assert_eq!(loader.parameters().len(), n_parameters);
+
+    let (_, up) = loader
+        .parameters()
+        .into_iter()
+        .find(|(role, _)| role == "blocks.0.feed_forward.up.weight")
+        .unwrap();
+    up.set(&up.zeros_like().unwrap()).unwrap();
+    let of_stack = stack.blocks()[0].feed_forward().inner().dense();
+    for layer in [&feed_forward, of_stack.unwrap()] {
+        let zeros = bits(layer.up().weight());
+        assert!(zeros.iter().all(|&bits| bits == 0));
+    }
+}

@@ -79,6 +79,7 @@ def load(directory: Path) -> tuple[torch.nn.Module, dict]:
     config = capture.config_of(directory)
     if config.model_type in torch_stack.STACKS:
         return capture.load(directory, torch.float32), {}
+    torch.manual_seed(0)  # what a file lacks is drawn
     named = (config.architectures or ["AutoModel"])[0]
     model = getattr(transformers, named, transformers.AutoModel)
     try:

@@ -32,7 +32,7 @@ pub(crate) fn to_disk(
 }
 
 /// One tensor on disk out of the roles that share it.
-fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
+pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
         return assemble_item(sources, by_role);
     };

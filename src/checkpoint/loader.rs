@@ -9,7 +9,7 @@ use crate::{
     Error, FeedForward, Result, Stack, TransformerBlock,
     checkpoint::{
         Checkpoint, Strictness,
-        plan::{Missing, missing},
+        plan::{Missing, Source, missing},
     },
 };
 
@@ -109,6 +109,7 @@ impl<'c> Loader<'c> {
     }
 
     /// The variables of the layers loaded so far, by role; none unless [`Checkpoint::trainable`].
+    /// A role that is loaded again is the same variable; [`Checkpoint::save`] writes them back.
     pub fn parameters(&self) -> Parameters {
         match &self.state.parameters {
             Some(parameters) => lock(parameters).clone(),
@@ -176,6 +177,22 @@ impl Backend<'_> {
                 found: source.shape.clone(),
             });
         }
+        let Some(parameters) = &self.state.parameters else {
+            return self.read(source, dtype, device);
+        };
+        let mut parameters = lock(parameters);
+        // Layers that share a parameter train it together.
+        if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {
+            return Ok(variable.to_dtype(dtype)?.to_device(device)?);
+        }
+        let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
+        let tensor = variable.as_tensor().clone();
+        parameters.push((role.to_string(), variable));
+        Ok(tensor)
+    }
+
+    fn read(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
+        let files = &self.checkpoint.files;
         let tensor = source.read(files)?;
         if !tensor.dtype().is_float() {
             return Err(Error::UnsupportedDType {
@@ -184,16 +201,7 @@ impl Backend<'_> {
                 found: format!("{:?}", tensor.dtype()),
             });
         }
-        let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
-        match &self.state.parameters {
-            None => Ok(tensor),
-            Some(parameters) => {
-                let variable = Var::from_tensor(&tensor)?;
-                let tensor = variable.as_tensor().clone();
-                lock(parameters).push((role.to_string(), variable));
-                Ok(tensor)
-            }
-        }
+        Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 
     fn noted(&self, result: Result<Tensor>) -> candle_core::Result<Tensor> {

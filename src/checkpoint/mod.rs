@@ -1,7 +1,8 @@
 //! Checkpoints on disk or on the Hub, to layers.
 //!
 //! [`Checkpoint`] opens files by their headers, reads `config.json`, finds the [`Family`] and plans
-//! where each parameter comes from; [`Loader`] reads what a layer asks for. [`PlainFile`] does the
+//! where each parameter comes from; [`Loader`] reads what a layer asks for, and
+//! [`Checkpoint::save`] writes it back. [`PlainFile`] does the
 //! same for a single feed-forward that some script saved without a configuration.
 
 pub mod config_json;
@@ -17,11 +18,13 @@ mod plain;
 mod plan;
 mod report;
 mod rotary_json;
+mod save;
 pub mod scheme;
 pub mod write;
 
 use std::{
     collections::HashMap,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -40,6 +43,7 @@ use crate::{
 pub use loader::{Loader, Parameters};
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
+pub use save::{Existing, SaveOptions};
 
 /// What to do with tensors that no rule of the family knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,6 +141,7 @@ impl CheckpointOptions {
             config,
             plan,
             strictness: self.strictness,
+            config_path: config_path.exists().then_some(config_path),
         })
     }
 }
@@ -158,6 +163,8 @@ pub struct Checkpoint {
     config: StackConfig,
     plan: Plan,
     strictness: Strictness,
+    /// The `config.json`, unless there is none.
+    config_path: Option<PathBuf>,
 }
 
 impl Checkpoint {
@@ -265,6 +272,29 @@ impl Checkpoint {
     /// If only some of the roles that share a fused tensor are given.
     pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
         disk::to_disk(&self.plan, by_role)
+    }
+
+    /// Writes a copy of this checkpoint with the given parameters to a new directory, as
+    /// [`SaveOptions::save`] does by default.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+    /// let stack = loader.stack()?;
+    /// // ... train the stack, then:
+    /// checkpoint.save("fine-tuned", loader.parameters())?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SaveOptions::save`].
+    pub fn save(
+        &self,
+        directory: impl AsRef<Path>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+    ) -> Result<()> {
+        SaveOptions::default().save(self, directory, parameters)
     }
 }
 

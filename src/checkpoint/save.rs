@@ -1,0 +1,450 @@
+//! Writing a checkpoint back: the files as they were, with some parameters of the blocks replaced.
+//!
+//! What is written has the names, layouts and types of the files that were opened, so whatever read
+//! those reads it too. It is put together in a directory beside the final one, which it becomes by a
+//! rename when all of it is on the disk: there is never half a checkpoint.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    ops::Deref,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor};
+use serde::Serialize;
+use tempfile::TempDir;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        Checkpoint,
+        disk::assemble,
+        files::{INDEX, SINGLE},
+        nearest::nearest,
+        plan::Source,
+        write::{Record, Sink, directory as parent_of, write_streamed, write_tensor},
+    },
+};
+
+const CONFIG: &str = "config.json";
+
+/// What to do with a directory that is not empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave it, with an error.
+    #[default]
+    Refuse,
+    /// Put the new checkpoint in its place, if it holds nothing but what a save writes: `config.json`,
+    /// `model*.safetensors` and their index. The directory that the checkpoint was opened from may be
+    /// replaced too: it goes only when the new one is complete.
+    Replace,
+}
+
+/// How to save a [`Checkpoint`].
+#[derive(Clone, Debug)]
+pub struct SaveOptions {
+    max_shard_bytes: u64,
+    existing: Existing,
+}
+
+impl Default for SaveOptions {
+    /// Shards of at most 5 GB, the Hub's own default; refuses a directory that is not empty.
+    fn default() -> Self {
+        Self {
+            max_shard_bytes: 5_000_000_000,
+            existing: Existing::Refuse,
+        }
+    }
+}
+
+impl SaveOptions {
+    /// With files that hold at most this many bytes of tensors; one tensor is never divided.
+    pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
+        self.max_shard_bytes = bytes;
+        self
+    }
+
+    /// With the given treatment of a directory that is not empty.
+    pub fn existing(mut self, existing: Existing) -> Self {
+        self.existing = existing;
+        self
+    }
+
+    /// Writes `checkpoint` to `directory`, with the parameters (by role, as [`Loader::parameters`] or a
+    /// `&HashMap<String, Tensor>` gives them) in the place of those in its files.
+    ///
+    /// Each goes back to its name, layout and type on disk (an f32 is rounded to the file's bf16). Everything else is copied bit for bit:
+    /// parameters not given, embeddings, heads, the other stacks of the checkpoint, and `config.json`.
+    /// Tokenisers and other files are not. Tensors pass through memory one at a time.
+    ///
+    /// A single file is `model.safetensors`; more than the limit gives
+    /// `model-00001-of-0000n.safetensors` and their index, as `transformers` writes them.
+    ///
+    /// [`Loader::parameters`]: crate::Loader::parameters
+    ///
+    /// # Errors
+    /// If a role is unknown, given twice, not of a floating type, of another shape than the layer's or beyond
+    /// the range of the file's type, or the directory is not empty ([`Error::InvalidInput`]); if files cannot be read or written. No
+    /// file is left behind then, and what `directory` held is still there.
+    pub fn save(
+        &self,
+        checkpoint: &Checkpoint,
+        directory: impl AsRef<Path>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+    ) -> Result<()> {
+        let tensors = SavedTensors::new(checkpoint, parameters)?;
+        let target = Target::new(directory.as_ref(), self.existing)?;
+        write_weights(&tensors, self.max_shard_bytes, target.staging.path())?;
+        if let Some(config) = &checkpoint.config_path {
+            let json = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
+            write_file(&target.staging.path().join(CONFIG), &json)?;
+        }
+        target.commit()
+    }
+}
+
+/// Where every tensor of the new files comes from.
+struct SavedTensors<'c> {
+    checkpoint: &'c Checkpoint,
+    given: HashMap<String, Tensor>,
+    /// Of the tensors on disk that hold a given role: all of their roles.
+    changed: HashMap<&'c str, Vec<&'c Source>>,
+}
+
+impl<'c> SavedTensors<'c> {
+    fn new(
+        checkpoint: &'c Checkpoint,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+    ) -> Result<Self> {
+        let sources = &checkpoint.plan.sources;
+        let by_role: HashMap<&str, &Source> =
+            sources.iter().map(|s| (s.role.as_str(), s)).collect();
+        let mut given = HashMap::new();
+        let mut changed: HashMap<&str, Vec<&Source>> = HashMap::new();
+        for (role, tensor) in parameters {
+            let (role, tensor) = (role.as_ref(), tensor.deref());
+            let Some(source) = by_role.get(role) else {
+                return Err(unknown(role, sources));
+            };
+            if tensor.dims() != source.shape {
+                let (found, expected) = (tensor.dims(), &source.shape);
+                let reason = format!("it has shape {found:?}, expected {expected:?}");
+                return Err(Error::input(role, reason));
+            }
+            if !tensor.dtype().is_float() {
+                let found = tensor.dtype().as_str();
+                let reason = format!("it has type {found}, expected a floating one");
+                return Err(Error::input(role, reason));
+            }
+            if given.insert(role.to_string(), tensor.clone()).is_some() {
+                return Err(Error::input(role, "given twice; give each role once"));
+            }
+            changed.entry(&source.name).or_default();
+        }
+        for source in sources {
+            if let Some(roles) = changed.get_mut(source.name.as_str()) {
+                source.check_shape(&checkpoint.files)?;
+                roles.push(source);
+            }
+        }
+        Ok(Self {
+            checkpoint,
+            given,
+            changed,
+        })
+    }
+
+    /// Everything that the files hold, sorted by name.
+    fn records(&self) -> Vec<Record> {
+        let files = &self.checkpoint.files;
+        let record = |name: &str| {
+            let info = files.info(name)?;
+            Some(Record {
+                name: name.to_string(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+            })
+        };
+        files.names().filter_map(record).collect()
+    }
+
+    /// Hands over the bytes of one tensor on disk.
+    fn write(&self, name: &str, write: &mut Sink) -> Result<()> {
+        let files = &self.checkpoint.files;
+        let Some(sources) = self.changed.get(name) else {
+            return files.copy(name, write);
+        };
+        let dtype = self.float_type(name)?;
+        let mut by_role = HashMap::new();
+        for source in sources {
+            let tensor = match self.given.get(&source.role) {
+                Some(tensor) => rounded(&source.role, tensor, dtype)?,
+                None => source.read(files)?,
+            };
+            by_role.insert(source.role.clone(), tensor);
+        }
+        write_tensor(name, &assemble(sources, &by_role)?, write)
+    }
+
+    /// The type of a tensor on disk that holds parameters.
+    fn float_type(&self, name: &str) -> Result<DType> {
+        let files = &self.checkpoint.files;
+        let info = files.find(name)?;
+        match DType::try_from(info.dtype) {
+            Ok(dtype) if dtype.is_float() => Ok(dtype),
+            _ => Err(Error::UnsupportedDType {
+                path: info.path.clone(),
+                tensor: name.to_string(),
+                found: format!("{:?}", info.dtype),
+            }),
+        }
+    }
+}
+
+/// A parameter in the type of its file.
+fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let tensor = tensor.to_device(&Device::Cpu)?;
+    let rounded = tensor.to_dtype(dtype)?;
+    if !is_finite(&rounded)? && is_finite(&tensor)? {
+        let dtype = dtype.as_str();
+        let reason = format!(
+            "it holds values beyond the range of {dtype}, in which the file stores it; clamp them, \
+             or save to a copy of the checkpoint in a wider type"
+        );
+        return Err(Error::input(role, reason));
+    }
+    Ok(rounded)
+}
+
+/// Whether there is neither NaN nor infinity: times 0, each gives NaN.
+fn is_finite(tensor: &Tensor) -> Result<bool> {
+    let sum = (tensor * 0.0)?.sum_all()?.to_dtype(DType::F64)?;
+    Ok(sum.to_scalar::<f64>()? == 0.0)
+}
+
+fn unknown(role: &str, sources: &[Source]) -> Error {
+    let known = sources.iter().map(|source| source.role.as_str());
+    let nearest = nearest(role, known, 0.0, 3).join(", ");
+    Error::input(
+        role,
+        format!("the checkpoint has no such parameter; nearest: {nearest}"),
+    )
+}
+
+/// Writes all tensors, in one file or in shards with their index.
+fn write_weights(tensors: &SavedTensors, max_bytes: u64, directory: &Path) -> Result<()> {
+    let mut metadata: HashMap<String, String> = HashMap::new();
+    for (key, value) in tensors.checkpoint.files.metadata() {
+        metadata.insert(key.clone(), value.clone());
+    }
+    // transformers refuses files that do not say whose layout they have.
+    let format = metadata.entry("format".to_string());
+    format.or_insert_with(|| "pt".to_string());
+
+    let shards = shards(tensors.records(), max_bytes);
+    let n_shards = shards.len();
+    let mut index = Index::default();
+    for (i, records) in shards.into_iter().enumerate() {
+        let file = match n_shards {
+            1 => SINGLE.to_string(),
+            _ => format!("model-{:05}-of-{n_shards:05}.safetensors", i + 1),
+        };
+        for record in &records {
+            index.add(record, &file);
+        }
+        let metadata = Some(metadata.clone());
+        write_streamed(&directory.join(file), records, metadata, |name, write| {
+            tensors.write(name, write)
+        })?;
+    }
+    if n_shards == 1 {
+        return Ok(());
+    }
+    let json = serde_json::to_string_pretty(&index);
+    let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
+    write_file(&directory.join(INDEX), json.as_bytes())
+}
+
+/// Fills one shard after the other; a tensor above the limit has a shard of its own. As
+/// `huggingface_hub.split_state_dict_into_shards_factory`.
+fn shards(records: Vec<Record>, max_bytes: u64) -> Vec<Vec<Record>> {
+    let mut shards = Vec::new();
+    let mut current = Vec::new();
+    let mut filled = 0;
+    for record in records {
+        let n_bytes = record.n_bytes() as u64;
+        if n_bytes > max_bytes {
+            shards.push(vec![record]);
+            continue;
+        }
+        if filled + n_bytes > max_bytes {
+            shards.push(std::mem::take(&mut current));
+            filled = 0;
+        }
+        filled += n_bytes;
+        current.push(record);
+    }
+    if !current.is_empty() || shards.is_empty() {
+        shards.push(current);
+    }
+    shards
+}
+
+/// `model.safetensors.index.json`.
+#[derive(Default, Serialize)]
+struct Index {
+    metadata: IndexMetadata,
+    weight_map: BTreeMap<String, String>,
+}
+
+#[derive(Default, Serialize)]
+struct IndexMetadata {
+    total_parameters: usize,
+    total_size: usize,
+}
+
+impl Index {
+    fn add(&mut self, record: &Record, file: &str) {
+        self.metadata.total_parameters += record.shape.iter().product::<usize>();
+        self.metadata.total_size += record.n_bytes();
+        self.weight_map
+            .insert(record.name.clone(), file.to_string());
+    }
+}
+
+/// The directory to be, and the one beside it in which it is put together.
+struct Target {
+    directory: PathBuf,
+    staging: TempDir,
+    /// Whether a directory that is not empty stands in its place.
+    replaces: bool,
+}
+
+impl Target {
+    fn new(directory: &Path, existing: Existing) -> Result<Self> {
+        let failed = |source| Error::io(directory, "create", source);
+        let (directory, replaces) = match fs::metadata(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(parent_of(directory)).map_err(failed)?;
+                (directory.to_path_buf(), false)
+            }
+            Err(error) => return Err(failed(error)),
+            // A link stays, and what it leads to is replaced.
+            Ok(_) => {
+                let is_full = is_full(directory, existing)?;
+                (fs::canonicalize(directory).map_err(failed)?, is_full)
+            }
+        };
+        let staging = beside(&directory)?;
+        Ok(Self {
+            directory,
+            staging,
+            replaces,
+        })
+    }
+
+    /// Gives the complete directory its name.
+    fn commit(self) -> Result<()> {
+        let Self {
+            directory,
+            staging,
+            replaces,
+        } = self;
+        let failed = |source| Error::io(&directory, "write", source);
+        if !replaces {
+            fs::rename(staging.path(), &directory).map_err(failed)?;
+        } else {
+            let aside = beside(&directory)?;
+            let old = aside.path().join("old");
+            fs::rename(&directory, &old).map_err(failed)?;
+            if let Err(error) = fs::rename(staging.path(), &directory) {
+                if fs::rename(&old, &directory).is_err() {
+                    let kept = aside.keep(); // better there than nowhere
+                    return Err(Error::io(kept, "move back", error));
+                }
+                return Err(failed(error));
+            }
+        }
+        let _ = staging.keep(); // it has its new name: there is nothing to remove
+        Ok(())
+    }
+}
+
+/// A fresh directory on the same file system, with the permissions of an ordinary one.
+fn beside(directory: &Path) -> Result<TempDir> {
+    let parent = parent_of(directory);
+    let mut options = tempfile::Builder::new();
+    options.prefix(".saving-");
+    #[cfg(unix)]
+    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let created = options.tempdir_in(parent);
+    created.map_err(|source| Error::io(parent, "write", source))
+}
+
+/// Whether a directory holds anything, if that may be replaced.
+fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
+    let failed = |source| Error::io(directory, "list", source);
+    let mut is_full = false;
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = entry.file_type().map_err(failed)?.is_file()
+            && (name == CONFIG
+                || name == INDEX
+                || name.starts_with("model") && name.ends_with(".safetensors"));
+        let refused = |reason: String| Err(Error::input(directory.display().to_string(), reason));
+        match existing {
+            Existing::Refuse => {
+                return refused(format!(
+                    "it holds {name}; give a new directory, or replace this one with `Existing::Replace`"
+                ));
+            }
+            Existing::Replace if !is_ours => {
+                return refused(format!(
+                    "it holds {name}, which is no part of a saved checkpoint; give another directory"
+                ));
+            }
+            Existing::Replace => is_full = true,
+        }
+    }
+    Ok(is_full)
+}
+
+/// Writes a small file.
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || {
+        fs::write(path, bytes)?;
+        fs::File::open(path)?.sync_all()
+    };
+    write().map_err(|source| Error::io(path, "write", source))
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::Dtype;
+
+    use super::*;
+
+    /// The example in the documentation of huggingface_hub's function.
+    #[test]
+    fn shards_are_filled_as_the_hub_fills_them() {
+        let split = |sizes: &[usize], limit| -> Vec<Vec<usize>> {
+            let record = |&size: &usize| Record {
+                name: size.to_string(),
+                dtype: Dtype::U8,
+                shape: vec![size],
+            };
+            let shards = shards(sizes.iter().map(record).collect(), limit);
+            let sizes = |shard: Vec<Record>| shard.iter().map(Record::n_bytes).collect();
+            shards.into_iter().map(sizes).collect()
+        };
+        assert_eq!(
+            split(&[6, 6, 2, 6, 2, 2], 10),
+            [vec![6], vec![6, 2], vec![6, 2, 2]]
+        );
+        // One that is too large does not close the shard that is being filled.
+        assert_eq!(split(&[3, 20, 4], 10), [vec![20], vec![3, 4]]);
+        assert_eq!(split(&[], 10), [Vec::<usize>::new()]);
+    }
+}
