@@ -20,8 +20,8 @@ pub use block::{
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
-    AlibiConfig, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig, RotaryPairing,
-    RotaryScaling,
+    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
+    RotaryPairing, RotaryScaling,
 };
 
 fn positive(name: &str, value: usize) -> Result<()> {

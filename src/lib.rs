@@ -45,7 +45,7 @@ pub use checkpoint::{
     },
 };
 pub use config::{
-    Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
+    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
     ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind, NormPlacement,
     NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
     ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights,

@@ -176,6 +176,24 @@ fn no_operation_cuts_the_graph() {
     }
 }
 
+/// A family is a table and the reading of its configuration: sizes and names, no tensors.
+#[test]
+fn a_family_is_one_short_file_without_tensors() {
+    const MAX_LINES: usize = 150;
+    let mut n_families = 0;
+    for (path, _, text) in library() {
+        if path.parent() != Some(Path::new("checkpoint/families")) {
+            continue;
+        }
+        n_families += 1;
+        assert!(!text.contains("candle_"), "{}", path.display());
+        assert!(!text.contains("Tensor"), "{}", path.display());
+        let n_lines = text.lines().count();
+        assert!(n_lines <= MAX_LINES, "{}: {n_lines} lines", path.display());
+    }
+    assert!(n_families > 25, "only {n_families} files of families");
+}
+
 #[test]
 fn unsafe_code_stays_in_the_kernels() {
     for (path, module, text) in library() {

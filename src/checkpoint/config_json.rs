@@ -108,6 +108,22 @@ impl ConfigJson {
         })
     }
 
+    /// A size that null switches off, `default` where absent.
+    pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
+        match self.value.get(key) {
+            None => Ok(Some(default)),
+            Some(_) => self.optional_size(&[key]),
+        }
+    }
+
+    /// A number that null switches off, `default` where absent.
+    pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
+        match self.value.get(key) {
+            None => Ok(Some(default)),
+            Some(_) => self.optional_number(&[key]),
+        }
+    }
+
     /// The number of blocks, which must be there.
     pub fn n_blocks(&self, keys: &[&str]) -> Result<usize> {
         let n_blocks = self.size(keys)?;

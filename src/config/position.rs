@@ -137,6 +137,17 @@ pub enum AlibiSlopes {
     },
 }
 
+/// What a bias is rounded to, whatever the precision of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlibiRounding {
+    /// Nothing but the type of the scores.
+    #[default]
+    None,
+    /// bfloat16: slopes, positions and their products, as transformers computes Falcon's.
+    Bf16,
+}
+
 /// Attention with linear biases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlibiConfig {
@@ -144,6 +155,9 @@ pub struct AlibiConfig {
     pub slopes: AlibiSlopes,
     /// Factor on the bias: Falcon scales it with the scores.
     pub scale: f64,
+    /// What it is rounded to before that.
+    #[serde(default)]
+    pub rounding: AlibiRounding,
 }
 
 /// A learned bias per head and bucket of distance, shared by all blocks of a stack (Raffel et al.

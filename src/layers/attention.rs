@@ -335,7 +335,8 @@ impl Attention {
             scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
         }
         if let Position::Alibi(alibi) = &self.config.position {
-            let bias = alibi_bias(alibi, n_heads, keys, scores.dtype(), scores.device())?;
+            let bias = alibi_bias(alibi, n_heads, keys, visible.keep)?;
+            let bias = bias.to_device(scores.device())?.to_dtype(scores.dtype())?;
             scores = scores.broadcast_add(&bias)?;
         }
         if let Some(additive) = additive {

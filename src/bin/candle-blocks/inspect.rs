@@ -19,15 +19,29 @@ pub struct Args {
     json: bool,
 }
 
-/// Parameters by what they belong to.
+/// Elements by what they belong to.
 #[derive(Default, Serialize)]
 struct ParameterCounts {
+    /// All parameters: everything but what is ignored or unused.
     total: usize,
     attention: usize,
+    /// Attention to an encoder's output.
+    cross_attention: usize,
+    /// Experts and their router included.
     feed_forward: usize,
+    /// Of the feed-forwards: every expert, but not one that all positions use.
+    experts: usize,
+    /// Of the feed-forwards: what chooses the experts.
+    router: usize,
     norms: usize,
-    /// Embeddings, heads and whatever else is no block.
+    /// Learned factors on the outputs of sublayers.
+    layer_scales: usize,
+    /// Embeddings, heads, other stacks and whatever else is no block.
     outside: usize,
+    /// No parameters: masks, position ids.
+    ignored: usize,
+    /// What no rule of the family knows.
+    unused: usize,
     /// Feed-forward over everything in the blocks.
     feed_forward_share: f64,
 }
@@ -67,20 +81,43 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
         let info = checkpoint.files().info(name);
         info.map_or(0, |info| info.shape.iter().product())
     };
-    let mut counts = ParameterCounts::default();
+    let sizes = |names: &[String]| names.iter().map(|name| size(name)).sum::<usize>();
+    let mut counts = ParameterCounts {
+        outside: sizes(&report.outside),
+        ignored: sizes(&report.ignored),
+        unused: sizes(&report.unused),
+        ..ParameterCounts::default()
+    };
     for tensor in &report.used {
+        let n = size(&tensor.name);
         let role = tensor.roles.first().map_or("", String::as_str);
-        let counter = if role.contains("norm.") {
-            &mut counts.norms
-        } else if role.contains(".attention.") {
-            &mut counts.attention
+        let segments: Vec<&str> = role.split('.').collect();
+        let has = |name: &str| segments.contains(&name);
+        if segments.iter().any(|segment| segment.ends_with("norm")) {
+            counts.norms += n;
+        } else if segments
+            .iter()
+            .any(|segment| segment.ends_with("layer_scale"))
+        {
+            counts.layer_scales += n;
+        } else if has("cross_attention") {
+            counts.cross_attention += n;
+        } else if has("attention") || has("relative_bias") {
+            counts.attention += n;
         } else {
-            &mut counts.feed_forward
-        };
-        *counter += size(&tensor.name);
+            counts.feed_forward += n;
+            if has("experts") {
+                counts.experts += n;
+            } else if has("router") {
+                counts.router += n;
+            }
+        }
     }
-    counts.outside = report.outside.iter().map(|name| size(name)).sum();
-    let in_blocks = counts.attention + counts.feed_forward + counts.norms;
+    let in_blocks = counts.attention
+        + counts.cross_attention
+        + counts.feed_forward
+        + counts.norms
+        + counts.layer_scales;
     counts.total = in_blocks + counts.outside;
     counts.feed_forward_share = counts.feed_forward as f64 / in_blocks.max(1) as f64;
     counts
@@ -104,6 +141,20 @@ fn text(inspection: &Inspection) -> Result<String> {
             "feed-fwd   {} hidden, {}, {:?}",
             feed_forward.d_ff, feed_forward.activation, feed_forward.form
         )?;
+        if let Some(experts) = &feed_forward.experts {
+            writeln!(
+                out,
+                "experts    {}, of which each position uses {}",
+                experts.n_experts, experts.top_k
+            )?;
+        }
+        if let Some(cross) = &block.cross_attention {
+            writeln!(
+                out,
+                "cross-att  {} heads of {}, memory of width {}",
+                cross.n_heads, cross.head_dim, cross.d_memory
+            )?;
+        }
         writeln!(
             out,
             "norm       {:?}, eps {:e}, {:?}, {:?}",
@@ -115,13 +166,21 @@ fn text(inspection: &Inspection) -> Result<String> {
     let in_blocks = (counts.total - counts.outside).max(1) as f64;
     for (role, n) in [
         ("feed-forward", counts.feed_forward),
+        ("  experts", counts.experts),
+        ("  router", counts.router),
         ("attention", counts.attention),
+        ("cross-attention", counts.cross_attention),
         ("norms", counts.norms),
+        ("layer scales", counts.layer_scales),
     ] {
+        let is_rare = !["feed-forward", "attention", "norms"].contains(&role);
+        if n == 0 && is_rare {
+            continue;
+        }
         let share = 100.0 * n as f64 / in_blocks;
-        writeln!(out, "  {role:<14} {n:>11}  {share:5.1} % of the blocks")?;
+        writeln!(out, "  {role:<15} {n:>10}  {share:5.1} % of the blocks")?;
     }
-    writeln!(out, "  {:<14} {:>11}", "outside blocks", counts.outside)?;
+    writeln!(out, "  {:<15} {:>10}", "outside blocks", counts.outside)?;
     if counts.attention > 0 {
         let ratio = counts.feed_forward as f64 / counts.attention as f64;
         writeln!(out, "  feed-forward / attention = {ratio:.2}")?;

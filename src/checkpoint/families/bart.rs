@@ -3,6 +3,8 @@
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>, and `WhisperDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
 
+use serde_json::json;
+
 use crate::{
     Result,
     checkpoint::{
@@ -70,10 +72,12 @@ fn attention(role: &str, stem: &str) -> Vec<Rule> {
 }
 
 fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
+    refuse_other_norms(json)?;
     config(json, "encoder", AttentionBias::ALL, NormPlacement::Post)
 }
 
 fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
+    refuse_other_norms(json)?;
     Ok(with_cross_attention(config(
         json,
         "decoder",
@@ -86,6 +90,12 @@ const WHISPER_BIAS: AttentionBias = AttentionBias {
     key: false,
     ..AttentionBias::ALL
 };
+
+/// Forms of other families with BART's names (mBART).
+fn refuse_other_norms(json: &ConfigJson) -> Result<()> {
+    json.only("normalize_before", &[json!(false)])?;
+    json.only("add_final_layer_norm", &[json!(false)])
+}
 
 fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
     config(json, "encoder", WHISPER_BIAS, NormPlacement::Pre)

@@ -9,8 +9,8 @@ use crate::{
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AlibiConfig, AlibiSlopes, AttentionConfig, BlockConfig, FeedForwardConfig,
-        NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
+        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig,
+        FeedForwardConfig, NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
     },
 };
 
@@ -46,6 +46,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let alibi = AlibiConfig {
         slopes: AlibiSlopes::Appended,
         scale: 1.0,
+        rounding: AlibiRounding::None,
     };
     let attention = AttentionConfig::new(d_model, json.size(&["n_head", "num_attention_heads"])?)?
         .causal()

@@ -28,7 +28,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm.with_bias(false);
     block.topology = Topology::Parallel(ParallelNorm::Shared);
-    let rotary = json.rotary(block.attention.head_dim, 10000.0)?;
+    let rotary = json.rotary(block.attention.head_dim, 500000.0)?;
     let interleaved = rotary.with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(interleaved);
     if json.flag(&["use_qk_norm"], false)? {

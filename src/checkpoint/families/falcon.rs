@@ -10,9 +10,9 @@ use crate::{
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
-        FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position, StackConfig,
-        Topology,
+        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
+        BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position,
+        StackConfig, Topology,
     },
 };
 
@@ -67,6 +67,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         true => Position::Alibi(AlibiConfig {
             slopes: AlibiSlopes::Appended,
             scale: attention.scale,
+            rounding: AlibiRounding::Bf16,
         }),
         false => Position::Rotary(json.rotary(attention.head_dim, 10000.0)?),
     };

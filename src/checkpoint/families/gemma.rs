@@ -3,6 +3,8 @@
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
+use serde_json::json;
+
 use super::llama::{bias, block, decoder, uniform};
 
 use crate::{
@@ -37,23 +39,35 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {
-    uniform(json, gemma_block(json)?)
+    let mut block = gemma_block(json)?;
+    json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers goes by hidden_act
+    block.feed_forward.activation = match json.text(&["hidden_act"])?.as_deref() {
+        Some("gelu") => Activation::GeluTanh, // what the first files say, and mean the tanh form
+        _ => json.activation(&["hidden_act"], Activation::GeluTanh)?,
+    };
+    uniform(json, block)
 }
 
 fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
+    let cap = json.switchable_number("attn_logit_softcapping", 50.0)?;
+    sandwich(json, cap)
+}
+
+fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
     let mut block = gemma_block(json)?;
     block.attention_placement = NormPlacement::Sandwich;
     block.feed_forward_placement = NormPlacement::Sandwich;
     block.attention.scale = json.number(&["query_pre_attn_scalar"], 256.0)?.powf(-0.5);
-    block.attention.soft_cap = json.optional_number(&["attn_logit_softcapping"])?;
-    let window = json.optional_size(&["sliding_window"])?;
+    block.attention.soft_cap = soft_cap;
+    let window = json.switchable_size("sliding_window", 4096)?;
     let stack = uniform(json, block)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i.is_multiple_of(2))?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
 }
 
 fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = gemma2(json)?;
+    json.only("use_bidirectional_attention", &[json!(false)])?;
+    let stack = sandwich(json, json.optional_number(&["attn_logit_softcapping"])?)?;
     let head_dim = stack.blocks[0].attention.head_dim;
     let local = json.rotary_of_type(
         "sliding_attention",
@@ -65,7 +79,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, 1e6)?,
         None => json.rotary(head_dim, 1e6)?,
     };
-    let window = json.optional_size(&["sliding_window"])?;
+    let window = json.switchable_size("sliding_window", 4096)?;
     let period = json
         .optional_size(&["sliding_window_pattern"])?
         .unwrap_or(6);
@@ -86,7 +100,6 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
 fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {
     let mut block = block(json, bias(json)?)?;
     block.norm.weight = NormWeight::OnePlus;
-    // Files of the first Gemma say `"hidden_act": "gelu"` and mean the tanh form.
     block.feed_forward.activation =
         json.activation(&["hidden_activation"], Activation::GeluTanh)?;
     Ok(block)

@@ -48,8 +48,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["n_embd", "hidden_size"])?;
     let attention = AttentionConfig::new(d_model, json.size(&["n_head", "num_attention_heads"])?)?;
     let turning = json
-        .optional_size(&["rotary_dim"])?
-        .unwrap_or(attention.head_dim);
+        .switchable_size("rotary_dim", 64)?
+        .ok_or_else(|| json.error(&["rotary_dim"], "found null, expected a whole number"))?;
     let rotary = RotaryConfig::new(turning, 10000.0).with_pairing(RotaryPairing::Interleaved);
     let attention = attention
         .causal()

@@ -1,7 +1,9 @@
 //! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
 //!
-//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Qwen 2 and 3, Granite and
-//! Phi-3 differ in what `config` reads.
+//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Granite and Phi-3
+//! differ in what `config` reads.
+
+use serde_json::Value;
 
 use crate::{
     Result,
@@ -11,8 +13,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, Position, QueryKeyNorm, QueryKeyNormSpan,
-        StackConfig,
+        FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
     },
 };
 
@@ -20,8 +21,6 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         decoder("llama", llama),
         decoder("mistral", mistral),
-        decoder("qwen2", qwen2),
-        decoder("qwen3", qwen3),
         decoder("granite", granite),
         decoder("phi3", phi3),
     ]
@@ -69,25 +68,8 @@ fn llama(json: &ConfigJson) -> Result<StackConfig> {
 
 fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, AttentionBias::NONE)?;
-    block.attention.window = json.optional_size(&["sliding_window"])?;
+    block.attention.window = json.switchable_size("sliding_window", 4096)?;
     uniform(json, block)
-}
-
-fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
-    with_qwen_windows(
-        json,
-        uniform(json, block(json, AttentionBias::new(true, false))?)?,
-    )
-}
-
-fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
-    let head = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Head,
-    };
-    block.attention.query_key_norm = Some(head);
-    with_qwen_windows(json, uniform(json, block)?)
 }
 
 fn granite(json: &ConfigJson) -> Result<StackConfig> {
@@ -98,8 +80,15 @@ fn granite(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn phi3(json: &ConfigJson) -> Result<StackConfig> {
+    if let Some(parameters) = json.rotary_section()? {
+        // transformers takes this family's "yarn" for long-rope.
+        for key in ["rope_type", "type"] {
+            parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
+        }
+    }
     let mut block = block(json, AttentionBias::NONE)?
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention.window = json.optional_size(&["sliding_window"])?;
     uniform(json, block)
 }
@@ -118,19 +107,6 @@ pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConf
         json.n_blocks(&["num_hidden_layers"])?,
         Some(norm),
     ))
-}
-
-/// Qwen's sliding windows: only if switched on, and only in the layers from `max_window_layers` on.
-pub(super) fn with_qwen_windows(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
-    if !json.flag(&["use_sliding_window"], false)? {
-        return Ok(stack);
-    }
-    let window = json.optional_size(&["sliding_window"])?;
-    let first = json.optional_size(&["max_window_layers"])?.unwrap_or(28);
-    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| i >= first)?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
-    }))
 }
 
 /// The block that most decoders since Llama share, with the given biases.

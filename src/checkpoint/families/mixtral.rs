@@ -3,7 +3,10 @@
 //! transformers' `MixtralSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mixtral/modeling_mixtral.py>, and
 //! `Qwen2MoeSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_moe/modeling_qwen2_moe.py>
 
-use super::llama::{bias, block, decoder, uniform, with_qwen_windows};
+use super::{
+    llama::{bias, block, decoder, uniform},
+    qwen::with_windows,
+};
 
 use crate::{
     Result,
@@ -12,7 +15,8 @@ use crate::{
         scheme::{Family, Rule},
     },
     config::{
-        AttentionBias, ExpertsConfig, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights, StackConfig,
+        AttentionBias, ExpertsConfig, Position, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights,
+        StackConfig,
     },
 };
 
@@ -59,6 +63,9 @@ pub(super) fn families() -> Vec<Family> {
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, AttentionBias::NONE)?;
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    let rotary = json.rotary(block.attention.head_dim, 1e6)?;
+    block.attention.position = Position::Rotary(rotary);
     block.attention.window = json.optional_size(&["sliding_window"])?;
     block.feed_forward.experts = Some(ExpertsConfig {
         n_experts: json.size(&["num_local_experts"])?,
@@ -73,7 +80,8 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["qkv_bias"], true)?;
     let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
     let shared = json.size(&["shared_expert_intermediate_size"])?;
-    with_qwen_windows(json, with_experts(json, stack, Some(shared))?)
+    let stack = with_experts(json, stack, Some(shared))?;
+    with_windows(json, stack, |i, last| i.is_multiple_of(2) && i < last)
 }
 
 fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
@@ -83,7 +91,10 @@ fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
         span: QueryKeyNormSpan::Head,
     };
     block.attention.query_key_norm = Some(head);
-    with_qwen_windows(json, with_experts(json, uniform(json, block)?, None)?)
+    if json.flag(&["use_sliding_window"], false)? {
+        block.attention.window = json.switchable_size("sliding_window", 4096)?; // in all layers
+    }
+    with_experts(json, uniform(json, block)?, None)
 }
 
 /// Experts in every `decoder_sparse_step`-th layer but those in `mlp_only_layers`.

@@ -26,6 +26,7 @@ mod nomic_bert;
 mod olmo;
 mod opt;
 mod phi;
+mod qwen;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -64,6 +65,7 @@ pub(crate) fn all() -> Vec<Family> {
         llama::families(),
         mixtral::families(),
         olmo::families(),
+        qwen::families(),
         t5::families(),
         torch::families(),
     ];

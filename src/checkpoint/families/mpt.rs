@@ -2,7 +2,7 @@
 //!
 //! transformers' `MptBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpt/modeling_mpt.py>
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Result,
@@ -11,8 +11,8 @@ use crate::{
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AlibiConfig, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
-        FeedForwardConfig, NormConfig, NormPlacement, Position, StackConfig,
+        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
+        BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Position, StackConfig,
     },
 };
 
@@ -48,10 +48,17 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let attn = section.as_ref().unwrap_or(json);
     attn.only("alibi", &[json!(true)])?; // transformers' class has no other form
     attn.only("qk_ln", &[json!(false)])?;
+    attn.only("prefix_lm", &[json!(false)])?;
+    attn.only("attn_type", &[json!("multihead_attention")])?;
+    json.only(
+        "norm_type",
+        &["low_precision_layernorm", "layernorm"].map(Value::from),
+    )?;
     let max = attn.number(&["alibi_bias_max"], 8.0)?;
     let alibi = AlibiConfig {
         slopes: AlibiSlopes::Interleaved { max },
         scale: 1.0,
+        rounding: AlibiRounding::None,
     };
     let attention = AttentionConfig::new(d_model, json.size(&["n_heads"])?)?;
     let scale = attn

@@ -43,7 +43,13 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("prenorm", &[json!(false)])?;
+    for key in ["prenorm", "parallel_block", "use_rms_norm", "causal"] {
+        json.only(key, &[json!(false)])?;
+    }
+    for key in ["rotary_scaling_factor", "rotary_emb_scale_base"] {
+        json.only(key, &[json!(null)])?;
+    }
+    json.only("moe_every_n_layers", &[json!(0)])?;
     let d_model = json.size(&["hidden_size", "n_embd"])?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads", "n_head"])?)?;
     let parameters = json.section(&["rope_parameters"])?;
@@ -64,11 +70,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         _ => json.activation(&["hidden_act", "activation_function"], Activation::Silu)?,
     };
     let d_ff = json.size(&["intermediate_size", "n_inner"])?;
-    let feed_forward = FeedForwardConfig::new(d_model)
+    let mut feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(d_ff)
         .with_form(FeedForwardForm::Gated)
         .with_activation(activation)
         .with_bias(json.flag(&["mlp_fc1_bias"], false)?);
+    feed_forward.down_bias = json.flag(&["mlp_fc2_bias"], feed_forward.up_bias)?;
     let eps = json.number(&["layer_norm_eps", "layer_norm_epsilon"], 1e-12)?;
     let norm = NormConfig::layer_norm(d_model, eps);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)

@@ -37,6 +37,7 @@ fn olmo_config(json: &ConfigJson) -> Result<StackConfig> {
 
 fn olmo2_config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;
     let whole = QueryKeyNorm {

@@ -2,26 +2,53 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::config::{AlibiConfig, AlibiSlopes};
+use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
 
-/// The bias of every head and key, `[1, n_heads, 1, keys]`: `slope · (key - last key)`.
+/// The bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`.
 ///
 /// The softmax takes away whatever all scores of a query share, so a bias by key alone gives what a
-/// bias by distance gives, and padding on the left does not matter.
+/// bias by distance gives, and padding on the left does not matter. Rounded products do depend on where
+/// counting starts: there it is at the first position that `keep` `[batch, keys]` keeps.
 pub fn alibi_bias(
     config: &AlibiConfig,
     n_heads: usize,
     keys: usize,
-    dtype: DType,
-    device: &Device,
+    keep: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let mut bias = Vec::with_capacity(n_heads * keys);
-    for slope in slopes(config.slopes, n_heads) {
-        for key in 0..keys {
-            bias.push(slope * config.scale * (key as f64 - (keys as f64 - 1.0)));
+    let slopes = slopes(config.slopes, n_heads);
+    let bias: Vec<f64> = match config.rounding {
+        AlibiRounding::None => {
+            let last = keys as f64 - 1.0;
+            let of_slope =
+                |slope| (0..keys).map(move |key| slope * config.scale * (key as f64 - last));
+            slopes.into_iter().flat_map(of_slope).collect()
         }
-    }
-    Tensor::from_vec(bias, (1, n_heads, 1, keys), device)?.to_dtype(dtype)
+        AlibiRounding::Bf16 => {
+            let rows = match keep {
+                Some(keep) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
+                None => vec![vec![1; keys]],
+            };
+            let mut bias = Vec::with_capacity(rows.len() * n_heads * keys);
+            for row in rows {
+                for slope in &slopes {
+                    let mut position = -1.0;
+                    for keep in &row {
+                        position += f64::from(*keep);
+                        let counted = bf16(position * f64::from(*keep));
+                        bias.push(bf16(bf16(*slope) * counted) * config.scale);
+                    }
+                }
+            }
+            bias
+        }
+    };
+    let batch = bias.len() / (n_heads * keys).max(1);
+    Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)
+}
+
+/// The nearest bfloat16.
+fn bf16(value: f64) -> f64 {
+    half::bf16::from_f64(value).to_f64()
 }
 
 /// One slope per head.

@@ -1,0 +1,49 @@
+//! Qwen 2 and 3: Llama's blocks with biases or norms of their own, and sliding windows in some layers.
+//!
+//! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
+
+use super::llama::{bias, block, decoder, uniform};
+
+use crate::{
+    Result,
+    checkpoint::{config_json::ConfigJson, scheme::Family},
+    config::{AttentionBias, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
+};
+
+pub(super) fn families() -> Vec<Family> {
+    vec![decoder("qwen2", qwen2), decoder("qwen3", qwen3)]
+}
+
+fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = uniform(json, block(json, AttentionBias::new(true, false))?)?;
+    with_windows(json, stack, |i, first| i >= first)
+}
+
+fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    let head = QueryKeyNorm {
+        norm: block.norm,
+        span: QueryKeyNormSpan::Head,
+    };
+    block.attention.query_key_norm = Some(head);
+    with_windows(json, uniform(json, block)?, |i, first| i >= first)
+}
+
+/// Sliding windows, only if switched on, in the layers that `layer_types` says or, without it, that
+/// `default` says of a layer and `max_window_layers`.
+pub(super) fn with_windows(
+    json: &ConfigJson,
+    stack: StackConfig,
+    default: fn(usize, usize) -> bool,
+) -> Result<StackConfig> {
+    if !json.flag(&["use_sliding_window"], false)? {
+        return Ok(stack);
+    }
+    let window = json.switchable_size("sliding_window", 4096)?;
+    let max_layers = json.optional_size(&["max_window_layers"])?.unwrap_or(28);
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| default(i, max_layers))?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+    }))
+}
