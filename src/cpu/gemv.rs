@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::{
     Real,
-    arch::{Task, Vectors, turned},
-    tile::{CHUNK, Total, WIDTH},
+    arch::{MOST_LANES, Task, Vectors, turned},
+    tile::{CHUNK, Total},
     view::View,
 };
 
@@ -87,11 +87,11 @@ impl<T: Real> InPlaceTile<'_, T> {
             for k in in_lines..depth {
                 for (group, sums) in sums.iter_mut().enumerate() {
                     let row = first + group * V::LANES;
-                    let mut column = [T::ZERO; CHUNK];
+                    let mut column = [T::ZERO; MOST_LANES];
                     for (i, element) in column[..V::LANES].iter_mut().enumerate() {
                         *element = weight[(row + i) * stride + k];
                     }
-                    // SAFETY: no vector has more than CHUNK lanes.
+                    // SAFETY: no vector has more than MOST_LANES.
                     let column = unsafe { v.load(column.as_ptr()) };
                     self.add_column(v, k, column, sums);
                 }

@@ -9,6 +9,10 @@
 //! and sum in f32 and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number of threads.
 //! Second derivatives are not supported.
 //!
+//! Matrix products on the CPU ([`linear`]) use the fastest instructions that it has; the environment
+//! variable `CANDLE_BLOCKS_ISA` (`portable`, `avx2`, `avx512`) forces others, and [`isa`] tells which. Bits
+//! may differ between them, within one they do not.
+//!
 //! ```
 //! use candle_blocks::{Activation, NormConfig, ops};
 //! use candle_core::{DType, Device, Tensor, Var};

@@ -81,6 +81,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     );
 }
 
+/// Numbers in the longest vector: 512 bits of f32.
+pub const MOST_LANES: usize = 16;
+
 /// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()

@@ -303,10 +303,10 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
     if cfg!(miri) {
         return vec![];
     }
-    const { assert!(3 * 500 * 200 > PARALLEL_FROM && 1024 * 512 > PACK_PARALLEL_FROM) };
+    const { assert!(3 * 1000 * 200 > PARALLEL_FROM && 1024 * 512 > PACK_PARALLEL_FROM) };
     vec![
-        (1, 1000, 300),
-        (3, 500, 200),
+        (1, 2000, 300),
+        (3, 1000, 200),
         (100, 20, 300),
         (BLOCK_ROWS - 1, 40, 130),
         (BLOCK_ROWS + 1, 40, 500),
