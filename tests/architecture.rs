@@ -176,6 +176,18 @@ fn no_operation_cuts_the_graph() {
     }
 }
 
+/// The worked example of ARCHITECTURE.md is a file that is compiled and tested.
+#[test]
+fn the_example_of_a_family_is_the_families_own_source() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |local: &str| fs::read_to_string(root.join(local)).unwrap();
+    let text = read("ARCHITECTURE.md");
+    let example = text.split("```rust\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    assert!(example.contains("fn config"), "{example}");
+    assert!(read("src/checkpoint/families/distilbert.rs").ends_with(example));
+}
+
 /// A family is a table and the reading of its configuration: sizes and names, no tensors.
 #[test]
 fn a_family_is_one_short_file_without_tensors() {

@@ -17,6 +17,10 @@ use crate::{
 
 pub(super) fn families() -> Vec<Family> {
     let tower = |family: Family, part, prefixes| {
+        let other = match part {
+            StackPart::Text => "vision_model.*",
+            _ => "text_model.*",
+        };
         family
             .part(part)
             .prefixes(prefixes)
@@ -38,13 +42,7 @@ pub(super) fn families() -> Vec<Family> {
                 &["final_layer_norm", "post_layernorm"],
             )])
             .ignored(&["*position_ids"])
-            .outside(&[
-                "embeddings.*",
-                "head.*",
-                "text_model.*",
-                "vision_model.*",
-                "logit_*",
-            ])
+            .outside(&["embeddings.*", "head.*", other, "logit_*"])
             .outside(&["text_projection.*", "visual_projection.*", "*classifier.*"])
             .outside(&["*layrnorm.*", "post_layernorm.*"])
     };
