@@ -45,11 +45,11 @@ pub use checkpoint::{
     },
 };
 pub use config::{
-    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig, BlockConfig,
-    ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind, NormPlacement,
-    NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-    ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights,
-    StackConfig, Topology, Visibility,
+    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
+    BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind,
+    NormPlacement, NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
+    RelativeBiasConfig, ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling,
+    RoutingWeights, StackConfig, Topology, Visibility,
 };
 pub use error::{Error, Result};
 pub use layers::{

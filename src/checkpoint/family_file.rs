@@ -89,7 +89,7 @@ impl Family {
         }
         let known = families::all();
         let roles = |rules: fn(&Family) -> &[Rule]| {
-            let rules = known.iter().flat_map(|family| rules(family));
+            let rules = known.iter().flat_map(&rules);
             rules.map(|rule| rule.role.as_str()).collect()
         };
         let block_rules = rules(&json, "block_rules", &roles(|family| &family.block_rules))?;
