@@ -14,11 +14,7 @@ use common::{device, weights};
 /// Every decoder among the committed checkpoints.
 fn decoders() -> Vec<(PathBuf, Stack, usize)> {
     let mut folders = vec![weights("tiny-gpt2")];
-    if let Ok(entries) = std::fs::read_dir(weights("families")) {
-        folders.extend(entries.map(|entry| entry.unwrap().path()));
-    } else {
-        println!("LEFT OUT: weights/families is not part of the package; see weights/README.md");
-    }
+    folders.extend(common::folders());
     let mut decoders = Vec::new();
     for folder in folders {
         for part in [None, Some(StackPart::Decoder), Some(StackPart::Text)] {

@@ -13,7 +13,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor},
     checkpoint::write::write_safetensors,
 };
-use common::{bits, fixtures, folders, left_out, numbers, weights};
+use common::{bits, fixtures, folders, numbers, present, weights};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 /// Type, shape and bytes of every tensor, by the `safetensors` crate's own reading.
@@ -57,15 +57,8 @@ fn names(directory: &Path) -> Vec<String> {
 /// Every committed checkpoint and every stack in it.
 fn checkpoints() -> Vec<(PathBuf, Checkpoint)> {
     let tiny = ["tiny-bert", "tiny-gpt2", "tiny-bert-bf16", "tiny-gpt2-f16"].map(weights);
-    let real = weights("minilm-block0");
-    let real = real.is_dir().then_some(real);
-    if real.is_none() {
-        left_out("weights/minilm-block0 is not in the published package");
-    }
-    let folders = tiny
-        .into_iter()
-        .chain(real)
-        .chain(folders().unwrap_or_default());
+    let real = present(["minilm-block0"], |name| name).into_iter();
+    let folders = tiny.into_iter().chain(real.map(weights)).chain(folders());
     let mut found = Vec::new();
     for folder in folders {
         for (_, part) in fixtures(&folder) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use candle_blocks::{Checkpoint, CheckpointOptions, StackPart, trace::TraceInput, verify::Fixture};
 
-use super::{left_out, present, weights};
+use super::{folders, present, weights};
 
 /// The checkpoints that are no family's own.
 pub const OTHERS: [&str; 5] = [
@@ -70,17 +70,11 @@ pub fn input(fixture: &Fixture) -> TraceInput {
 
 /// Every stack under `weights/families`; none in the package, which leaves them out.
 pub fn families() -> Vec<Committed> {
-    let root = weights("families");
-    if weights("../Cargo.toml.orig").exists() && !root.is_dir() {
-        left_out("weights/families is not part of the package; see weights/README.md");
-        return vec![];
-    }
-    let entries = std::fs::read_dir(root).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.map(|name| format!("families/{name}")).collect();
-    names.sort();
-    assert!(names.len() >= 60, "only {} checkpoints", names.len());
-    names.into_iter().flat_map(stacks).collect()
+    let name = |folder: PathBuf| folder.file_name().unwrap().to_str().unwrap().to_string();
+    let names = folders().into_iter().map(name);
+    names
+        .flat_map(|name| stacks(format!("families/{name}")))
+        .collect()
 }
 
 /// Every stack of every committed checkpoint.

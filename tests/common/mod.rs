@@ -26,33 +26,36 @@ pub fn weights(local: &str) -> PathBuf {
         .join(local)
 }
 
-/// Of checkpoints under `weights/`, all but those that the published package leaves out, and says so.
-pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str) -> Vec<T> {
-    let is_present = |checkpoint: &T| {
-        let name = name(checkpoint);
-        // Cargo writes this file when it packs a crate; in a clone nothing may be missing.
-        let is_package = weights("../Cargo.toml.orig").exists();
-        let is_left_out = is_package && !weights(name).exists();
-        if is_left_out {
-            left_out(&format!("weights/{name} is not in the published package"));
-        }
-        !is_left_out
-    };
-    checkpoints.into_iter().filter(is_present).collect()
+/// Whether a path under `weights/` can be used. Not if the published package leaves it out, which is
+/// said then; in a clone nothing may be missing, and who uses it will find out.
+pub fn is_present(local: &str) -> bool {
+    // Cargo writes this file when it packs a crate.
+    let is_package = weights("../Cargo.toml.orig").exists();
+    let is_present = weights(local).exists() || !is_package;
+    if !is_present {
+        left_out(&format!(
+            "weights/{local} is not in the published package; see weights/README.md"
+        ));
+    }
+    is_present
 }
 
-/// The folders of all families, or `None` in the package, which leaves them out.
-pub fn folders() -> Option<Vec<PathBuf>> {
-    let root = weights("families");
-    if !root.is_dir() {
-        left_out("weights/families is not part of the package; see weights/README.md");
-        return None;
+/// Of checkpoints under `weights/`, all that [`is_present`].
+pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str) -> Vec<T> {
+    let checkpoints = checkpoints.into_iter();
+    checkpoints.filter(|c| is_present(name(c))).collect()
+}
+
+/// The folders of all families, or none in the package, which leaves them out.
+pub fn folders() -> Vec<PathBuf> {
+    if !is_present("families") {
+        return Vec::new();
     }
-    let entries = std::fs::read_dir(root).unwrap();
+    let entries = std::fs::read_dir(weights("families")).unwrap();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     folders.sort();
     assert!(folders.len() >= 60, "only {} families", folders.len());
-    Some(folders)
+    folders
 }
 
 /// The fixtures of a checkpoint, each with the stack that it is of.
