@@ -1,29 +1,10 @@
-//! Adding one row to every row, and its gradient: sums over columns.
+//! The gradient of a row that is added to every row: sums over columns.
 
 use super::{Element, parallel};
 
 /// Rows that are summed in sequence before they are added to the others': part of the result, since it
 /// fixes the order of addition.
 const ROWS_PER_SUM: usize = 64;
-
-/// Adds `bias` to each row of `y`.
-pub fn add<T: Element>(x: &[T], bias: &[T], y: &mut [T]) {
-    let width = bias.len();
-    assert_eq!(x.len(), y.len());
-    if width == 0 {
-        return;
-    }
-    parallel::for_chunks(y, ROWS_PER_SUM * width, |start, y| {
-        let rows = x[start..]
-            .chunks_exact(width)
-            .zip(y.chunks_exact_mut(width));
-        for (x, y) in rows {
-            for ((y, x), bias) in y.iter_mut().zip(x).zip(bias) {
-                *y = T::narrow(x.widen() + bias.widen());
-            }
-        }
-    });
-}
 
 /// The sum of the rows of `dy`, each as long as `sums`.
 pub fn column_sums<T: Element>(dy: &[T], width: usize) -> Vec<T> {
@@ -73,13 +54,5 @@ mod tests {
             }
             assert_eq!(sums.len(), width);
         }
-    }
-
-    #[test]
-    fn the_bias_is_added_to_every_row() {
-        let x: Vec<f64> = (0..35).map(f64::from).collect();
-        let mut y = vec![0.0; 35];
-        add(&x, &[1.0, 2.0, 3.0, 4.0, 5.0], &mut y);
-        assert!((0..35).all(|i| y[i] == (i + i % 5 + 1) as f64));
     }
 }

@@ -27,7 +27,6 @@
 
 mod activation;
 mod batched_product;
-mod bias;
 mod composed;
 mod dropout;
 mod linear;
@@ -40,7 +39,6 @@ use candle_core::DType;
 
 pub use activation::activate;
 pub(crate) use batched_product::batched_product;
-pub use bias::add_bias;
 pub use dropout::dropout;
 pub use linear::{isa, linear};
 pub use norm::norm;
