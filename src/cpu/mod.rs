@@ -17,6 +17,7 @@ pub mod isa;
 pub mod norm;
 pub mod pack;
 pub mod rotary;
+pub mod rows;
 pub mod softmax;
 pub mod view;
 
@@ -31,5 +32,5 @@ pub mod reference;
 mod scratch;
 mod tile;
 
-pub use arch::Kernels;
+pub use arch::{Kernels, Routine};
 pub use element::{Element, Real};

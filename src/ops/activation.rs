@@ -5,6 +5,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use super::{
     composed,
+    linear::selected_isa,
     storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
 };
 use crate::{Activation, cpu::activation as kernel};
@@ -44,7 +45,7 @@ impl CustomOp1 for Activate {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         with_float!(OP, storage.dtype(), T => {
             let x = slice::<T>(OP, storage, layout)?;
-            Ok(output(forward(self.0, x), layout))
+            Ok(output(forward(self.0, x)?, layout))
         })
     }
 
@@ -54,58 +55,60 @@ impl CustomOp1 for Activate {
         let (x_storage, x_layout) = x.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
             let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
-            let dx = backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy);
+            let dx = backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy)?;
             gradient(dx, x).map(Some)
         })
     }
 }
 
 /// `kernel::forward` with the value of the activation.
-fn forward<T: Float>(activation: Activation, x: &[T]) -> Vec<T> {
+fn forward<T: Float>(activation: Activation, x: &[T]) -> Result<Vec<T>> {
+    let isa = selected_isa()?;
     let mut out = vec![T::ZERO; x.len()];
     let y = &mut out[..];
     match activation {
-        Activation::Gelu => kernel::forward(x, y, kernel::gelu),
-        Activation::GeluTanh => kernel::forward(x, y, kernel::gelu_tanh),
-        Activation::QuickGelu => kernel::forward(x, y, kernel::quick_gelu),
-        Activation::ClippedGelu => kernel::forward(x, y, kernel::clipped_gelu),
-        Activation::Relu => kernel::forward(x, y, kernel::relu),
-        Activation::Relu2 => kernel::forward(x, y, kernel::relu2),
-        Activation::Relu6 => kernel::forward(x, y, kernel::relu6),
-        Activation::LeakyRelu => kernel::forward(x, y, kernel::leaky_relu),
-        Activation::Silu => kernel::forward(x, y, kernel::silu),
-        Activation::Mish => kernel::forward(x, y, kernel::mish),
-        Activation::HardSwish => kernel::forward(x, y, kernel::hard_swish),
-        Activation::Sigmoid => kernel::forward(x, y, kernel::sigmoid),
-        Activation::Tanh => kernel::forward(x, y, kernel::tanh),
-        Activation::Laplace => kernel::forward(x, y, kernel::laplace),
-        Activation::SqrtSoftplus => kernel::forward(x, y, kernel::sqrt_softplus),
-        Activation::Identity => kernel::forward(x, y, kernel::identity),
+        Activation::Gelu => kernel::forward(isa, x, y, kernel::gelu),
+        Activation::GeluTanh => kernel::forward(isa, x, y, kernel::gelu_tanh),
+        Activation::QuickGelu => kernel::forward(isa, x, y, kernel::quick_gelu),
+        Activation::ClippedGelu => kernel::forward(isa, x, y, kernel::clipped_gelu),
+        Activation::Relu => kernel::forward(isa, x, y, kernel::relu),
+        Activation::Relu2 => kernel::forward(isa, x, y, kernel::relu2),
+        Activation::Relu6 => kernel::forward(isa, x, y, kernel::relu6),
+        Activation::LeakyRelu => kernel::forward(isa, x, y, kernel::leaky_relu),
+        Activation::Silu => kernel::forward(isa, x, y, kernel::silu),
+        Activation::Mish => kernel::forward(isa, x, y, kernel::mish),
+        Activation::HardSwish => kernel::forward(isa, x, y, kernel::hard_swish),
+        Activation::Sigmoid => kernel::forward(isa, x, y, kernel::sigmoid),
+        Activation::Tanh => kernel::forward(isa, x, y, kernel::tanh),
+        Activation::Laplace => kernel::forward(isa, x, y, kernel::laplace),
+        Activation::SqrtSoftplus => kernel::forward(isa, x, y, kernel::sqrt_softplus),
+        Activation::Identity => kernel::forward(isa, x, y, kernel::identity),
     }
-    out
+    Ok(out)
 }
 
 /// `kernel::backward` with the slope of the activation.
-fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Vec<T> {
+fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T>> {
+    let isa = selected_isa()?;
     let mut out = vec![T::ZERO; x.len()];
     let dx = &mut out[..];
     match activation {
-        Activation::Gelu => kernel::backward(x, dy, dx, kernel::gelu_slope),
-        Activation::GeluTanh => kernel::backward(x, dy, dx, kernel::gelu_tanh_slope),
-        Activation::QuickGelu => kernel::backward(x, dy, dx, kernel::quick_gelu_slope),
-        Activation::ClippedGelu => kernel::backward(x, dy, dx, kernel::clipped_gelu_slope),
-        Activation::Relu => kernel::backward(x, dy, dx, kernel::relu_slope),
-        Activation::Relu2 => kernel::backward(x, dy, dx, kernel::relu2_slope),
-        Activation::Relu6 => kernel::backward(x, dy, dx, kernel::relu6_slope),
-        Activation::LeakyRelu => kernel::backward(x, dy, dx, kernel::leaky_relu_slope),
-        Activation::Silu => kernel::backward(x, dy, dx, kernel::silu_slope),
-        Activation::Mish => kernel::backward(x, dy, dx, kernel::mish_slope),
-        Activation::HardSwish => kernel::backward(x, dy, dx, kernel::hard_swish_slope),
-        Activation::Sigmoid => kernel::backward(x, dy, dx, kernel::sigmoid_slope),
-        Activation::Tanh => kernel::backward(x, dy, dx, kernel::tanh_slope),
-        Activation::Laplace => kernel::backward(x, dy, dx, kernel::laplace_slope),
-        Activation::SqrtSoftplus => kernel::backward(x, dy, dx, kernel::sqrt_softplus_slope),
-        Activation::Identity => kernel::backward(x, dy, dx, kernel::identity_slope),
+        Activation::Gelu => kernel::backward(isa, x, dy, dx, kernel::gelu_slope),
+        Activation::GeluTanh => kernel::backward(isa, x, dy, dx, kernel::gelu_tanh_slope),
+        Activation::QuickGelu => kernel::backward(isa, x, dy, dx, kernel::quick_gelu_slope),
+        Activation::ClippedGelu => kernel::backward(isa, x, dy, dx, kernel::clipped_gelu_slope),
+        Activation::Relu => kernel::backward(isa, x, dy, dx, kernel::relu_slope),
+        Activation::Relu2 => kernel::backward(isa, x, dy, dx, kernel::relu2_slope),
+        Activation::Relu6 => kernel::backward(isa, x, dy, dx, kernel::relu6_slope),
+        Activation::LeakyRelu => kernel::backward(isa, x, dy, dx, kernel::leaky_relu_slope),
+        Activation::Silu => kernel::backward(isa, x, dy, dx, kernel::silu_slope),
+        Activation::Mish => kernel::backward(isa, x, dy, dx, kernel::mish_slope),
+        Activation::HardSwish => kernel::backward(isa, x, dy, dx, kernel::hard_swish_slope),
+        Activation::Sigmoid => kernel::backward(isa, x, dy, dx, kernel::sigmoid_slope),
+        Activation::Tanh => kernel::backward(isa, x, dy, dx, kernel::tanh_slope),
+        Activation::Laplace => kernel::backward(isa, x, dy, dx, kernel::laplace_slope),
+        Activation::SqrtSoftplus => kernel::backward(isa, x, dy, dx, kernel::sqrt_softplus_slope),
+        Activation::Identity => kernel::backward(isa, x, dy, dx, kernel::identity_slope),
     }
-    out
+    Ok(out)
 }
