@@ -30,6 +30,7 @@ mod cpu;
 mod error;
 pub mod layers;
 pub mod ops;
+pub mod packed;
 pub mod trace;
 pub mod verify;
 
@@ -47,7 +48,7 @@ pub use checkpoint::{
 pub use config::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
     BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind,
-    NormPlacement, NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
+    NormPlacement, NormWeight, ParallelNorm, Position, Precision, QueryKeyNorm, QueryKeyNormSpan,
     RelativeBiasConfig, ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling,
     RoutingWeights, StackConfig, Topology, Visibility,
 };
@@ -58,6 +59,7 @@ pub use layers::{
     QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
     SublayerStages, TransformerBlock,
 };
+pub use packed::{PackedFeedForward, PackedLinear, PackedSublayer};
 
 /// The README's program, compiled with the documentation's tests.
 #[cfg(doctest)]

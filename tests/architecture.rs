@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cpu", &[]),
     ("ops", &["cpu", "config", "error"]),
     ("layers", &["ops", "config", "error"]),
+    ("packed", &["layers", "ops", "cpu", "config", "error"]),
     ("checkpoint", &["layers", "config", "error"]),
     ("trace", &["checkpoint", "layers", "config", "error"]),
     ("verify", &["error"]),

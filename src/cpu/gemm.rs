@@ -360,7 +360,7 @@ struct Part {
 }
 
 /// Part `i` of `n` nearly equal parts of `0..len`, the longer ones first.
-fn part(len: usize, n: usize, i: usize) -> Range<usize> {
+pub(super) fn part(len: usize, n: usize, i: usize) -> Range<usize> {
     let (least, longer) = (len / n, len % n);
     let start = |i: usize| i * least + i.min(longer);
     start(i)..start(i + 1)

@@ -19,7 +19,9 @@ pub mod pack;
 pub mod rotary;
 pub mod rows;
 pub mod softmax;
+pub mod source;
 pub mod view;
+pub mod weight;
 
 mod arch;
 mod epilogue;
@@ -29,7 +31,7 @@ mod math;
 pub mod parallel;
 #[cfg(test)]
 pub mod reference;
-mod scratch;
+pub mod scratch;
 mod tile;
 
 pub use arch::{Kernels, Routine};

@@ -119,6 +119,22 @@ impl Norm {
         });
     }
 
+    /// Replaces a row by its norm; `scratch` is as long.
+    pub fn row_in_place<T: Element>(
+        &self,
+        isa: Isa,
+        row: &mut [T],
+        affine: &Affine<T::Wide>,
+        scratch: &mut [T::Wide],
+    ) {
+        isa.enter(RowInPlace {
+            norm: self,
+            row,
+            affine,
+            scratch,
+        });
+    }
+
     /// Gradients of `x`, weight and bias for the cotangent `dy`, in one pass over the rows.
     ///
     /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
@@ -201,6 +217,22 @@ impl Norm {
         T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt()
     }
 
+    /// Writes a row from what [`Self::centre`] made of it.
+    #[inline(always)]
+    fn finish<T: Element>(
+        &self,
+        centred: &[T::Wide],
+        scale: T::Wide,
+        affine: &Affine<T::Wide>,
+        y: &mut [T],
+    ) {
+        let terms = centred.iter().zip(affine.gain.iter().zip(&affine.bias));
+        for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
+            let normal = self.rounded::<T>(centred * scale);
+            *y = T::from_wide(normal * gain + bias);
+        }
+    }
+
     #[inline(always)]
     fn rounded<T: Element>(&self, normal: T::Wide) -> T::Wide {
         match self.gain {
@@ -225,6 +257,13 @@ pub struct Affine<W> {
     bias: Vec<W>,
 }
 
+impl<W> Affine<W> {
+    /// The length of a row.
+    pub fn width(&self) -> usize {
+        self.gain.len()
+    }
+}
+
 struct Row<'a, T: Element> {
     norm: &'a Norm,
     x: &'a [T],
@@ -237,12 +276,22 @@ impl<T: Element> Routine for Row<'_, T> {
     #[inline(always)]
     fn run(self) {
         let scale = self.norm.centre(self.x, self.scratch);
-        let affine = self.affine.gain.iter().zip(&self.affine.bias);
-        let terms = self.scratch.iter().zip(affine);
-        for (y, (&centred, (&gain, &bias))) in self.y.iter_mut().zip(terms) {
-            let normal = self.norm.rounded::<T>(centred * scale);
-            *y = T::from_wide(normal * gain + bias);
-        }
+        self.norm.finish(self.scratch, scale, self.affine, self.y);
+    }
+}
+
+struct RowInPlace<'a, T: Element> {
+    norm: &'a Norm,
+    row: &'a mut [T],
+    affine: &'a Affine<T::Wide>,
+    scratch: &'a mut [T::Wide],
+}
+
+impl<T: Element> Routine for RowInPlace<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let scale = self.norm.centre(self.row, self.scratch);
+        self.norm.finish(self.scratch, scale, self.affine, self.row);
     }
 }
 

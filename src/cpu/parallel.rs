@@ -49,7 +49,12 @@ pub fn for_chunk_pairs<T: Send, U: Send>(
 
 /// Threads for the cheaper kernels.
 fn threads_for(elements: usize) -> usize {
-    if elements < PARALLEL_FROM {
+    let least = if team::is_here() {
+        PARALLEL_FROM / 8
+    } else {
+        PARALLEL_FROM
+    };
+    if elements < least {
         1
     } else {
         rayon::current_num_threads()

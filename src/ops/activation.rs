@@ -8,7 +8,10 @@ use super::{
     linear::selected_isa,
     storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
 };
-use crate::{Activation, cpu::activation as kernel};
+use crate::{
+    Activation,
+    cpu::{activation as kernel, gemm::Map, isa::Isa},
+};
 
 const OP: &str = "activation";
 
@@ -61,54 +64,62 @@ impl CustomOp1 for Activate {
     }
 }
 
+/// Runs `$body` with `$value` and `$slope` the kernels' functions of the activation.
+macro_rules! with_functions {
+    ($activation:expr, $value:ident, $slope:ident => $body:expr) => {
+        with_functions! { $activation, $value, $slope, $body;
+            Gelu: gelu, gelu_slope;
+            GeluTanh: gelu_tanh, gelu_tanh_slope;
+            QuickGelu: quick_gelu, quick_gelu_slope;
+            ClippedGelu: clipped_gelu, clipped_gelu_slope;
+            Relu: relu, relu_slope;
+            Relu2: relu2, relu2_slope;
+            Relu6: relu6, relu6_slope;
+            LeakyRelu: leaky_relu, leaky_relu_slope;
+            Silu: silu, silu_slope;
+            Mish: mish, mish_slope;
+            HardSwish: hard_swish, hard_swish_slope;
+            Sigmoid: sigmoid, sigmoid_slope;
+            Tanh: tanh, tanh_slope;
+            Laplace: laplace, laplace_slope;
+            SqrtSoftplus: sqrt_softplus, sqrt_softplus_slope;
+            Identity: identity, identity_slope;
+        }
+    };
+    ($activation:expr, $as_value:ident, $as_slope:ident, $body:expr;
+     $($name:ident: $value:ident, $slope:ident;)*) => {
+        match $activation {
+            $(Activation::$name => {
+                #[allow(unused_imports)] // a body may want one of them only
+                use kernel::{$slope as $as_slope, $value as $as_value};
+                $body
+            })*
+        }
+    };
+}
+
 /// `kernel::forward` with the value of the activation.
 fn forward<T: Float>(activation: Activation, x: &[T]) -> Result<Vec<T>> {
     let isa = selected_isa()?;
-    let mut out = vec![T::ZERO; x.len()];
-    let y = &mut out[..];
-    match activation {
-        Activation::Gelu => kernel::forward(isa, x, y, kernel::gelu),
-        Activation::GeluTanh => kernel::forward(isa, x, y, kernel::gelu_tanh),
-        Activation::QuickGelu => kernel::forward(isa, x, y, kernel::quick_gelu),
-        Activation::ClippedGelu => kernel::forward(isa, x, y, kernel::clipped_gelu),
-        Activation::Relu => kernel::forward(isa, x, y, kernel::relu),
-        Activation::Relu2 => kernel::forward(isa, x, y, kernel::relu2),
-        Activation::Relu6 => kernel::forward(isa, x, y, kernel::relu6),
-        Activation::LeakyRelu => kernel::forward(isa, x, y, kernel::leaky_relu),
-        Activation::Silu => kernel::forward(isa, x, y, kernel::silu),
-        Activation::Mish => kernel::forward(isa, x, y, kernel::mish),
-        Activation::HardSwish => kernel::forward(isa, x, y, kernel::hard_swish),
-        Activation::Sigmoid => kernel::forward(isa, x, y, kernel::sigmoid),
-        Activation::Tanh => kernel::forward(isa, x, y, kernel::tanh),
-        Activation::Laplace => kernel::forward(isa, x, y, kernel::laplace),
-        Activation::SqrtSoftplus => kernel::forward(isa, x, y, kernel::sqrt_softplus),
-        Activation::Identity => kernel::forward(isa, x, y, kernel::identity),
-    }
-    Ok(out)
+    let mut y = vec![T::ZERO; x.len()];
+    with_functions!(activation, value, slope => kernel::forward(isa, x, &mut y, value));
+    Ok(y)
 }
 
 /// `kernel::backward` with the slope of the activation.
 fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T>> {
     let isa = selected_isa()?;
-    let mut out = vec![T::ZERO; x.len()];
-    let dx = &mut out[..];
-    match activation {
-        Activation::Gelu => kernel::backward(isa, x, dy, dx, kernel::gelu_slope),
-        Activation::GeluTanh => kernel::backward(isa, x, dy, dx, kernel::gelu_tanh_slope),
-        Activation::QuickGelu => kernel::backward(isa, x, dy, dx, kernel::quick_gelu_slope),
-        Activation::ClippedGelu => kernel::backward(isa, x, dy, dx, kernel::clipped_gelu_slope),
-        Activation::Relu => kernel::backward(isa, x, dy, dx, kernel::relu_slope),
-        Activation::Relu2 => kernel::backward(isa, x, dy, dx, kernel::relu2_slope),
-        Activation::Relu6 => kernel::backward(isa, x, dy, dx, kernel::relu6_slope),
-        Activation::LeakyRelu => kernel::backward(isa, x, dy, dx, kernel::leaky_relu_slope),
-        Activation::Silu => kernel::backward(isa, x, dy, dx, kernel::silu_slope),
-        Activation::Mish => kernel::backward(isa, x, dy, dx, kernel::mish_slope),
-        Activation::HardSwish => kernel::backward(isa, x, dy, dx, kernel::hard_swish_slope),
-        Activation::Sigmoid => kernel::backward(isa, x, dy, dx, kernel::sigmoid_slope),
-        Activation::Tanh => kernel::backward(isa, x, dy, dx, kernel::tanh_slope),
-        Activation::Laplace => kernel::backward(isa, x, dy, dx, kernel::laplace_slope),
-        Activation::SqrtSoftplus => kernel::backward(isa, x, dy, dx, kernel::sqrt_softplus_slope),
-        Activation::Identity => kernel::backward(isa, x, dy, dx, kernel::identity_slope),
+    let mut dx = vec![T::ZERO; x.len()];
+    with_functions!(activation, value, slope => kernel::backward(isa, x, dy, &mut dx, slope));
+    Ok(dx)
+}
+
+/// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.
+pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
+    if activation == Activation::Identity {
+        return None;
     }
-    Ok(out)
+    with_functions!(activation, value, slope => {
+        Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value)))
+    })
 }

@@ -70,7 +70,7 @@ pub fn isa() -> Result<&'static str> {
     selected_isa().map(Isa::name)
 }
 
-pub(super) fn selected_isa() -> Result<Isa> {
+pub(crate) fn selected_isa() -> Result<Isa> {
     Isa::selected().map_err(candle_core::Error::wrap)
 }
 

@@ -45,7 +45,7 @@ pub fn norm(
         return composed::norm(x, weight, bias, config);
     }
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    let op = Normalise(kernel(config));
+    let op = Normalise(norm_kernel(config));
     match bias {
         None => x.apply_op2(&weight, op),
         Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
@@ -84,7 +84,8 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig
     }
 }
 
-fn kernel(config: &NormConfig) -> Norm {
+/// The kernel of a configuration.
+pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
     Norm {
         statistic: match config.kind {
             NormKind::LayerNorm => Statistic::Variance,
