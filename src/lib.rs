@@ -59,7 +59,10 @@ pub use layers::{
     QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
     SublayerStages, TransformerBlock,
 };
-pub use packed::{PackedFeedForward, PackedLinear, PackedSublayer};
+pub use packed::{
+    PackedAttention, PackedBlock, PackedBlockFeedForward, PackedCache, PackedFeedForward,
+    PackedLinear, PackedMixture, PackedStack, PackedSublayer,
+};
 
 /// The README's program, compiled with the documentation's tests.
 #[cfg(doctest)]

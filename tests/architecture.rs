@@ -14,8 +14,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ops", &["cpu", "config", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", "cpu", "config", "error"]),
-    ("checkpoint", &["layers", "config", "error"]),
-    ("trace", &["checkpoint", "layers", "config", "error"]),
+    ("checkpoint", &["packed", "layers", "config", "error"]),
+    (
+        "trace",
+        &["checkpoint", "packed", "layers", "config", "error"],
+    ),
     ("verify", &["error"]),
 ];
 

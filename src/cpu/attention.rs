@@ -34,7 +34,8 @@ use self::{
 use super::{
     arch::{Kernels, Task, Vectors},
     isa::Isa,
-    parallel::{self, SharedRows},
+    parallel,
+    rows::Target,
     scratch::{Aligned, Scratch, lend},
     tile::CHUNK,
     view::View,
@@ -166,7 +167,7 @@ pub fn attend(
         query,
         key_value,
         positions,
-        out: SharedRows::new(out, row_length),
+        out: Target::row_major(out, n_rows, row_length),
         threads,
     };
     f32::run(isa, call);
@@ -198,7 +199,7 @@ struct Call<'a> {
     query: Heads<'a>,
     key_value: KeyValue<'a>,
     positions: Range<usize>,
-    out: SharedRows<'a, f32>,
+    out: Target<'a, f32>,
     threads: usize,
 }
 

@@ -9,14 +9,6 @@
 //! sums over rows go through chunks of a fixed size whose partial sums are added in order.
 
 pub mod activation;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "layers take it up with their packed form"
-    )
-)]
 pub mod attention;
 pub mod bias;
 pub mod dropout;

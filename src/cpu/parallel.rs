@@ -122,11 +122,6 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
-    /// The number of elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Some of the elements.
     ///
     /// # Safety

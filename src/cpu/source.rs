@@ -90,6 +90,11 @@ impl<'a> Source<'a> {
         Self { norm, ..self }
     }
 
+    /// The rows as they are stored.
+    pub fn stored(&self) -> &'a [f32] {
+        self.rows
+    }
+
     /// Whether the rows are to be normalised.
     pub fn is_normalised(&self) -> bool {
         self.norm.is_some()

@@ -64,13 +64,6 @@ impl PackedWeight {
         }
     }
 
-    /// The level it was packed for.
-    pub fn isa(&self) -> Isa {
-        match self {
-            Self::F32(matrix) => matrix.isa(),
-        }
-    }
-
     /// The memory it takes.
     pub fn bytes(&self) -> usize {
         match self {

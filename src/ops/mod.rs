@@ -46,6 +46,7 @@ pub use linear::{isa, linear};
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
 pub use rotary::rotate;
+pub(crate) use softmax::Reach;
 pub use softmax::{Visible, attention_softmax, softmax};
 
 /// The type in which products of this type are to be taken on this device, sums and softmax between

@@ -121,14 +121,14 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
 
 /// The keys that a query may see by its position.
 #[derive(Clone, Copy)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     visibility: Visibility,
     window: Option<usize>,
     first_query: usize,
 }
 
 impl Reach {
-    pub(super) fn of(visible: &Visible) -> Self {
+    pub(crate) fn of(visible: &Visible) -> Self {
         Self {
             visibility: visible.visibility,
             window: visible.window,
@@ -137,7 +137,7 @@ impl Reach {
     }
 
     /// Of `keys` keys, those that the `query`th query sees.
-    pub(super) fn range(self, query: usize, keys: usize) -> Range<usize> {
+    pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);
         let after = |distance: usize| position.saturating_add(distance).min(keys);
         match (self.visibility, self.window) {

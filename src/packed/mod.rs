@@ -34,13 +34,24 @@ use crate::{
     cpu::{isa::Isa, weight::Format},
 };
 
+mod attention;
+mod block;
+mod cache;
 mod feed_forward;
 mod linear;
+mod mixture;
 mod norm;
+mod pass;
+mod stack;
 mod sublayer;
 
+pub use attention::PackedAttention;
+pub use block::{PackedBlock, PackedBlockFeedForward};
+pub use cache::PackedCache;
 pub use feed_forward::PackedFeedForward;
 pub use linear::PackedLinear;
+pub use mixture::PackedMixture;
+pub use stack::PackedStack;
 pub use sublayer::PackedSublayer;
 
 /// How to pack, and on how many threads to compute.

@@ -53,10 +53,23 @@ pub(super) struct Seen {
     pub input: Vec<f32>,
     /// What it gave.
     pub inner_output: Vec<f32>,
+    /// The sublayer's output.
+    pub output: Vec<f32>,
+}
+
+/// What an inner layer's output is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Residual<'a> {
+    /// The sublayer's input, or that input normalised, as the sublayer has it.
+    Input,
+    /// These rows.
+    Rows(&'a [f32]),
 }
 
 thread_local!(static BRANCH: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static BRANCH_ROWS: &Scratch<f32> = &BRANCH;
+thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static INPUT_ROWS: &Scratch<f32> = &INPUT;
 
 impl<L> PackedSublayer<L> {
     pub(super) fn new<P>(packing: &Packing, sublayer: &Sublayer<P>, inner: L) -> Result<Self> {
@@ -96,32 +109,37 @@ impl<L> PackedSublayer<L> {
         }
     }
 
-    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; calls `run` for the inner layer. The
-    /// residual is `x` unless another is given.
+    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; calls `run` for the inner layer.
     pub(super) fn run(
         &self,
         x: Source,
-        residual: &[f32],
+        residual: Residual,
         seen: Option<&mut Seen>,
         y: &mut [f32],
         run: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
-        let from_normal = self.source == ResidualSource::Normalised && x.is_normalised();
-        if seen.is_none() && !from_normal {
+        let residual = match (residual, self.source) {
+            (Residual::Rows(rows), _) => Some(rows),
+            (Residual::Input, ResidualSource::Normalised) if x.is_normalised() => None,
+            (Residual::Input, _) => Some(x.stored()),
+        };
+        if let (Some(residual), None) = (residual, &seen) {
             return self.run_from(x, residual, None, y, run);
         }
-        let mut input = vec![0.0; x.rows() * x.width()];
-        x.copy_to(self.isa, &mut input, self.threads);
-        let residual = if from_normal { &input } else { residual };
-        let plain = Source::new(&input, x.width());
-        match seen {
-            None => self.run_from(plain, residual, None, y, run),
-            Some(seen) => {
-                self.run_from(plain, residual, Some(&mut seen.inner_output), y, run)?;
-                seen.input = input;
-                Ok(())
+        lend(INPUT_ROWS, x.rows() * x.width(), |input| {
+            x.copy_to(self.isa, input, self.threads);
+            let plain = Source::new(input, x.width());
+            let residual = residual.unwrap_or(input);
+            match seen {
+                None => self.run_from(plain, residual, None, y, run),
+                Some(seen) => {
+                    self.run_from(plain, residual, Some(&mut seen.inner_output), y, run)?;
+                    seen.input = input.to_vec();
+                    seen.output = y.to_vec();
+                    Ok(())
+                }
             }
-        }
+        })
     }
 
     /// As [`Self::run`], of what the inner layer is given; its output is kept where there is a place for it.
@@ -218,10 +236,16 @@ impl Module for PackedSublayer<PackedFeedForward> {
         map_rows("feed-forward", x, (d_model, d_model), |x, y| {
             parallel::with_team(self.threads, || {
                 let source = Source::new(x, d_model).with_norm(self.input_norm());
-                self.run(source, x, None, y, |inner, x, finishing, y| {
-                    inner.run(x, finishing, y);
-                    Ok(())
-                })
+                self.run(
+                    source,
+                    Residual::Input,
+                    None,
+                    y,
+                    |inner, x, finishing, y| {
+                        inner.run(x, finishing, y);
+                        Ok(())
+                    },
+                )
             })
         })
     }

@@ -138,7 +138,7 @@ impl Task<f32> for Fill<'_> {
         for row in (first_whole..rows.end).step_by(width) {
             PackColumns {
                 b: self.key.transposed(),
-                first_column: row,
+                columns: row..row + width,
                 rows: 0..head_dim,
                 panel: &mut memory[layout.key_panel(position + row - rows.start)],
             }
@@ -149,7 +149,7 @@ impl Task<f32> for Fill<'_> {
             let packed = &mut memory[layout.value_panel(panel, &at)];
             PackColumns {
                 b: self.value,
-                first_column: panel * width,
+                columns: panel * width..(panel + 1) * width,
                 rows: rows.clone(),
                 panel: packed,
             }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     super::{
         arch::Vectors,
-        parallel::SharedRows,
+        rows::Target,
         tile::{CHUNK, Tile, Total},
     },
     Heads, Shape,
@@ -27,7 +27,7 @@ pub(super) struct Rows<'a> {
     pub(super) first_head: usize,
     pub(super) kept: Kept<'a>,
     pub(super) layout: Layout,
-    pub(super) out: &'a SharedRows<'a, f32>,
+    pub(super) out: &'a Target<'a, f32>,
 }
 
 /// What a tile is about.
