@@ -41,9 +41,9 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
 
 impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize>(self, d: D) {
+    fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
         let v = d.vectors();
-        let lanes = <D::Vectors as Vectors<F::Number>>::LANES;
+        let lanes = D::PANEL / WIDTH;
         let Self { depth, a, b, .. } = self;
         let groups = depth.div_ceil(F::GROUP);
         assert!(depth <= CHUNK && a.len() >= ROWS * D::ROW_WORDS);
@@ -69,19 +69,43 @@ impl<F: Format> DotTile<'_, F> {
                 }
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
-            let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
-            for (&sum, totals) in sums.iter().zip(totals.chunks_exact_mut(lanes)) {
-                // SAFETY: i < ROWS, and `a` holds so many packed rows.
-                let sum = unsafe { d.numbers(sum, row(i)) };
-                let total = match self.total {
-                    Total::New => sum,
-                    // SAFETY: `totals` holds a vector's numbers.
-                    Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
-                };
+        // A loop of this length would not be unrolled, and would keep the sums in memory.
+        macro_rules! finish_rows {
+            ($($i:literal)*) => {
+                $(if $i < ROWS {
+                    // SAFETY: i < ROWS, and `a` holds so many packed rows.
+                    unsafe { self.finish_row(d, row($i), sums[if $i < ROWS { $i } else { 0 }], $i) };
+                })*
+            };
+        }
+        finish_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+    }
+
+    /// Adds a row's sums to the totals.
+    ///
+    /// # Safety
+    /// `row` starts [`Dots::ROW_WORDS`] words.
+    #[inline(always)]
+    unsafe fn finish_row<D: Dots<F>>(
+        &mut self,
+        d: D,
+        row: *const F::Word,
+        sums: [D::Sum; WIDTH],
+        i: usize,
+    ) {
+        let v = d.vectors();
+        let lanes = D::PANEL / WIDTH;
+        let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
+        for (sum, totals) in sums.into_iter().zip(totals.chunks_exact_mut(lanes)) {
+            // SAFETY: the caller's promise.
+            let sum = unsafe { d.numbers(sum, row) };
+            let total = match self.total {
+                Total::New => sum,
                 // SAFETY: `totals` holds a vector's numbers.
-                unsafe { v.store(total, totals.as_mut_ptr()) };
-            }
+                Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
+            };
+            // SAFETY: `totals` holds a vector's numbers.
+            unsafe { v.store(total, totals.as_mut_ptr()) };
         }
     }
 }

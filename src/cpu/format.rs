@@ -162,4 +162,6 @@ macro_rules! word_scratch {
 use word_scratch;
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;

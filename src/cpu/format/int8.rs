@@ -95,36 +95,26 @@ impl Scale {
     /// That of these numbers.
     #[inline(always)]
     fn of<S: Element<Acc = f32>>(numbers: &[S]) -> Self {
-        // Of bits without the sign, which as integers have the order of what they stand for, NaN above all.
+        // Without their signs, bits have the order of what they stand for, NaN above all.
+        let larger = |largest: u32, x: &S| largest.max(x.widen().to_bits() & 0x7fff_ffff);
         let mut lanes = [0; 16];
         let (chunks, rest) = numbers.as_chunks::<16>();
         for chunk in chunks {
             for (largest, x) in lanes.iter_mut().zip(chunk) {
-                *largest = (x.widen().to_bits() & 0x7fff_ffff).max(*largest);
+                *largest = larger(*largest, x);
             }
         }
-        for (largest, x) in lanes.iter_mut().zip(rest) {
-            *largest = (x.widen().to_bits() & 0x7fff_ffff).max(*largest);
-        }
-        let largest = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
-        if !largest.is_finite() {
-            let step = f32::NAN;
-            return Self {
-                step,
-                per_unit: 0.0,
-            };
-        }
-        // Below, the inverse is no longer a number.
-        if largest < f32::from_bits(27 << 23) {
-            return Self {
-                step: 0.0,
-                per_unit: 0.0,
-            };
-        }
-        Self {
-            step: largest / 127.0,
-            per_unit: 127.0 / largest,
-        }
+        let largest = lanes.into_iter().fold(0, u32::max);
+        let largest = f32::from_bits(rest.iter().fold(largest, larger));
+        // Of lesser numbers than the second, the inverse is none.
+        let (step, per_unit) = if !largest.is_finite() {
+            (f32::NAN, 0.0)
+        } else if largest < f32::from_bits(27 << 23) {
+            (0.0, 0.0)
+        } else {
+            (largest / 127.0, 127.0 / largest)
+        };
+        Self { step, per_unit }
     }
 
     /// The nearest integer, ties to even, from -127 to 127; anything where the step is NaN.
@@ -139,12 +129,19 @@ impl Scale {
 /// Packs the head of a row; returns its terms as integers, zeros after them.
 #[inline(always)]
 fn quantise_row(row: &[f32], words: &mut [u32]) -> [i8; CHUNK] {
-    let scale = Scale::of(row);
+    let mut filled = [0.0; CHUNK];
+    // A length that is known makes loops without remainders.
+    let row = row.try_into().unwrap_or_else(|_| {
+        filled[..row.len()].copy_from_slice(row);
+        &filled
+    });
+    let scale = Scale::of::<f32>(row);
     let mut terms = [0; CHUNK];
+    let mut sum = 0;
     for (term, &x) in terms.iter_mut().zip(row) {
         *term = scale.quantise(x);
+        sum += i32::from(*term);
     }
-    let sum: i32 = terms.iter().map(|&term| i32::from(term)).sum();
     words[0] = scale.step.to_bits();
     words[1] = (-i32::from(OFFSET) * sum) as u32;
     terms
