@@ -13,10 +13,16 @@ pub mod attention;
 pub mod bias;
 pub mod dropout;
 pub mod element;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod format;
 pub mod gemm;
 pub mod isa;
 pub mod norm;
 pub mod pack;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod packed_rows;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod panel;
 pub mod rotary;
 pub mod rows;
 pub mod softmax;
@@ -25,6 +31,8 @@ pub mod view;
 pub mod weight;
 
 mod arch;
+#[allow(dead_code, reason = "the products take it up next")]
+mod dot_tile;
 mod epilogue;
 mod gemv;
 mod lanes;

@@ -252,16 +252,19 @@ fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
 }
 
 /// Up to `LANES` rows of a matrix, and some columns.
-struct Strip<'a, T> {
-    from: View<'a, T>,
-    rows: Range<usize>,
-    columns: Range<usize>,
+pub struct Strip<'a, T> {
+    /// The matrix.
+    pub from: View<'a, T>,
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Its columns.
+    pub columns: Range<usize>,
 }
 
 impl<T: Real> Strip<'_, T> {
     /// Writes each column as a row, `stride` apart.
     #[inline(always)]
-    fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
+    pub fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
         let (n_rows, n_columns) = (self.rows.len(), self.columns.len());
         let in_turns = if n_rows == V::LANES && from.has_whole_rows() {
