@@ -65,11 +65,26 @@ fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int8];
+
+/// Every committed stack in every precision.
+fn packed_stacks() -> impl Iterator<Item = (String, Checkpoint, PackedStack)> {
+    let of = |(stack, precision): (Committed, Precision)| {
+        let checkpoint = stack.open();
+        let packed = checkpoint.packed_stack(precision).unwrap();
+        (
+            format!("{} {precision:?}", stack.label()),
+            checkpoint,
+            packed,
+        )
+    };
+    let in_all = |stack: Committed| PRECISIONS.map(|precision| (stack.clone(), precision));
+    stacks().into_iter().flat_map(in_all).map(of)
+}
+
 #[test]
 fn to_be_watched_changes_no_bit() {
-    for stack in stacks() {
-        let checkpoint = stack.open();
-        let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    for (label, checkpoint, packed) in packed_stacks() {
         let x = input(2, 7, width(&packed));
         let context = with_memory(ForwardContext::evaluation(), &checkpoint, 2);
         let unwatched = packed.forward_with(&x, &context).unwrap();
@@ -90,9 +105,7 @@ fn to_be_watched_changes_no_bit() {
 
 #[test]
 fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
-    for stack in stacks() {
-        let checkpoint = stack.open();
-        let packed = checkpoint.packed_stack(Precision::F32).unwrap();
+    for (label, checkpoint, packed) in packed_stacks() {
         let (seq, padding) = (5, 4);
         let x = input(3, seq, width(&packed));
         let together = packed
@@ -105,7 +118,7 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
         let first = x.narrow(0, 0, 1).unwrap();
         let alone = packed.forward_with(&first, &context).unwrap();
         let of_first = together.narrow(0, 0, 1).unwrap();
-        assert_eq!(bits(&alone), bits(&of_first), "{} alone", stack.label());
+        assert_eq!(bits(&alone), bits(&of_first), "{label} alone");
         let behind = Tensor::full(f32::NAN, (1, padding, width(&packed)), &Device::Cpu).unwrap();
         let padded = Tensor::cat(&[&first, &behind], 1).unwrap();
         let mask: Vec<u8> = (0..seq + padding).map(|i| u8::from(i < seq)).collect();
@@ -116,7 +129,7 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
         if checkpoint.config().relative_bias.is_some() || depends_on_length(&checkpoint) {
             continue; // its numbers depend on the length by design
         }
-        assert_eq!(bits(&alone), bits(&kept), "{} padded", stack.label());
+        assert_eq!(bits(&alone), bits(&kept), "{label} padded");
     }
 }
 
@@ -140,14 +153,12 @@ fn depends_on_length(checkpoint: &Checkpoint) -> bool {
 #[test]
 fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
     let mut decoders = 0;
-    for stack in stacks() {
-        let checkpoint = stack.open();
+    for (label, checkpoint, packed) in packed_stacks() {
         let first = &checkpoint.config().blocks[0].attention;
         if first.visibility != Visibility::Causal || depends_on_length(&checkpoint) {
             continue;
         }
         decoders += 1;
-        let packed = checkpoint.packed_stack(Precision::F32).unwrap();
         let (batch, seq) = (2, 9);
         let x = input(batch, seq, width(&packed));
         let context = with_memory(ForwardContext::evaluation(), &checkpoint, batch);
@@ -163,7 +174,7 @@ fn a_decoder_fed_in_chunks_gives_the_bits_of_the_full_forward() {
             }
             assert_eq!(cache.seen(), seq);
             let ours = Tensor::cat(&outputs, 1).unwrap();
-            assert_eq!(bits(&ours), bits(&full), "{} {chunks:?}", stack.label());
+            assert_eq!(bits(&ours), bits(&full), "{label} {chunks:?}");
         }
     }
     assert!(decoders > 0);

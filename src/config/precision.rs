@@ -10,4 +10,11 @@ use serde::{Deserialize, Serialize};
 pub enum Precision {
     /// f32, the numbers of the layer that is packed within its own rounding.
     F32,
+    /// bf16 for weights and the rows they are multiplied with: half the memory, and twice the speed where the CPU has
+    /// an instruction for it. Each product errs by some 2⁻⁹ of the typical size of its terms.
+    Bf16,
+    /// int8 for weights, with a scale for each output, and for the rows they are multiplied with, with a scale for
+    /// each 128 columns, taken when the row comes: a quarter of the memory. Each number is rounded to 1/254 of the
+    /// largest that shares its scale.
+    Int8,
 }

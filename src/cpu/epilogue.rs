@@ -67,16 +67,29 @@ impl<'a, T: Real> Epilogue<'a, T> {
         assert!(fits(self.residual, rows * columns));
     }
 
-    /// Writes one row's results for these columns.
+    /// Writes the results of the `i`th row of a tile whose first is `first_row`.
     #[inline(always)]
-    fn write(&self, values: &[T], row: usize, columns: Range<usize>, y: &Target<T>) {
+    fn write(
+        &self,
+        values: &[T],
+        (first_row, i): (usize, usize),
+        columns: Range<usize>,
+        n_columns: usize,
+        place: &Place<T>,
+    ) {
+        let start = columns.start - place.first_column;
         // SAFETY: of all tasks and panels only this one has this row and these columns.
-        let out = unsafe { y.piece(row, columns.clone()) };
+        let out = unsafe {
+            place
+                .target
+                .piece(place.first_row + i, start..start + columns.len())
+        };
         let values = &values[..out.len()];
+        let row = first_row + i;
         match (self.scale, self.residual) {
             (Scale::One, None) => out.copy_from_slice(values),
             (Scale::One, Some(residual)) => {
-                let residual = &residual[row * y.columns()..][columns];
+                let residual = &residual[row * n_columns..][columns];
                 for ((out, &value), &residual) in out.iter_mut().zip(values).zip(residual) {
                     *out = residual + value;
                 }
@@ -90,7 +103,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
                         Scale::Columns(factors) => value * factors[column],
                     };
                     *out = match residual {
-                        Some(residual) => residual[row * y.columns() + column] + scaled,
+                        Some(residual) => residual[row * n_columns + column] + scaled,
                         None => scaled,
                     };
                 }
@@ -106,9 +119,20 @@ pub(super) struct Finish<'a, T> {
     pub first_row: usize,
     /// Of the result.
     pub columns: Range<usize>,
+    /// Columns of the whole result.
+    pub n_columns: usize,
     /// `[rows, panel width]`, overwritten on the way.
     pub sums: &'a mut [T],
-    pub y: &'a Target<'a, T>,
+    pub place: &'a Place<'a, T>,
+}
+
+/// Where the results of a part go.
+pub(super) struct Place<'a, T> {
+    pub target: &'a Target<'a, T>,
+    /// The target's row of the part's first.
+    pub first_row: usize,
+    /// The result's column that is the target's first.
+    pub first_column: usize,
 }
 
 /// Rows that an activation is computed for at a time: they stay in the first cache.
@@ -118,9 +142,9 @@ impl<T: Real> Task<T> for Finish<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, _: V) {
         let (epilogue, columns) = (self.epilogue, self.columns);
-        let width = WIDTH * V::LANES;
+        let (width, n_columns) = (WIDTH * V::LANES, self.n_columns);
         for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
-            let first_row = self.first_row + group * GROUP;
+            let at = |i: usize| (self.first_row, group * GROUP + i);
             match self.halves {
                 Halves::One => {
                     if let Some(bias) = epilogue.bias {
@@ -132,7 +156,7 @@ impl<T: Real> Task<T> for Finish<'_, T> {
                         activation(sums);
                     }
                     for (i, row) in sums.chunks_exact(width).enumerate() {
-                        epilogue.write(row, first_row + i, columns.clone(), self.y);
+                        epilogue.write(row, at(i), columns.clone(), n_columns, self.place);
                     }
                 }
                 Halves::GateAndUp => {
@@ -159,7 +183,7 @@ impl<T: Real> Task<T> for Finish<'_, T> {
                         for (up, &gate) in up.iter_mut().zip(gate) {
                             *up = gate * *up;
                         }
-                        epilogue.write(up, first_row + i, columns.clone(), self.y);
+                        epilogue.write(up, at(i), columns.clone(), n_columns, self.place);
                     }
                 }
             }

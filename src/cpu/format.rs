@@ -40,6 +40,9 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The calling thread's memory for packed rows and columns.
     fn word_scratch() -> &'static Scratch<Self::Word>;
 
+    /// The calling thread's memory for a product that is the next one's operand.
+    fn hidden_scratch() -> &'static Scratch<Self::Word>;
+
     /// Words in a column of `depth` terms, with all that belongs to it.
     fn column_words(depth: usize) -> usize {
         depth.div_ceil(Self::GROUP)
@@ -151,7 +154,11 @@ impl<F: Format, D: Dots<F>, T: DotTask<F>> Task<F::Number> for Within<F, D, T> {
 /// The calling thread's memory for words of this type.
 macro_rules! word_scratch {
     ($type:ty) => {
-        fn word_scratch() -> &'static Scratch<$type> {
+        word_scratch!($type, word_scratch);
+        word_scratch!($type, hidden_scratch);
+    };
+    ($type:ty, $name:ident) => {
+        fn $name() -> &'static Scratch<$type> {
             thread_local! {
                 static WORDS: Cell<Aligned<$type>> = const { Cell::new(Aligned::empty()) };
             }

@@ -10,37 +10,49 @@
 //!
 //! **The order of work.** Rows are packed in blocks; tasks of some panels of columns each take a part
 //! of the block. Within a task, a panel's chunk stays in the first cache while the tiles of rows go
-//! by, and their totals in the second.
+//! by, and their totals in the second. The results are written once, or packed as the left operand of
+//! the next product.
 
 use std::ops::Range;
 
+use bytemuck::cast_slice;
+
 pub use super::epilogue::{Epilogue, Map, Scale};
 use super::{
-    arch::{Kernels, Task, Vectors},
-    epilogue::Finish,
+    Real,
+    arch::{Kernels, Vectors},
+    dot_tile::DotTile,
+    epilogue::{Finish, Place},
+    format::{DotTask, Dots, Format},
     gemv::{self, InPlaceTile},
     isa::Isa,
-    pack::{Halves, PackColumns, PackRows, PackedMatrix},
+    pack::{Halves, PackColumns, PackedMatrix},
+    packed_rows::PackRows,
     parallel,
-    rows::{PackedRows, Target},
+    rows::{PackedRows, PackedTarget, Target},
     scratch::lend,
-    tile::{CHUNK, Tile, Total, WIDTH},
+    tile::{CHUNK, Total},
     view::View,
 };
 
 /// Rows that are packed at a time: enough that packing columns for each block costs little, and the
 /// working memory stays small.
-const BLOCK_ROWS: usize = 512;
+pub const BLOCK_ROWS: usize = 512;
 
 /// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
 /// is usual.
 const CACHED_BYTES: usize = 512 << 10;
 
-/// `y = epilogue(a · b)`, row after row without gaps.
+/// A format whose words are its numbers, so that a matrix can be read where it lies: f32 and f64.
+pub trait Plain: Kernels + Format<Number = Self, Word = Self> {}
+
+impl<T: Kernels + Format<Number = T, Word = T>> Plain for T {}
+
+/// `y = epilogue(a · b)` in f32 or f64, row after row without gaps.
 ///
 /// # Panics
 /// If the lengths do not fit.
-pub fn multiply<T: Kernels>(
+pub fn multiply<T: Plain>(
     isa: Isa,
     a: View<T>,
     b: View<T>,
@@ -48,114 +60,112 @@ pub fn multiply<T: Kernels>(
     y: &mut [T],
     threads: usize,
 ) {
-    let y = Target::row_major(y, a.rows(), b.columns());
     if a.rows() > BLOCK_ROWS {
         // Each block would pack `b` anew.
-        PackedMatrix::new(isa, b, threads).multiply(a, epilogue, &y, threads);
-    } else {
-        run(
-            isa,
-            Rows::InPlace(a),
-            Columns::InPlace(b),
-            epilogue,
-            &y,
-            threads,
-        );
+        return PackedMatrix::<T>::new(isa, b, threads).multiply(a, epilogue, y, threads);
     }
+    let y = Target::row_major(y, a.rows(), b.columns());
+    let columns = Columns::InPlace(b);
+    let product = Product::<T>::new(columns, epilogue, To::Rows(&y), a.rows(), threads);
+    <T as Format>::run(isa, WithRows { product, a });
 }
 
-/// As [`multiply`], with a right operand that was packed before.
-pub(super) fn multiply_packed<T: Kernels>(
-    b: &PackedMatrix<T>,
-    a: View<T>,
-    epilogue: &Epilogue<T>,
-    y: &Target<T>,
+/// As [`multiply`], with a right operand that was packed before, in its format.
+pub(super) fn multiply_packed<F: Format>(
+    b: &PackedMatrix<F>,
+    a: View<F::Number>,
+    epilogue: &Epilogue<F::Number>,
+    y: &mut [F::Number],
     threads: usize,
 ) {
-    run(
-        b.isa(),
-        Rows::InPlace(a),
-        Columns::Packed(b),
-        epilogue,
-        y,
-        threads,
-    );
+    let y = Target::row_major(y, a.rows(), b.columns());
+    let columns = Columns::Packed(b);
+    let product = Product::new(columns, epilogue, To::Rows(&y), a.rows(), threads);
+    F::run(b.isa(), WithRows { product, a });
 }
 
-/// As [`multiply_packed`], with a left operand that was packed too.
-pub(super) fn multiply_rows<T: Kernels>(
-    b: &PackedMatrix<T>,
-    a: PackedRows<T>,
-    epilogue: &Epilogue<T>,
-    y: &Target<T>,
+/// The right operand.
+pub(super) enum Columns<'a, F: Format> {
+    Packed(&'a PackedMatrix<F>),
+    /// Of a format whose words are numbers.
+    InPlace(View<'a, F::Number>),
+}
+
+/// Where results go.
+pub(super) enum To<'a, F: Format> {
+    /// Into rows.
+    Rows(&'a Target<'a, F::Number>),
+    /// Into the left operand of another product.
+    Operand(&'a PackedTarget<'a, F::Word>),
+}
+
+/// A product but for its left operand.
+pub(super) struct Product<'a, F: Format> {
+    b: Columns<'a, F>,
+    epilogue: &'a Epilogue<'a, F::Number>,
+    y: To<'a, F>,
     threads: usize,
-) {
-    run(
-        b.isa(),
-        Rows::Packed(a),
-        Columns::Packed(b),
-        epilogue,
-        y,
-        threads,
-    );
 }
 
-fn run<T: Kernels>(
-    isa: Isa,
-    a: Rows<T>,
-    b: Columns<T>,
-    epilogue: &Epilogue<T>,
-    y: &Target<T>,
-    threads: usize,
-) {
-    let (rows, a_columns) = a.shape();
-    let (depth, columns) = b.shape();
-    assert_eq!(a_columns, depth, "a has other columns than b has rows");
-    assert_eq!((y.rows(), y.columns()), (rows, columns));
-    epilogue.check(rows, columns);
-    if rows == 0 || columns == 0 {
-        return;
-    }
-    let work = rows.saturating_mul(columns).saturating_mul(depth);
-    let threads = if work < parallel::worthwhile() {
-        1
-    } else {
-        threads
-    };
-    let product = Product {
-        a,
-        b,
-        epilogue,
-        y,
-        threads,
-    };
-    T::run(isa, product);
+/// A product whose left operand is packed on the way.
+struct WithRows<'a, F: Format> {
+    product: Product<'a, F>,
+    a: View<'a, F::Number>,
 }
 
-/// The left operand.
-#[derive(Clone, Copy)]
-enum Rows<'a, T> {
-    Packed(PackedRows<'a, T>),
-    InPlace(View<'a, T>),
-}
-
-impl<T: Kernels> Rows<'_, T> {
-    fn shape(&self) -> (usize, usize) {
-        match self {
-            Self::Packed(a) => (a.rows(), a.columns()),
-            Self::InPlace(a) => (a.rows(), a.columns()),
+impl<F: Format> DotTask<F> for WithRows<'_, F> {
+    fn run<D: Dots<F>>(self, d: D) {
+        let Self { product, a } = self;
+        let (depth, columns) = product.b.shape();
+        assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+        if a.rows() == 0 || columns == 0 {
+            return;
+        }
+        let n_blocks = a.rows().div_ceil(BLOCK_ROWS);
+        for block in 0..n_blocks {
+            let rows = part(a.rows(), n_blocks, block);
+            let (first_row, n_rows) = (rows.start, rows.len());
+            let words = PackedRows::<F::Word>::words(n_rows, depth, D::ROW_WORDS);
+            lend(F::word_scratch(), words, |packed| {
+                pack_rows(d, a, rows, packed, product.threads);
+                let packed = PackedRows::new(packed, n_rows, depth, D::ROW_WORDS);
+                product.block(d, first_row, packed);
+            });
         }
     }
 }
 
-/// The right operand.
-#[derive(Clone, Copy)]
-enum Columns<'a, T> {
-    Packed(&'a PackedMatrix<T>),
-    InPlace(View<'a, T>),
+/// Packs some rows.
+fn pack_rows<F: Format, D: Dots<F>>(
+    d: D,
+    a: View<F::Number>,
+    rows: Range<usize>,
+    packed: &mut [F::Word],
+    threads: usize,
+) {
+    let depth = a.columns();
+    let threads = if packed.len() < PACK_PARALLEL_FROM {
+        1
+    } else {
+        threads
+    };
+    parallel::for_pieces(
+        threads,
+        packed,
+        rows.len() * D::ROW_WORDS,
+        |chunk, packed| {
+            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            d.run(PackRows {
+                a,
+                rows: rows.clone(),
+                columns,
+                packed,
+            });
+        },
+    );
 }
 
-impl<T: Kernels> Columns<'_, T> {
+impl<F: Format> Columns<'_, F> {
     fn shape(&self) -> (usize, usize) {
         match self {
             Self::Packed(b) => (b.rows(), b.columns()),
@@ -171,121 +181,144 @@ impl<T: Kernels> Columns<'_, T> {
     }
 }
 
-struct Product<'a, T> {
-    a: Rows<'a, T>,
-    b: Columns<'a, T>,
-    epilogue: &'a Epilogue<'a, T>,
-    y: &'a Target<'a, T>,
-    threads: usize,
-}
-
-impl<T: Kernels> Task<T> for Product<'_, T> {
-    fn run<V: Vectors<T>>(self, vectors: V) {
-        let a = match self.a {
-            Rows::Packed(a) => return self.block(vectors, 0, a),
-            Rows::InPlace(a) => a,
+impl<'a, F: Format> Product<'a, F> {
+    /// Of so many rows in all.
+    ///
+    /// # Panics
+    /// If the epilogue or the target does not fit.
+    pub fn new(
+        b: Columns<'a, F>,
+        epilogue: &'a Epilogue<'a, F::Number>,
+        y: To<'a, F>,
+        rows: usize,
+        threads: usize,
+    ) -> Self {
+        let (depth, columns) = b.shape();
+        let to = match &y {
+            To::Rows(y) => (y.rows(), y.columns()),
+            To::Operand(y) => (y.rows(), y.columns()),
         };
-        let n_blocks = a.rows().div_ceil(BLOCK_ROWS);
-        for block in 0..n_blocks {
-            let rows = part(a.rows(), n_blocks, block);
-            let first_row = rows.start;
-            let (n_rows, columns) = (rows.len(), a.columns());
-            lend(
-                T::row_scratch(),
-                PackedRows::<T>::len(n_rows, columns),
-                |packed| {
-                    pack_rows(vectors, a, rows, packed, self.threads);
-                    self.block(vectors, first_row, PackedRows::new(packed, n_rows, columns));
-                },
-            );
+        assert_eq!(to, (rows, columns));
+        epilogue.check(rows, columns);
+        let work = rows.saturating_mul(columns).saturating_mul(depth);
+        let threads = if work < parallel::worthwhile() {
+            1
+        } else {
+            threads
+        };
+        Self {
+            b,
+            epilogue,
+            y,
+            threads,
         }
     }
-}
 
-/// Packs some rows.
-fn pack_rows<T: Kernels, V: Vectors<T>>(
-    v: V,
-    a: View<T>,
-    rows: Range<usize>,
-    packed: &mut [T],
-    threads: usize,
-) {
-    let depth = a.columns();
-    let threads = if packed.len() < PACK_PARALLEL_FROM {
-        1
-    } else {
-        threads
-    };
-    parallel::for_pieces(threads, packed, rows.len() * CHUNK, |chunk, packed| {
-        let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
-        v.run(PackRows {
-            a,
-            rows: rows.clone(),
-            columns,
-            packed,
-        });
-    });
-}
-
-impl<T: Kernels> Product<'_, T> {
-    /// The rows of the result that belong to packed ones.
-    fn block<V: Vectors<T>>(&self, v: V, first_row: usize, a: PackedRows<T>) {
+    /// The rows of the result that belong to packed ones, the first of which is `first_row`.
+    pub fn block<D: Dots<F>>(&self, d: D, first_row: usize, a: PackedRows<F::Word>) {
         let (depth, columns) = self.b.shape();
-        let n_panels = columns.div_ceil(self.b.halves().columns_per_panel::<T, V>());
+        assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+        let per_panel = self.b.halves().columns_per_panel::<F, D>();
+        let n_panels = columns.div_ceil(per_panel);
         let n_row_parts = match self.b {
             // Each part packs the columns anew.
             Columns::InPlace(_) => 1,
-            Columns::Packed(_) => {
-                let bytes = a.rows() * depth * size_of::<T>();
-                bytes
-                    .div_ceil(CACHED_BYTES)
-                    .clamp(1, a.rows().div_ceil(V::ROWS))
-            }
+            Columns::Packed(_) => size_of_val(a.all())
+                .div_ceil(CACHED_BYTES)
+                .clamp(1, a.rows().div_ceil(D::ROWS)),
         };
-        let n_panel_parts = if self.threads == 1 {
+        let per_unit = match self.y {
+            To::Rows(_) => 1,
+            // The next operand is packed in whole chunks.
+            To::Operand(_) => CHUNK / per_panel,
+        };
+        let n_units = n_panels.div_ceil(per_unit);
+        let n_unit_parts = if self.threads == 1 {
             1
         } else {
-            (4 * self.threads).div_ceil(n_row_parts).min(n_panels)
+            (4 * self.threads).div_ceil(n_row_parts).min(n_units)
         };
-        parallel::for_tasks(self.threads, n_row_parts * n_panel_parts, |task| {
+        parallel::for_tasks(self.threads, n_row_parts * n_unit_parts, |task| {
+            let rows = part(a.rows(), n_row_parts, task / n_unit_parts);
             let part = Part {
-                first_row,
-                rows: part(a.rows(), n_row_parts, task / n_panel_parts),
-                panels: part(n_panels, n_panel_parts, task % n_panel_parts),
+                first_row: first_row + rows.start,
+                rows,
             };
-            self.part(v, &part, a);
+            for unit in self::part(n_units, n_unit_parts, task % n_unit_parts) {
+                let panels = unit * per_unit..n_panels.min((unit + 1) * per_unit);
+                self.unit(d, &part, panels, a);
+            }
         });
     }
 
-    /// Some rows of a block, and some panels.
-    fn part<V: Vectors<T>>(&self, v: V, part: &Part, a: PackedRows<T>) {
-        let width = WIDTH * V::LANES;
-        let length = part.rows.len() * width;
-        lend(T::tile_scratch(), length + CHUNK * width, |scratch| {
-            let (totals, columns) = scratch.split_at_mut(length);
-            for panel in part.panels.clone() {
-                self.panel(v, part, panel, a, totals, columns);
+    /// Some rows of a block, and some panels that are written together.
+    fn unit<D: Dots<F>>(&self, d: D, part: &Part, panels: Range<usize>, a: PackedRows<F::Word>) {
+        let n_rows = part.rows.len();
+        let staged = match self.y {
+            To::Rows(_) => 0,
+            To::Operand(_) => n_rows * CHUNK,
+        };
+        let lengths = [n_rows * D::PANEL, CHUNK * D::PANEL, staged];
+        lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
+            let (totals, rest) = memory.split_at_mut(lengths[0]);
+            let (columns, staged) = rest.split_at_mut(lengths[1]);
+            match self.y {
+                To::Rows(y) => {
+                    let place = Place {
+                        target: y,
+                        first_row: part.first_row,
+                        first_column: 0,
+                    };
+                    for panel in panels {
+                        self.panel(d, part, panel, a, totals, columns, &place);
+                    }
+                }
+                To::Operand(y) => {
+                    let per_panel = self.b.halves().columns_per_panel::<F, D>();
+                    let first_column = panels.start * per_panel;
+                    let width = y.columns().min(panels.end * per_panel) - first_column;
+                    {
+                        let target = Target::row_major(staged, n_rows, CHUNK);
+                        let place = Place {
+                            target: &target,
+                            first_row: 0,
+                            first_column,
+                        };
+                        for panel in panels {
+                            self.panel(d, part, panel, a, totals, columns, &place);
+                        }
+                    }
+                    let rows = part.first_row..part.first_row + n_rows;
+                    d.run(PackRows {
+                        a: View::new(staged, (n_rows, width), (CHUNK, 1)),
+                        rows: 0..n_rows,
+                        columns: 0..width,
+                        // SAFETY: of all tasks and units only this one has these rows and this chunk.
+                        packed: unsafe { y.chunk(first_column / CHUNK, rows) },
+                    });
+                }
             }
         });
     }
 
     /// One panel of a part.
-    fn panel<V: Vectors<T>>(
+    #[allow(clippy::too_many_arguments)] // operands, working memory and place
+    fn panel<D: Dots<F>>(
         &self,
-        v: V,
+        d: D,
         part: &Part,
         panel: usize,
-        a: PackedRows<T>,
-        totals: &mut [T],
-        scratch: &mut [T],
+        a: PackedRows<F::Word>,
+        totals: &mut [F::Number],
+        scratch: &mut [F::Number],
+        place: &Place<F::Number>,
     ) {
-        let width = WIDTH * V::LANES;
         let (depth, n_columns) = self.b.shape();
         let halves = self.b.halves();
-        let per_panel = halves.columns_per_panel::<T, V>();
+        let per_panel = halves.columns_per_panel::<F, D>();
         let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
         let n_chunks = depth.div_ceil(CHUNK).max(1);
-        let n_tiles = part.rows.len().div_ceil(V::ROWS);
+        let n_tiles = part.rows.len().div_ceil(D::ROWS);
         for chunk in 0..n_chunks {
             let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
             let total = if chunk == 0 {
@@ -294,11 +327,11 @@ impl<T: Kernels> Product<'_, T> {
                 Total::Running
             };
             let b = match self.b {
-                Columns::Packed(b) => b.rows_of_panel(panel, terms.clone(), width),
-                Columns::InPlace(b) if self.reads_in_place(b, &columns, width) => {
-                    v.run(InPlaceTile {
+                Columns::Packed(b) => b.chunk::<D>(panel, chunk),
+                Columns::InPlace(b) if reads_in_place(part.rows.len(), b, &columns, D::PANEL) => {
+                    d.vectors().run(InPlaceTile {
                         rows: part.rows.len(),
-                        a: a.chunk(chunk, 0),
+                        a: cast_slice(a.chunk(chunk, 0)),
                         weight: b.transposed(),
                         terms,
                         columns: columns.clone(),
@@ -308,55 +341,56 @@ impl<T: Kernels> Product<'_, T> {
                     continue;
                 }
                 Columns::InPlace(b) => {
-                    v.run(PackColumns {
+                    d.vectors().run(PackColumns {
                         b,
-                        columns: columns.start..columns.start + width,
+                        columns: columns.start..columns.start + D::PANEL,
                         rows: terms.clone(),
                         panel: scratch,
                     });
-                    &scratch[..]
+                    cast_slice(scratch)
                 }
             };
             for tile in 0..n_tiles {
                 let rows = self::part(part.rows.len(), n_tiles, tile);
-                v.run(Tile {
+                d.run(DotTile {
                     rows: rows.len(),
                     depth: terms.len(),
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
-                    totals: &mut totals[rows.start * width..rows.end * width],
+                    totals: &mut totals[rows.start * D::PANEL..rows.end * D::PANEL],
                     total,
                 });
             }
         }
-        v.run(Finish {
+        if let Columns::Packed(b) = self.b {
+            F::finish(b.last_words::<D>(panel), totals);
+        }
+        d.vectors().run(Finish {
             epilogue: self.epilogue,
             halves,
-            first_row: part.first_row + part.rows.start,
+            first_row: part.first_row,
             columns,
+            n_columns,
             sums: totals,
-            y: self.y,
+            place,
         });
-    }
-
-    /// Whether a panel is faster read where it lies than packed.
-    fn reads_in_place(&self, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
-        self.y.rows() <= gemv::MOST_ROWS
-            && columns.len() == width
-            && b.transposed().has_whole_rows()
     }
 }
 
-/// Packed elements below which packing stays on the calling thread.
+/// Whether a panel is faster read where it lies than packed.
+fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
+    rows <= gemv::MOST_ROWS && columns.len() == width && b.transposed().has_whole_rows()
+}
+
+/// Packed words below which packing stays on the calling thread.
 const PACK_PARALLEL_FROM: usize = 1 << 16;
 
-/// What a task computes.
+/// The rows that a task computes.
 struct Part {
-    /// The result's row of the first packed one.
-    first_row: usize,
     /// Of the packed rows.
     rows: Range<usize>,
-    panels: Range<usize>,
+    /// The first of them in the result.
+    first_row: usize,
 }
 
 /// Part `i` of `n` nearly equal parts of `0..len`, the longer ones first.

@@ -43,5 +43,5 @@ pub mod reference;
 pub mod scratch;
 mod tile;
 
-pub use arch::{Kernels, Routine};
+use arch::Routine;
 pub use element::{Element, Real};

@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use super::{
-    Real,
-    arch::{Kernels, Task, Vectors, turned},
+    Element, Real,
+    arch::{Task, Vectors, turned},
+    format::{Dots, Format},
     gemm::{self, Epilogue},
     isa::Isa,
-    parallel,
-    rows::{PackedRows, Target},
+    panel,
     scratch::Aligned,
     tile::{CHUNK, WIDTH},
     view::View,
@@ -30,51 +30,47 @@ pub enum Halves {
 
 impl Halves {
     /// Columns of the result that a panel has.
-    pub(super) fn columns_per_panel<T: Real, V: Vectors<T>>(self) -> usize {
+    pub(super) fn columns_per_panel<F: Format, D: Dots<F>>(self) -> usize {
         match self {
-            Self::One => WIDTH * V::LANES,
-            Self::GateAndUp => V::LANES,
+            Self::One => D::PANEL,
+            Self::GateAndUp => D::PANEL / WIDTH,
         }
     }
 }
 
-/// A right operand packed for one level of instructions, and so of use with no other.
-pub struct PackedMatrix<T> {
+/// A right operand packed in a format for one level of instructions, and so of use with no other.
+pub struct PackedMatrix<F: Format> {
     isa: Isa,
     rows: usize,
     columns: usize,
     halves: Halves,
-    panels: Aligned<T>,
+    panels: Aligned<F::Word>,
 }
 
-impl<T: Kernels> PackedMatrix<T> {
+impl<F: Format> PackedMatrix<F> {
     /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
-    pub fn new(isa: Isa, b: View<T>, threads: usize) -> Self {
-        Self::pack(isa, b, None, threads)
+    pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
+        Self::of(isa, b, Halves::One, panel::pack::<F, S>(isa, &[b], threads))
     }
 
     /// Packs two matrices of one shape, whose results are to be multiplied.
-    pub fn gated(isa: Isa, gate: View<T>, up: View<T>, threads: usize) -> Self {
+    pub fn gated<S: Element<Acc = F::Number>>(
+        isa: Isa,
+        gate: View<S>,
+        up: View<S>,
+        threads: usize,
+    ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        Self::pack(isa, gate, Some(up), threads)
+        let panels = panel::pack::<F, S>(isa, &[gate, up], threads);
+        Self::of(isa, gate, Halves::GateAndUp, panels)
     }
 
-    fn pack(isa: Isa, b: View<T>, up: Option<View<T>>, threads: usize) -> Self {
-        let mut panels = Aligned::empty();
-        T::run(
-            isa,
-            PackAll {
-                b,
-                up,
-                threads,
-                panels: &mut panels,
-            },
-        );
+    fn of<S: Copy>(isa: Isa, b: View<S>, halves: Halves, panels: Aligned<F::Word>) -> Self {
         Self {
             isa,
             rows: b.rows(),
             columns: b.columns(),
-            halves: up.map_or(Halves::One, |_| Halves::GateAndUp),
+            halves,
             panels,
         }
     }
@@ -101,61 +97,34 @@ impl<T: Kernels> PackedMatrix<T> {
 
     /// The memory it takes.
     pub fn bytes(&self) -> usize {
-        self.panels.len() * size_of::<T>()
+        self.panels.len() * size_of::<F::Word>()
     }
 
     /// `y = epilogue(a · self)`; see [`gemm::multiply`].
-    pub fn multiply(&self, a: View<T>, epilogue: &Epilogue<T>, y: &Target<T>, threads: usize) {
+    pub fn multiply(
+        &self,
+        a: View<F::Number>,
+        epilogue: &Epilogue<F::Number>,
+        y: &mut [F::Number],
+        threads: usize,
+    ) {
         gemm::multiply_packed(self, a, epilogue, y, threads);
     }
 
-    /// As [`Self::multiply`], of rows that are packed.
-    pub fn multiply_rows(
-        &self,
-        a: PackedRows<T>,
-        epilogue: &Epilogue<T>,
-        y: &Target<T>,
-        threads: usize,
-    ) {
-        gemm::multiply_rows(self, a, epilogue, y, threads);
+    /// The words of a panel, from a chunk on.
+    pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
+        &self.panel::<D>(panel)[chunk * (CHUNK / F::GROUP) * D::PANEL..]
     }
 
-    /// These rows of a panel of this width.
-    pub(super) fn rows_of_panel(&self, panel: usize, rows: Range<usize>, width: usize) -> &[T] {
-        let start = panel * self.rows;
-        &self.panels[(start + rows.start) * width..(start + rows.end) * width]
+    /// The last row of words of a panel: what [`Format::finish`] takes.
+    pub(super) fn last_words<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
+        let words = self.panel::<D>(panel);
+        &words[words.len().saturating_sub(D::PANEL)..]
     }
-}
 
-struct PackAll<'a, T> {
-    b: View<'a, T>,
-    up: Option<View<'a, T>>,
-    threads: usize,
-    panels: &'a mut Aligned<T>,
-}
-
-impl<T: Kernels> Task<T> for PackAll<'_, T> {
-    fn run<V: Vectors<T>>(self, vectors: V) {
-        let width = WIDTH * V::LANES;
-        let depth = self.b.rows();
-        let halves = self.up.map_or(Halves::One, |_| Halves::GateAndUp);
-        let per_panel = halves.columns_per_panel::<T, V>();
-        let n_panels = self.b.columns().div_ceil(per_panel);
-        *self.panels = Aligned::zeros(n_panels * depth * width);
-        if depth == 0 {
-            return;
-        }
-        parallel::for_pieces(self.threads, self.panels, depth * width, |panel, out| {
-            let first_column = panel * per_panel;
-            for (half, b) in [Some(self.b), self.up].into_iter().flatten().enumerate() {
-                vectors.run(PackColumns {
-                    b,
-                    columns: first_column..first_column + per_panel,
-                    rows: 0..depth,
-                    panel: &mut out[half * per_panel..],
-                });
-            }
-        });
+    fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
+        let words = F::column_words(self.rows) * D::PANEL;
+        &self.panels[panel * words..(panel + 1) * words]
     }
 }
 

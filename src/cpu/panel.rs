@@ -15,16 +15,17 @@ use super::{
     view::View,
 };
 
-/// All panels of `b`, one after the other, each of `F::column_words(depth)` rows of `Dots::PANEL` words.
-/// A weight `[n, k]` is `View::new(weight, (n, k), ..).transposed()`.
+/// All panels of matrices of one shape, one after the other, each of `F::column_words(depth)` rows of
+/// `Dots::PANEL` words, of which every matrix has an equal share. A weight `[n, k]` is
+/// `View::new(weight, (n, k), ..).transposed()`.
 pub fn pack<F: Format, S: Element<Acc = F::Number>>(
     isa: Isa,
-    b: View<S>,
+    matrices: &[View<S>],
     threads: usize,
 ) -> Aligned<F::Word> {
     let mut panels = Aligned::empty();
     let task = PackAll {
-        b,
+        matrices,
         threads,
         panels: &mut panels,
     };
@@ -33,29 +34,31 @@ pub fn pack<F: Format, S: Element<Acc = F::Number>>(
 }
 
 struct PackAll<'a, F: Format, S> {
-    b: View<'a, S>,
+    matrices: &'a [View<'a, S>],
     threads: usize,
     panels: &'a mut Aligned<F::Word>,
 }
 
 impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackAll<'_, F, S> {
     fn run<D: Dots<F>>(self, dots: D) {
-        let (depth, columns) = (self.b.rows(), self.b.columns());
+        let (depth, columns) = (self.matrices[0].rows(), self.matrices[0].columns());
         let words = F::column_words(depth) * D::PANEL;
-        *self.panels = Aligned::zeros(columns.div_ceil(D::PANEL) * words);
+        let share = D::PANEL / self.matrices.len();
+        *self.panels = Aligned::zeros(columns.div_ceil(share) * words);
         if words == 0 {
             return;
         }
         parallel::for_pieces(self.threads, self.panels, words, |panel, out| {
-            let first = panel * D::PANEL;
-            let columns = first..columns.min(first + D::PANEL);
-            pack_panel(dots, self.b, columns, out);
+            let columns = panel * share..columns.min((panel + 1) * share);
+            for (i, &b) in self.matrices.iter().enumerate() {
+                pack_panel(dots, b, columns.clone(), &mut out[i * share..]);
+            }
         });
     }
 }
 
-/// Packs the panel of these columns, at most [`Dots::PANEL`]: `[word][column]`, and zeros for columns
-/// that are not there.
+/// Packs these columns into a panel, or a share of one that begins with `panel`: `[word][column]`, the words
+/// [`Dots::PANEL`] apart. Other columns stay as they are.
 pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
     dots: D,
     b: View<S>,
@@ -111,10 +114,6 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
         }
         let turned = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
-        let panel = &mut panel[..n_words * D::PANEL];
-        if self.columns.len() < D::PANEL {
-            panel.fill(F::Number::ZERO);
-        }
         for first in (0..self.columns.len()).step_by(lanes::<F, D>()) {
             let strip = first..self.columns.len().min(first + lanes::<F, D>());
             for (j, words) in strip.clone().zip(self.words.chunks_exact_mut(n_words)) {

@@ -4,28 +4,30 @@ use std::ops::Range;
 
 use super::{parallel::Shared, tile::CHUNK};
 
-/// The left operand of a product, packed: chunks of [`CHUNK`] columns, in each the rows one after the other. The
-/// last chunk is as wide; what lies behind the columns in it is not read.
+/// The left operand of a product, packed: chunks of [`CHUNK`] columns, in each the rows one after the other,
+/// in so many words each.
 #[derive(Clone, Copy)]
-pub struct PackedRows<'a, T> {
-    data: &'a [T],
+pub struct PackedRows<'a, W> {
+    data: &'a [W],
     rows: usize,
     columns: usize,
+    row_words: usize,
 }
 
-impl<'a, T> PackedRows<'a, T> {
-    /// Numbers that so many packed rows take. Rows of nothing have one chunk too, of no terms.
-    pub fn len(rows: usize, columns: usize) -> usize {
-        rows * columns.div_ceil(CHUNK).max(1) * CHUNK
+impl<'a, W> PackedRows<'a, W> {
+    /// Words that so many packed rows take. Rows of nothing have one chunk too, of no terms.
+    pub fn words(rows: usize, columns: usize, row_words: usize) -> usize {
+        rows * columns.div_ceil(CHUNK).max(1) * row_words
     }
 
-    /// Of what was written through [`Target::packed`].
-    pub fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
-        assert_eq!(data.len(), Self::len(rows, columns));
+    /// Of rows that were packed, as through a [`PackedTarget`].
+    pub fn new(data: &'a [W], rows: usize, columns: usize, row_words: usize) -> Self {
+        assert_eq!(data.len(), Self::words(rows, columns, row_words));
         Self {
             data,
             rows,
             columns,
+            row_words,
         }
     }
 
@@ -39,10 +41,58 @@ impl<'a, T> PackedRows<'a, T> {
         self.columns
     }
 
-    /// A chunk of columns from a row on, the rows [`CHUNK`] apart.
+    /// All words.
+    pub fn all(&self) -> &'a [W] {
+        self.data
+    }
+
+    /// A chunk of columns from a row on.
     #[inline(always)]
-    pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [T] {
-        &self.data[(chunk * self.rows + first_row) * CHUNK..]
+    pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [W] {
+        &self.data[(chunk * self.rows + first_row) * self.row_words..]
+    }
+}
+
+/// A left operand that several threads write to at once, each where no other does.
+pub struct PackedTarget<'a, W> {
+    data: Shared<'a, W>,
+    rows: usize,
+    columns: usize,
+    row_words: usize,
+}
+
+impl<'a, W> PackedTarget<'a, W> {
+    /// Of words that become a [`PackedRows`].
+    pub fn new(data: &'a mut [W], rows: usize, columns: usize, row_words: usize) -> Self {
+        assert_eq!(data.len(), PackedRows::<W>::words(rows, columns, row_words));
+        Self {
+            data: Shared::new(data),
+            rows,
+            columns,
+            row_words,
+        }
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The words of some rows in a chunk of columns.
+    ///
+    /// # Safety
+    /// No words of these rows in this chunk are in use otherwise.
+    #[allow(clippy::mut_from_ref)] // as `Shared::range`
+    pub unsafe fn chunk(&self, chunk: usize, rows: Range<usize>) -> &mut [W] {
+        assert!(rows.start <= rows.end && rows.end <= self.rows);
+        let word = |row: usize| (chunk * self.rows + row) * self.row_words;
+        // SAFETY: the caller's promise; words of different rows or chunks are apart.
+        unsafe { self.data.range(word(rows.start)..word(rows.end)) }
     }
 }
 
@@ -51,15 +101,6 @@ pub struct Target<'a, T> {
     data: Shared<'a, T>,
     rows: usize,
     columns: usize,
-    order: Order,
-}
-
-#[derive(Clone, Copy)]
-enum Order {
-    /// Row after row without gaps.
-    RowMajor,
-    /// That of [`PackedRows`].
-    Packed,
 }
 
 impl<'a, T> Target<'a, T> {
@@ -70,18 +111,6 @@ impl<'a, T> Target<'a, T> {
             data: Shared::new(data),
             rows,
             columns,
-            order: Order::RowMajor,
-        }
-    }
-
-    /// Rows that become a [`PackedRows`].
-    pub fn packed(data: &'a mut [T], rows: usize, columns: usize) -> Self {
-        assert_eq!(data.len(), PackedRows::<T>::len(rows, columns));
-        Self {
-            data: Shared::new(data),
-            rows,
-            columns,
-            order: Order::Packed,
         }
     }
 
@@ -95,7 +124,7 @@ impl<'a, T> Target<'a, T> {
         self.columns
     }
 
-    /// Some columns of a row; of packed rows, within one chunk.
+    /// Some columns of a row.
     ///
     /// # Safety
     /// No other piece that has elements in common with this one is in use.
@@ -103,15 +132,8 @@ impl<'a, T> Target<'a, T> {
     #[inline(always)]
     pub unsafe fn piece(&self, row: usize, columns: Range<usize>) -> &mut [T] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
-        let start = match self.order {
-            Order::RowMajor => row * self.columns + columns.start,
-            Order::Packed => {
-                let (chunk, within) = (columns.start / CHUNK, columns.start % CHUNK);
-                assert!(within + columns.len() <= CHUNK);
-                (chunk * self.rows + row) * CHUNK + within
-            }
-        };
-        // SAFETY: the caller's promise; ranges of different rows or columns do not overlap in either order.
+        let start = row * self.columns + columns.start;
+        // SAFETY: the caller's promise; pieces of different rows or columns do not overlap.
         unsafe { self.data.range(start..start + columns.len()) }
     }
 }

@@ -8,7 +8,6 @@ use super::{
     parallel,
     rows::Target,
     scratch::{Aligned, Scratch, lend},
-    tile::CHUNK,
 };
 
 /// Rows of f32 without gaps, perhaps to be normalised.
@@ -144,19 +143,10 @@ impl<'a> Source<'a> {
 
     /// Writes every row to `y`, row after row.
     pub fn copy_to(&self, isa: Isa, y: &mut [f32], threads: usize) {
-        self.write(isa, &Target::row_major(y, self.rows(), self.width), threads);
-    }
-
-    /// Writes every row to `y`, packed or not.
-    pub fn write(&self, isa: Isa, y: &Target<f32>, threads: usize) {
-        assert_eq!((y.rows(), y.columns()), (self.rows(), self.width));
+        let y = Target::row_major(y, self.rows(), self.width);
         self.for_rows(isa, threads, |i, row| {
-            for (chunk, values) in row.chunks(CHUNK).enumerate() {
-                let start = chunk * CHUNK;
-                // SAFETY: `for_rows` gives each row out once.
-                let piece = unsafe { y.piece(i, start..start + values.len()) };
-                piece.copy_from_slice(values);
-            }
+            // SAFETY: `for_rows` gives each row out once.
+            unsafe { y.piece(i, 0..self.width) }.copy_from_slice(row);
         });
     }
 }

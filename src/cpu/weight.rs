@@ -1,149 +1,224 @@
 //! A linear map's weight, packed in one of several number formats, and the products it takes part in.
 
-use std::{cell::Cell, ops::Range};
+use half::bf16;
 
 use super::{
-    gemm::Epilogue,
+    format::{DotTask, Dots, Format},
+    gemm::{self, BLOCK_ROWS, Columns, Epilogue, Product, To},
     isa::Isa,
     pack::PackedMatrix,
-    rows::{PackedRows, Target},
-    scratch::{Aligned, Scratch, lend},
+    rows::{PackedRows, PackedTarget, Target},
+    scratch::lend,
     source::Source,
+    tile::CHUNK,
     view::View,
 };
 
 /// The format that weights are stored and multiplied in; sums, and all between products, are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum WeightFormat {
     /// As they are.
     F32,
+    /// In 16 bits; see [`super::format::bf16`].
+    Bf16,
+    /// In 8 bits and a scale for each row of the weight; see [`super::format::int8`].
+    Int8,
 }
 
 /// The weight `[d_out, d_in]` of a linear map, or two whose results are multiplied, packed.
 pub enum PackedWeight {
     /// In f32.
     F32(PackedMatrix<f32>),
+    /// In bf16.
+    Bf16(PackedMatrix<bf16>),
+    /// In int8.
+    Int8(PackedMatrix<i8>),
 }
 
-thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static INPUT_ROWS: &Scratch<f32> = &INPUT;
-thread_local!(static HIDDEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static HIDDEN_ROWS: &Scratch<f32> = &HIDDEN;
-
-/// Rows that are packed at a time: enough that reading all weights for each block costs little, and the
-/// working memory stays small.
-const BLOCK_ROWS: usize = 512;
+/// Runs `$body` with `$matrix` the packed matrix.
+macro_rules! with_matrix {
+    ($weight:expr, $matrix:ident => $body:expr) => {
+        match $weight {
+            PackedWeight::F32($matrix) => $body,
+            PackedWeight::Bf16($matrix) => $body,
+            PackedWeight::Int8($matrix) => $body,
+        }
+    };
+}
 
 impl PackedWeight {
     /// Packs a weight `[d_out, d_in]`.
-    pub fn new(format: Format, isa: Isa, weight: View<f32>, threads: usize) -> Self {
+    pub fn new(format: WeightFormat, isa: Isa, weight: View<f32>, threads: usize) -> Self {
+        let b = weight.transposed();
         match format {
-            Format::F32 => Self::F32(PackedMatrix::new(isa, weight.transposed(), threads)),
+            WeightFormat::F32 => Self::F32(PackedMatrix::new(isa, b, threads)),
+            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::new(isa, b, threads)),
+            WeightFormat::Int8 => Self::Int8(PackedMatrix::new(isa, b, threads)),
         }
     }
 
     /// Packs the two weights of a gated feed-forward, both `[d_out, d_in]`.
-    pub fn gated(format: Format, isa: Isa, gate: View<f32>, up: View<f32>, threads: usize) -> Self {
+    pub fn gated(
+        format: WeightFormat,
+        isa: Isa,
+        gate: View<f32>,
+        up: View<f32>,
+        threads: usize,
+    ) -> Self {
         let (gate, up) = (gate.transposed(), up.transposed());
         match format {
-            Format::F32 => Self::F32(PackedMatrix::gated(isa, gate, up, threads)),
+            WeightFormat::F32 => Self::F32(PackedMatrix::gated(isa, gate, up, threads)),
+            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::gated(isa, gate, up, threads)),
+            WeightFormat::Int8 => Self::Int8(PackedMatrix::gated(isa, gate, up, threads)),
         }
     }
 
     /// The width of what it is multiplied with.
     pub fn d_in(&self) -> usize {
-        match self {
-            Self::F32(matrix) => matrix.rows(),
-        }
+        with_matrix!(self, matrix => matrix.rows())
     }
 
     /// The width of a product.
     pub fn d_out(&self) -> usize {
-        match self {
-            Self::F32(matrix) => matrix.columns(),
-        }
+        with_matrix!(self, matrix => matrix.columns())
     }
 
     /// The memory it takes.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::F32(matrix) => matrix.bytes(),
-        }
+        with_matrix!(self, matrix => matrix.bytes())
     }
 
     /// `y = epilogue(x · weightᵀ)`, row after row.
     pub fn multiply(&self, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32], threads: usize) {
-        match self {
-            Self::F32(matrix) => {
-                for_blocks(x, self.d_out(), epilogue, y, |x, epilogue, y| {
-                    let y = Target::row_major(y, x.rows(), self.d_out());
-                    multiply_block(matrix, &x, epilogue, &y, threads);
-                });
-            }
-        }
+        with_matrix!(self, matrix => run(Map {
+            up: None,
+            down: matrix,
+            x,
+            epilogue,
+            y,
+            threads,
+        }));
     }
 
     /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which stays in the cache.
+    ///
+    /// # Panics
+    /// If the two are stored in different formats.
     pub fn multiply_hidden(
         &self,
-        up: &Self,
+        (up, up_epilogue): (&Self, &Epilogue<f32>),
         x: &Source,
-        up_epilogue: &Epilogue<f32>,
         epilogue: &Epilogue<f32>,
         y: &mut [f32],
         threads: usize,
     ) {
-        match (up, self) {
-            (Self::F32(up), Self::F32(down)) => {
-                for_blocks(x, down.columns(), epilogue, y, |x, epilogue, y| {
-                    let (rows, d_ff) = (x.rows(), up.columns());
-                    lend(HIDDEN_ROWS, PackedRows::<f32>::len(rows, d_ff), |hidden| {
-                        let target = Target::packed(hidden, rows, d_ff);
-                        multiply_block(up, &x, up_epilogue, &target, threads);
-                        let hidden = PackedRows::new(hidden, rows, d_ff);
-                        let y = Target::row_major(y, rows, down.columns());
-                        down.multiply_rows(hidden, epilogue, &y, threads);
+        macro_rules! matching {
+            ($($storage:ident)*) => {
+                match (up, self) {
+                    $((Self::$storage(up), Self::$storage(down)) => run(Map {
+                        up: Some((up, up_epilogue)),
+                        down,
+                        x,
+                        epilogue,
+                        y,
+                        threads,
+                    }),)*
+                    _ => panic!("weights of different formats"),
+                }
+            };
+        }
+        matching!(F32 Bf16 Int8);
+    }
+}
+
+/// One linear map, or two with an epilogue between.
+struct Map<'a, F: Format> {
+    up: Option<(&'a PackedMatrix<F>, &'a Epilogue<'a, f32>)>,
+    down: &'a PackedMatrix<F>,
+    x: &'a Source<'a>,
+    epilogue: &'a Epilogue<'a, f32>,
+    y: &'a mut [f32],
+    threads: usize,
+}
+
+fn run<F: Format<Number = f32>>(map: Map<F>) {
+    F::run(map.down.isa(), map);
+}
+
+impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
+    fn run<D: Dots<F>>(self, d: D) {
+        let columns = self.down.columns();
+        assert_eq!(self.y.len(), self.x.rows() * columns);
+        let n_blocks = self.x.rows().div_ceil(BLOCK_ROWS);
+        for block in 0..n_blocks {
+            let rows = gemm::part(self.x.rows(), n_blocks, block);
+            let elements = rows.start * columns..rows.end * columns;
+            let residual = self.epilogue.residual;
+            let epilogue = Epilogue {
+                residual: residual.map(|residual| &residual[elements.clone()]),
+                ..*self.epilogue
+            };
+            let n_rows = rows.len();
+            let y = Target::row_major(&mut self.y[elements], n_rows, columns);
+            let x = self.x.part(rows);
+            let threads = self.threads;
+            let down = Product::new(
+                Columns::Packed(self.down),
+                &epilogue,
+                To::Rows(&y),
+                n_rows,
+                threads,
+            );
+            match self.up {
+                None => with_packed(d, self.down.isa(), &x, threads, |x| down.block(d, 0, x)),
+                Some((up, up_epilogue)) => {
+                    let d_ff = up.columns();
+                    let words = PackedRows::<F::Word>::words(n_rows, d_ff, D::ROW_WORDS);
+                    lend(F::hidden_scratch(), words, |hidden| {
+                        let to = PackedTarget::new(hidden, n_rows, d_ff, D::ROW_WORDS);
+                        let (columns, to) = (Columns::Packed(up), To::Operand(&to));
+                        let up_product = Product::new(columns, up_epilogue, to, n_rows, threads);
+                        with_packed(d, up.isa(), &x, threads, |x| up_product.block(d, 0, x));
+                        down.block(d, 0, PackedRows::new(hidden, n_rows, d_ff, D::ROW_WORDS));
                     });
-                });
+                }
             }
         }
     }
 }
 
-/// Packs the rows and multiplies them.
-fn multiply_block(
-    matrix: &PackedMatrix<f32>,
+/// Packs rows, normalised if they are to be, and lends them to `work`.
+fn with_packed<F: Format<Number = f32>, D: Dots<F>>(
+    d: D,
+    isa: Isa,
     x: &Source,
-    epilogue: &Epilogue<f32>,
-    y: &Target<f32>,
     threads: usize,
+    work: impl FnOnce(PackedRows<F::Word>),
 ) {
     let (rows, width) = (x.rows(), x.width());
-    lend(INPUT_ROWS, PackedRows::<f32>::len(rows, width), |packed| {
-        x.write(matrix.isa(), &Target::packed(packed, rows, width), threads);
-        matrix.multiply_rows(PackedRows::new(packed, rows, width), epilogue, y, threads);
+    let words = PackedRows::<F::Word>::words(rows, width, D::ROW_WORDS);
+    lend(F::word_scratch(), words, |packed| {
+        let to = PackedTarget::new(packed, rows, width, D::ROW_WORDS);
+        x.for_rows(isa, threads, |i, row| {
+            d.run(PackRow::<F> { row, i, to: &to });
+        });
+        work(PackedRows::new(packed, rows, width, D::ROW_WORDS));
     });
 }
 
-/// Calls `work` with blocks of rows, and what belongs to them of the epilogue and the result.
-fn for_blocks(
-    x: &Source,
-    columns: usize,
-    epilogue: &Epilogue<f32>,
-    y: &mut [f32],
-    mut work: impl FnMut(Source, &Epilogue<f32>, &mut [f32]),
-) {
-    assert_eq!(y.len(), x.rows() * columns);
-    let n_blocks = x.rows().div_ceil(BLOCK_ROWS);
-    for block in 0..n_blocks {
-        let rows = super::gemm::part(x.rows(), n_blocks, block);
-        let elements: Range<usize> = rows.start * columns..rows.end * columns;
-        let epilogue = Epilogue {
-            residual: epilogue
-                .residual
-                .map(|residual| &residual[elements.clone()]),
-            ..*epilogue
-        };
-        work(x.part(rows), &epilogue, &mut y[elements]);
+/// Packs all of one row.
+struct PackRow<'a, F: Format> {
+    row: &'a [f32],
+    i: usize,
+    to: &'a PackedTarget<'a, F::Word>,
+}
+
+impl<F: Format<Number = f32>> DotTask<F> for PackRow<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, _: D) {
+        for (chunk, terms) in self.row.chunks(CHUNK).enumerate() {
+            // SAFETY: each row is given out once.
+            D::pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
+        }
     }
 }

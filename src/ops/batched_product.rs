@@ -10,8 +10,7 @@ use super::{
     storage::{Float, cotangent, gradient},
 };
 use crate::cpu::{
-    Kernels,
-    gemm::{self, Epilogue},
+    gemm::{self, Epilogue, Plain},
     parallel,
     view::View,
 };
@@ -151,7 +150,7 @@ impl<'a, T: Float> Batch<'a, T> {
 }
 
 /// The products of all pairs, one after the other, shared out among candle's number of threads.
-fn products<T: Float + Kernels>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
+fn products<T: Float + Plain>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
     let isa = selected_isa()?;
     let (rows, columns) = (a.shape.0, b.shape.1);
     let mut y = vec![<T as crate::cpu::Element>::ZERO; a.batch * a.heads * rows * columns];

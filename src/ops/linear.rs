@@ -10,9 +10,8 @@ use super::{
     storage::{Float, check_float, cotangent, gradient, slice, tensor_slice},
 };
 use crate::cpu::{
-    Kernels,
     bias::column_sums,
-    gemm::{self, Epilogue},
+    gemm::{self, Epilogue, Plain},
     isa::Isa,
     view::View,
 };
@@ -195,7 +194,7 @@ impl CustomOp3 for Product {
     }
 }
 
-fn forward<T: Float + Kernels>(
+fn forward<T: Float + Plain>(
     (x, x_layout): (&CpuStorage, &Layout),
     (weight, weight_layout): (&CpuStorage, &Layout),
     bias: Option<&[T]>,
@@ -208,7 +207,7 @@ fn forward<T: Float + Kernels>(
 }
 
 /// `dx = dy·W` and `dW = dyᵀ·x`, each where somebody asks for it.
-fn backward<T: Float + Kernels>(
+fn backward<T: Float + Plain>(
     x: &Tensor,
     weight: &Tensor,
     grad: &Tensor,
@@ -232,7 +231,7 @@ fn backward<T: Float + Kernels>(
 }
 
 /// `epilogue(a·b)` on candle's number of threads.
-fn product<T: Kernels>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
+fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
     let mut y = vec![T::ZERO; a.rows() * b.columns()];
     gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, get_num_threads());
     Ok(y)

@@ -99,7 +99,7 @@ impl PackedFeedForward {
         let threads = self.down.threads;
         self.down
             .weight
-            .multiply_hidden(&self.up, x, &up_epilogue, &epilogue, y, threads);
+            .multiply_hidden((&self.up, &up_epilogue), x, &epilogue, y, threads);
     }
 }
 

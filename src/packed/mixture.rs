@@ -16,7 +16,7 @@ use crate::{
         scratch::{Aligned, Scratch, lend},
         softmax::{self, Seen},
         source::Source,
-        weight::Format,
+        weight::WeightFormat,
     },
     layers::MixtureOfExperts,
 };
@@ -58,7 +58,7 @@ static EXPERT_ROWS: &Scratch<f32> = &EXPERT;
 impl PackedMixture {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
         let exact = Packing {
-            format: Format::F32,
+            format: WeightFormat::F32,
             ..*packing
         };
         let experts = mixture.experts().iter();

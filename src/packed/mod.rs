@@ -31,7 +31,7 @@ use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{
     config::Precision,
-    cpu::{isa::Isa, weight::Format},
+    cpu::{isa::Isa, weight::WeightFormat},
 };
 
 mod attention;
@@ -57,7 +57,7 @@ pub use sublayer::PackedSublayer;
 /// How to pack, and on how many threads to compute.
 #[derive(Clone, Copy)]
 struct Packing {
-    format: Format,
+    format: WeightFormat,
     isa: Isa,
     threads: usize,
 }
@@ -68,7 +68,9 @@ impl Packing {
     fn new(precision: Precision) -> Result<Self> {
         Ok(Self {
             format: match precision {
-                Precision::F32 => Format::F32,
+                Precision::F32 => WeightFormat::F32,
+                Precision::Bf16 => WeightFormat::Bf16,
+                Precision::Int8 => WeightFormat::Int8,
             },
             isa: crate::ops::selected_isa()?,
             threads: candle_core::utils::get_num_threads(),

@@ -128,6 +128,8 @@ impl ComputeArgs {
             None if is_default => Precision::F32,
             None | Some(PrecisionName::None) => return Ok(Form::Plain),
             Some(PrecisionName::F32) => Precision::F32,
+            Some(PrecisionName::Bf16) => Precision::Bf16,
+            Some(PrecisionName::Int8) => Precision::Int8,
         };
         if !matches!(self.device, DeviceName::Cpu) {
             bail!(
@@ -175,5 +177,7 @@ enum DTypeName {
 #[derive(Clone, Copy, ValueEnum)]
 enum PrecisionName {
     F32,
+    Bf16,
+    Int8,
     None,
 }

@@ -169,9 +169,6 @@ pub trait Kernels: Real {
     /// Runs `task` with the vectors of `isa`.
     fn run(isa: Isa, task: impl Task<Self>);
 
-    /// The calling thread's memory for packed rows.
-    fn row_scratch() -> &'static Scratch<Self>;
-
     /// The calling thread's memory for sums and packed columns.
     fn tile_scratch() -> &'static Scratch<Self>;
 }
@@ -187,11 +184,6 @@ macro_rules! kernels {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512(token) => task.run(token),
                 }
-            }
-
-            fn row_scratch() -> &'static Scratch<Self> {
-                thread_local!(static ROWS: Cell<Aligned<$type>> = const { Cell::new(Aligned::empty()) });
-                &ROWS
             }
 
             fn tile_scratch() -> &'static Scratch<Self> {

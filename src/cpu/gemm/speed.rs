@@ -4,7 +4,10 @@
 use std::{hint::black_box, time::Instant};
 
 use super::{
-    super::{arch::MOST_LANES, reference::normal},
+    super::{
+        arch::{MOST_LANES, Task},
+        reference::normal,
+    },
     *,
 };
 
@@ -50,7 +53,7 @@ fn peak(isa: Isa, lanes: usize) -> f64 {
     let seconds = least(20, || {
         let mut result = 0.0;
         let result = &mut result;
-        f32::run(isa, PeakOn { rounds, result });
+        <f32 as Kernels>::run(isa, PeakOn { rounds, result });
         black_box(&result);
     });
     (rounds * 10 * lanes * 2) as f64 / seconds
@@ -97,7 +100,7 @@ fn products_as_a_share_of_the_peak() {
                 .map(|&x| x as f32)
                 .collect();
             let b = View::row_major(&w, n, k).transposed();
-            let packed = PackedMatrix::new(isa, b, 2);
+            let packed = PackedMatrix::<f32>::new(isa, b, 2);
             for m in [1, 4, 8, 13, 32, 100, 128, 512, 2048] {
                 let a: Vec<f32> = normal(m * k, 0.0, 1.0, 2)
                     .iter()
@@ -110,12 +113,7 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        packed.multiply(
-                            a,
-                            &Epilogue::NONE,
-                            &Target::row_major(&mut y, m, n),
-                            threads,
-                        )
+                        packed.multiply(a, &Epilogue::NONE, &mut y, threads)
                     });
                     let in_place = least(times, || {
                         multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)

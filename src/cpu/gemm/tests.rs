@@ -7,7 +7,7 @@ use super::{
 };
 
 /// A type with the one rounding that the vector levels have.
-trait Number: Kernels + Rounding {
+trait Number: Kernels + Rounding + Format<Number = Self, Word = Self> {
     fn fused(a: Self, b: Self, c: Self) -> Self;
     fn bits(self) -> u64;
 }
@@ -114,8 +114,7 @@ fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T
 
 fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    let target = Target::row_major(&mut y, a.rows(), b.columns());
-    b.multiply(a, &Epilogue::NONE, &target, threads);
+    b.multiply(a, &Epilogue::NONE, &mut y, threads);
     y
 }
 
@@ -422,8 +421,7 @@ fn the_bias_is_added_once_and_last() {
         multiply(isa, a, b, &epilogue, &mut y, 2);
         assert_same(&y, &expected, || "in place".to_string());
         y.fill(9.0);
-        let target = Target::row_major(&mut y, m, n);
-        PackedMatrix::new(isa, b, 2).multiply(a, &epilogue, &target, 2);
+        PackedMatrix::<f32>::new(isa, b, 2).multiply(a, &epilogue, &mut y, 2);
         assert_same(&y, &expected, || "packed".to_string());
     }
 }
@@ -469,43 +467,16 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                         scale,
                         residual: with_residual.then_some(&residual[..]),
                     };
-                    let matrix = match halves {
+                    let matrix: PackedMatrix<f32> = match halves {
                         Halves::One => PackedMatrix::new(isa, weight(&w), 2),
                         Halves::GateAndUp => PackedMatrix::gated(isa, weight(&w), weight(&up), 2),
                     };
                     let mut y = vec![9.0; m * n];
-                    matrix.multiply(a, &epilogue, &Target::row_major(&mut y, m, n), 2);
+                    matrix.multiply(a, &epilogue, &mut y, 2);
                     assert_same(&y, &expected, || format!("{} {halves:?}", isa.name()));
                 }
             }
         }
-    }
-}
-
-#[test]
-fn a_product_can_be_written_as_the_next_ones_operand() {
-    let (m, n, k) = (29, 300, 70);
-    let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 1), random(n * k, 2));
-    let v: Vec<f32> = random(5 * n, 3);
-    let a = View::row_major(&a, m, k);
-    for isa in levels() {
-        let first = PackedMatrix::new(isa, View::row_major(&w, n, k).transposed(), 2);
-        let second = PackedMatrix::new(isa, View::row_major(&v, 5, n).transposed(), 2);
-        let mut hidden = vec![0.0; m * n];
-        let target = Target::row_major(&mut hidden, m, n);
-        first.multiply(a, &Epilogue::NONE, &target, 1);
-        let expected = product(
-            isa,
-            View::row_major(&hidden, m, n),
-            View::row_major(&v, 5, n).transposed(),
-            1,
-        );
-        let mut packed = vec![f32::NAN; PackedRows::<f32>::len(m, n)];
-        first.multiply(a, &Epilogue::NONE, &Target::packed(&mut packed, m, n), 2);
-        let mut y = vec![9.0; m * 5];
-        let rows = PackedRows::new(&packed, m, n);
-        second.multiply_rows(rows, &Epilogue::NONE, &Target::row_major(&mut y, m, 5), 2);
-        assert_same(&y, &expected, || isa.name().to_string());
     }
 }
 
