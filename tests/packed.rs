@@ -96,8 +96,7 @@ fn to_be_watched_changes_no_bit() {
         assert_eq!(
             bits(&watched.unwrap()),
             bits(&unwatched),
-            "{}",
-            stack.label()
+            "{label}"
         );
         assert_eq!(layers, packed.layers().len());
     }
