@@ -38,11 +38,15 @@ mod storage;
 use candle_core::DType;
 
 pub use activation::activate;
+pub(crate) use activation::activation_map;
 pub(crate) use batched_product::batched_product;
 pub use dropout::dropout;
+pub(crate) use linear::selected_isa;
 pub use linear::{isa, linear};
 pub use norm::norm;
+pub(crate) use norm::norm_kernel;
 pub use rotary::rotate;
+pub(crate) use softmax::Reach;
 pub use softmax::{Visible, attention_softmax, softmax};
 
 /// The type in which products of this type are to be taken on this device, sums and softmax between

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, StackPart,
+    Checkpoint, CheckpointOptions, Precision, StackPart,
     candle_core::{DType, Device},
 };
 use clap::ValueEnum;
@@ -97,9 +97,16 @@ pub struct ComputeArgs {
     /// The type of weights and activations.
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
-    /// The packed form of the weights; `none` is not packed, the only one there is so far.
-    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
-    precision: PrecisionName,
+    /// The packed form of the weights, for the CPU; `none` is not packed. The default is f32 where --device is cpu, --dtype
+    /// f32 and no gradient asked for, else none.
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
+}
+
+/// How the weights are held.
+pub enum Form {
+    Plain,
+    Packed(Precision),
 }
 
 impl ComputeArgs {
@@ -111,6 +118,33 @@ impl ComputeArgs {
             DeviceName::Metal => Device::new_metal(0)
                 .context("--device metal needs an Apple GPU and a build with `--features metal`"),
         }
+    }
+
+    /// How to hold the weights for a run with gradients or without.
+    pub fn form(&self, backward: bool) -> Result<Form> {
+        let is_default =
+            matches!((self.device, self.dtype), (DeviceName::Cpu, DTypeName::F32)) && !backward;
+        let packed = match self.precision {
+            None if is_default => Precision::F32,
+            None | Some(PrecisionName::None) => return Ok(Form::Plain),
+            Some(PrecisionName::F32) => Precision::F32,
+        };
+        if !matches!(self.device, DeviceName::Cpu) {
+            bail!(
+                "--precision packs weights for the CPU; give --precision none with another --device"
+            );
+        }
+        if matches!(self.dtype, DTypeName::F64) {
+            bail!(
+                "--precision packs weights that compute in f32; give --precision none with --dtype f64"
+            );
+        }
+        if backward {
+            bail!(
+                "--precision packs weights, which then have no gradient; give --precision none with --backward"
+            );
+        }
+        Ok(Form::Packed(packed))
     }
 
     pub fn dtype(&self) -> DType {
@@ -140,5 +174,6 @@ enum DTypeName {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum PrecisionName {
+    F32,
     None,
 }

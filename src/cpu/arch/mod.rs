@@ -134,6 +134,36 @@ pub trait Task<T: Real> {
     fn run<V: Vectors<T>>(self, vectors: V);
 }
 
+/// Plain code that the compiler makes vector code of, where it is compiled with a level's instructions. As of a
+/// [`Task`], its `run` and all that it calls must be `#[inline(always)]`.
+pub trait Routine {
+    /// Runs it.
+    fn run(self);
+}
+
+/// A routine is a task that uses no vectors.
+struct Plain<R>(R);
+
+impl<R: Routine> Task<f32> for Plain<R> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, _: V) {
+        self.0.run();
+    }
+}
+
+impl Isa {
+    /// Runs a routine that was compiled with this level's instructions.
+    pub fn enter(self, routine: impl Routine) {
+        match self {
+            Self::Portable(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Vectors::<f32>::run(token, Plain(routine)),
+        }
+    }
+}
+
 /// A number type that every level has vectors of.
 pub trait Kernels: Real {
     /// Runs `task` with the vectors of `isa`.

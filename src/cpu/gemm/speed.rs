@@ -110,10 +110,15 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        packed.multiply(a, Epilogue::NONE, &mut y, threads)
+                        packed.multiply(
+                            a,
+                            &Epilogue::NONE,
+                            &Target::row_major(&mut y, m, n),
+                            threads,
+                        )
                     });
                     let in_place = least(times, || {
-                        multiply(isa, a, b, Epilogue::NONE, &mut y, threads)
+                        multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)
                     });
                     println!(
                         "  {n:4}x{k:4} {m:4} {threads}: {:8.1} ({:3.0} %) {:8.1} ({:3.0} %)",
