@@ -298,7 +298,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         let b = View::row_major(w, n, k).transposed();
         for isa in levels() {
             let mut y = vec![T::ZERO; m * n];
-            gemm::multiply(isa, a, b, gemm::Epilogue::NONE, &mut y, 1);
+            gemm::multiply(isa, a, b, &gemm::Epilogue::NONE, &mut y, 1);
             assert_eq!(product::<T, T>(isa, a, b, 14), y, "{}", isa.name());
         }
     }
