@@ -169,6 +169,8 @@ macro_rules! word_scratch {
 use word_scratch;
 
 #[cfg(test)]
+mod bandwidth;
+#[cfg(test)]
 mod speed;
 #[cfg(test)]
 mod tests;

@@ -6,12 +6,13 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
     Element,
-    arch::{Kernels, Vectors},
+    arch::{Kernels, MOST_LANES, Vectors},
     format::{DotTask, Dots, Format},
     isa::Isa,
     pack::Strip,
     parallel,
     scratch::{Aligned, lend},
+    tile::WIDTH,
     view::View,
 };
 
@@ -67,7 +68,11 @@ pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
 ) {
     let depth = b.rows();
     let in_place = b.transposed().has_whole_rows();
-    let n_gathered = if in_place { 0 } else { columns.len() * depth };
+    let n_gathered = if in_place {
+        0
+    } else {
+        columns.len() * gathered_stride(depth)
+    };
     lend(F::Number::tile_scratch(), n_gathered, |gathered| {
         lend(
             F::word_scratch(),
@@ -85,6 +90,15 @@ pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
         );
     });
 }
+
+/// From a gathered column to the next: a cache line off multiples of a page, which share their place in
+/// the cache.
+const fn gathered_stride(depth: usize) -> usize {
+    depth.next_multiple_of(LINE) + LINE
+}
+
+/// Numbers in a cache line of f32.
+const LINE: usize = 16;
 
 /// Columns that are turned together.
 const fn lanes<F: Format, D: Dots<F>>() -> usize {
@@ -110,7 +124,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
             return;
         }
         if !self.gathered.is_empty() {
-            self.gather();
+            self.gather(dots.vectors().turner());
         }
         let turned = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
@@ -121,7 +135,8 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
                     let terms = turned.row(self.columns.start + j, 0..depth);
                     F::pack_column(terms, words);
                 } else {
-                    F::pack_column(&self.gathered[j * depth..][..depth], words);
+                    let gathered = &self.gathered[j * gathered_stride(depth)..];
+                    F::pack_column(&gathered[..depth], words);
                 }
             }
             let words = cast_slice::<F::Word, F::Number>(self.words);
@@ -138,20 +153,35 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
 impl<F: Format, S: Element<Acc = F::Number>> PackPanel<'_, F, S> {
     /// Copies the columns one after the other.
     #[inline(always)]
-    fn gather(&mut self) {
-        let depth = self.b.rows();
-        for k in 0..depth {
-            if self.b.has_whole_rows() {
-                let row = self.b.row(k, self.columns.clone());
-                for (column, term) in self.gathered.chunks_exact_mut(depth).zip(row) {
-                    column[k] = term.widen();
+    fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
+        let (depth, width) = (self.b.rows(), self.columns.len());
+        let stride = gathered_stride(depth);
+        let mut block = [F::Number::ZERO; LINE * MOST_COLUMNS];
+        for first in (0..depth).step_by(LINE) {
+            let rows = first..depth.min(first + LINE);
+            for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {
+                if self.b.has_whole_rows() {
+                    let row = self.b.row(row, self.columns.clone());
+                    for (to, term) in to.iter_mut().zip(row) {
+                        *to = term.widen();
+                    }
+                } else {
+                    for (to, column) in to.iter_mut().zip(self.columns.clone()) {
+                        *to = self.b.at(row, column).widen();
+                    }
                 }
-            } else {
-                let columns = self.gathered.chunks_exact_mut(depth);
-                for (column, j) in columns.zip(self.columns.clone()) {
-                    column[k] = self.b.at(k, j).widen();
-                }
+            }
+            for below in (0..rows.len()).step_by(V::LANES) {
+                let strip = Strip {
+                    from: View::new(&block, (rows.len(), width), (width, 1)),
+                    rows: below..rows.len().min(below + V::LANES),
+                    columns: 0..width,
+                };
+                strip.transpose(v, &mut self.gathered[first + below..], stride);
             }
         }
     }
 }
+
+/// No panel has more.
+const MOST_COLUMNS: usize = WIDTH * MOST_LANES;

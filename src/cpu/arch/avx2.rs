@@ -195,8 +195,8 @@ impl Vectors<f64> for Avx2 {
 
 impl Words for Avx2 {
     type Words = __m256i;
-    // 8 sums, 4 vectors of columns, 2 of a row.
-    const WIDENED_ROWS: usize = 4;
+    // 10 sums, 4 vectors of columns, 1 or 2 of a row.
+    const WIDENED_ROWS: usize = 5;
 
     #[inline(always)]
     unsafe fn load_words(self, from: *const u32) -> __m256i {

@@ -2,7 +2,8 @@
 //!
 //! **What is stored.** A column's terms as `round(w / s)` with one scale `s = max|w| / 127` per column; a
 //! row's terms likewise with one scale per row and chunk, taken when the row is packed. An outlier so
-//! takes the digits of its own chunk only. What is below `2⁻¹⁰⁰` counts as zero.
+//! takes the digits of its own chunk only. Chunks and columns without a number of `2⁻¹⁰⁰` or
+//! more count as zeros; rows with numbers above `2¹⁰⁰` may overflow, as the column's scale comes last.
 //!
 //! **What is computed.** A chunk's sum of products is an integer below `2²⁴`, and so exact whatever the
 //! instructions; it is multiplied by the row's scale, added to the f32 total of the chunks before, and

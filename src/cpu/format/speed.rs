@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The least of several times, in seconds: what another process takes away only adds to one.
-fn least(times: usize, mut work: impl FnMut()) -> f64 {
+pub fn least(times: usize, mut work: impl FnMut()) -> f64 {
     let time = |_| {
         let start = Instant::now();
         work();
@@ -139,7 +139,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
     }
 }
 
-fn random(n: usize, seed: u64) -> Vec<f32> {
+pub fn random(n: usize, seed: u64) -> Vec<f32> {
     normal(n, 0.0, 1.0, seed)
         .into_iter()
         .map(|x| x as f32)

@@ -1,11 +1,12 @@
 //! Products of every format on every level: against sums written out, against f64, against each other.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{
     super::{
         Real,
         dot_tile::DotTile,
+        gemm,
         packed_rows::PackRows,
         panel::pack_panel,
         reference::normal,
@@ -244,3 +245,101 @@ fn every_bf16_sum_has_the_documented_order_on_every_level_in_every_size_and_layo
 fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
     every_size_and_layout::<i8>();
 }
+
+/// A tile of any height gives the same bits.
+fn heights<F: Format<Number: std::fmt::Debug>>(
+    a: &[F::Number],
+    w: &[F::Number],
+    (m, n, k): (usize, usize, usize),
+) {
+    let a = View::row_major(a, m, k);
+    let b = View::row_major(w, n, k).transposed();
+    for isa in levels() {
+        let together = product::<F, _>(isa, a, b, 14);
+        for rows in 1..14 {
+            assert!(
+                product::<F, _>(isa, a, b, rows) == together,
+                "{} {rows}",
+                isa.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_tiles_of_every_height() {
+    let (m, n, k) = if cfg!(miri) {
+        (5, 9, 130)
+    } else {
+        (31, 77, 300)
+    };
+    let (a, w) = (random(m * k, 5), random(n * k, 6));
+    heights::<f32>(&a, &w, (m, n, k));
+    heights::<bf16>(&a, &w, (m, n, k));
+    heights::<i8>(&a, &w, (m, n, k));
+    let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
+    heights::<f64>(&wide(&a), &wide(&w), (m, n, k));
+}
+
+#[test]
+fn f32_and_f64_have_the_bits_of_the_products_in_place() {
+    let (m, n, k) = if cfg!(miri) {
+        (5, 9, 130)
+    } else {
+        (31, 77, 300)
+    };
+    let (a, w) = (random(m * k, 7), random(n * k, 8));
+    fn check<T: Format<Number = T> + Kernels + std::fmt::Debug>(
+        a: &[T],
+        w: &[T],
+        (m, n, k): (usize, usize, usize),
+    ) {
+        let a = View::row_major(a, m, k);
+        let b = View::row_major(w, n, k).transposed();
+        for isa in levels() {
+            let mut y = vec![T::ZERO; m * n];
+            gemm::multiply(isa, a, b, &gemm::Epilogue::NONE, &mut y, 1);
+            assert_eq!(product::<T, T>(isa, a, b, 14), y, "{}", isa.name());
+        }
+    }
+    check(&a, &w, (m, n, k));
+    let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
+    check(&wide(&a), &wide(&w), (m, n, k));
+}
+
+/// Weights of half types are packed as if they had been widened.
+fn sources<F: Format<Number = f32>>() {
+    let (m, n, k) = (3, 35, 131);
+    let (a, w) = (random(m * k, 9), random(n * k, 10));
+    let a = View::row_major(&a, m, k);
+    fn both<F: Format<Number = f32>, S: Element<Acc = f32>>(a: View<f32>, n: usize, w: &[S]) {
+        let k = a.columns();
+        let wide: Vec<f32> = w.iter().map(|w| w.widen()).collect();
+        for isa in levels() {
+            for (shape, strides) in [((k, n), (1, k)), ((k, n), (n, 1)), ((k, n / 2), (n, 2))] {
+                let found = product::<F, S>(isa, a, View::new(w, shape, strides), 14);
+                let expected = product::<F, f32>(isa, a, View::new(&wide, shape, strides), 14);
+                assert_eq!(found, expected, "{} {strides:?}", isa.name());
+            }
+        }
+    }
+    both::<F, f16>(
+        a,
+        n,
+        &w.iter().map(|&w| f16::from_f32(w)).collect::<Vec<_>>(),
+    );
+    both::<F, bf16>(
+        a,
+        n,
+        &w.iter().map(|&w| bf16::from_f32(w)).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn weights_of_half_types_are_packed_as_if_they_had_been_widened() {
+    sources::<f32>();
+    sources::<bf16>();
+    sources::<i8>();
+}
+
+mod accuracy;
