@@ -300,10 +300,10 @@ impl<'a> Call<'a> {
             tile_scratch(),
             rows.memory_len(V::ROWS, span.len()),
             |memory| {
+                let start = |tile: usize| part.start + tile * part.len() / n_tiles;
                 for tile in 0..n_tiles {
-                    let start = part.start + tile * part.len() / n_tiles;
-                    let end = part.start + (tile + 1) * part.len() / n_tiles;
-                    rows.tile(v, start..end, &chunk, memory);
+                    let next = start(tile + 1)..start((tile + 2).min(n_tiles));
+                    rows.tile(v, start(tile)..start(tile + 1), next, &chunk, memory);
                 }
             },
         );

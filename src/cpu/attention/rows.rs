@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::{
     super::{
-        arch::Vectors,
+        arch::{MOST_LANES, Task, Vectors},
         parallel::SharedRows,
-        tile::{CHUNK, Tile, Total},
+        tile::{CHUNK, Tile, Total, WIDTH},
     },
     Heads, Shape,
-    chunk::{Chunk, Layout, Values},
+    chunk::{Chunk, Layout, Values, prefetch},
     mask::{Kept, Scoring},
     softmax::SoftmaxRows,
 };
@@ -56,10 +56,12 @@ struct Memory<'a> {
 }
 
 impl Rows<'_> {
+    #[inline(always)]
     fn group(&self) -> usize {
         self.shape.n_heads / self.shape.n_kv_heads
     }
 
+    #[inline(always)]
     fn head_and_query(&self, row: usize) -> (usize, usize) {
         let group = self.group();
         (self.first_head + row % group, row / group)
@@ -87,11 +89,13 @@ impl Rows<'_> {
         n_rows * (depth + span.next_multiple_of(width) + chunks * CHUNK + width) + CHUNK * width
     }
 
-    /// Computes a tile of rows; `chunk(i)` holds the positions from `i · CHUNK` on.
+    /// Computes a tile of rows, and brings the queries of the next one near; `chunk(i)` holds the
+    /// positions from `i · CHUNK` on.
     pub(super) fn tile<'c, V: Vectors<f32>>(
         &self,
         v: V,
         rows: Range<usize>,
+        next: Range<usize>,
         chunk: impl Fn(usize) -> Chunk<'c>,
         memory: &mut [f32],
     ) {
@@ -100,7 +104,12 @@ impl Rows<'_> {
             return self.write_zeros(&plan);
         }
         let mut memory = self.divide(&plan, memory);
-        self.pack_queries(&plan, &mut memory);
+        v.run(PackQueries {
+            of: self,
+            plan: &plan,
+            next,
+            packed: memory.queries,
+        });
         self.multiply_keys(v, &plan, &chunk, &mut memory);
         let mut sums = [0.0; MOST_ROWS];
         v.run(SoftmaxRows {
@@ -110,13 +119,20 @@ impl Rows<'_> {
             rows: &plan.rows[..plan.n_rows],
             seen: &plan.seen[..plan.n_rows],
             first: plan.span.start,
+            n_panels: plan.span.len().div_ceil(self.layout.width),
             scores: memory.scores,
             exponentials: memory.exponentials,
             sums: &mut sums,
         });
         for panel in 0..self.layout.value_panels() {
             self.multiply_values(v, &plan, panel, &chunk, &mut memory);
-            self.write(&plan, panel, memory.totals, &sums);
+            v.run(Finish {
+                of: self,
+                plan: &plan,
+                panel,
+                totals: memory.totals,
+                sums: &sums,
+            });
         }
     }
 
@@ -156,25 +172,13 @@ impl Rows<'_> {
     }
 
     /// Row and columns of a head's query, and of its result.
+    #[inline(always)]
     fn place(&self, (head, query): (usize, usize)) -> (usize, Range<usize>) {
         let Shape {
             queries, head_dim, ..
         } = *self.shape;
         let columns = head * head_dim..(head + 1) * head_dim;
         (self.sequence * queries + query, columns)
-    }
-
-    fn pack_queries(&self, plan: &Plan, memory: &mut Memory) {
-        let head_dim = self.layout.head_dim;
-        for (i, &row) in plan.rows[..plan.n_rows].iter().enumerate() {
-            let query = &self.query.from(self.place(row).0, row.0, head_dim)[..head_dim];
-            for (chunk, query) in query.chunks(CHUNK).enumerate() {
-                let packed = &mut memory.queries[(chunk * plan.n_rows + i) * CHUNK..];
-                for (packed, x) in packed.iter_mut().zip(query) {
-                    *packed = x * self.scoring.scale;
-                }
-            }
-        }
     }
 
     fn multiply_keys<'c, V: Vectors<f32>>(
@@ -270,19 +274,6 @@ impl Rows<'_> {
         }
     }
 
-    fn write(&self, plan: &Plan, panel: usize, totals: &[f32], sums: &[f32]) {
-        let Layout { width, head_dim } = self.layout;
-        let part = panel * width..head_dim.min((panel + 1) * width);
-        let rows = plan.rows[..plan.n_rows].iter().zip(sums);
-        for ((&row, &sum), totals) in rows.zip(totals.chunks_exact(width)) {
-            // A row that sees nothing has the sum 0.
-            let divisor = if sum == 0.0 { 1.0 } else { sum };
-            for (out, total) in self.out(row, part.clone()).iter_mut().zip(totals) {
-                *out = total / divisor;
-            }
-        }
-    }
-
     fn write_zeros(&self, plan: &Plan) {
         for &row in &plan.rows[..plan.n_rows] {
             self.out(row, 0..self.layout.head_dim).fill(0.0);
@@ -292,10 +283,84 @@ impl Rows<'_> {
     /// Some dimensions of a row's result.
     // One `&self` gives out many `&mut`: they are apart, as the note says.
     #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
     fn out(&self, row: (usize, usize), part: Range<usize>) -> &mut [f32] {
         let (line, columns) = self.place(row);
         let part = columns.start + part.start..columns.start + part.end;
         // SAFETY: of all tasks only this one has this head and query, and it holds one piece at a time.
         unsafe { self.out.piece(line, part) }
+    }
+}
+
+/// Copies a tile's queries, scaled, as the micro-kernel reads them.
+struct PackQueries<'a> {
+    of: &'a Rows<'a>,
+    plan: &'a Plan,
+    /// Rows to bring near: they lie far apart, where the CPU does not look ahead.
+    next: Range<usize>,
+    packed: &'a mut [f32],
+}
+
+impl Task<f32> for PackQueries<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        let head_dim = self.of.layout.head_dim;
+        let n_rows = self.plan.n_rows;
+        let scale = self.of.scoring.scale;
+        let query = |row: (usize, usize)| {
+            let (line, columns) = self.of.place(row);
+            &self.of.query.from(line, 0, 0)[columns]
+        };
+        for row in self.next {
+            prefetch(v, query(self.of.head_and_query(row)), head_dim);
+        }
+        for (i, &row) in self.plan.rows[..n_rows].iter().enumerate() {
+            for (chunk, query) in query(row).chunks(CHUNK).enumerate() {
+                let packed = &mut self.packed[(chunk * n_rows + i) * CHUNK..][..query.len()];
+                for (packed, x) in packed.iter_mut().zip(query) {
+                    *packed = x * scale;
+                }
+            }
+        }
+    }
+}
+
+/// Divides a panel of totals by the sums of the exponentials, and writes the results.
+struct Finish<'a> {
+    of: &'a Rows<'a>,
+    plan: &'a Plan,
+    panel: usize,
+    totals: &'a [f32],
+    sums: &'a [f32],
+}
+
+impl Task<f32> for Finish<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        let width = WIDTH * V::LANES;
+        let part = self.panel * width..self.of.layout.head_dim.min((self.panel + 1) * width);
+        let rows = self.plan.rows[..self.plan.n_rows].iter().zip(self.sums);
+        for ((&row, &sum), totals) in rows.zip(self.totals.chunks_exact(width)) {
+            // A row that sees nothing has the sum 0, and totals of 0.
+            let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
+            let out = self.of.out(row, part.clone());
+            let mut scaled = [0.0; WIDTH * MOST_LANES];
+            let is_whole = out.len() == width;
+            let to = if is_whole { &mut *out } else { &mut scaled };
+            for (to, totals) in to
+                .chunks_exact_mut(V::LANES)
+                .zip(totals.chunks_exact(V::LANES))
+            {
+                // SAFETY: both hold LANES numbers.
+                unsafe {
+                    let totals = v.load(totals.as_ptr());
+                    let result = v.multiply_add(totals, factor, v.splat(0.0));
+                    v.store(result, to.as_mut_ptr());
+                }
+            }
+            if !is_whole {
+                out.copy_from_slice(&scaled[..part.len()]);
+            }
+        }
     }
 }

@@ -24,6 +24,7 @@ pub(super) struct SoftmaxRows<'a> {
     pub(super) seen: &'a [Range<usize>],
     /// The position of the first product, which begins a panel.
     pub(super) first: usize,
+    pub(super) n_panels: usize,
     /// `[panels, rows, width]`.
     pub(super) scores: &'a mut [f32],
     /// `[chunks, rows, CHUNK]`; chunks begin at multiples of [`CHUNK`] positions.
@@ -35,8 +36,11 @@ pub(super) struct SoftmaxRows<'a> {
 impl Task<f32> for SoftmaxRows<'_> {
     #[inline(always)]
     fn run<V: Vectors<f32>>(mut self, v: V) {
+        // All rows first: what has just been written here and there is slow to read in one piece.
         for row in 0..self.rows.len() {
             self.adjust::<V>(row);
+        }
+        for row in 0..self.rows.len() {
             let largest = self.largest(v, row);
             // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
             let shift = if largest == f32::NEG_INFINITY {
@@ -58,11 +62,6 @@ impl SoftmaxRows<'_> {
         start..start + width
     }
 
-    #[inline(always)]
-    fn n_panels<V: Vectors<f32>>(&self) -> usize {
-        self.scores.len() / (self.rows.len() * WIDTH * V::LANES)
-    }
-
     /// Caps, adds biases, and hides what does not count.
     #[inline(always)]
     fn adjust<V: Vectors<f32>>(&mut self, row: usize) {
@@ -72,7 +71,11 @@ impl SoftmaxRows<'_> {
             soft_cap, biases, ..
         } = *self.scoring;
         let is_plain = soft_cap.is_none() && biases.is_empty() && self.kept.marks.is_none();
-        for panel in 0..self.n_panels::<V>() {
+        let end = self.first + self.n_panels * width;
+        if is_plain && seen.start <= self.first && seen.end >= end {
+            return;
+        }
+        for panel in 0..self.n_panels {
             let start = self.first + panel * width;
             let inside =
                 seen.start.clamp(start, start + width)..seen.end.clamp(start, start + width);
@@ -82,15 +85,16 @@ impl SoftmaxRows<'_> {
             let at = self.panel::<V>(panel, row);
             let scores = &mut self.scores[at];
             let (before, after) = (inside.start - start, inside.end.max(inside.start) - start);
-            scores[..before].fill(f32::NEG_INFINITY);
-            scores[after..].fill(f32::NEG_INFINITY);
-            let scores = &mut scores[before..after];
-            if scores.is_empty() {
+            if inside.len() < width {
+                hide(scores, before as u32..after as u32);
+            }
+            if is_plain || inside.is_empty() {
                 continue;
             }
+            let scores = &mut scores[before..after];
             if let Some(cap) = soft_cap {
                 for score in &mut *scores {
-                    *score = math::tanh(*score * (1.0 / cap)) * cap;
+                    *score = math::tanh(*score / cap) * cap;
                 }
             }
             for bias in biases {
@@ -124,7 +128,7 @@ impl SoftmaxRows<'_> {
         // In this form NaN, which compares false, leaves the lane as it is.
         let larger = |a: f32, b: f32| if b > a { b } else { a };
         let mut largest = [v.splat(f32::NEG_INFINITY); WIDTH];
-        for panel in 0..self.n_panels::<V>() {
+        for panel in 0..self.n_panels {
             let scores = &self.scores[self.panel::<V>(panel, row)];
             for (largest, scores) in largest.iter_mut().zip(scores.chunks_exact(V::LANES)) {
                 // SAFETY: `scores` holds LANES numbers.
@@ -141,7 +145,7 @@ impl SoftmaxRows<'_> {
     fn exponentiate<V: Vectors<f32>>(&mut self, v: V, row: usize, shift: f32) -> f32 {
         let width = WIDTH * V::LANES;
         let mut sums = [v.splat(0.0); WIDTH];
-        for panel in 0..self.n_panels::<V>() {
+        for panel in 0..self.n_panels {
             let scores = &self.scores[self.panel::<V>(panel, row)];
             let position = self.first % CHUNK + panel * width;
             let start = (position / CHUNK * self.rows.len() + row) * CHUNK + position % CHUNK;
@@ -158,6 +162,16 @@ impl SoftmaxRows<'_> {
             }
         }
         fold(v, v.add(sums[0], sums[1]), |a, b| a + b)
+    }
+}
+
+/// Gives all scores of a panel but these the weight 0.
+#[inline(always)]
+fn hide(scores: &mut [f32], but: Range<u32>) {
+    // Without branches, so that it vectorises.
+    for (at, score) in (0u32..).zip(scores) {
+        let is_seen = (at >= but.start) & (at < but.end);
+        *score = if is_seen { *score } else { f32::NEG_INFINITY };
     }
 }
 
