@@ -18,6 +18,7 @@ mod cache;
 mod chunk;
 mod exp;
 mod mask;
+mod plan;
 mod rows;
 mod softmax;
 
@@ -29,6 +30,7 @@ pub use mask::{Bias, Scoring};
 use self::{
     chunk::{Chunk, Fill, Layout, Values},
     mask::Kept,
+    plan::Group,
     rows::Rows,
 };
 use super::{
@@ -238,16 +240,18 @@ impl<'a> Call<'a> {
     /// Some rows of a key/value head.
     fn head<V: Vectors<f32>>(&self, v: V, sequence: usize, head: usize, part: Range<usize>) {
         let rows = Rows {
-            shape: self.shape,
-            scoring: self.scoring,
+            group: Group {
+                shape: self.shape,
+                scoring: self.scoring,
+                sequence,
+                first_head: head * (self.shape.n_heads / self.shape.n_kv_heads),
+                kept: Kept::of(self.scoring, sequence, &self.positions),
+            },
             query: self.query,
-            sequence,
-            first_head: head * (self.shape.n_heads / self.shape.n_kv_heads),
-            kept: Kept::of(self.scoring, sequence, &self.positions),
             layout: Layout::new::<V>(self.shape.head_dim),
             out: &self.out,
         };
-        let span = rows.span(part.clone());
+        let span = rows.group.span(&part, rows.layout);
         match self.key_value {
             KeyValue::Packed(panels) => {
                 let chunk = |index| panels.chunk(sequence, head, index);
@@ -302,8 +306,7 @@ impl<'a> Call<'a> {
             |memory| {
                 let start = |tile: usize| part.start + tile * part.len() / n_tiles;
                 for tile in 0..n_tiles {
-                    let next = start(tile + 1)..start((tile + 2).min(n_tiles));
-                    rows.tile(v, start(tile)..start(tile + 1), next, &chunk, memory);
+                    rows.tile(v, start(tile)..start(tile + 1), &chunk, memory);
                 }
             },
         );

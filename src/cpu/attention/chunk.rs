@@ -131,11 +131,6 @@ impl Task<f32> for Fill<'_> {
         while row < rows.end {
             let at = position + row - rows.start;
             let end = rows.end.min(row + width - at % width);
-            // The next panel's rows lie far apart, where the CPU does not look ahead.
-            for next in end..rows.end.min(end + width) {
-                prefetch(v, self.key.from(next, 0), head_dim);
-                prefetch(v, self.value.from(next, 0), head_dim);
-            }
             let panel = &mut memory[layout.key_panel(at)];
             if at.is_multiple_of(width) {
                 // Of the whole panel: nothing lies behind the last row.
@@ -165,16 +160,6 @@ impl Task<f32> for Fill<'_> {
             row = end;
         }
         *self.values = self.values.and(verdict(v, judge));
-    }
-}
-
-/// Brings a row near.
-#[inline(always)]
-pub(super) fn prefetch<V: Vectors<f32>>(v: V, row: &[f32], len: usize) {
-    let line = 64 / size_of::<f32>();
-    // Its last number may be on one line more.
-    for at in (0..len).step_by(line).chain([len - 1]) {
-        v.prefetch(row.as_ptr().wrapping_add(at));
     }
 }
 
