@@ -15,7 +15,7 @@ pub(super) const MOST_ROWS: usize = 14;
 /// The queries of the heads that share a key/value head. Row `i` is query `i / group` of the
 /// `i % group`th of the heads, so that the rows of a tile see much the same.
 pub(super) struct Group<'a> {
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a Shape<'a>,
     pub(super) scoring: &'a Scoring<'a>,
     pub(super) sequence: usize,
     pub(super) first_head: usize,
@@ -23,15 +23,10 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Heads.
-    fn len(&self) -> usize {
-        self.shape.n_heads / self.shape.n_kv_heads
-    }
-
     /// What is asked, and of which head.
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> Row {
-        let len = self.len();
+        let len = self.shape.group();
         Row {
             head: self.first_head + row % len,
             query: row / len,
@@ -48,7 +43,7 @@ impl Group<'_> {
         if rows.is_empty() {
             return 0..0;
         }
-        let len = self.len();
+        let len = self.shape.group();
         let queries = rows.start / len..(rows.end - 1) / len + 1;
         join(queries.map(|query| self.seen(query)), layout)
     }

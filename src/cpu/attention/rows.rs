@@ -8,7 +8,7 @@ use super::{
         parallel::SharedRows,
         tile::{CHUNK, Tile, Total, WIDTH},
     },
-    Heads, Shape,
+    Heads,
     chunk::{Chunk, Layout, Values},
     plan::{Group, Piece, Plan, Row},
     softmax::{Exponentiate, Score, fold},
@@ -17,6 +17,8 @@ use super::{
 /// The rows of a key/value head, where they come from and go to.
 pub(super) struct Rows<'a> {
     pub(super) group: Group<'a>,
+    /// The sequence's first, of the queries' rows.
+    pub(super) first_line: usize,
     pub(super) query: Heads<'a>,
     pub(super) layout: Layout,
     pub(super) out: &'a SharedRows<'a, f32>,
@@ -233,11 +235,9 @@ impl<'a> Rows<'a> {
     /// Line and columns of a row's query, and of its result.
     #[inline(always)]
     fn place(&self, row: Row) -> (usize, Range<usize>) {
-        let Shape {
-            queries, head_dim, ..
-        } = *self.group.shape;
+        let head_dim = self.layout.head_dim;
         let columns = row.head * head_dim..(row.head + 1) * head_dim;
-        (self.group.sequence * queries + row.query, columns)
+        (self.first_line + row.query, columns)
     }
 
     #[inline(always)]
