@@ -18,6 +18,8 @@ mod cache;
 mod chunk;
 mod exp;
 mod mask;
+mod operands;
+mod plan;
 mod rows;
 mod softmax;
 
@@ -25,10 +27,12 @@ use std::{cell::Cell, ops::Range};
 
 pub use cache::KeyValuePanels;
 pub use mask::{Bias, Scoring};
+pub use operands::{Heads, KeyValue, Sequences, Shape};
 
 use self::{
     chunk::{Chunk, Fill, Layout, Values},
     mask::Kept,
+    plan::Group,
     rows::Rows,
 };
 use super::{
@@ -38,94 +42,10 @@ use super::{
     rows::Target,
     scratch::{Aligned, Scratch, lend},
     tile::CHUNK,
-    view::View,
 };
 
-/// How many of everything there are.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Sequences.
-    pub batch: usize,
-    /// Queries of each sequence.
-    pub queries: usize,
-    /// Query heads.
-    pub n_heads: usize,
-    /// Key/value heads; each serves `n_heads / n_kv_heads` query heads, neighbours.
-    pub n_kv_heads: usize,
-    /// Width of one head.
-    pub head_dim: usize,
-}
-
-/// Queries, keys or values where a projection left them: position `s` of sequence `b` of `seq`
-/// positions is row `b · seq + s`, and head `h` its columns from `offset + h · head_dim` on.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
-    /// All rows.
-    pub data: &'a [f32],
-    /// From one row to the next.
-    pub row_stride: usize,
-    /// The first head's first column.
-    pub offset: usize,
-}
-
-impl<'a> Heads<'a> {
-    /// From a row's head on.
-    fn from(&self, row: usize, head: usize, head_dim: usize) -> &'a [f32] {
-        &self.data[row * self.row_stride + self.offset + head * head_dim..]
-    }
-
-    /// `[rows, head_dim]` of a head, from a row on.
-    fn view(&self, first: usize, rows: usize, head: usize, head_dim: usize) -> View<'a, f32> {
-        let data = if rows == 0 {
-            &[]
-        } else {
-            self.from(first, head, head_dim)
-        };
-        View::new(data, (rows, head_dim), (self.row_stride, 1))
-    }
-
-    /// # Panics
-    /// If so many rows of so many heads reach beyond the data.
-    fn check(&self, rows: usize, width: usize) {
-        let end = rows.checked_sub(1).map_or(Some(0), |last| {
-            let start = last.checked_mul(self.row_stride)?;
-            start.checked_add(self.offset)?.checked_add(width)
-        });
-        assert!(
-            end.is_some_and(|end| end <= self.data.len()),
-            "heads beyond their data"
-        );
-    }
-}
-
-/// What queries attend to.
-#[derive(Clone, Copy, Debug)]
-pub enum KeyValue<'a> {
-    /// Rows that a projection has just made.
-    Projected {
-        /// Positions of each sequence.
-        keys: usize,
-        /// `n_kv_heads` heads.
-        key: Heads<'a>,
-        /// `n_kv_heads` heads.
-        value: Heads<'a>,
-    },
-    /// Positions packed before. Counting starts at the first that was ever appended.
-    Packed(&'a KeyValuePanels),
-}
-
-impl KeyValue<'_> {
-    /// The positions there are, counted from the first ever.
-    fn positions(&self) -> Range<usize> {
-        match self {
-            Self::Projected { keys, .. } => 0..*keys,
-            Self::Packed(panels) => panels.positions(),
-        }
-    }
-}
-
 /// Attention of all queries: rows of `out` as those of [`Heads`] with `n_heads` heads at column 0, as
-/// far apart as `out` is longer than `batch · queries`; what lies between them stays as it is.
+/// far apart as `out` is longer than there are rows; what lies between them stays as it is.
 ///
 /// A query that sees nothing, or nothing but scores of `-inf`, gives zeros.
 ///
@@ -140,25 +60,17 @@ pub fn attend(
     out: &mut [f32],
     threads: usize,
 ) {
-    let n_rows = shape.batch * shape.queries;
+    let n_rows = shape.queries.n_rows();
     let width = shape.n_heads * shape.head_dim;
     if n_rows == 0 || width == 0 {
         return;
     }
-    let group = shape.n_heads / shape.n_kv_heads;
-    assert_eq!(group * shape.n_kv_heads, shape.n_heads, "heads to share");
     assert!(out.len().is_multiple_of(n_rows) && out.len() / n_rows >= width);
+    shape.check();
     query.check(n_rows, width);
-    let positions = key_value.positions();
-    match key_value {
-        KeyValue::Projected { keys, key, value } => {
-            key.check(shape.batch * keys, shape.n_kv_heads * shape.head_dim);
-            value.check(shape.batch * keys, shape.n_kv_heads * shape.head_dim);
-        }
-        KeyValue::Packed(panels) => panels.check(isa, shape),
-    }
-    scoring.check(shape, positions.end);
-    let work = (n_rows * width).saturating_mul(positions.len());
+    key_value.check(isa, shape);
+    scoring.check(shape, &key_value);
+    let work = (n_rows * width).saturating_mul(key_value.longest());
     let threads = if work < PARALLEL_FROM { 1 } else { threads };
     let row_length = out.len() / n_rows;
     let call = Call {
@@ -166,7 +78,6 @@ pub fn attend(
         scoring,
         query,
         key_value,
-        positions,
         out: Target::row_major(out, n_rows, row_length),
         threads,
     };
@@ -194,37 +105,35 @@ fn tile_scratch() -> &'static Scratch<f32> {
 
 /// One call of [`attend`].
 struct Call<'a> {
-    shape: &'a Shape,
+    shape: &'a Shape<'a>,
     scoring: &'a Scoring<'a>,
     query: Heads<'a>,
     key_value: KeyValue<'a>,
-    positions: Range<usize>,
     out: Target<'a, f32>,
     threads: usize,
 }
 
 impl Task<f32> for Call<'_> {
     fn run<V: Vectors<f32>>(self, v: V) {
-        let Shape {
-            batch, n_kv_heads, ..
-        } = *self.shape;
-        let group = self.shape.n_heads / n_kv_heads;
-        let n_rows = self.shape.queries * group;
-        let n_parts = self.n_parts(n_rows, V::ROWS);
-        parallel::for_tasks(self.threads, batch * n_kv_heads * n_parts, |task| {
+        let n_kv_heads = self.shape.n_kv_heads;
+        let n_heads = self.shape.queries.batch() * n_kv_heads;
+        let n_parts = self.n_parts(n_heads, V::ROWS);
+        parallel::for_tasks(self.threads, n_heads * n_parts, |task| {
             let (head, part) = (task / n_parts, task % n_parts);
+            let (sequence, head) = (head / n_kv_heads, head % n_kv_heads);
+            let n_rows = self.shape.queries.rows(sequence).len() * self.shape.group();
             // The last queries of a causal sequence see most, and so take longest: they come first.
             let part = n_parts - 1 - part;
             let rows = part * n_rows / n_parts..(part + 1) * n_rows / n_parts;
-            self.head(v, head / n_kv_heads, head % n_kv_heads, rows);
+            self.head(v, sequence, head, rows);
         });
     }
 }
 
 impl<'a> Call<'a> {
-    /// Parts to cut a key/value head's rows in: enough to keep all threads busy to the end, and few
-    /// enough that packing for each does not show.
-    fn n_parts(&self, n_rows: usize, tile: usize) -> usize {
+    /// Parts to cut the rows of each of so many key/value heads in: enough to keep all threads busy to
+    /// the end, and few enough that packing for each does not show.
+    fn n_parts(&self, n_heads: usize, tile: usize) -> usize {
         if self.threads == 1 {
             return 1;
         }
@@ -232,23 +141,27 @@ impl<'a> Call<'a> {
             KeyValue::Projected { .. } => 8 * tile,
             KeyValue::Packed(_) => tile,
         };
-        let wanted = (4 * self.threads).div_ceil(self.shape.batch * self.shape.n_kv_heads);
+        let n_rows = self.shape.queries.longest() * self.shape.group();
+        let wanted = (4 * self.threads).div_ceil(n_heads);
         wanted.min(n_rows.div_ceil(least)).max(1)
     }
 
     /// Some rows of a key/value head.
     fn head<V: Vectors<f32>>(&self, v: V, sequence: usize, head: usize, part: Range<usize>) {
         let rows = Rows {
-            shape: self.shape,
-            scoring: self.scoring,
+            group: Group {
+                shape: self.shape,
+                scoring: self.scoring,
+                sequence,
+                first_head: head * self.shape.group(),
+                kept: Kept::of(self.scoring, sequence, &self.key_value.positions(sequence)),
+            },
+            first_line: self.shape.queries.rows(sequence).start,
             query: self.query,
-            sequence,
-            first_head: head * (self.shape.n_heads / self.shape.n_kv_heads),
-            kept: Kept::of(self.scoring, sequence, &self.positions),
             layout: Layout::new::<V>(self.shape.head_dim),
             out: &self.out,
         };
-        let span = rows.span(part.clone());
+        let span = rows.group.span(&part, rows.layout);
         match self.key_value {
             KeyValue::Packed(panels) => {
                 let chunk = |index| panels.chunk(sequence, head, index);
@@ -256,6 +169,7 @@ impl<'a> Call<'a> {
             }
             KeyValue::Projected { keys, key, value } => {
                 let layout = rows.layout;
+                let first_row = keys.rows(sequence).start;
                 let first = span.start / CHUNK;
                 let n_chunks = span.end.div_ceil(CHUNK) - first;
                 lend(packed_scratch(), n_chunks * layout.len(), |memory| {
@@ -263,9 +177,8 @@ impl<'a> Call<'a> {
                     for (i, memory) in memory.chunks_exact_mut(layout.len()).enumerate() {
                         let start = span.start.max((first + i) * CHUNK);
                         let end = span.end.min((first + i + 1) * CHUNK);
-                        let view = |heads: Heads<'a>| {
-                            heads.view(sequence * keys, end, head, layout.head_dim)
-                        };
+                        let view =
+                            |heads: Heads<'a>| heads.view(first_row, end, head, layout.head_dim);
                         v.run(Fill {
                             layout,
                             key: view(key),
@@ -301,10 +214,9 @@ impl<'a> Call<'a> {
             tile_scratch(),
             rows.memory_len(V::ROWS, span.len()),
             |memory| {
+                let start = |tile: usize| part.start + tile * part.len() / n_tiles;
                 for tile in 0..n_tiles {
-                    let start = part.start + tile * part.len() / n_tiles;
-                    let end = part.start + (tile + 1) * part.len() / n_tiles;
-                    rows.tile(v, start..end, &chunk, memory);
+                    rows.tile(v, start(tile)..start(tile + 1), &chunk, memory);
                 }
             },
         );

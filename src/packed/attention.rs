@@ -204,7 +204,11 @@ impl PackedAttention {
                 first_query: pass.seen,
             };
             let key_value = match cache {
-                None => KeyValue::Projected { keys, key, value },
+                None => KeyValue::Projected {
+                    keys: pass.sequences(keys),
+                    key,
+                    value,
+                },
                 Some(cache) => {
                     let panels = cache.panels(self.isa, pass.batch, &self.config)?;
                     if let Some(window) = self.config.window {
@@ -263,7 +267,11 @@ impl PackedAttention {
         };
         let (key, value) = (heads(0), heads(kv));
         let key_value = match cache {
-            None => KeyValue::Projected { keys, key, value },
+            None => KeyValue::Projected {
+                keys: pass.sequences(keys),
+                key,
+                value,
+            },
             Some(cache) => {
                 let (isa, config) = (self.isa, &self.config);
                 KeyValue::Packed(cache.memory.get_or_insert_with(|| {
@@ -356,8 +364,7 @@ impl PackedAttention {
     ) -> Result<()> {
         let config = &self.config;
         let shape = Shape {
-            batch: pass.batch,
-            queries: pass.seq,
+            queries: pass.sequences(pass.seq),
             n_heads: config.n_heads,
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
@@ -369,7 +376,7 @@ impl PackedAttention {
             _ => None,
         };
         biases.extend(alibi.as_ref().map(|bias| bias.as_bias()));
-        let lengths = [shape.batch, shape.n_heads, shape.queries, keys];
+        let lengths = [pass.batch, config.n_heads, pass.seq, keys];
         let additive = if is_cross {
             let memory = pass.context.memory();
             let mask = memory.and_then(|memory| memory.mask.additive());
@@ -391,7 +398,7 @@ impl PackedAttention {
             keep,
             reach: &|query| reach.range(query, keys),
         };
-        let rows = shape.batch * shape.queries;
+        let rows = pass.batch * pass.seq;
         lend(MIXED_ROWS, rows * config.query_width(), |mixed| {
             attend(
                 self.isa,

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::{cache::PackedCache, with_elements};
 use crate::{
     config::{AlibiConfig, RotaryConfig},
-    cpu::attention::Bias,
+    cpu::attention::{Bias, Sequences},
     layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
 };
 
@@ -67,6 +67,14 @@ impl<'c> PackedPass<'c> {
             tables: RefCell::default(),
             alibi: RefCell::default(),
         })
+    }
+
+    /// The batch's sequences, each of so many positions.
+    pub fn sequences(&self, seq: usize) -> Sequences<'static> {
+        Sequences::Equal {
+            batch: self.batch,
+            seq,
+        }
     }
 
     /// `[batch, keys]`, 1 = keep.

@@ -83,7 +83,8 @@ impl KeyValuePanels {
 
     pub(super) fn check(&self, isa: Isa, shape: &Shape) {
         let ours = (self.isa, self.batch, self.n_kv_heads, self.layout.head_dim);
-        let asked = (isa, shape.batch, shape.n_kv_heads, shape.head_dim);
+        let batch = shape.queries.batch();
+        let asked = (isa, batch, shape.n_kv_heads, shape.head_dim);
         assert_eq!(ours, asked, "panels of another level or shape");
     }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::super::{
-    arch::{Task, Vectors},
+    arch::{MOST_LANES, Task, Vectors},
     pack::PackColumns,
     tile::{CHUNK, WIDTH},
     view::View,
@@ -126,53 +126,76 @@ impl Task<f32> for Fill<'_> {
         if rows.is_empty() {
             return;
         }
-        // Up to the first panel that begins with a row.
-        let first_whole = position.next_multiple_of(width) - position + rows.start;
-        for row in rows.start..first_whole.min(rows.end) {
+        let mut judge = [v.splat(0.0); WIDTH];
+        let mut row = rows.start;
+        while row < rows.end {
             let at = position + row - rows.start;
+            let end = rows.end.min(row + width - at % width);
             let panel = &mut memory[layout.key_panel(at)];
-            for (d, column) in panel.chunks_exact_mut(width).enumerate() {
-                column[at % width] = self.key.at(row, d);
+            if at.is_multiple_of(width) {
+                // Of the whole panel: nothing lies behind the last row.
+                PackColumns {
+                    b: self.key.transposed(),
+                    columns: row..row + width,
+                    rows: 0..head_dim,
+                    panel,
+                }
+                .run(v);
+            } else {
+                for row in row..end {
+                    let column = (position + row - rows.start) % width;
+                    for (d, panel) in panel.chunks_exact_mut(width).enumerate() {
+                        panel[column] = self.key.at(row, d);
+                    }
+                }
             }
-        }
-        for row in (first_whole..rows.end).step_by(width) {
-            PackColumns {
-                b: self.key.transposed(),
-                columns: row..row + width,
-                rows: 0..head_dim,
-                panel: &mut memory[layout.key_panel(position + row - rows.start)],
+            for row in row..end {
+                let at = position + row - rows.start;
+                for panel in 0..layout.value_panels() {
+                    let columns = panel * width..head_dim.min((panel + 1) * width);
+                    let packed = &mut memory[layout.value_panel(panel, &(at..at + 1))];
+                    judge = copy(v, self.value.row(row, columns), packed, judge);
+                }
             }
-            .run(v);
+            row = end;
         }
-        for panel in 0..layout.value_panels() {
-            let at = position..position + rows.len();
-            let packed = &mut memory[layout.value_panel(panel, &at)];
-            PackColumns {
-                b: self.value,
-                columns: panel * width..(panel + 1) * width,
-                rows: rows.clone(),
-                panel: packed,
-            }
-            .run(v);
-            *self.values = self.values.and(judge(v, packed));
-        }
+        *self.values = self.values.and(verdict(v, judge));
     }
 }
 
-/// Whether all numbers are finite; there are whole vectors of them.
+/// Copies part of a row of values to a panel's, with zeros behind it; returns `judge` plus 0 times each.
 #[inline(always)]
-fn judge<V: Vectors<f32>>(v: V, values: &[f32]) -> Values {
-    // Zero times what is finite is zero, and times anything else NaN, which stays.
-    let mut sums = [v.splat(0.0); WIDTH];
-    for values in values.chunks_exact(WIDTH * V::LANES) {
-        for (sum, values) in sums.iter_mut().zip(values.chunks_exact(V::LANES)) {
-            // SAFETY: `values` holds LANES numbers.
-            let values = unsafe { v.load(values.as_ptr()) };
-            *sum = v.multiply_add(values, v.splat(0.0), *sum);
+fn copy<V: Vectors<f32>>(
+    v: V,
+    from: &[f32],
+    to: &mut [f32],
+    mut judge: [V::Vector; WIDTH],
+) -> [V::Vector; WIDTH] {
+    let width = WIDTH * V::LANES;
+    let mut padded = [0.0; WIDTH * MOST_LANES];
+    let from = if from.len() == width {
+        from
+    } else {
+        padded[..from.len()].copy_from_slice(from);
+        &padded[..width]
+    };
+    assert_eq!((from.len(), to.len()), (width, width));
+    for (j, judge) in judge.iter_mut().enumerate() {
+        // SAFETY: `from` and `to` hold WIDTH * LANES numbers.
+        unsafe {
+            let values = v.load(from.as_ptr().add(j * V::LANES));
+            *judge = v.multiply_add(values, v.splat(0.0), *judge);
+            v.store(values, to.as_mut_ptr().add(j * V::LANES));
         }
     }
-    let mut lanes = [0.0; super::super::arch::MOST_LANES];
-    for sum in sums {
+    judge
+}
+
+/// Zero times what is finite is zero, and times anything else NaN, which stays in the sum.
+#[inline(always)]
+fn verdict<V: Vectors<f32>>(v: V, judge: [V::Vector; WIDTH]) -> Values {
+    let mut lanes = [0.0; MOST_LANES];
+    for sum in judge {
         // SAFETY: no vector has more than MOST_LANES.
         unsafe { v.store(sum, lanes.as_mut_ptr()) };
         if lanes.iter().any(|lane| lane.is_nan()) {

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::Shape;
+use super::{KeyValue, Shape};
 
 /// What turns products of queries and keys into scores.
 ///
@@ -16,10 +16,11 @@ pub struct Scoring<'a> {
     pub soft_cap: Option<f32>,
     /// Added in this order.
     pub biases: &'a [Bias<'a>],
-    /// `[batch, keys]`, other than 0 for a key that is kept; all are where it is `None`.
+    /// `[batch, keys]`, other than 0 for a key that is kept; all are where it is `None`, and where
+    /// sequences differ in length it must be.
     pub keep: Option<&'a [u8]>,
-    /// The positions of the keys that the `i`th query may see; those beyond the keys there are do not
-    /// matter.
+    /// The positions of the keys that the `i`th query of a sequence may see; those beyond the keys there
+    /// are do not matter.
     pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
@@ -36,12 +37,16 @@ impl fmt::Debug for Scoring<'_> {
 
 impl Scoring<'_> {
     /// # Panics
-    /// If a bias or the marks do not fit the shape and number of keys.
-    pub(super) fn check(&self, shape: &Shape, keys: usize) {
-        let keep = self.keep.map(<[u8]>::len);
-        assert!(keep.is_none_or(|len| Some(len) == shape.batch.checked_mul(keys)));
+    /// If a bias or the marks do not fit, or there are marks for sequences of different lengths.
+    pub(super) fn check(&self, shape: &Shape, key_value: &KeyValue) {
+        let (batch, keys) = (shape.queries.batch(), key_value.longest());
+        if let Some(keep) = self.keep {
+            let equal = (0..batch).all(|sequence| key_value.positions(sequence).end == keys);
+            assert!(equal, "marks for sequences of different lengths");
+            assert_eq!(Some(keep.len()), batch.checked_mul(keys), "marks");
+        }
         for bias in self.biases {
-            bias.check([shape.batch, shape.n_heads, shape.queries, keys]);
+            bias.check([batch, shape.n_heads, shape.queries.longest(), keys]);
         }
     }
 }

@@ -1,90 +1,86 @@
-//! Some rows of a head in tiles: scores, softmax, values.
+//! A tile of queries: scores, softmax, values.
 
 use std::ops::Range;
 
 use super::{
     super::{
-        arch::Vectors,
+        arch::{MOST_LANES, Task, Vectors},
         rows::Target,
-        tile::{CHUNK, Tile, Total},
+        tile::{CHUNK, Tile, Total, WIDTH},
     },
-    Heads, Shape,
+    Heads,
     chunk::{Chunk, Layout, Values},
-    mask::{Kept, Scoring},
-    softmax::SoftmaxRows,
+    plan::{Group, Piece, Plan, Row},
+    softmax::{Exponentiate, Score, fold},
 };
 
-/// No level's tile has more.
-const MOST_ROWS: usize = 14;
-
-/// The queries of the heads that share a key/value head. Row `i` is query `i / group` of the
-/// `i % group`th of the heads, so that the rows of a tile see much the same.
+/// The rows of a key/value head, where they come from and go to.
 pub(super) struct Rows<'a> {
-    pub(super) shape: &'a Shape,
-    pub(super) scoring: &'a Scoring<'a>,
+    pub(super) group: Group<'a>,
+    /// The sequence's first, of the queries' rows.
+    pub(super) first_line: usize,
     pub(super) query: Heads<'a>,
-    pub(super) sequence: usize,
-    pub(super) first_head: usize,
-    pub(super) kept: Kept<'a>,
     pub(super) layout: Layout,
     pub(super) out: &'a Target<'a, f32>,
-}
-
-/// What a tile is about.
-struct Plan {
-    /// Head and query of each row.
-    rows: [(usize, usize); MOST_ROWS],
-    /// The positions each row sees, of those that are kept.
-    seen: [Range<usize>; MOST_ROWS],
-    n_rows: usize,
-    /// All positions that some row sees; the first begins a panel.
-    span: Range<usize>,
 }
 
 /// The parts of a tile's working memory.
 struct Memory<'a> {
     /// `[chunks of dimensions, rows, CHUNK]`.
     queries: &'a mut [f32],
-    /// `[panels, rows, width]`.
+    /// `[panels of positions, rows, width]`.
     scores: &'a mut [f32],
-    /// `[chunks, rows, CHUNK]`.
+    /// `[rows, CHUNK]`, of one chunk of positions.
     exponentials: &'a mut [f32],
-    /// `[rows, width]`.
+    /// `[panels of dimensions, rows, width]`.
     totals: &'a mut [f32],
+    /// The largest scores of each row, `[rows, width]`.
+    largest: &'a mut [f32],
+    /// The sums of the exponentials, `[rows, width]`.
+    sums: &'a mut [f32],
     /// `[CHUNK, width]`.
     values: &'a mut [f32],
 }
 
-impl Rows<'_> {
-    fn group(&self) -> usize {
-        self.shape.n_heads / self.shape.n_kv_heads
-    }
-
-    fn head_and_query(&self, row: usize) -> (usize, usize) {
-        let group = self.group();
-        (self.first_head + row % group, row / group)
-    }
-
-    /// The positions from the first to the last that some of the rows sees.
-    pub(super) fn span(&self, rows: Range<usize>) -> Range<usize> {
-        if rows.is_empty() {
-            return 0..0;
-        }
-        let group = self.group();
-        let queries = rows.start / group..(rows.end - 1) / group + 1;
-        let seen = queries.map(|query| self.kept.within((self.scoring.reach)(query)));
-        let join = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
-        let seen = seen.filter(|seen| !seen.is_empty()).reduce(join);
-        let width = self.layout.width;
-        seen.map_or(0..0, |seen| seen.start / width * width..seen.end)
-    }
-
-    /// Numbers of working memory for tiles of so many rows that see up to so many positions.
-    pub(super) fn memory_len(&self, n_rows: usize, span: usize) -> usize {
+impl<'a> Rows<'a> {
+    /// The lengths of the parts of [`Memory`], for a tile of so many rows that see so many positions.
+    fn lengths(&self, n_rows: usize, span: usize) -> [usize; 7] {
         let Layout { width, head_dim } = self.layout;
-        let depth = head_dim.div_ceil(CHUNK) * CHUNK;
-        let chunks = span.div_ceil(CHUNK) + 1;
-        n_rows * (depth + span.next_multiple_of(width) + chunks * CHUNK + width) + CHUNK * width
+        let of_row = [
+            head_dim.next_multiple_of(CHUNK),
+            span.next_multiple_of(width),
+            CHUNK,
+            self.layout.value_panels() * width,
+            width,
+            width,
+        ];
+        let [queries, scores, exponentials, totals, largest, sums] = of_row.map(|len| n_rows * len);
+        let values = CHUNK * width;
+        [queries, scores, exponentials, totals, largest, sums, values]
+    }
+
+    /// Numbers of working memory for tiles of up to so many rows that see up to so many positions.
+    pub(super) fn memory_len(&self, n_rows: usize, span: usize) -> usize {
+        self.lengths(n_rows, span).iter().sum()
+    }
+
+    fn divide<'m>(&self, plan: &Plan, memory: &'m mut [f32]) -> Memory<'m> {
+        let mut rest = memory;
+        let [queries, scores, exponentials, totals, largest, sums, values] = self
+            .lengths(plan.rows().len(), plan.span.len())
+            .map(|length| {
+                rest.split_off_mut(..length)
+                    .expect("memory_len has seen to it")
+            });
+        Memory {
+            queries,
+            scores,
+            exponentials,
+            totals,
+            largest,
+            sums,
+            values,
+        }
     }
 
     /// Computes a tile of rows; `chunk(i)` holds the positions from `i · CHUNK` on.
@@ -95,104 +91,80 @@ impl Rows<'_> {
         chunk: impl Fn(usize) -> Chunk<'c>,
         memory: &mut [f32],
     ) {
-        let plan = self.plan(rows);
+        let plan = Plan::new(&self.group, rows, self.layout);
         if plan.span.is_empty() {
-            return self.write_zeros(&plan);
+            for &row in plan.rows() {
+                self.out(row).fill(0.0);
+            }
+            return;
         }
         let mut memory = self.divide(&plan, memory);
-        self.pack_queries(&plan, &mut memory);
-        self.multiply_keys(v, &plan, &chunk, &mut memory);
-        let mut sums = [0.0; MOST_ROWS];
-        v.run(SoftmaxRows {
-            scoring: self.scoring,
-            kept: &self.kept,
-            sequence: self.sequence,
-            rows: &plan.rows[..plan.n_rows],
-            seen: &plan.seen[..plan.n_rows],
-            first: plan.span.start,
-            scores: memory.scores,
-            exponentials: memory.exponentials,
-            sums: &mut sums,
+        v.run(PackQueries {
+            of: self,
+            plan: &plan,
+            packed: memory.queries,
         });
-        for panel in 0..self.layout.value_panels() {
-            self.multiply_values(v, &plan, panel, &chunk, &mut memory);
-            self.write(&plan, panel, memory.totals, &sums);
+        let mut total = Total::New;
+        for piece in plan.pieces() {
+            self.multiply_keys(v, &plan, &piece, &chunk(piece.chunk), &mut memory);
+            v.run(Score {
+                group: &self.group,
+                plan: &plan,
+                first: piece.positions.start,
+                scores: &mut memory.scores[self.scores_of(&plan, &piece)],
+                largest: memory.largest,
+                total,
+            });
+            total = Total::Running;
         }
-    }
-
-    fn plan(&self, rows: Range<usize>) -> Plan {
-        let span = self.span(rows.clone());
-        let mut plan = Plan {
-            rows: [(0, 0); MOST_ROWS],
-            seen: [const { 0..0 }; MOST_ROWS],
-            n_rows: rows.len(),
-            span,
-        };
-        for (i, row) in rows.enumerate() {
-            let (head, query) = self.head_and_query(row);
-            plan.rows[i] = (head, query);
-            plan.seen[i] = self.kept.within((self.scoring.reach)(query));
+        total = Total::New;
+        for piece in plan.pieces() {
+            let start = piece.within_chunk().start;
+            v.run(Exponentiate {
+                scores: &memory.scores[self.scores_of(&plan, &piece)],
+                largest: memory.largest,
+                exponentials: &mut memory.exponentials[start..],
+                sums: memory.sums,
+                total,
+            });
+            self.multiply_values(v, &plan, &piece, &chunk(piece.chunk), &mut memory, total);
+            total = Total::Running;
         }
-        plan
+        v.run(Finish {
+            of: self,
+            plan: &plan,
+            totals: memory.totals,
+            sums: memory.sums,
+        });
     }
 
-    fn divide<'m>(&self, plan: &Plan, memory: &'m mut [f32]) -> Memory<'m> {
-        let Layout { width, head_dim } = self.layout;
-        let n_rows = plan.n_rows;
-        let chunks = (plan.span.end - 1) / CHUNK - plan.span.start / CHUNK + 1;
-        let depth = head_dim.div_ceil(CHUNK) * CHUNK;
-        let (queries, memory) = memory.split_at_mut(n_rows * depth);
-        let (scores, memory) =
-            memory.split_at_mut(n_rows * plan.span.len().next_multiple_of(width));
-        let (exponentials, memory) = memory.split_at_mut(n_rows * chunks * CHUNK);
-        let (totals, memory) = memory.split_at_mut(n_rows * width);
-        Memory {
-            queries,
-            scores,
-            exponentials,
-            totals,
-            values: &mut memory[..CHUNK * width],
-        }
+    /// Where the scores of a piece are.
+    fn scores_of(&self, plan: &Plan, piece: &Piece) -> Range<usize> {
+        let width = self.layout.width;
+        let start = piece.positions.start - plan.span.start;
+        let end = start + piece.positions.len().next_multiple_of(width);
+        start * plan.rows().len()..end * plan.rows().len()
     }
 
-    /// Row and columns of a head's query, and of its result.
-    fn place(&self, (head, query): (usize, usize)) -> (usize, Range<usize>) {
-        let Shape {
-            queries, head_dim, ..
-        } = *self.shape;
-        let columns = head * head_dim..(head + 1) * head_dim;
-        (self.sequence * queries + query, columns)
-    }
-
-    fn pack_queries(&self, plan: &Plan, memory: &mut Memory) {
-        let head_dim = self.layout.head_dim;
-        for (i, &row) in plan.rows[..plan.n_rows].iter().enumerate() {
-            let query = &self.query.from(self.place(row).0, row.0, head_dim)[..head_dim];
-            for (chunk, query) in query.chunks(CHUNK).enumerate() {
-                let packed = &mut memory.queries[(chunk * plan.n_rows + i) * CHUNK..];
-                for (packed, x) in packed.iter_mut().zip(query) {
-                    *packed = x * self.scoring.scale;
-                }
-            }
-        }
-    }
-
-    fn multiply_keys<'c, V: Vectors<f32>>(
+    fn multiply_keys<V: Vectors<f32>>(
         &self,
         v: V,
         plan: &Plan,
-        chunk: impl Fn(usize) -> Chunk<'c>,
+        piece: &Piece,
+        chunk: &Chunk,
         memory: &mut Memory,
     ) {
         let Layout { width, head_dim } = self.layout;
-        let scores = memory.scores.chunks_exact_mut(plan.n_rows * width);
-        for (position, scores) in plan.span.clone().step_by(width).zip(scores) {
-            let keys = chunk(position / CHUNK).keys(position % CHUNK);
+        let n_rows = plan.rows().len();
+        let scores = &mut memory.scores[self.scores_of(plan, piece)];
+        let panels = piece.within_chunk().step_by(width);
+        for (position, scores) in panels.zip(scores.chunks_exact_mut(n_rows * width)) {
+            let keys = chunk.keys(position);
             for first in (0..head_dim).step_by(CHUNK) {
                 v.run(Tile {
-                    rows: plan.n_rows,
+                    rows: n_rows,
                     depth: CHUNK.min(head_dim - first),
-                    a: &memory.queries[first * plan.n_rows..],
+                    a: &memory.queries[first * n_rows..],
                     b: &keys[first * width..],
                     totals: scores,
                     total: if first == 0 {
@@ -205,64 +177,54 @@ impl Rows<'_> {
         }
     }
 
-    /// The products with a panel of values.
-    fn multiply_values<'c, V: Vectors<f32>>(
+    fn multiply_values<V: Vectors<f32>>(
         &self,
         v: V,
         plan: &Plan,
-        panel: usize,
-        chunk: impl Fn(usize) -> Chunk<'c>,
+        piece: &Piece,
+        chunk: &Chunk,
         memory: &mut Memory,
+        total: Total,
     ) {
-        let n_rows = plan.n_rows;
-        let chunks = plan.span.start / CHUNK..(plan.span.end - 1) / CHUNK + 1;
-        let mut total = Total::New;
-        for index in chunks.clone() {
-            let first = index * CHUNK;
-            let positions = plan.span.start.max(first) - first..CHUNK.min(plan.span.end - first);
-            let chunk = chunk(index);
+        let width = self.layout.width;
+        let n_rows = plan.rows().len();
+        let positions = piece.within_chunk();
+        let exponentials = &memory.exponentials[positions.start..];
+        let totals = memory.totals.chunks_exact_mut(n_rows * width);
+        for (panel, totals) in totals.enumerate() {
             let values = chunk.values(panel, &positions);
-            let at = (index - chunks.start) * n_rows * CHUNK + positions.start;
-            let exponentials = &memory.exponentials[at..];
+            let tile = Tile {
+                rows: n_rows,
+                depth: positions.len(),
+                a: exponentials,
+                b: values,
+                totals,
+                total,
+            };
             match chunk.values {
-                Values::Finite => v.run(Tile {
-                    rows: n_rows,
-                    depth: positions.len(),
-                    a: exponentials,
-                    b: values,
-                    totals: memory.totals,
-                    total,
-                }),
+                Values::Finite => v.run(tile),
                 Values::Spoiled => {
                     for row in 0..n_rows {
-                        let width = self.layout.width;
-                        self.copy_seen(
-                            &plan.seen[row],
-                            first + positions.start,
-                            values,
-                            memory.values,
-                        );
+                        self.copy_seen(&plan.seen()[row], piece, values, memory.values);
                         v.run(Tile {
                             rows: 1,
-                            depth: positions.len(),
                             a: &exponentials[row * CHUNK..],
                             b: memory.values,
-                            totals: &mut memory.totals[row * width..(row + 1) * width],
-                            total,
+                            totals: &mut tile.totals[row * width..(row + 1) * width],
+                            ..tile
                         });
                     }
                 }
             }
-            total = Total::Running;
         }
     }
 
-    /// Copies what one row sees of values from a position on, and zeros for the rest.
-    fn copy_seen(&self, seen: &Range<usize>, first: usize, values: &[f32], copy: &mut [f32]) {
+    /// Copies the values of a piece that one row sees, and zeros for the others.
+    fn copy_seen(&self, seen: &Range<usize>, piece: &Piece, values: &[f32], copy: &mut [f32]) {
         let width = self.layout.width;
-        let values = values.chunks_exact(width).enumerate();
-        for ((i, values), copy) in values.zip(copy.chunks_exact_mut(width)) {
-            if seen.contains(&(first + i)) && self.kept.has(first + i) {
+        let rows = values.chunks_exact(width).zip(copy.chunks_exact_mut(width));
+        for (position, (values, copy)) in piece.positions.clone().zip(rows) {
+            if seen.contains(&position) && self.group.kept.has(position) {
                 copy.copy_from_slice(values);
             } else {
                 copy.fill(0.0);
@@ -270,32 +232,88 @@ impl Rows<'_> {
         }
     }
 
-    fn write(&self, plan: &Plan, panel: usize, totals: &[f32], sums: &[f32]) {
-        let Layout { width, head_dim } = self.layout;
-        let part = panel * width..head_dim.min((panel + 1) * width);
-        let rows = plan.rows[..plan.n_rows].iter().zip(sums);
-        for ((&row, &sum), totals) in rows.zip(totals.chunks_exact(width)) {
-            // A row that sees nothing has the sum 0.
-            let divisor = if sum == 0.0 { 1.0 } else { sum };
-            for (out, total) in self.out(row, part.clone()).iter_mut().zip(totals) {
-                *out = total / divisor;
+    /// Line and columns of a row's query, and of its result.
+    #[inline(always)]
+    fn place(&self, row: Row) -> (usize, Range<usize>) {
+        let head_dim = self.layout.head_dim;
+        let columns = row.head * head_dim..(row.head + 1) * head_dim;
+        (self.first_line + row.query, columns)
+    }
+
+    #[inline(always)]
+    fn query(&self, row: Row) -> &'a [f32] {
+        let (line, columns) = self.place(row);
+        &self.query.from(line, 0, 0)[columns]
+    }
+
+    // One `&self` gives out many `&mut`: they are apart, as the note says.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    fn out(&self, row: Row) -> &mut [f32] {
+        let (line, columns) = self.place(row);
+        // SAFETY: of all tasks only this one has this head and query, and it holds one piece at a time.
+        unsafe { self.out.piece(line, columns) }
+    }
+}
+
+/// Copies a tile's queries, scaled, as the micro-kernel reads them.
+struct PackQueries<'a> {
+    of: &'a Rows<'a>,
+    plan: &'a Plan,
+    packed: &'a mut [f32],
+}
+
+impl Task<f32> for PackQueries<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, _: V) {
+        let n_rows = self.plan.rows().len();
+        let scale = self.of.group.scoring.scale;
+        for (i, &row) in self.plan.rows().iter().enumerate() {
+            for (chunk, query) in self.of.query(row).chunks(CHUNK).enumerate() {
+                let packed = &mut self.packed[(chunk * n_rows + i) * CHUNK..][..query.len()];
+                for (packed, x) in packed.iter_mut().zip(query) {
+                    *packed = x * scale;
+                }
             }
         }
     }
+}
 
-    fn write_zeros(&self, plan: &Plan) {
-        for &row in &plan.rows[..plan.n_rows] {
-            self.out(row, 0..self.layout.head_dim).fill(0.0);
+/// Divides the totals by the sums of the exponentials, and writes the results.
+struct Finish<'a> {
+    of: &'a Rows<'a>,
+    plan: &'a Plan,
+    totals: &'a [f32],
+    sums: &'a [f32],
+}
+
+impl Task<f32> for Finish<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        let width = WIDTH * V::LANES;
+        let n_rows = self.plan.rows().len();
+        for (i, &row) in self.plan.rows().iter().enumerate() {
+            let sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
+            // A row that sees nothing has the sum 0, and totals of 0.
+            let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
+            let out = self.of.out(row).chunks_mut(V::LANES).enumerate();
+            for (j, out) in out {
+                let (panel, j) = (j / WIDTH, j % WIDTH);
+                let totals =
+                    &self.totals[(panel * n_rows + i) * width..][j * V::LANES..][..V::LANES];
+                // SAFETY: `totals` holds LANES numbers.
+                let totals = unsafe { v.load(totals.as_ptr()) };
+                let result = v.multiply_add(totals, factor, v.splat(0.0));
+                if out.len() == V::LANES {
+                    // SAFETY: and so does `out`.
+                    unsafe { v.store(result, out.as_mut_ptr()) };
+                } else {
+                    let mut lanes = [0.0; MOST_LANES];
+                    // SAFETY: no vector has more than MOST_LANES.
+                    unsafe { v.store(result, lanes.as_mut_ptr()) };
+                    out.copy_from_slice(&lanes[..out.len()]);
+                }
+            }
         }
-    }
-
-    /// Some dimensions of a row's result.
-    // One `&self` gives out many `&mut`: they are apart, as the note says.
-    #[allow(clippy::mut_from_ref)]
-    fn out(&self, row: (usize, usize), part: Range<usize>) -> &mut [f32] {
-        let (line, columns) = self.place(row);
-        let part = columns.start + part.start..columns.start + part.end;
-        // SAFETY: of all tasks only this one has this head and query, and it holds one piece at a time.
-        unsafe { self.out.piece(line, part) }
     }
 }

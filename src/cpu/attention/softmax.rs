@@ -1,4 +1,4 @@
-//! The softmax of the rows of a tile, but for the last division.
+//! The softmax of a tile's rows, a chunk of positions at a time, but for the last division.
 
 use std::ops::Range;
 
@@ -6,167 +6,209 @@ use super::{
     super::{
         arch::{MOST_LANES, Task, Vectors},
         math,
-        tile::{CHUNK, WIDTH},
+        tile::{CHUNK, Total, WIDTH},
     },
     exp::{exp, map, zip},
-    mask::{Kept, Scoring},
+    mask::{Bias, Scoring},
+    plan::{Group, Plan},
 };
 
-/// Turns the products of a tile's rows into `exp(score - largest)`, 0 for what does not count, and adds
-/// them up.
-pub(super) struct SoftmaxRows<'a> {
-    pub(super) scoring: &'a Scoring<'a>,
-    pub(super) kept: &'a Kept<'a>,
-    pub(super) sequence: usize,
-    /// Head and query of each row.
-    pub(super) rows: &'a [(usize, usize)],
-    /// The positions that each row sees, of those that are kept.
-    pub(super) seen: &'a [Range<usize>],
+/// Turns products into scores, `-inf` for what does not count, and finds the largest.
+pub(super) struct Score<'a> {
+    pub(super) group: &'a Group<'a>,
+    pub(super) plan: &'a Plan,
     /// The position of the first product, which begins a panel.
     pub(super) first: usize,
-    /// `[panels, rows, width]`.
+    /// `[panels, rows, width]`, those of a chunk.
     pub(super) scores: &'a mut [f32],
-    /// `[chunks, rows, CHUNK]`; chunks begin at multiples of [`CHUNK`] positions.
-    pub(super) exponentials: &'a mut [f32],
-    /// Of each row's exponentials.
-    pub(super) sums: &'a mut [f32],
+    /// The largest of each row that are not NaN, `[rows, width]`.
+    pub(super) largest: &'a mut [f32],
+    /// Whether `largest` holds anything yet.
+    pub(super) total: Total,
 }
 
-impl Task<f32> for SoftmaxRows<'_> {
+impl Task<f32> for Score<'_> {
     #[inline(always)]
     fn run<V: Vectors<f32>>(mut self, v: V) {
-        for row in 0..self.rows.len() {
+        // All rows first: what has just been written here and there is slow to read in one piece.
+        for row in 0..self.plan.rows().len() {
             self.adjust::<V>(row);
-            let largest = self.largest(v, row);
-            // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
-            let shift = if largest == f32::NEG_INFINITY {
-                0.0
-            } else {
-                largest
-            };
-            self.sums[row] = self.exponentiate(v, row, shift);
+        }
+        let width = WIDTH * V::LANES;
+        let n_rows = self.plan.rows().len();
+        for (row, lanes) in self.largest.chunks_exact_mut(width).enumerate() {
+            for (j, lanes) in lanes.chunks_exact_mut(V::LANES).enumerate() {
+                let mut largest = match self.total {
+                    Total::New => v.splat(f32::NEG_INFINITY),
+                    // SAFETY: `lanes` holds LANES numbers.
+                    Total::Running => unsafe { v.load(lanes.as_ptr()) },
+                };
+                for scores in self.scores.chunks_exact(n_rows * width) {
+                    let scores = &scores[row * width + j * V::LANES..][..V::LANES];
+                    // SAFETY: `scores` holds LANES numbers.
+                    let scores = unsafe { v.load(scores.as_ptr()) };
+                    largest = zip(v, largest, scores, larger);
+                }
+                // SAFETY: `lanes` holds LANES numbers.
+                unsafe { v.store(largest, lanes.as_mut_ptr()) };
+            }
         }
     }
 }
 
-impl SoftmaxRows<'_> {
-    /// Where the products of a row and panel are.
-    #[inline(always)]
-    fn panel<V: Vectors<f32>>(&self, panel: usize, row: usize) -> Range<usize> {
-        let width = WIDTH * V::LANES;
-        let start = (panel * self.rows.len() + row) * width;
-        start..start + width
-    }
+/// In this form NaN in `b`, which compares false, leaves `a` as it is.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
 
-    #[inline(always)]
-    fn n_panels<V: Vectors<f32>>(&self) -> usize {
-        self.scores.len() / (self.rows.len() * WIDTH * V::LANES)
-    }
-
+impl Score<'_> {
     /// Caps, adds biases, and hides what does not count.
     #[inline(always)]
     fn adjust<V: Vectors<f32>>(&mut self, row: usize) {
         let width = WIDTH * V::LANES;
-        let seen = self.seen[row].clone();
+        let n_rows = self.plan.rows().len();
+        let n_panels = self.scores.len() / (n_rows * width);
+        let (seen, row_of) = (&self.plan.seen()[row], self.plan.rows()[row]);
         let Scoring {
             soft_cap, biases, ..
-        } = *self.scoring;
-        let is_plain = soft_cap.is_none() && biases.is_empty() && self.kept.marks.is_none();
-        for panel in 0..self.n_panels::<V>() {
+        } = *self.group.scoring;
+        let marks = self.group.kept.marks;
+        let is_plain = soft_cap.is_none() && biases.is_empty() && marks.is_none();
+        let end = self.first + n_panels * width;
+        if is_plain && seen.start <= self.first && seen.end >= end {
+            return;
+        }
+        for panel in 0..n_panels {
             let start = self.first + panel * width;
-            let inside =
-                seen.start.clamp(start, start + width)..seen.end.clamp(start, start + width);
+            let clamp = |position: usize| position.clamp(start, start + width);
+            let inside = clamp(seen.start)..clamp(seen.end);
             if is_plain && inside.len() == width {
                 continue;
             }
-            let at = self.panel::<V>(panel, row);
-            let scores = &mut self.scores[at];
-            let (before, after) = (inside.start - start, inside.end.max(inside.start) - start);
-            scores[..before].fill(f32::NEG_INFINITY);
-            scores[after..].fill(f32::NEG_INFINITY);
-            let scores = &mut scores[before..after];
-            if scores.is_empty() {
+            let scores = &mut self.scores[(panel * n_rows + row) * width..][..width];
+            let but = inside.start - start..inside.end.max(inside.start) - start;
+            if but.len() < width {
+                hide(scores, but.start as u32..but.end as u32);
+            }
+            if is_plain || but.is_empty() {
                 continue;
             }
+            let scores = &mut scores[but];
             if let Some(cap) = soft_cap {
                 for score in &mut *scores {
-                    *score = math::tanh(*score * (1.0 / cap)) * cap;
+                    *score = math::tanh(*score / cap) * cap;
                 }
             }
             for bias in biases {
-                let (head, query) = self.rows[row];
-                let from = bias.from([self.sequence, head, query, inside.start]);
-                match bias.strides[3] {
-                    0 => scores.iter_mut().for_each(|score| *score += from[0]),
-                    1 => {
-                        for (score, bias) in scores.iter_mut().zip(from) {
-                            *score += bias;
-                        }
-                    }
-                    stride => {
-                        for (score, bias) in scores.iter_mut().zip(from.iter().step_by(stride)) {
-                            *score += bias;
-                        }
-                    }
-                }
+                let at = [self.group.sequence, row_of.head, row_of.query, inside.start];
+                add(scores, bias, at);
             }
-            if let Some(marks) = self.kept.marks {
+            if let Some(marks) = marks {
                 for (score, &mark) in scores.iter_mut().zip(&marks[inside]) {
                     *score = if mark == 0 { f32::NEG_INFINITY } else { *score };
                 }
             }
         }
     }
+}
 
-    /// The largest score that is not NaN.
-    #[inline(always)]
-    fn largest<V: Vectors<f32>>(&self, v: V, row: usize) -> f32 {
-        // In this form NaN, which compares false, leaves the lane as it is.
-        let larger = |a: f32, b: f32| if b > a { b } else { a };
-        let mut largest = [v.splat(f32::NEG_INFINITY); WIDTH];
-        for panel in 0..self.n_panels::<V>() {
-            let scores = &self.scores[self.panel::<V>(panel, row)];
-            for (largest, scores) in largest.iter_mut().zip(scores.chunks_exact(V::LANES)) {
-                // SAFETY: `scores` holds LANES numbers.
-                let scores = unsafe { v.load(scores.as_ptr()) };
-                *largest = zip(v, *largest, scores, larger);
+/// Adds a bias to neighbouring scores; `at` says which is the first.
+#[inline(always)]
+fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
+    let from = bias.from(at);
+    match bias.strides[3] {
+        0 => scores.iter_mut().for_each(|score| *score += from[0]),
+        1 => {
+            for (score, bias) in scores.iter_mut().zip(from) {
+                *score += bias;
             }
         }
-        let largest = zip(v, largest[0], largest[1], larger);
-        fold(v, largest, larger)
-    }
-
-    /// Writes `exp(score - shift)` and returns the sum.
-    #[inline(always)]
-    fn exponentiate<V: Vectors<f32>>(&mut self, v: V, row: usize, shift: f32) -> f32 {
-        let width = WIDTH * V::LANES;
-        let mut sums = [v.splat(0.0); WIDTH];
-        for panel in 0..self.n_panels::<V>() {
-            let scores = &self.scores[self.panel::<V>(panel, row)];
-            let position = self.first % CHUNK + panel * width;
-            let start = (position / CHUNK * self.rows.len() + row) * CHUNK + position % CHUNK;
-            let exponentials = &mut self.exponentials[start..start + width];
-            for (j, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: both hold WIDTH * LANES numbers, as `panel` and the line above say.
-                unsafe {
-                    let scores = v.load(scores.as_ptr().add(j * V::LANES));
-                    let x = map(v, scores, |score| score - shift);
-                    let e = exp(v, x);
-                    *sum = v.add(*sum, e);
-                    v.store(e, exponentials.as_mut_ptr().add(j * V::LANES));
-                }
+        stride => {
+            for (score, bias) in scores.iter_mut().zip(from.iter().step_by(stride)) {
+                *score += bias;
             }
         }
-        fold(v, v.add(sums[0], sums[1]), |a, b| a + b)
     }
 }
 
-/// Merges the upper half of the lanes with the lower until one is left.
+/// Gives all scores of a panel but these the weight 0.
 #[inline(always)]
-fn fold<V: Vectors<f32>>(v: V, x: V::Vector, merge: impl Fn(f32, f32) -> f32) -> f32 {
+fn hide(scores: &mut [f32], but: Range<u32>) {
+    // Without branches, so that it vectorises.
+    for (at, score) in (0u32..).zip(scores) {
+        let is_seen = (at >= but.start) & (at < but.end);
+        *score = if is_seen { *score } else { f32::NEG_INFINITY };
+    }
+}
+
+/// Computes `exp(score - largest)` and adds it up.
+pub(super) struct Exponentiate<'a> {
+    /// `[panels, rows, width]`, those of a chunk.
+    pub(super) scores: &'a [f32],
+    /// Of each row of all chunks, `[rows, width]`. After the first call it is one number each.
+    pub(super) largest: &'a mut [f32],
+    /// From the first position on, rows [`CHUNK`] apart.
+    pub(super) exponentials: &'a mut [f32],
+    /// `[rows, width]`.
+    pub(super) sums: &'a mut [f32],
+    /// Whether `sums` holds anything yet.
+    pub(super) total: Total,
+}
+
+impl Task<f32> for Exponentiate<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        let width = WIDTH * V::LANES;
+        let n_rows = self.sums.len() / width;
+        let n_panels = self.scores.len() / (n_rows * width);
+        let rows = self.sums.chunks_exact_mut(width);
+        let rows = rows.zip(self.largest.chunks_exact_mut(width)).enumerate();
+        for (row, (lanes, largest)) in rows {
+            if self.total == Total::New {
+                let all = fold(v, largest, larger);
+                // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where one is seen.
+                largest[0] = if all == f32::NEG_INFINITY { 0.0 } else { all };
+            }
+            let largest = largest[0];
+            let mut sums = [v.splat(0.0); WIDTH];
+            if self.total == Total::Running {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: `lanes` holds WIDTH * LANES numbers.
+                    *sum = unsafe { v.load(lanes.as_ptr().add(j * V::LANES)) };
+                }
+            }
+            let exponentials = &mut self.exponentials[row * CHUNK..][..n_panels * width];
+            for panel in 0..n_panels {
+                let scores = &self.scores[(panel * n_rows + row) * width..][..width];
+                let exponentials = &mut exponentials[panel * width..][..width];
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: both hold WIDTH * LANES numbers.
+                    unsafe {
+                        let scores = v.load(scores.as_ptr().add(j * V::LANES));
+                        let e = exp(v, map(v, scores, |score| score - largest));
+                        *sum = v.add(*sum, e);
+                        v.store(e, exponentials.as_mut_ptr().add(j * V::LANES));
+                    }
+                }
+            }
+            for (j, sum) in sums.iter().enumerate() {
+                // SAFETY: `lanes` holds WIDTH * LANES numbers.
+                unsafe { v.store(*sum, lanes.as_mut_ptr().add(j * V::LANES)) };
+            }
+        }
+    }
+}
+
+/// Merges the upper half of `WIDTH · LANES` numbers with the lower until one is left.
+#[inline(always)]
+pub(super) fn fold<V: Vectors<f32>>(v: V, x: &[f32], merge: impl Fn(f32, f32) -> f32) -> f32 {
+    assert_eq!(x.len(), WIDTH * V::LANES);
+    // SAFETY: there are two vectors, as was just seen.
+    let (low, high) = unsafe { (v.load(x.as_ptr()), v.load(x.as_ptr().add(V::LANES))) };
     let mut lanes = [0.0; MOST_LANES];
     // SAFETY: no vector has more than MOST_LANES.
-    unsafe { v.store(x, lanes.as_mut_ptr()) };
+    unsafe { v.store(zip(v, low, high, &merge), lanes.as_mut_ptr()) };
     let mut half = V::LANES / 2;
     while half > 0 {
         for lane in 0..half {

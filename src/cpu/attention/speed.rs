@@ -24,7 +24,10 @@ fn least(times: usize, mut work: impl FnMut()) -> f64 {
 
 struct Case {
     name: &'static str,
-    shape: Shape,
+    /// Sequences and queries.
+    sizes: (usize, usize),
+    /// Query heads, key/value heads and their width.
+    heads: (usize, usize, usize),
     keys: usize,
     visible: Visible,
     memory: Memory,
@@ -43,14 +46,16 @@ enum Memory {
 }
 
 fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
-    let Case { shape, keys, .. } = *case;
-    let Shape {
-        batch,
-        queries,
+    let keys = case.keys;
+    let (batch, queries) = case.sizes;
+    let (n_heads, n_kv_heads, head_dim) = case.heads;
+    let sequences = |seq| Sequences::Equal { batch, seq };
+    let shape = Shape {
+        queries: sequences(queries),
         n_heads,
         n_kv_heads,
         head_dim,
-    } = shape;
+    };
     let (q_width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
     let row_stride = q_width + 2 * kv_width;
     let data = random(batch * keys * row_stride, 1);
@@ -76,7 +81,11 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
     };
     let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
     let key_value = match case.memory {
-        Memory::Projected => KeyValue::Projected { keys, key, value },
+        Memory::Projected => KeyValue::Projected {
+            keys: sequences(keys),
+            key,
+            value,
+        },
         Memory::Packed => {
             panels.append(keys, key, value);
             KeyValue::Packed(&panels)
@@ -104,21 +113,13 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn attention_in_operations_per_second() {
-    let case = |name, (batch, queries, keys), (n_heads, n_kv_heads, head_dim), visible, memory| {
-        let shape = Shape {
-            batch,
-            queries,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-        };
-        Case {
-            name,
-            shape,
-            keys,
-            visible,
-            memory,
-        }
+    let case = |name, (batch, queries, keys), heads, visible, memory| Case {
+        name,
+        sizes: (batch, queries),
+        heads,
+        keys,
+        visible,
+        memory,
     };
     use Memory::*;
     use Visible::*;

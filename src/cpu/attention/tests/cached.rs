@@ -15,23 +15,20 @@ fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32>
 /// The case's sequences in steps: at each end of `steps` so many positions have been appended. What
 /// the steps' queries gave, in the order of the whole case.
 fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
-    let Shape {
+    let Case {
         batch,
         n_heads,
         n_kv_heads,
         head_dim,
         ..
-    } = case.shape;
+    } = *case;
     let width = n_heads * head_dim;
     let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
     let mut out = vec![0.0; batch * case.keys * width];
     let mut start = 0;
     for &end in steps {
         let step = Case {
-            shape: Shape {
-                queries: end - start,
-                ..case.shape
-            },
+            queries: end - start,
             keys: end,
             first_query: start,
             keep: case.keep.as_ref().map(|keep| {

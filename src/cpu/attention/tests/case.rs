@@ -28,7 +28,11 @@ impl Reach {
 
 #[derive(Clone)]
 pub struct Case {
-    pub shape: Shape,
+    pub batch: usize,
+    pub queries: usize,
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
     pub keys: usize,
     pub reach: Reach,
     pub first_query: usize,
@@ -54,17 +58,14 @@ impl Case {
         (batch, queries, keys): (usize, usize, usize),
         (n_heads, n_kv_heads, head_dim): (usize, usize, usize),
     ) -> Self {
-        let shape = Shape {
+        let query_stride = 3 + n_heads * head_dim;
+        let key_stride = 3 + 2 * n_kv_heads * head_dim;
+        Self {
             batch,
             queries,
             n_heads,
             n_kv_heads,
             head_dim,
-        };
-        let query_stride = 3 + n_heads * head_dim;
-        let key_stride = 3 + 2 * n_kv_heads * head_dim;
-        Self {
-            shape,
             keys,
             reach: Reach::All,
             first_query: keys.saturating_sub(queries),
@@ -78,9 +79,28 @@ impl Case {
         }
     }
 
+    /// With other numbers.
+    pub fn reseeded(mut self, seed: u64) -> Self {
+        self.query = random(self.query.len(), 1.0, 2 * seed + 10);
+        self.key_value = random(self.key_value.len(), 1.0, 2 * seed + 11);
+        self
+    }
+
+    pub fn shape(&self) -> Shape<'_> {
+        Shape {
+            queries: Sequences::Equal {
+                batch: self.batch,
+                seq: self.queries,
+            },
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+
     /// Keeps keys by a rule on sequence and position.
     pub fn keeping(mut self, rule: impl Fn(usize, usize) -> bool) -> Self {
-        let n = self.shape.batch * self.keys;
+        let n = self.batch * self.keys;
         let mark = |i: usize| u8::from(rule(i / self.keys, i % self.keys));
         self.keep = Some((0..n).map(mark).collect());
         self
@@ -89,7 +109,7 @@ impl Case {
     pub fn query_heads(&self) -> Heads<'_> {
         Heads {
             data: &self.query,
-            row_stride: 3 + self.shape.n_heads * self.shape.head_dim,
+            row_stride: 3 + self.n_heads * self.head_dim,
             offset: 2,
         }
     }
@@ -97,14 +117,14 @@ impl Case {
     pub fn key_heads(&self) -> Heads<'_> {
         Heads {
             data: &self.key_value,
-            row_stride: 3 + 2 * self.shape.n_kv_heads * self.shape.head_dim,
+            row_stride: 3 + 2 * self.n_kv_heads * self.head_dim,
             offset: 1,
         }
     }
 
     pub fn value_heads(&self) -> Heads<'_> {
         Heads {
-            offset: 2 + self.shape.n_kv_heads * self.shape.head_dim,
+            offset: 2 + self.n_kv_heads * self.head_dim,
             ..self.key_heads()
         }
     }
@@ -119,7 +139,10 @@ impl Case {
         self.attend(
             isa,
             KeyValue::Projected {
-                keys: self.keys,
+                keys: Sequences::Equal {
+                    batch: self.batch,
+                    seq: self.keys,
+                },
                 key: self.key_heads(),
                 value: self.value_heads(),
             },
@@ -128,14 +151,18 @@ impl Case {
     }
 
     pub fn attend(&self, isa: Isa, key_value: KeyValue, threads: usize) -> Vec<f32> {
-        let Shape {
-            batch,
-            queries,
-            n_heads,
-            head_dim,
-            ..
-        } = self.shape;
-        let width = n_heads * head_dim;
+        self.attend_as(isa, &self.shape(), key_value, threads)
+    }
+
+    /// In sequences other than the case's own.
+    pub fn attend_as(
+        &self,
+        isa: Isa,
+        shape: &Shape,
+        key_value: KeyValue,
+        threads: usize,
+    ) -> Vec<f32> {
+        let width = self.n_heads * self.head_dim;
         let biases: Vec<Bias> = self
             .biases
             .iter()
@@ -152,17 +179,10 @@ impl Case {
             reach: &|query| self.reach.range(self.first_query + query, self.keys),
         };
         // Two columns more, which stay as they are.
-        let mut out = vec![9.0; batch * queries * (width + 2)];
+        let n_rows = shape.queries.n_rows();
+        let mut out = vec![9.0; n_rows * (width + 2)];
         let query = self.query_heads();
-        attend(
-            isa,
-            &self.shape,
-            &scoring,
-            query,
-            key_value,
-            &mut out,
-            threads,
-        );
+        attend(isa, shape, &scoring, query, key_value, &mut out, threads);
         let rows = out.chunks_exact(width + 2);
         rows.flat_map(|row| {
             assert_eq!(row[width..], [9.0; 2], "columns behind the heads");

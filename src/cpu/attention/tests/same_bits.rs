@@ -23,15 +23,12 @@ fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
     let rows = |data: &[f32], stride: usize, rows: Range<usize>| {
         data[rows.start * stride..rows.end * stride].to_vec()
     };
-    let (all, keys) = (case.shape.queries, case.keys);
+    let (all, keys) = (case.queries, case.keys);
     let first = sequence * all;
     let keep = case.keep.as_ref();
     Case {
-        shape: Shape {
-            batch: 1,
-            queries: queries.len(),
-            ..case.shape
-        },
+        batch: 1,
+        queries: queries.len(),
         first_query: case.first_query + queries.start,
         keep: keep.map(|keep| keep[sequence * keys..(sequence + 1) * keys].to_vec()),
         query: rows(
@@ -135,5 +132,58 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
             }
         }
         assert_same(&shared.run(isa, 1), &copied.run(isa, 1), isa.name());
+    }
+}
+
+/// Sequences of different lengths without padding, some of them empty.
+#[test]
+fn sequences_without_padding_give_the_bits_of_each_alone() {
+    let lengths = if cfg!(miri) {
+        [3, 0, 9, 1]
+    } else {
+        [130, 0, 45, 1]
+    };
+    for isa in levels() {
+        for reach in REACHES {
+            let alone = lengths.map(|seq| {
+                let case = Case {
+                    reach,
+                    ..Case::new((1, seq, seq), (4, 2, 20))
+                };
+                let mut case = case.reseeded(seq as u64);
+                case.first_query = 0;
+                case
+            });
+            let expected: Vec<f32> = alone.iter().flat_map(|case| case.run(isa, 1)).collect();
+            let mut all = alone[0].clone();
+            all.query = alone.iter().flat_map(|case| case.query.clone()).collect();
+            all.key_value = alone
+                .iter()
+                .flat_map(|case| case.key_value.clone())
+                .collect();
+            // What a sequence may see must not end where the longest does.
+            all.keys = 1000;
+            let starts = [
+                0,
+                lengths[0],
+                lengths[0],
+                lengths[0] + lengths[2],
+                lengths.iter().sum(),
+            ];
+            let sequences = Sequences::Ragged { starts: &starts };
+            let shape = Shape {
+                queries: sequences,
+                ..all.shape()
+            };
+            let key_value = KeyValue::Projected {
+                keys: sequences,
+                key: all.key_heads(),
+                value: all.value_heads(),
+            };
+            for threads in [1, 3] {
+                let found = all.attend_as(isa, &shape, key_value, threads);
+                assert_same(&found, &expected, &format!("{} {reach:?}", isa.name()));
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::{
 /// Sets a key, or its value, to a number that spoils all it touches.
 fn spoil(case: &mut Case, sequence: usize, key: usize, with: f32) {
     for heads in [case.key_heads(), case.value_heads()].map(|h| (h.row_stride, h.offset)) {
-        let width = case.shape.n_kv_heads * case.shape.head_dim;
+        let width = case.n_kv_heads * case.head_dim;
         let start = (sequence * case.keys + key) * heads.0 + heads.1;
         case.key_value[start..start + width].fill(with);
     }

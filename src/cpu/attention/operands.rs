@@ -1,0 +1,198 @@
+//! What attention is about: how many of everything, and where it is.
+
+use std::ops::Range;
+
+use super::{
+    super::{isa::Isa, view::View},
+    KeyValuePanels,
+};
+
+/// How many of everything there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<'a> {
+    /// Queries of each sequence.
+    pub queries: Sequences<'a>,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads; each serves `n_heads / n_kv_heads` query heads, neighbours.
+    pub n_kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+}
+
+impl Shape<'_> {
+    /// Query heads of a key/value head.
+    pub(super) fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
+    /// # Panics
+    /// If key/value heads cannot be shared equally, or rows belong to no sequence.
+    pub(super) fn check(&self) {
+        let heads = self.group() * self.n_kv_heads;
+        assert_eq!(
+            heads, self.n_heads,
+            "query heads that no key/value head has"
+        );
+        self.queries.check();
+    }
+}
+
+/// Which rows belong to which sequence, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Sequences<'a> {
+    /// As many for each.
+    Equal {
+        /// Sequences.
+        batch: usize,
+        /// Positions of each.
+        seq: usize,
+    },
+    /// Without padding: row `starts[b]` is the first of sequence `b`, and the last number says how many
+    /// rows there are.
+    Ragged {
+        /// `[batch + 1]`, from 0 on.
+        starts: &'a [usize],
+    },
+}
+
+impl Sequences<'_> {
+    /// How many sequences.
+    pub fn batch(&self) -> usize {
+        match self {
+            Self::Equal { batch, .. } => *batch,
+            Self::Ragged { starts } => starts.len().saturating_sub(1),
+        }
+    }
+
+    /// The rows of one.
+    pub fn rows(&self, sequence: usize) -> Range<usize> {
+        match self {
+            Self::Equal { seq, .. } => sequence * seq..(sequence + 1) * seq,
+            Self::Ragged { starts } => starts[sequence]..starts[sequence + 1],
+        }
+    }
+
+    /// Rows of all.
+    pub fn n_rows(&self) -> usize {
+        match self {
+            Self::Equal { batch, seq } => batch * seq,
+            Self::Ragged { starts } => starts.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Positions of the longest.
+    pub fn longest(&self) -> usize {
+        match self {
+            Self::Equal { seq, .. } => *seq,
+            Self::Ragged { starts } => {
+                let lengths = starts.windows(2).map(|pair| pair[1] - pair[0]);
+                lengths.max().unwrap_or(0)
+            }
+        }
+    }
+
+    fn check(&self) {
+        if let Self::Ragged { starts } = self {
+            let is_ragged = starts.first() == Some(&0) && starts.is_sorted();
+            assert!(is_ragged, "sequences that start at {starts:?}");
+        }
+    }
+}
+
+/// Queries, keys or values where a projection left them: a row for each position, and head `h` its
+/// columns from `offset + h · head_dim` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// All rows.
+    pub data: &'a [f32],
+    /// From one row to the next.
+    pub row_stride: usize,
+    /// The first head's first column.
+    pub offset: usize,
+}
+
+impl<'a> Heads<'a> {
+    /// From a row's head on.
+    pub(super) fn from(&self, row: usize, head: usize, head_dim: usize) -> &'a [f32] {
+        &self.data[row * self.row_stride + self.offset + head * head_dim..]
+    }
+
+    /// `[rows, head_dim]` of a head, from a row on.
+    pub(super) fn view(
+        &self,
+        first: usize,
+        rows: usize,
+        head: usize,
+        head_dim: usize,
+    ) -> View<'a, f32> {
+        let data = if rows == 0 {
+            &[]
+        } else {
+            self.from(first, head, head_dim)
+        };
+        View::new(data, (rows, head_dim), (self.row_stride, 1))
+    }
+
+    /// # Panics
+    /// If so many rows of so many heads reach beyond the data.
+    pub(super) fn check(&self, rows: usize, width: usize) {
+        let end = rows.checked_sub(1).map_or(Some(0), |last| {
+            let start = last.checked_mul(self.row_stride)?;
+            start.checked_add(self.offset)?.checked_add(width)
+        });
+        assert!(
+            end.is_some_and(|end| end <= self.data.len()),
+            "heads beyond their data"
+        );
+    }
+}
+
+/// What queries attend to.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyValue<'a> {
+    /// Rows that a projection has just made.
+    Projected {
+        /// Positions of each sequence.
+        keys: Sequences<'a>,
+        /// `n_kv_heads` heads.
+        key: Heads<'a>,
+        /// `n_kv_heads` heads.
+        value: Heads<'a>,
+    },
+    /// Positions packed before. Counting starts at the first that was ever appended.
+    Packed(&'a KeyValuePanels),
+}
+
+impl KeyValue<'_> {
+    /// The positions of a sequence, counted from the first ever.
+    pub(super) fn positions(&self, sequence: usize) -> Range<usize> {
+        match self {
+            Self::Projected { keys, .. } => 0..keys.rows(sequence).len(),
+            Self::Packed(panels) => panels.positions(),
+        }
+    }
+
+    /// Behind the last position of any sequence.
+    pub(super) fn longest(&self) -> usize {
+        match self {
+            Self::Projected { keys, .. } => keys.longest(),
+            Self::Packed(panels) => panels.positions().end,
+        }
+    }
+
+    /// # Panics
+    /// If they do not fit.
+    pub(super) fn check(&self, isa: Isa, shape: &Shape) {
+        match self {
+            Self::Projected { keys, key, value } => {
+                keys.check();
+                assert_eq!(keys.batch(), shape.queries.batch(), "sequences of keys");
+                let width = shape.n_kv_heads * shape.head_dim;
+                key.check(keys.n_rows(), width);
+                value.check(keys.n_rows(), width);
+            }
+            Self::Packed(panels) => panels.check(isa, shape),
+        }
+    }
+}
