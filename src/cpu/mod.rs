@@ -16,6 +16,7 @@ pub mod gemm;
 pub mod isa;
 pub mod norm;
 pub mod pack;
+pub mod peak;
 pub mod rotary;
 pub mod softmax;
 pub mod view;

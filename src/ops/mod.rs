@@ -31,6 +31,7 @@ mod composed;
 mod dropout;
 mod linear;
 mod norm;
+mod peak;
 mod rotary;
 mod softmax;
 mod storage;
@@ -42,6 +43,7 @@ pub(crate) use batched_product::batched_product;
 pub use dropout::dropout;
 pub use linear::{isa, linear};
 pub use norm::norm;
+pub use peak::peak_flops;
 pub use rotary::rotate;
 pub use softmax::{Visible, attention_softmax, softmax};
 
