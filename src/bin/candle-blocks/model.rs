@@ -67,6 +67,12 @@ impl From<PartName> for StackPart {
 }
 
 impl SourceArgs {
+    /// Whether any of them is there.
+    pub fn is_given(&self) -> bool {
+        let paths = [self.config.is_some(), self.family.is_some()];
+        self.hub.is_some() || self.part.is_some() || paths.contains(&true)
+    }
+
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
         let path = match (path, &self.hub) {
@@ -97,7 +103,7 @@ pub struct ComputeArgs {
     /// The type of weights and activations.
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
-    /// The packed form of the weights; `none` is not packed, the only one there is so far.
+    /// The packed form of the weights; `none` is not packed.
     #[arg(long, value_enum, default_value_t = PrecisionName::None)]
     precision: PrecisionName,
 }
@@ -111,6 +117,11 @@ impl ComputeArgs {
             DeviceName::Metal => Device::new_metal(0)
                 .context("--device metal needs an Apple GPU and a build with `--features metal`"),
         }
+    }
+
+    /// Refuses a packed form that there is not.
+    pub fn check(&self) -> Result<()> {
+        self.precision.check()
     }
 
     pub fn dtype(&self) -> DType {
@@ -138,7 +149,33 @@ enum DTypeName {
     F64,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum PrecisionName {
+/// The form of the weights.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum PrecisionName {
     None,
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl PrecisionName {
+    /// The one place that knows which of them there are.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::F32 | Self::Bf16 | Self::Int8 => bail!(
+                "--precision {}: weights cannot be packed yet; give --precision none",
+                self.name()
+            ),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
 }
