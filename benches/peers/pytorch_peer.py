@@ -1,5 +1,7 @@
 """PyTorch: eager, and compiled by inductor with frozen weights."""
 
+import os
+
 import torch
 
 import modules
@@ -49,8 +51,9 @@ class Compiled(Eager):
 
         config.freezing = True  # weights become constants, prepacked for the product
         config.cpp.threads = threads
-        self.settings = "torch.compile, inductor, max-autotune, freezing, static shapes"
+        self.mode = os.environ.get("PEERS_COMPILE_MODE", "default")
+        self.settings = f"torch.compile, inductor, mode {self.mode}, freezing, static shapes"
 
     def compile(self, function):
         torch._dynamo.reset()  # shapes of earlier cases would count against the limit of recompilations
-        return torch.compile(function, dynamic=False, mode="max-autotune-no-cudagraphs")
+        return torch.compile(function, dynamic=False, mode=self.mode)
