@@ -93,11 +93,7 @@ fn to_be_watched_changes_no_bit() {
             layers += 1;
             Ok(())
         });
-        assert_eq!(
-            bits(&watched.unwrap()),
-            bits(&unwatched),
-            "{label}"
-        );
+        assert_eq!(bits(&watched.unwrap()), bits(&unwatched), "{label}");
         assert_eq!(layers, packed.layers().len());
     }
 }

@@ -13,16 +13,14 @@ pub mod attention;
 pub mod bias;
 pub mod dropout;
 pub mod element;
-#[allow(dead_code, reason = "the products take it up next")]
 pub mod format;
 pub mod gemm;
 pub mod isa;
 pub mod norm;
 pub mod pack;
-#[allow(dead_code, reason = "the products take it up next")]
-pub mod packed_rows;
-#[allow(dead_code, reason = "the products take it up next")]
-pub mod panel;
+mod packed_rows;
+mod panel;
+pub mod peak;
 pub mod rotary;
 pub mod rows;
 pub mod softmax;
@@ -31,7 +29,6 @@ pub mod view;
 pub mod weight;
 
 mod arch;
-#[allow(dead_code, reason = "the products take it up next")]
 mod dot_tile;
 mod epilogue;
 mod gemv;

@@ -34,13 +34,21 @@ pub enum PackedBlockFeedForward {
 }
 
 impl PackedBlockFeedForward {
-    fn new(packing: &Packing, feed_forward: &BlockFeedForward) -> Result<Self> {
+    pub(super) fn new(packing: &Packing, feed_forward: &BlockFeedForward) -> Result<Self> {
         Ok(match feed_forward {
             BlockFeedForward::Dense(dense) => Self::Dense(PackedFeedForward::new(packing, dense)?),
             BlockFeedForward::Experts(experts) => {
                 Self::Experts(PackedMixture::new(packing, experts)?)
             }
         })
+    }
+
+    /// The width of input and output.
+    pub fn d_model(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.d_model(),
+            Self::Experts(experts) => experts.d_model(),
+        }
     }
 
     /// The memory of the packed weights.
@@ -51,7 +59,7 @@ impl PackedBlockFeedForward {
         }
     }
 
-    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         match self {
             Self::Dense(dense) => dense.run(x, finishing, y),
             Self::Experts(experts) => experts.run(x, finishing, y),

@@ -16,6 +16,8 @@ pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
     /// Positions seen so far, dropped ones included.
     seen: usize,
+    /// As many as before the last call.
+    last_seen: usize,
     /// Of each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
     keep: Vec<Vec<u8>>,
 }
@@ -34,6 +36,7 @@ impl PackedCache {
         Self {
             layers: (0..n_layers).map(|_| PackedLayerCache::default()).collect(),
             seen: 0,
+            last_seen: 0,
             keep: Vec::new(),
         }
     }
@@ -45,7 +48,7 @@ impl PackedCache {
 
     /// Forgets everything, and keeps the memory for the next sequence.
     pub fn reset(&mut self) {
-        self.seen = 0;
+        (self.seen, self.last_seen) = (0, 0);
         self.keep.clear();
         for layer in &mut self.layers {
             layer.memory = None;
@@ -53,6 +56,35 @@ impl PackedCache {
                 own.reset();
             }
         }
+    }
+
+    /// Forgets the positions from `seen` on, as when a draft is refused; keeps the memory.
+    ///
+    /// # Errors
+    /// If a sliding window has dropped positions that those before `seen` would see: at most as many positions
+    /// as came with the last call may be taken back.
+    pub fn truncate(&mut self, seen: usize) -> Result<()> {
+        if seen >= self.seen {
+            return Ok(());
+        }
+        for own in self
+            .layers
+            .iter_mut()
+            .filter_map(|layer| layer.own.as_mut())
+        {
+            if own.positions().start > 0 && seen < self.last_seen {
+                bail!(
+                    "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
+                    self.seen
+                );
+            }
+            own.truncate(seen);
+        }
+        for keep in &mut self.keep {
+            keep.truncate(seen);
+        }
+        self.seen = seen;
+        Ok(())
     }
 
     /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
@@ -71,6 +103,7 @@ impl PackedCache {
                 new.dims()
             );
         }
+        self.last_seen = seen;
         self.seen += seq;
         if self.keep.is_empty() && new.is_none() {
             return Ok((seen, None));

@@ -4,7 +4,10 @@ use std::{cell::Cell, fmt};
 
 use candle_core::{Module, Result, Tensor};
 
-use super::{PackedFeedForward, Packing, elements, linear::Finishing, map_rows, norm::row_norm};
+use super::{
+    PackedBlockFeedForward, PackedFeedForward, Packing, elements, linear::Finishing, map_rows,
+    norm::row_norm,
+};
 use crate::{
     config::{Precision, ResidualSource},
     cpu::{
@@ -14,7 +17,7 @@ use crate::{
         scratch::{Aligned, Scratch, lend},
         source::{RowNorm, Source},
     },
-    layers::{BranchScale, FeedForward, Sublayer, SublayerNorm},
+    layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm},
 };
 
 /// A [`Sublayer`] packed for inference on the CPU: norm, inner layer, residual connection.
@@ -211,6 +214,35 @@ impl Finishing<'_> {
     }
 }
 
+/// An inner layer that computes each row by itself.
+pub(super) trait PerRow {
+    /// The width of input and output.
+    fn d_model(&self) -> usize;
+    /// `y = finishing(layer(x))`.
+
+    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
+}
+
+impl PerRow for PackedFeedForward {
+    fn d_model(&self) -> usize {
+        self.d_model()
+    }
+
+    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.run(x, finishing, y);
+    }
+}
+
+impl PerRow for PackedBlockFeedForward {
+    fn d_model(&self) -> usize {
+        self.d_model()
+    }
+
+    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.run(x, finishing, y);
+    }
+}
+
 impl Sublayer<FeedForward> {
     /// Packs the weights for inference on the CPU.
     ///
@@ -223,7 +255,19 @@ impl Sublayer<FeedForward> {
     }
 }
 
-impl Module for PackedSublayer<PackedFeedForward> {
+impl Sublayer<BlockFeedForward> {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU, or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
+        let packing = Packing::new(precision)?;
+        let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
+        PackedSublayer::new(&packing, self, inner)
+    }
+}
+
+impl<L: PerRow> Module for PackedSublayer<L> {
     /// The output of the sublayer that was packed, in evaluation.
     ///
     /// # Shapes

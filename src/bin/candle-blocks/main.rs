@@ -1,7 +1,8 @@
-//! The `candle-blocks` program: look into a checkpoint, run its blocks, verify them against PyTorch.
+//! The `candle-blocks` program: look into a checkpoint, run its blocks, verify them against PyTorch, time them.
 //!
 //! Exit status: 0 done (and within tolerance), 1 a mismatch, 2 bad input.
 
+mod bench;
 mod download;
 mod inspect;
 mod model;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Look into a transformer checkpoint, run its blocks, verify them against PyTorch.
+/// Look into a transformer checkpoint, run its blocks, verify them against PyTorch, time them.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -29,6 +30,8 @@ enum Command {
     Run(run::Args),
     /// Run all blocks on a fixture's input and compare every stage with PyTorch's.
     Verify(verify::Args),
+    /// Measure how long a feed-forward, a block or a checkpoint's stack takes on the CPU.
+    Bench(bench::Args),
 }
 
 /// What a command found out.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::verify(&args),
+        Command::Bench(args) => bench::bench(&args),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -67,6 +67,12 @@ impl From<PartName> for StackPart {
 }
 
 impl SourceArgs {
+    /// Whether any of them is there.
+    pub fn is_given(&self) -> bool {
+        let paths = [self.config.is_some(), self.family.is_some()];
+        self.hub.is_some() || self.part.is_some() || paths.contains(&true)
+    }
+
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
         let path = match (path, &self.hub) {
@@ -124,12 +130,13 @@ impl ComputeArgs {
     pub fn form(&self, backward: bool) -> Result<Form> {
         let is_default =
             matches!((self.device, self.dtype), (DeviceName::Cpu, DTypeName::F32)) && !backward;
-        let packed = match self.precision {
-            None if is_default => Precision::F32,
-            None | Some(PrecisionName::None) => return Ok(Form::Plain),
-            Some(PrecisionName::F32) => Precision::F32,
-            Some(PrecisionName::Bf16) => Precision::Bf16,
-            Some(PrecisionName::Int8) => Precision::Int8,
+        let packing = match self.precision {
+            None if is_default => Some(Precision::F32),
+            None => None,
+            Some(name) => name.packing(),
+        };
+        let Some(packed) = packing else {
+            return Ok(Form::Plain);
         };
         if !matches!(self.device, DeviceName::Cpu) {
             bail!(
@@ -174,10 +181,32 @@ enum DTypeName {
     F64,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum PrecisionName {
+/// The form of the weights.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum PrecisionName {
+    None,
     F32,
     Bf16,
     Int8,
-    None,
+}
+
+impl PrecisionName {
+    /// How to pack, if at all.
+    pub fn packing(self) -> Option<Precision> {
+        match self {
+            Self::None => None,
+            Self::F32 => Some(Precision::F32),
+            Self::Bf16 => Some(Precision::Bf16),
+            Self::Int8 => Some(Precision::Int8),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
 }

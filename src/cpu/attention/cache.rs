@@ -77,6 +77,7 @@ impl KeyValuePanels {
     }
 
     /// The most positions that have been held at once, in whole blocks: what the memory is for.
+    #[cfg(test)]
     pub fn capacity(&self) -> usize {
         (self.blocks.len() + self.free.len()) * CHUNK
     }
@@ -118,6 +119,18 @@ impl KeyValuePanels {
             self.free.extend(self.blocks.pop_front());
         }
         self.positions.start = start;
+    }
+
+    /// Forgets the positions from one on.
+    pub fn truncate(&mut self, position: usize) {
+        let end = position.clamp(self.positions.start, self.positions.end);
+        let blocks = end
+            .div_ceil(CHUNK)
+            .saturating_sub(self.positions.start / CHUNK);
+        while self.blocks.len() > blocks {
+            self.free.extend(self.blocks.pop_back());
+        }
+        self.positions.end = end;
     }
 
     /// Forgets all positions, and keeps the memory.

@@ -10,6 +10,7 @@ use super::{
         dot_tile::DotTile,
         packed_rows::PackRows,
         panel,
+        peak::operations_per_second,
         reference::normal,
         scratch::Aligned,
         tile::{CHUNK, Total},
@@ -26,57 +27,6 @@ pub fn least(times: usize, mut work: impl FnMut()) -> f64 {
         start.elapsed().as_secs_f64()
     };
     (0..times).map(time).fold(f64::INFINITY, f64::min)
-}
-
-/// Dot products with nothing to wait for: the most that registers allow.
-struct Peak {
-    rounds: usize,
-    seconds: f64,
-    lanes: usize,
-}
-
-struct MeasurePeak<'a>(&'a mut Peak);
-
-impl<F: Format> DotTask<F> for MeasurePeak<'_> {
-    fn run<D: Dots<F>>(self, dots: D) {
-        struct Rounds<'a>(usize, &'a mut u8);
-        impl<F: Format> DotTask<F> for Rounds<'_> {
-            #[inline(always)]
-            fn run<D: Dots<F>>(self, d: D) {
-                let words = [<F::Word as bytemuck::Zeroable>::zeroed(); 3 * CHUNK];
-                let words = black_box(words.as_ptr());
-                // SAFETY: there are more words than so many vectors and a row have.
-                let rights = std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
-                // Enough for two units of a latency of four, and few enough for 16 registers.
-                // SAFETY: as above.
-                let mut sums = [unsafe { d.start(words) }; 10];
-                for round in 0..self.0 {
-                    // Another one each time, so that no product is computed once for all.
-                    // SAFETY: as above.
-                    let left = unsafe { d.left(words, round % 16) };
-                    for (sum, right) in sums.iter_mut().zip::<[D::Right; 10]>(rights) {
-                        *sum = d.dot(left, right, *sum);
-                    }
-                }
-                *self.1 = black_box(sums).len() as u8;
-            }
-        }
-        let mut result = 0;
-        self.0.seconds = least(50, || dots.run(Rounds(self.0.rounds, &mut result)));
-        self.0.lanes = D::PANEL / WIDTH;
-        black_box(result);
-    }
-}
-
-/// Operations per second of one thread.
-fn peak<F: Format>(isa: Isa) -> f64 {
-    let mut peak = Peak {
-        rounds: 1 << 13,
-        seconds: 0.0,
-        lanes: 0,
-    };
-    F::run(isa, MeasurePeak(&mut peak));
-    (peak.rounds * 10 * peak.lanes * 2 * F::GROUP) as f64 / peak.seconds
 }
 
 /// A product of packed operands as the blocks of a larger one are computed: a panel, and all rows.
@@ -148,7 +98,7 @@ pub fn random(n: usize, seed: u64) -> Vec<f32> {
 
 fn shares<F: Format<Number = f32>>(name: &str) {
     for isa in Isa::all().into_iter().flatten() {
-        let peak = peak::<F>(isa);
+        let peak = operations_per_second::<F>(isa, 1);
         let per_second = peak * 1e-9;
         println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
         // Few columns, so that a run is over before another process takes its place.

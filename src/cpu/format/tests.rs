@@ -289,11 +289,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         (31, 77, 300)
     };
     let (a, w) = (random(m * k, 7), random(n * k, 8));
-    fn check<T: Format<Number = T> + Kernels + std::fmt::Debug>(
-        a: &[T],
-        w: &[T],
-        (m, n, k): (usize, usize, usize),
-    ) {
+    fn check<T: gemm::Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
         let a = View::row_major(a, m, k);
         let b = View::row_major(w, n, k).transposed();
         for isa in levels() {

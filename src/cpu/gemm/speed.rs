@@ -1,41 +1,12 @@
 //! The products' speed as a share of what the CPU can do. Run on an idle machine:
 //! `cargo test --release --lib products_as_a_share -- --ignored --nocapture`
 
-use std::{hint::black_box, time::Instant};
+use std::time::Instant;
 
 use super::{
-    super::{
-        arch::{MOST_LANES, Task},
-        reference::normal,
-    },
+    super::{peak::operations_per_second, reference::normal},
     *,
 };
-
-/// Multiplications with nothing to wait for: the most that registers allow.
-struct Peak<'a> {
-    rounds: usize,
-    result: &'a mut f32,
-}
-
-impl Task<f32> for Peak<'_> {
-    #[inline(always)]
-    fn run<V: Vectors<f32>>(self, v: V) {
-        // Enough for two units of a latency of four, and few enough for 16 registers.
-        let mut sums = [v.splat(1.0); 10];
-        let factor = v.splat(black_box(0.999));
-        for _ in 0..self.rounds {
-            for sum in &mut sums {
-                *sum = v.multiply_add(*sum, factor, factor);
-            }
-        }
-        let mut lanes = [0.0; MOST_LANES];
-        for sum in sums {
-            // SAFETY: no vector has more than MOST_LANES.
-            unsafe { v.store(sum, lanes.as_mut_ptr()) };
-            *self.result += lanes[0];
-        }
-    }
-}
 
 /// The least of several times, in seconds: what another process takes away only adds to one.
 fn least(times: usize, mut work: impl FnMut()) -> f64 {
@@ -47,45 +18,11 @@ fn least(times: usize, mut work: impl FnMut()) -> f64 {
     (0..times).map(time).fold(f64::INFINITY, f64::min)
 }
 
-/// f32 operations per second of one thread.
-fn peak(isa: Isa, lanes: usize) -> f64 {
-    let rounds = 1 << 18;
-    let seconds = least(20, || {
-        let mut result = 0.0;
-        let result = &mut result;
-        <f32 as Kernels>::run(isa, PeakOn { rounds, result });
-        black_box(&result);
-    });
-    (rounds * 10 * lanes * 2) as f64 / seconds
-}
-
-/// [`Peak`], within the level's instructions.
-struct PeakOn<'a> {
-    rounds: usize,
-    result: &'a mut f32,
-}
-
-impl Task<f32> for PeakOn<'_> {
-    fn run<V: Vectors<f32>>(self, v: V) {
-        v.run(Peak {
-            rounds: self.rounds,
-            result: self.result,
-        });
-    }
-}
-
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::all().into_iter().flatten() {
-        let lanes = match isa {
-            Isa::Portable(_) => 4,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(_) => 8,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => 16,
-        };
-        let peak = peak(isa, lanes);
+        let peak = operations_per_second::<f32>(isa, 1);
         println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");
         for (n, k) in [

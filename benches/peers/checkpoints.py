@@ -1,0 +1,117 @@
+"""Checkpoints with seeded random weights, inputs for them, and what transformers makes of those in float64."""
+
+import gc
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaForCausalLM
+
+from cases import CONTEXT, Case, Model
+
+VOCABULARY = 32  # embeddings are no part of a stack; files stay small
+
+
+def write_checkpoint(model: Model, folder: Path) -> Path:
+    """A directory as `save_pretrained` leaves it; weights spread as in a trained model."""
+    if model.directory is not None:
+        return model.directory.resolve()
+    if not (folder / "model.safetensors").exists():
+        network = build(model)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.dim() == 1:  # norms' weights are 1, biases 0: neither would show a mistake
+                    parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        network.save_pretrained(folder)
+    return folder
+
+
+def build(model: Model):
+    torch.manual_seed(0)
+    if model.family == "bert":
+        return BertModel(BertConfig(
+            vocab_size=VOCABULARY, hidden_size=model.d_model, num_hidden_layers=model.n_layers,
+            num_attention_heads=model.n_heads, intermediate_size=model.d_ff,
+        ), add_pooling_layer=False)
+    if model.family == "gpt2":
+        return GPT2Model(GPT2Config(
+            vocab_size=VOCABULARY, n_embd=model.d_model, n_layer=model.n_layers, n_head=model.n_heads,
+            n_inner=model.d_ff, n_positions=2 * CONTEXT,
+        ))
+    # With its head, because candle-transformers' Llama gives nothing but logits.
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=model.d_model, intermediate_size=model.d_ff,
+        num_hidden_layers=model.n_layers, num_attention_heads=model.n_heads,
+        num_key_value_heads=model.n_kv_heads, max_position_embeddings=2 * CONTEXT, tie_word_embeddings=False,
+    ))
+
+
+def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]:
+    """`hidden_states` [batch, seq, d_model]; of a padded batch `attention_mask` [batch, seq]; of a step `step`."""
+    generator = torch.Generator().manual_seed(2)
+    tensors = {"hidden_states": torch.randn(case.batch, case.seq, d_model, generator=generator)}
+    if case.padded:
+        # Padding on the right, the longest sequence whole, as a tokenizer leaves it.
+        lengths = torch.randint(case.seq // 4, case.seq + 1, (case.batch,), generator=generator)
+        lengths[0] = case.seq
+        tensors["attention_mask"] = (torch.arange(case.seq) < lengths[:, None]).long()
+    if case.op == "step":
+        tensors["step"] = torch.randn(case.batch, 1, d_model, generator=generator)
+    save_file(tensors, path)
+    return tensors
+
+
+class Reference:
+    """transformers' own forward pass in float64; keeps the model of the last case."""
+
+    def __init__(self):
+        self.directory, self.network = None, None
+
+    @torch.no_grad()
+    def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor]) -> dict:
+        """`output`, and of a Llama the logits of the last position as well."""
+        if self.directory != directory:
+            self.network = None
+            gc.collect()
+            kind = {"bert": BertModel, "gpt2": GPT2Model, "llama": LlamaForCausalLM}[family]
+            without_pooler = {"add_pooling_layer": False} if family == "bert" else {}
+            self.network = kind.from_pretrained(
+                directory, dtype=torch.float64, attn_implementation="sdpa", **without_pooler
+            ).eval()
+            self.directory = directory
+        x = inputs["hidden_states"].double()
+        if case.op == "feed_forward":
+            layer = self.network.encoder.layer[0]
+            return {"output": layer.output(layer.intermediate(x), x)}
+        if case.op == "encoder":
+            mask = inputs.get("attention_mask")
+            mask = None if mask is None else mask[:, None, None, :].bool()
+            return {"output": self.network.encoder(x, attention_mask=mask).last_hidden_state}
+        if case.op == "step":
+            x = torch.cat([x, inputs["step"].double()], dim=1)
+        if family == "gpt2":
+            self.network.wpe.weight.zero_()  # a stack's input has its positions
+            output = self.network(inputs_embeds=x, use_cache=False).last_hidden_state
+            logits = {}
+        else:
+            output = self.network.model(inputs_embeds=x, use_cache=False).last_hidden_state
+            logits = {"last_logits": self.network.lm_head(output[:, -1])}
+        if case.op == "step":
+            output = output[:, -1:]
+        return {"output": output} | logits
+
+
+def disagreement(case: Case, reference: dict, inputs: dict, path: Path) -> float:
+    """The root mean square of a worker's error over that of the reference; infinite where shapes differ."""
+    found = load_file(path)
+    name, y = next(iter(found.items()))
+    expected = reference[name]
+    if y.shape != expected.shape:
+        return float("inf")
+    error = y.double() - expected
+    if "attention_mask" in inputs:  # what padding comes to is nobody's concern
+        keep = inputs["attention_mask"].bool()
+        error, expected = error[keep], expected[keep]
+    ratio = error.square().mean().sqrt() / expected.square().mean().sqrt()
+    return float("inf") if ratio.isnan() else ratio.item()

@@ -1,0 +1,177 @@
+//! This crate as a peer among others: `run.py` starts it and asks.
+
+mod protocol;
+
+use std::env;
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::{
+    AttentionMask, Checkpoint, ForwardContext, KvCache, PackedCache, PackedStack, Precision, Stack,
+};
+use candle_core::{DType, Device, Module, ModuleT, Tensor};
+use protocol::{Case, Run, Simply, serve};
+
+/// What the worker's argument says.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Packed to the case's precision.
+    Packed,
+    /// The trainable layers, in f32.
+    Plain,
+}
+
+fn main() -> Result<()> {
+    let form = match env::args().nth(1).as_deref() {
+        Some("packed") => Form::Packed,
+        Some("plain") => Form::Plain,
+        _ => {
+            // `cargo bench` runs every bench there is.
+            eprintln!("a worker of the comparison with other libraries; run benches/peers/run.py");
+            return Ok(());
+        }
+    };
+    let isa = candle_blocks::ops::isa()?;
+    let (name, settings) = match form {
+        Form::Packed => ("candle-blocks", format!("packed, {isa}")),
+        Form::Plain => ("candle-blocks-plain", format!("not packed, {isa}")),
+    };
+    serve(name, env!("CARGO_PKG_VERSION"), &settings, |case| {
+        load(form, case)
+    })
+}
+
+fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
+    let checkpoint = Checkpoint::open(&case.checkpoint)?;
+    let mask = case.mask.as_ref().map(AttentionMask::padding).transpose()?;
+    let context = match mask {
+        Some(mask) => ForwardContext::evaluation().with_mask(mask),
+        None => ForwardContext::evaluation(),
+    };
+    match (form, case.precision.as_str()) {
+        (Form::Plain, "f32") => {
+            let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+            plain(stack, case, context)
+        }
+        (Form::Plain, _) => bail!("not packed, it is measured in f32 only"),
+        (Form::Packed, name) => {
+            let precision = match name {
+                "f32" => Precision::F32,
+                "bf16" => Precision::Bf16,
+                "int8" => Precision::Int8,
+                other => bail!("no precision is called {other}"),
+            };
+            packed(&checkpoint, precision, case, context)
+        }
+    }
+}
+
+fn packed(
+    checkpoint: &Checkpoint,
+    precision: Precision,
+    case: Case,
+    context: ForwardContext,
+) -> Result<Box<dyn Run>> {
+    let Case { x, step, op, .. } = case;
+    if op == "feed_forward" {
+        let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+        let sublayer = stack.blocks()[0].feed_forward().pack(precision)?;
+        return Ok(Box::new(Simply(move || sublayer.forward(&x))));
+    }
+    let stack = checkpoint.packed_stack(precision)?;
+    Ok(match op.as_str() {
+        "encoder" => Box::new(Simply(move || stack.forward_with(&x, &context))),
+        "prefill" => {
+            let mut cache = stack.new_cache();
+            Box::new(Simply(move || {
+                cache.reset();
+                stack.forward_cached(&x, &context, &mut cache)
+            }))
+        }
+        "step" => {
+            let mut cache = stack.new_cache();
+            stack.forward_cached(&x, &context, &mut cache)?;
+            Box::new(PackedStep {
+                seen: cache.seen(),
+                cache,
+                x: step.context("the input has no step")?,
+                context,
+                stack,
+            })
+        }
+        other => bail!("{other} is not measured"),
+    })
+}
+
+fn plain(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Run>> {
+    let Case { x, step, op, .. } = case;
+    Ok(match op.as_str() {
+        "feed_forward" => {
+            let sublayer = stack.blocks()[0].feed_forward().clone();
+            Box::new(Simply(move || sublayer.forward_t(&x, false)))
+        }
+        "encoder" => Box::new(Simply(move || stack.forward_with(&x, &context))),
+        "prefill" => Box::new(Simply(move || {
+            stack.forward_cached(&x, &context, &mut stack.new_cache())
+        })),
+        "step" => {
+            let mut filled = stack.new_cache();
+            stack.forward_cached(&x, &context, &mut filled)?;
+            Box::new(Step {
+                cache: filled.clone(),
+                filled,
+                x: step.context("the input has no step")?,
+                context,
+                stack,
+            })
+        }
+        other => bail!("{other} is not measured"),
+    })
+}
+
+/// One position more, each time behind the same ones.
+struct PackedStep {
+    stack: PackedStack,
+    context: ForwardContext,
+    cache: PackedCache,
+    seen: usize,
+    x: Tensor,
+}
+
+impl Run for PackedStep {
+    fn prepare(&mut self) -> Result<()> {
+        Ok(self.cache.truncate(self.seen)?)
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let Self {
+            stack,
+            context,
+            cache,
+            x,
+            ..
+        } = self;
+        Ok(stack.forward_cached(x, context, cache)?)
+    }
+}
+
+/// One position more, each time behind the same ones.
+struct Step {
+    stack: Stack,
+    context: ForwardContext,
+    filled: KvCache,
+    cache: KvCache,
+    x: Tensor,
+}
+
+impl Run for Step {
+    fn prepare(&mut self) -> Result<()> {
+        self.cache = self.filled.clone();
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok(self
+            .stack
+            .forward_cached(&self.x, &self.context, &mut self.cache)?)
+    }
+}

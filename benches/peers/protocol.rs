@@ -1,0 +1,158 @@
+//! The driver's lines of JSON, answered one line each; `worker.py` says what they are.
+//!
+//! Shared by this crate's worker and candle's, so that the two are measured in one way.
+
+use std::{
+    collections::HashMap,
+    hint::black_box,
+    io::{self, BufRead, Write},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use candle_core::{Device, Tensor, safetensors};
+use serde_json::{Value, json};
+
+/// What is to be computed, and on what.
+pub struct Case {
+    pub op: String,
+    pub precision: String,
+    pub checkpoint: PathBuf,
+    /// `[batch, seq, d_model]`
+    pub x: Tensor,
+    /// `[batch, seq]`, 1 = keep.
+    pub mask: Option<Tensor>,
+    /// `[batch, 1, d_model]`, behind `x`.
+    pub step: Option<Tensor>,
+}
+
+/// A case, ready to be computed again and again.
+pub trait Run {
+    /// What comes before each time and is not measured.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What is measured.
+    fn compute(&mut self) -> Result<Tensor>;
+
+    /// What the result is: `output`, or `last_logits`.
+    fn result(&self) -> &'static str {
+        "output"
+    }
+}
+
+/// Computes without preparation.
+pub struct Simply<F>(pub F);
+
+impl<F: FnMut() -> candle_core::Result<Tensor>> Run for Simply<F> {
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok((self.0)()?)
+    }
+}
+
+/// Answers until the driver closes the pipe. `load` makes a case ready.
+pub fn serve(
+    name: &str,
+    version: &str,
+    settings: &str,
+    mut load: impl FnMut(Case) -> Result<Box<dyn Run>>,
+) -> Result<()> {
+    say(&json!({"name": name, "version": version}))?;
+    let mut current: Option<Box<dyn Run>> = None;
+    for line in io::stdin().lock().lines() {
+        let command: Value = serde_json::from_str(&line?)?;
+        let answer = match command["do"].as_str() {
+            Some("load") => {
+                current = None; // its memory first
+                case(&command).and_then(&mut load).map(|run| {
+                    current = Some(run);
+                    json!({"settings": settings})
+                })
+            }
+            Some("check") => {
+                loaded(&mut current).and_then(|run| check(run, text(&command, "output")?))
+            }
+            Some("run") => loaded(&mut current)
+                .and_then(|run| times(run, number(&command, "warm")?, number(&command, "count")?)),
+            other => bail!("the driver asks for {other:?}"),
+        };
+        match answer {
+            Ok(answer) => say(&answer)?,
+            Err(error) => say(&json!({"error": first_line(&error)}))?,
+        }
+    }
+    Ok(())
+}
+
+fn say(answer: &Value) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{answer}")?;
+    Ok(out.flush()?)
+}
+
+fn loaded(current: &mut Option<Box<dyn Run>>) -> Result<&mut dyn Run> {
+    match current {
+        Some(run) => Ok(run.as_mut()),
+        None => bail!("nothing is loaded"),
+    }
+}
+
+fn case(command: &Value) -> Result<Case> {
+    let mut input: HashMap<String, Tensor> =
+        safetensors::load(text(command, "input")?, &Device::Cpu)?;
+    Ok(Case {
+        op: text(command, "op")?.to_string(),
+        precision: text(command, "precision")?.to_string(),
+        checkpoint: Path::new(text(command, "checkpoint")?).to_path_buf(),
+        x: input
+            .remove("hidden_states")
+            .context("the input has no hidden_states")?,
+        mask: input.remove("attention_mask"),
+        step: input.remove("step"),
+    })
+}
+
+fn check(run: &mut dyn Run, path: &str) -> Result<Value> {
+    run.prepare()?;
+    let y = run.compute()?.to_dtype(candle_core::DType::F32)?;
+    y.contiguous()?.save_safetensors(run.result(), path)?;
+    Ok(json!({}))
+}
+
+fn times(run: &mut dyn Run, warm: u64, count: u64) -> Result<Value> {
+    let mut once = || -> Result<f64> {
+        run.prepare()?;
+        let start = Instant::now();
+        let y = black_box(run.compute()?);
+        let time = start.elapsed().as_secs_f64() * 1e3;
+        drop(y);
+        Ok(time)
+    };
+    for _ in 0..warm {
+        once()?;
+    }
+    let ms: Vec<f64> = (0..count).map(|_| once()).collect::<Result<_>>()?;
+    Ok(json!({"ms": ms}))
+}
+
+fn text<'a>(command: &'a Value, key: &str) -> Result<&'a str> {
+    command[key]
+        .as_str()
+        .with_context(|| format!("the driver gives no {key}"))
+}
+
+fn number(command: &Value, key: &str) -> Result<u64> {
+    command[key]
+        .as_u64()
+        .with_context(|| format!("the driver gives no {key}"))
+}
+
+fn first_line(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_string()
+}

@@ -1,0 +1,59 @@
+"""PyTorch: eager, and compiled by inductor with frozen weights."""
+
+import os
+
+import torch
+
+import modules
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Eager:
+    def __init__(self, threads: int):
+        torch.set_num_threads(threads)
+        torch.set_num_interop_threads(1)
+        torch.set_grad_enabled(False)
+        self.version = torch.__version__
+        self.settings = "eager, scaled_dot_product_attention, q/k/v in one product"
+
+    def compile(self, function):
+        return function
+
+    def load(self, task):
+        dtype = DTYPES.get(task.precision)
+        if dtype is None:
+            raise ValueError(f"PyTorch is not measured in {task.precision}")
+        x = task.x.to(dtype)
+        network = modules.build(task.op, task.checkpoint, x.shape[1]).to(dtype)
+        if task.op == "feed_forward":
+            x = x.flatten(0, 1)
+            run = self.compile(network)
+            return lambda: run(x).view(task.x.shape)
+        if task.op == "encoder":
+            mask = None if task.mask is None else task.mask[:, None, None, :].bool()
+            run = self.compile(network)
+            return lambda: run(x, mask)
+        if task.op == "prefill":
+            run = self.compile(network)
+            return lambda: run(x)[0]
+        _, *past = network(x)
+        room = [torch.cat([tensor, torch.zeros_like(tensor[:, :, :1])], dim=2) for tensor in past]
+        step, seen = task.step.to(dtype), x.shape[1]
+        run = self.compile(network.step_in_place)
+        return lambda: run(step, seen, *room)
+
+
+class Compiled(Eager):
+    def __init__(self, threads: int):
+        super().__init__(threads)
+        from torch._inductor import config
+
+        config.freezing = True  # weights become constants, prepacked for the product
+        config.cpp.threads = threads
+        self.mode = os.environ.get("PEERS_COMPILE_MODE", "default")
+        self.settings = f"torch.compile, inductor, mode {self.mode}, freezing, static shapes"
+
+    def compile(self, function):
+        torch._dynamo.reset()  # shapes of earlier cases would count against the limit of recompilations
+        return torch.compile(function, dynamic=False, mode=self.mode)

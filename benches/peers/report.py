@@ -1,0 +1,177 @@
+"""A record as a table and as a plot."""
+
+import math
+from pathlib import Path
+
+OURS = "candle-blocks"
+TITLES = {
+    "feed_forward": "Feed-forward sublayer, norm(x + down(gelu(up(x)))), by rows",
+    "encoder": "Encoder, batch x sequence",
+    "prefill": "Decoder, prefill",
+    "step": "Decoder, one token behind a cache",
+}
+# The same colour for a peer in every plot.
+COLOURS = {
+    "candle-blocks-plain": "#7f7f7f",
+    "candle": "#d62728",
+    "pytorch": "#ff7f0e",
+    "pytorch-compiled": "#bcbd22",
+    "onnxruntime": "#1f77b4",
+    "openvino": "#9467bd",
+}
+
+
+def median(entry: dict, name: str) -> float | None:
+    times = entry["times"].get(name)
+    return times and times["median_ms"]
+
+
+def best_peer(entry: dict) -> tuple[str, float] | None:
+    """The fastest that is not of this crate."""
+    peers = [(name, times["median_ms"]) for name, times in entry["times"].items() if not name.startswith(OURS)]
+    return min(peers, key=lambda peer: peer[1], default=None)
+
+
+def ours(entry: dict) -> tuple[str, float] | None:
+    """The packed form, or what there is of this crate."""
+    found = [(name, median(entry, name)) for name in (OURS, f"{OURS}-plain")]
+    return next(((name, ms) for name, ms in found if ms), None)
+
+
+def lead(entry: dict) -> float | None:
+    """The best peer's time over ours: above 1 this crate is faster."""
+    own, best = ours(entry), best_peer(entry)
+    return best[1] / own[1] if own and best else None
+
+
+def geometric_mean(numbers: list[float]) -> float:
+    return math.exp(sum(map(math.log, numbers)) / len(numbers))
+
+
+def line(entry: dict) -> str:
+    """A case in a line, for whoever waits."""
+    times = ", ".join(f"{name} {times['median_ms']:.3f}" for name, times in entry["times"].items())
+    wrong = "".join(f", {name} WRONG by {error:.1e}" for name, error in entry["wrong"].items())
+    factor = lead(entry)
+    return f"{entry['id']}: {times}{wrong}" + (f" -> {factor:.2f}" if factor else "")
+
+
+def groups(record: dict) -> dict[tuple[str, str, str], list[dict]]:
+    """Cases by operation, model and precision, in the order of the record."""
+    found = {}
+    for entry in record["cases"]:
+        found.setdefault((entry["op"], entry["model"], entry["precision"]), []).append(entry)
+    return found
+
+
+def markdown(record: dict) -> str:
+    machine = record["machine"]
+    lines = [
+        f"# {machine['processor']}, {record['date']}",
+        "",
+        f"{record['threads']} threads of {machine['cores']} cores, {machine['system']}; medians in ms of {record['rounds']} turns, "
+        f"interleaved; load before the run {machine['load_before']}. Options: `{record['options']}`.",
+        "",
+        "The last column is the best peer's time over ours: above 1 this crate is faster. Every result was first compared with",
+        "transformers in float64.",
+        "",
+    ]
+    lines += [f"- {name} {peer['version']}: {peer['settings']}" for name, peer in record["peers"].items()]
+    for (op, model, precision), entries in groups(record).items():
+        names = [name for name in record["peers"] if any(name in entry["times"] for entry in entries)]
+        if not names:
+            continue
+        lines += ["", f"## {TITLES[op]}: {model}, {precision}", ""]
+        lines += [f"| | {' | '.join(names)} | best peer / ours |", "|---" * (len(names) + 2) + "|"]
+        for entry in entries:
+            best = best_peer(entry)
+            cells = []
+            for name in names:
+                ms = median(entry, name)
+                text = "-" if ms is None else f"{ms:.4g}"
+                cells.append(f"**{text}**" if best and name == best[0] else text)
+            factor = lead(entry)
+            lines.append(f"| {entry['shape']} | {' | '.join(cells)} | {f'{factor:.2f}' if factor else '-'} |")
+        leads = [factor for factor in map(lead, entries) if factor]
+        if leads:
+            lines += ["", f"Geometric mean {geometric_mean(leads):.2f}, least {min(leads):.2f}."]
+    failed = failures(record)
+    if failed:
+        lines += ["", "## Not measured", "", *failed]
+    return "\n".join(lines) + "\n"
+
+
+def failures(record: dict) -> list[str]:
+    """A line for each peer and reason, with the number of cases."""
+    reasons = {}
+    for entry in record["cases"]:
+        for name, reason in entry["failed"].items():
+            reasons.setdefault((name, reason), []).append(entry["id"])
+        for name, error in entry["wrong"].items():
+            reasons.setdefault((name, f"wrong result, off by {error:.1e}"), []).append(entry["id"])
+    return [f"- {name}: {reason} ({ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''})"
+            for (name, reason), ids in reasons.items()]
+
+
+def plot(record: dict, path: Path):
+    """A panel for each table: every peer's time over ours."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+    panels = [(key, entries) for key, entries in plotted(record) if any(ours(entry) for entry in entries)]
+    if not panels:
+        return
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.6 * rows), squeeze=False)
+    ticks = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 50, 100]
+    for axis, (title, entries) in zip(axes.flat, panels):
+        labels = [entry["label"] for entry in entries]
+        for name, colour in COLOURS.items():
+            points = [(i, median(entry, name) / ours(entry)[1]) for i, entry in enumerate(entries)
+                      if median(entry, name) and ours(entry) and ours(entry)[0] != name]
+            if points:
+                axis.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=colour, label=name)
+        axis.axhline(1, color="black", linewidth=1.5)
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        low, high = min(low, 0.7), max(high, 2.2)
+        axis.set_ylim(low, high)
+        axis.axhspan(low, 1, color="#d62728", alpha=0.06)
+        shown = [tick for tick in ticks if low <= tick <= high]
+        axis.yaxis.set_major_locator(FixedLocator(shown))
+        axis.set_yticklabels([f"{tick:g}x" for tick in shown])
+        axis.yaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_xticks(range(len(labels)), labels, rotation=45 if max(map(len, labels)) > 5 else 0, ha="right" if max(map(len, labels)) > 5 else "center", fontsize=8)
+        axis.set_title(title, fontsize=10)
+        axis.grid(axis="y", linewidth=0.4, alpha=0.6)
+        axis.set_xlim(-0.5, len(labels) - 0.5)
+    for axis in list(axes.flat)[len(panels):]:
+        axis.set_visible(False)
+    handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+    if handles:
+        figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=len(handles), fontsize=9,
+                      bbox_to_anchor=(0.5, 1 - 0.3 / (3.6 * rows + 0.6)), frameon=False)
+    machine = record["machine"]
+    figure.suptitle(f"Time of each library over that of candle-blocks: above 1x candle-blocks is faster\n"
+                    f"{machine['processor']}, {record['threads']} threads, {record['date']}", fontsize=11, y=1.0, va="bottom")
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / (3.6 * rows + 0.6)))
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def plotted(record: dict) -> list[tuple[str, list[dict]]]:
+    """What goes into each panel: the decoders share one."""
+    panels = {}
+    for entry in record["cases"]:
+        if entry["op"] in ("prefill", "step"):
+            key, label = ("decoders", entry["precision"]), f"{entry['model']} {entry['op']}"
+        else:
+            key, label = (entry["op"], entry["model"], entry["precision"]), entry["shape"]
+        panels.setdefault(key, []).append(entry | {"label": label})
+    names = {"feed_forward": "feed-forward", "decoders": "decoders"}
+    return [(" ".join([names.get(key[0], key[0]), *key[1:]]), entries) for key, entries in panels.items()]

@@ -1,0 +1,182 @@
+"""Measures this crate against its peers on the same shapes, interleaved in one run. benches/README.md says how.
+
+    python benches/peers/run.py --quick
+    python benches/peers/run.py --minilm DIR
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import machine
+import report
+import workers
+from cases import Case, Model, all_cases, selected
+
+HERE = Path(__file__).resolve().parent
+RECORD = HERE.parent / "record"
+
+# How far a result may be from float64: root mean square of the error over that of the result. Far above what rounding
+# comes to (f32 1e-7, bf16 0.006, here), far below what a wrong activation, norm or mask does (above 1e-4 and 0.05).
+TOLERANCE = {"f32": 1e-5, "bf16": 0.03, "int8": 0.1}
+
+
+def main():
+    options = arguments()
+    models, cases = all_cases(options.precision, options.minilm, options.quick)
+    cases = selected(cases, options.only)
+    if options.list:
+        print("\n".join(case.id for case in cases))
+        return
+    if not cases:
+        sys.exit("no case is left; --list says which there are")
+    names = options.peers or [*workers.OURS, workers.CANDLE, *workers.PYTHON_PEERS]
+    # With autotuning inductor compiles and times every candidate for every product: its best, and slow to come by.
+    compile_mode = options.compile or ("default" if options.quick else "max-autotune-no-cudagraphs")
+    crew = workers.make(names, options.threads, options.patience, compile_mode)
+    record = {
+        "date": date.today().isoformat(),
+        "machine": machine.describe(options.machine),
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "options": " ".join(sys.argv[1:]),
+        "peers": {},
+        "cases": [],
+    }
+    folder = tempfile.TemporaryDirectory() if options.work is None else None
+    work = Path(folder.name) if folder else options.work
+    work.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        for number, (case, prepared) in enumerate(prepare(models, cases, work), 1):
+            entry = measure(case, prepared, crew, record["peers"], options)
+            record["cases"].append(entry)
+            minutes = (time.monotonic() - started) / 60
+            print(f"[{number}/{len(cases)}, {minutes:.0f} min] {report.line(entry)}", flush=True)
+            save(record, options.out)  # what was measured stays if the rest fails
+    finally:
+        for worker in crew:
+            worker.end()
+        if folder:
+            folder.cleanup()
+    print(f"written: {save(record, options.out)}")
+    wrong = [f"{entry['id']}: {name}" for entry in record["cases"] for name in entry["wrong"]]
+    if wrong:
+        sys.exit("these compute something else:\n" + "\n".join(wrong))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small subset of the shapes")
+    parser.add_argument("--minilm", type=Path, help="directory of all-MiniLM-L6-v2, to be measured as well")
+    parser.add_argument("--precision", nargs="+", choices=list(TOLERANCE), default=list(TOLERANCE))
+    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="cases whose id holds one of these")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7, help="how often each peer has its turn")
+    parser.add_argument("--turn", type=float, default=0.3, help="seconds of a turn")
+    parser.add_argument("--compile", metavar="MODE", help="of torch.compile; with autotuning if not given, without for --quick")
+    parser.add_argument("--patience", type=float, default=900, help="seconds a peer may take to answer")
+    parser.add_argument("--work", type=Path, help="where checkpoints are kept; a temporary directory if not given")
+    parser.add_argument("--out", type=Path, default=None, help="the record; benches/record/<date>-<machine>.json if not given")
+    parser.add_argument("--machine", help="what to call the machine; its processor's name if not given")
+    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    return parser.parse_args()
+
+
+def prepare(models: dict[str, Model], cases: list[Case], work: Path):
+    """Writes each case's checkpoint and input; yields it with what the workers and the check need."""
+    import checkpoints  # slow to import, and not needed for --list
+
+    reference = checkpoints.Reference()
+    known = (None, None)  # the precisions of a shape share a reference, but only one is kept
+    for case in sorted(cases, key=lambda case: (list(models).index(case.model), case.op, case.batch, case.seq, case.padded)):
+        model = models[case.model]
+        directory = checkpoints.write_checkpoint(model, work / case.model)
+        config = json.loads((directory / "config.json").read_text())
+        d_model = config.get("hidden_size") or config["n_embd"]
+        path = work / "input.safetensors"
+        inputs = checkpoints.write_input(case, d_model, path)
+        shape = case.id.rsplit("/", 1)[0]
+        if known[0] != shape:
+            known = (shape, reference.output(case, model.family, directory, inputs))
+        output = work / "output.safetensors"
+        task = {"op": case.op, "precision": case.precision, "checkpoint": str(directory), "input": str(path)}
+
+        def error(known=known, inputs=inputs, case=case) -> float:
+            return checkpoints.disagreement(case, known[1], inputs, output)
+
+        yield case, {"task": task, "output": str(output), "error": error}
+
+
+def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dict:
+    """Loads the case everywhere, checks all results, then goes round the workers."""
+    entry = case.as_dict() | {"times": {}, "failed": {}, "wrong": {}}
+    ready = []
+    for worker in crew:
+        try:
+            loaded = worker.ask(do="load", **prepared["task"])
+            Path(prepared["output"]).unlink(missing_ok=True)
+            worker.ask(do="check", output=prepared["output"])
+            error = prepared["error"]()
+        except workers.Failure as failure:
+            entry["failed"][worker.name] = str(failure)
+            continue
+        peers[worker.name] = {"version": worker.version, "settings": loaded["settings"]}
+        if error > TOLERANCE[case.precision]:
+            entry["wrong"][worker.name] = error
+            continue
+        entry["times"][worker.name] = {"error": error, "ms": []}
+        ready.append(worker)
+    counts = {}
+    for turn in range(options.rounds + 1):
+        # Another order each time: nobody always follows the same one.
+        for i in range(len(ready)):
+            worker = ready[(i + turn) % len(ready)]
+            times = entry["times"][worker.name]
+            try:
+                if turn == 0:
+                    # To know how many fill a turn; the least of them, as these are not warm.
+                    first = worker.ask(do="run", warm=1, count=3)["ms"]
+                    counts[worker.name] = max(1, min(10_000, int(1e3 * options.turn / min(first))))
+                    continue
+                count = counts[worker.name]
+                times["ms"].append(worker.ask(do="run", warm=min(5, 1 + count // 10), count=count)["ms"])
+            except workers.Failure as failure:
+                entry["failed"][worker.name] = str(failure)
+                counts[worker.name] = 0
+        ready = [worker for worker in ready if worker.name not in entry["failed"]]
+    entry["times"] = {worker.name: summary(entry["times"][worker.name]) for worker in ready}
+    return entry
+
+
+def summary(times: dict) -> dict:
+    """The median of all samples; how far the medians of the turns are apart says how still the machine was."""
+    turns = [statistics.median(turn) for turn in times["ms"]]
+    samples = [ms for turn in times["ms"] for ms in turn]
+    return {
+        "median_ms": statistics.median(samples),
+        "min_ms": min(samples),
+        "samples": len(samples),
+        "turns_ms": [round(turn, 6) for turn in turns],
+        "error": times["error"],
+    }
+
+
+def save(record: dict, out: Path | None) -> Path:
+    """The record as JSON, and beside it a table and a plot."""
+    path = out or RECORD / f"{record['date']}-{record['machine']['name']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".md").write_text(report.markdown(record))
+    report.plot(record, path.with_suffix(".png"))
+    return path
+
+
+if __name__ == "__main__":
+    main()

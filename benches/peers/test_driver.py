@@ -1,0 +1,202 @@
+"""The driver's own parts, with no peer installed: `python benches/peers/test_driver.py`."""
+
+import json
+import math
+import sys
+import textwrap
+import unittest
+from pathlib import Path
+
+import cases
+import machine
+import report
+import run
+import workers
+
+
+def entry(op="feed_forward", shape="8", precision="f32", failed=None, **medians):
+    times = {name.replace("_", "-"): {"median_ms": ms} for name, ms in medians.items()}
+    return {
+        "id": f"{op}/m/{shape}/{precision}", "op": op, "model": "m", "shape": shape, "precision": precision,
+        "times": times, "failed": failed or {}, "wrong": {},
+    }
+
+
+def worker(program: str, patience: float = 20) -> workers.Worker:
+    """A worker that is a few lines of Python."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return workers.Worker("test", command, workers.environment(2, {}), patience)
+
+
+class Cases(unittest.TestCase):
+    def test_every_case_has_a_name_of_its_own_and_a_model(self):
+        for quick in (False, True):
+            models, found = cases.all_cases(["f32", "bf16", "int8"], None, quick)
+            self.assertEqual(len({case.id for case in found}), len(found))
+            self.assertEqual({case.model for case in found}, set(models))
+
+    def test_the_whole_run_has_every_row_count_of_every_width(self):
+        _, found = cases.all_cases(["f32"], None, quick=False)
+        rows = [(case.model, case.batch) for case in found if case.op == "feed_forward"]
+        self.assertEqual(len(rows), 40)
+        self.assertIn(("500x2001", 1000), rows)
+
+    def test_a_quick_run_is_part_of_the_whole(self):
+        whole, quick = (cases.all_cases(["f32"], None, quick)[1] for quick in (False, True))
+        self.assertLess(set(quick), set(whole))
+
+    def test_patterns_select_by_id(self):
+        _, found = cases.all_cases(["f32"], None, quick=False)
+        self.assertEqual(cases.selected(found, []), found)
+        self.assertEqual({case.op for case in cases.selected(found, ["step/", "prefill/"])}, {"step", "prefill"})
+
+
+class Workers(unittest.TestCase):
+    def test_answers_are_taken_line_by_line_however_they_arrive(self):
+        asked = worker("""
+            import sys, time
+            print('{"version": "1"}', flush=True)
+            for line in sys.stdin:
+                sys.stdout.write('{"ms": '); sys.stdout.flush(); time.sleep(0.05)
+                print('[1.5, 2]}', flush=True)
+        """)
+        self.addCleanup(asked.end)
+        self.assertEqual(asked.ask(do="run"), {"ms": [1.5, 2]})
+        self.assertEqual(asked.ask(do="run"), {"ms": [1.5, 2]})
+        self.assertEqual(asked.version, "1")
+
+    def test_a_worker_stands_still_between_questions(self):
+        asked = worker("""
+            import json, sys, threading
+            spins = 0
+            def spin():
+                global spins
+                while True: spins += 1
+            threading.Thread(target=spin, daemon=True).start()
+            print('{"version": "1"}', flush=True)
+            for line in sys.stdin: print(json.dumps({"spins": spins}), flush=True)
+        """)
+        self.addCleanup(asked.end)
+        asked.ask(do="run")
+        path = f"/proc/{asked.process.pid}/stat"
+        try:
+            state = Path(path).read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            self.skipTest("needs /proc")
+        self.assertEqual(state, "T")
+        self.assertGreater(asked.ask(do="run")["spins"], 0)
+
+    def test_an_error_is_a_failure_and_the_worker_goes_on(self):
+        asked = worker("""
+            import sys
+            print('{"version": "1"}', flush=True)
+            for line in sys.stdin: print('{"error": "no such thing"}' if "load" in line else '{}', flush=True)
+        """)
+        self.addCleanup(asked.end)
+        with self.assertRaisesRegex(workers.Failure, "no such thing"):
+            asked.ask(do="load")
+        self.assertEqual(asked.ask(do="check"), {})
+
+    def test_a_worker_that_ends_or_hangs_is_a_failure_and_is_started_again(self):
+        for end in ("sys.exit()", "import time; time.sleep(60)"):
+            asked = worker(f"""
+                import sys
+                print('{{"version": "1"}}', flush=True)
+                for line in sys.stdin:
+                    if "load" in line: {end}
+                    print('{{}}', flush=True)
+            """, patience=2)
+            self.addCleanup(asked.end)
+            with self.assertRaises(workers.Failure):
+                asked.ask(do="load")
+            self.assertEqual(asked.ask(do="check"), {})
+
+    def test_threads_are_equal_for_all(self):
+        found = workers.environment(3, {"MORE": "x"})
+        self.assertEqual({found[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")}, {"3"})
+        self.assertEqual(found["MORE"], "x")
+
+    def test_the_executable_is_that_of_the_target(self):
+        def artifact(name, path):
+            return json.dumps({"reason": "compiler-artifact", "target": {"name": name}, "executable": path})
+
+        messages = "\n".join([artifact("ours", None), artifact("other", "/b"), artifact("ours", "/a"), '{"reason": "x"}'])
+        self.assertEqual(workers.executable(messages, "ours"), "/a")
+        with self.assertRaises(SystemExit):
+            workers.executable(messages, "missing")
+
+
+class Report(unittest.TestCase):
+    def test_the_lead_is_over_the_best_peer_and_not_over_our_other_form(self):
+        found = entry(candle_blocks=2.0, candle_blocks_plain=1.0, openvino=3.0, pytorch=9.0)
+        self.assertEqual(report.best_peer(found), ("openvino", 3.0))
+        self.assertEqual(report.lead(found), 1.5)
+
+    def test_without_the_packed_form_the_plain_one_stands_for_us(self):
+        self.assertEqual(report.lead(entry(candle_blocks_plain=4.0, openvino=3.0)), 0.75)
+        self.assertIsNone(report.lead(entry(openvino=3.0)))
+        self.assertIsNone(report.lead(entry(candle_blocks=3.0)))
+
+    def test_the_table_shows_losses_and_what_was_not_measured(self):
+        record = {
+            "date": "2026-01-01", "threads": 2, "rounds": 3, "options": "", "peers": {
+                name: {"version": "1", "settings": "s"} for name in ("candle-blocks", "openvino")
+            },
+            "machine": {"name": "m", "processor": "P", "cores": 2, "system": "S", "load_before": 0.0},
+            "cases": [
+                entry(shape="8", candle_blocks=2.0, openvino=1.0),
+                entry(shape="16", candle_blocks=1.0, openvino=8.0, failed={"candle": "has none"}),
+            ],
+        }
+        text = report.markdown(record)
+        self.assertIn("| 8 | 2 | **1** | 0.50 |", text)
+        self.assertIn("| 16 | 1 | **8** | 8.00 |", text)
+        self.assertIn("Geometric mean 2.00, least 0.50.", text)
+        self.assertIn("- candle: has none (feed_forward/m/16/f32)", text)
+
+    def test_the_geometric_mean_of_inverse_numbers_is_one(self):
+        self.assertTrue(math.isclose(report.geometric_mean([4.0, 0.25, 1.0]), 1.0))
+
+    def test_decoders_share_a_panel(self):
+        record = {"cases": [entry(op="prefill"), entry(op="step"), entry(op="encoder")]}
+        self.assertEqual([(title, len(found)) for title, found in report.plotted(record)], [("decoders f32", 2), ("encoder m f32", 1)])
+
+
+class Driver(unittest.TestCase):
+    def test_the_median_is_of_all_samples_and_the_turns_are_kept(self):
+        found = run.summary({"ms": [[1.0, 2.0, 3.0], [2.0, 9.0, 10.0]], "error": 1e-7})
+        self.assertEqual((found["median_ms"], found["min_ms"], found["samples"]), (2.5, 1.0, 6))
+        self.assertEqual(found["turns_ms"], [2.0, 9.0])
+
+    def test_a_wrong_result_is_named_and_not_timed(self):
+        class Fake:
+            version = "1"
+
+            def __init__(self, name):
+                self.name = name
+
+            def ask(self, **command):
+                if command["do"] == "load" and self.name == "absent":
+                    raise workers.Failure("has none")
+                return {"settings": "s", "ms": [1.0] * command.get("count", 0)}
+
+        class Options:
+            rounds, turn = 2, 0.01
+
+        case = cases.Case("feed_forward", "384x1536", 4, 1, "f32")
+        errors = iter([1e-7, 1e-3])
+        prepared = {"task": {}, "output": "/nonexistent/output", "error": lambda: next(errors)}
+        crew = [Fake("right"), Fake("absent"), Fake("wrong")]
+        found = run.measure(case, prepared, crew, {}, Options)
+        self.assertEqual(set(found["times"]), {"right"})
+        self.assertEqual(found["times"]["right"]["samples"], 20)
+        self.assertEqual(found["wrong"], {"wrong": 1e-3})
+        self.assertEqual(found["failed"], {"absent": "has none"})
+
+    def test_a_processor_gives_a_file_name(self):
+        self.assertEqual(machine.short("AMD EPYC 9B14 96-Core Processor"), "amd-epyc-9b14-96-core")
+        self.assertEqual(machine.short("Intel(R) Xeon(R) CPU @ 2.20GHz"), "intel-xeon-2-20ghz")
+
+
+if __name__ == "__main__":
+    unittest.main()

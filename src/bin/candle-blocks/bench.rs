@@ -1,0 +1,232 @@
+//! `candle-blocks bench`: how long a feed-forward, a block or a stack takes, and what share of the
+//! CPU's peak that is.
+
+mod operations;
+mod samples;
+mod seeded;
+mod subject;
+mod threads;
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use candle_blocks::{Precision, ops};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::{
+    Outcome,
+    model::{PrecisionName, SourceArgs},
+    output,
+};
+use subject::{Sizes, Subject};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to measure.
+    #[arg(long, value_enum)]
+    op: Op,
+    /// With --op model: a directory, a .safetensors file or a .safetensors.index.json.
+    #[arg(long, value_name = "PATH")]
+    model: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Number of sequences.
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Length of a sequence. A feed-forward has batch * seq rows.
+    #[arg(long, default_value_t = 128)]
+    seq: usize,
+    /// Width of a row (768 if not given); a model's own.
+    #[arg(long)]
+    d_model: Option<usize>,
+    /// Width of the hidden layer (4 * d_model if not given); a model's own.
+    #[arg(long)]
+    d_ff: Option<usize>,
+    /// Number of a block's attention heads (d_model / 64 if not given); a model's own.
+    #[arg(long)]
+    heads: Option<usize>,
+    /// The packed form of the weights; `none` is not packed.
+    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
+    precision: PrecisionName,
+    /// Threads to compute with; RAYON_NUM_THREADS or all cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How long to measure, after the warming up.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, ValueEnum, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+enum Op {
+    /// BERT's sublayer: norm(x + down(gelu(up(x)))), with biases.
+    FeedForward,
+    /// A block of BERT.
+    Block,
+    /// All blocks of a checkpoint.
+    Model,
+}
+
+/// What was measured. Times are in milliseconds; operations in 10^9, a multiply-add being two.
+#[derive(Serialize)]
+struct Report {
+    op: Op,
+    /// A checkpoint's family, `bert` otherwise.
+    family: String,
+    batch: usize,
+    seq: usize,
+    d_model: usize,
+    d_ff: usize,
+    /// None of a feed-forward.
+    heads: Option<usize>,
+    layers: usize,
+    precision: &'static str,
+    isa: &'static str,
+    threads: usize,
+    samples: usize,
+    median_ms: f64,
+    min_ms: f64,
+    /// Operations of all matrix products, those of attention included; of positions that are seen.
+    gflop: f64,
+    /// Per second, from the median.
+    gflops: f64,
+    /// What the CPU can do at most, measured before and after.
+    peak_gflops: f64,
+    share_of_peak: f64,
+}
+
+pub fn bench(args: &Args) -> Result<Outcome> {
+    check(args)?;
+    let threads = threads::hold(args.threads)?;
+    let subject = match args.op {
+        Op::Model => Subject::model(
+            &args.source.open(args.model.as_ref(), "--model PATH")?,
+            args,
+        )?,
+        Op::Block => Subject::block(sizes(args), args)?,
+        Op::FeedForward => Subject::feed_forward(sizes(args), args)?,
+    };
+    let precision = args.precision.packing().unwrap_or(Precision::F32);
+    let peak = ops::peak_flops(precision, threads)?;
+    let samples = samples::take(args.seconds, || subject.run())?;
+    let peak_gflops = peak.max(ops::peak_flops(precision, threads)?) * 1e-9;
+
+    let gflop = subject.operations() * 1e-9;
+    let gflops = gflop / (samples.median_ms * 1e-3);
+    let block = subject.block_config();
+    let report = Report {
+        op: args.op,
+        family: subject.family().to_string(),
+        batch: args.batch,
+        seq: args.seq,
+        d_model: block.d_model(),
+        d_ff: block.feed_forward.d_ff,
+        heads: (args.op != Op::FeedForward).then_some(block.attention.n_heads),
+        layers: subject.layers(),
+        precision: args.precision.name(),
+        isa: ops::isa()?,
+        threads,
+        samples: samples.count,
+        median_ms: samples.median_ms,
+        min_ms: samples.min_ms,
+        gflop,
+        gflops,
+        peak_gflops,
+        share_of_peak: gflops / peak_gflops,
+    };
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&format!("{report}\n"))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// What can be refused before anything is loaded.
+fn check(args: &Args) -> Result<()> {
+    let given = [
+        ("--batch", Some(args.batch)),
+        ("--seq", Some(args.seq)),
+        ("--d-model", args.d_model),
+        ("--d-ff", args.d_ff),
+        ("--heads", args.heads),
+        ("--threads", args.threads),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, value)| *value == Some(0)) {
+        bail!("{flag} is 0; give 1 or more");
+    }
+    if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
+        bail!(
+            "--seconds is {}; give more than 0 and at most 3600",
+            args.seconds
+        );
+    }
+    if args.op == Op::Model {
+        let own = given[2..5].iter().find(|(_, value)| value.is_some());
+        if let Some((flag, _)) = own {
+            bail!("{flag} goes with --op feed_forward or block; a model has sizes of its own");
+        }
+    } else if args.model.is_some() || args.source.is_given() {
+        bail!(
+            "a checkpoint goes with --op model; the others make random weights of --d-model, --d-ff and --heads"
+        );
+    } else if args.op == Op::FeedForward && args.heads.is_some() {
+        bail!("--heads goes with --op block; a feed-forward has none");
+    }
+    Ok(())
+}
+
+fn sizes(args: &Args) -> Sizes {
+    let d_model = args.d_model.unwrap_or(768);
+    Sizes {
+        d_model,
+        d_ff: args.d_ff.unwrap_or(d_model.saturating_mul(4)),
+        n_heads: args.heads.unwrap_or((d_model / 64).max(1)),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self {
+            batch,
+            seq,
+            layers,
+            d_model,
+            d_ff,
+            ..
+        } = self;
+        let heads = self
+            .heads
+            .map_or(String::new(), |n| format!(" of {n} heads"));
+        let op = match self.op {
+            Op::FeedForward => "feed-forward".to_string(),
+            Op::Block => format!("block{heads}"),
+            Op::Model => format!("{}, {layers} layers{heads}", self.family),
+        };
+        writeln!(f, "{op}: {batch} x {seq} rows of {d_model} (hidden {d_ff})")?;
+        writeln!(
+            f,
+            "precision {}, {}, threads: {}",
+            self.precision, self.isa, self.threads
+        )?;
+        writeln!(
+            f,
+            "median {:.4} ms, least {:.4} ms of {} runs",
+            self.median_ms, self.min_ms, self.samples
+        )?;
+        write!(
+            f,
+            "{:.4} GFLOP: {:.1} GFLOP/s, {:.1} % of the {:.0} that multiply-adds alone reach",
+            self.gflop,
+            self.gflops,
+            100.0 * self.share_of_peak,
+            self.peak_gflops
+        )
+    }
+}

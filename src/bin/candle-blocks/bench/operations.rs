@@ -1,0 +1,129 @@
+//! How many operations the matrix products of a block take.
+//!
+//! A multiply-add is two. Counted is what the result needs: of attention the products of queries with
+//! keys that they may see, of experts those that a row uses. Norms, activations and the like are not.
+
+use candle_blocks::{
+    AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, StackConfig, Visibility,
+};
+
+/// Of the whole stack on `batch` sequences of `seq`; cross-attention sees `seq` positions as well.
+pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> f64 {
+    let block = |&i: &usize| of_block(&config.blocks[i], batch, seq);
+    config.layers.iter().map(block).sum()
+}
+
+/// Of one block.
+pub fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
+    let cross = config.cross_attention.as_ref();
+    of_attention(&config.attention, batch, seq)
+        + cross.map_or(0.0, |cross| of_attention(cross, batch, seq))
+        + of_feed_forward(&config.feed_forward, batch * seq)
+}
+
+/// Of a feed-forward on `rows`.
+pub fn of_feed_forward(config: &FeedForwardConfig, rows: usize) -> f64 {
+    let matrices = match config.form {
+        FeedForwardForm::Plain => 2,
+        _ => 3,
+    };
+    let network = |d_ff: usize| matrices as f64 * product(rows, config.d_model, d_ff);
+    let Some(experts) = &config.experts else {
+        return network(config.d_ff);
+    };
+    let router = product(rows, config.d_model, experts.n_experts);
+    let shared = experts
+        .shared_d_ff
+        .map_or(0.0, |d_ff| network(d_ff) + product(rows, config.d_model, 1));
+    router + shared + experts.top_k as f64 * network(config.d_ff)
+}
+
+fn of_attention(config: &AttentionConfig, batch: usize, seq: usize) -> f64 {
+    let rows = batch * seq;
+    let query_and_output = 2.0 * product(rows, config.d_model, config.query_width());
+    let key_and_value = 2.0 * product(rows, config.d_memory, config.key_width());
+    let seen: usize = (0..seq).map(|i| keys_seen(config, i, seq)).sum();
+    let scores_and_values = 2.0 * product(batch * seen, config.n_heads, config.head_dim);
+    query_and_output + key_and_value + scores_and_values
+}
+
+/// How many of `seq` keys the query at `i` sees.
+fn keys_seen(config: &AttentionConfig, i: usize, seq: usize) -> usize {
+    let window = config.window.unwrap_or(seq);
+    match config.visibility {
+        Visibility::Causal => (i + 1).min(window),
+        _ => i.min(window) + 1 + (seq - 1 - i).min(window),
+    }
+}
+
+/// Of a matrix `[m, k]` with one `[k, n]`.
+fn product(m: usize, k: usize, n: usize) -> f64 {
+    2.0 * m as f64 * k as f64 * n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement, RoutingWeights};
+
+    use super::*;
+
+    #[test]
+    fn a_feed_forward_has_two_products_and_a_gated_one_three() {
+        let plain = FeedForwardConfig::new(768);
+        assert_eq!(of_feed_forward(&plain, 128), 128.0 * 768.0 * 3072.0 * 4.0);
+        let gated = plain
+            .clone()
+            .with_form(FeedForwardForm::Gated)
+            .with_d_ff(10);
+        assert_eq!(of_feed_forward(&gated, 3), 3.0 * 768.0 * 10.0 * 6.0);
+        let experts = ExpertsConfig {
+            n_experts: 8,
+            top_k: 2,
+            weights: RoutingWeights::Softmax,
+            shared_d_ff: Some(5),
+        };
+        let row = 2.0 * 8.0 + 6.0 * 2.0 * 10.0 + 6.0 * 5.0 + 2.0; // router, two experts, the shared one, its gate
+        assert_eq!(
+            of_feed_forward(&gated.with_experts(Some(experts)), 3),
+            3.0 * 768.0 * row
+        );
+    }
+
+    #[test]
+    fn a_block_of_bert_has_four_square_products_and_two_of_each_pair_of_positions() {
+        let attention = AttentionConfig::new(12, 3).unwrap();
+        let feed_forward = FeedForwardConfig::new(12);
+        let norm = NormConfig::layer_norm(12, 1e-12);
+        let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
+        let (batch, seq) = (2.0, 5.0);
+        let linear = 2.0 * batch * seq * (4.0 * 12.0 * 12.0 + 2.0 * 12.0 * 48.0);
+        assert_eq!(
+            of_block(&block, 2, 5),
+            linear + 4.0 * batch * seq * seq * 12.0
+        );
+        let twice = StackConfig::new(vec![block.clone()], None).with_layers(vec![0, 0]);
+        assert_eq!(of_stack(&twice, 2, 5), 2.0 * of_block(&block, 2, 5));
+    }
+
+    #[test]
+    fn keys_that_are_seen_are_those_of_the_mask_written_out() {
+        for (visibility, window) in [
+            (Visibility::Causal, None),
+            (Visibility::Causal, Some(3)),
+            (Visibility::Bidirectional, None),
+            (Visibility::Bidirectional, Some(2)),
+        ] {
+            let config = AttentionConfig::new(8, 2).unwrap();
+            let config = config.with_visibility(visibility).with_window(window);
+            let w = window.unwrap_or(100) as i64;
+            let sees = |i: i64, j: i64| match visibility {
+                Visibility::Causal => j <= i && i - j < w,
+                _ => (i - j).abs() <= w,
+            };
+            for i in 0..7 {
+                let expected = (0..7).filter(|&j| sees(i, j)).count();
+                assert_eq!(keys_seen(&config, i as usize, 7), expected);
+            }
+        }
+    }
+}

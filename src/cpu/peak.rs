@@ -1,0 +1,124 @@
+//! How fast the CPU multiplies and adds when nothing holds it up: the ceiling of every product.
+
+use std::{hint::black_box, sync::Barrier, thread, time::Instant};
+
+use bytemuck::Zeroable;
+
+use super::{
+    format::{DotTask, Dots, Format},
+    isa::Isa,
+    tile::{CHUNK, WIDTH},
+};
+
+/// Sums that do not wait for each other: enough for two units of a latency of four, and few enough
+/// for 16 registers.
+const SUMS: usize = 10;
+
+/// Additions to each sum at a time. Some 0.7 ms: long beside the waking of a thread, short beside the
+/// time that the system lets a thread run.
+const ROUNDS: usize = 1 << 19;
+
+/// Operations per second of `threads` threads together in a format, a multiplication and an addition being
+/// two. The best of many short runs: what another process takes away only lengthens one. More threads
+/// than the CPU runs at once add nothing.
+pub fn operations_per_second<F: Format>(isa: Isa, threads: usize) -> f64 {
+    const TIMES: usize = 20;
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.clamp(1, at_once);
+    let barrier = Barrier::new(threads);
+    let fastest = || {
+        let mut operations = 0;
+        let mut seconds = f64::INFINITY;
+        for _ in 0..TIMES {
+            // Together, or a thread would be measured while others leave it what they share.
+            barrier.wait();
+            let start = Instant::now();
+            operations = run::<F>(isa);
+            seconds = seconds.min(start.elapsed().as_secs_f64());
+        }
+        operations as f64 / seconds
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(fastest)).collect();
+        let own = fastest();
+        let others = others.into_iter().map(|thread| match thread.join() {
+            Ok(speed) => speed,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        own + others.sum::<f64>()
+    })
+}
+
+/// Keeps one thread busy for a moment; returns the number of operations.
+fn run<F: Format>(isa: Isa) -> usize {
+    let (mut result, mut lanes) = (0, 0);
+    F::run(
+        isa,
+        Level {
+            result: &mut result,
+            lanes: &mut lanes,
+        },
+    );
+    black_box(result);
+    2 * ROUNDS * SUMS * lanes * F::GROUP
+}
+
+/// Enters the level's instructions.
+struct Level<'a> {
+    result: &'a mut usize,
+    lanes: &'a mut usize,
+}
+
+impl<F: Format> DotTask<F> for Level<'_> {
+    fn run<D: Dots<F>>(self, dots: D) {
+        *self.lanes = D::PANEL / WIDTH;
+        dots.run(Products(self.result));
+    }
+}
+
+struct Products<'a>(&'a mut usize);
+
+impl<F: Format> DotTask<F> for Products<'_> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, d: D) {
+        let words = [F::Word::zeroed(); 3 * CHUNK];
+        let words = black_box(words.as_ptr());
+        // SAFETY: there are more words than so many vectors and a row have.
+        let rights: [D::Right; SUMS] =
+            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
+        // SAFETY: as above.
+        let mut sums = [unsafe { d.start(words) }; SUMS];
+        for round in 0..ROUNDS {
+            // Another one each time, so that no product is computed once for all.
+            // SAFETY: as above.
+            let left = unsafe { d.left(words, round % 16) };
+            for (sum, right) in sums.iter_mut().zip(rights) {
+                *sum = d.dot(left, right, *sum);
+            }
+        }
+        *self.0 += size_of_val(&black_box(sums));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop that the compiler removed would seem to run at any speed; one outside the level's
+    /// instructions calls a function for each addition.
+    #[test]
+    fn every_level_has_a_speed_that_a_cpu_can_have() {
+        for isa in Isa::all().into_iter().flatten() {
+            let speeds = [
+                operations_per_second::<f32>(isa, 1),
+                operations_per_second::<half::bf16>(isa, 1),
+                operations_per_second::<i8>(isa, 1),
+            ];
+            // 512 bits, 2 units, 7 GHz at most; a multiplication and an addition in 100 ns at least.
+            for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
+                let possible = (2e7..450e9 * group).contains(&speed);
+                assert!(possible, "{}: {speed}", isa.name());
+            }
+        }
+    }
+}
