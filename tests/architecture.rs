@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ops", &["cpu", "config", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("checkpoint", &["layers", "config", "error"]),
+    ("train", &["checkpoint", "layers", "ops", "config", "error"]),
     ("trace", &["checkpoint", "layers", "config", "error"]),
     ("verify", &["error"]),
 ];

@@ -1,0 +1,5 @@
+//! What training needs beside gradients: fresh parameters.
+
+mod fresh;
+
+pub use fresh::Fresh;
