@@ -26,6 +26,7 @@
 //! ```
 
 mod activation;
+mod adamw;
 mod batched_product;
 mod composed;
 mod dropout;
@@ -38,6 +39,7 @@ mod storage;
 use candle_core::DType;
 
 pub use activation::activate;
+pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
 pub(crate) use batched_product::batched_product;
 pub use dropout::dropout;
 pub use linear::{isa, linear};

@@ -8,7 +8,8 @@ use std::{
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use chacha20::ChaCha12Rng;
+use rand::{RngExt, SeedableRng};
 
 use crate::{
     checkpoint::Parameters,
@@ -125,7 +126,7 @@ impl SimpleBackend for Fresh {
             }
             other => other,
         };
-        let mut stream = StdRng::seed_from_u64(self.seed ^ digest(role));
+        let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let values: Vec<f64> = (0..shape.elem_count())
             .map(|_| sample(draw, &mut stream))
             .collect();
@@ -171,7 +172,7 @@ fn hinted(hint: Init, shape: &Shape) -> Draw {
 }
 
 /// One value of a distribution.
-fn sample(draw: Draw, stream: &mut StdRng) -> f64 {
+fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
     match draw {
         Draw::Constant(value) => value,
         Draw::Normal { deviation } => deviation * normal(stream),
@@ -187,7 +188,7 @@ fn sample(draw: Draw, stream: &mut StdRng) -> f64 {
 }
 
 /// Box and Muller's transformation, through `libm` for the same bits on every platform.
-fn normal(stream: &mut StdRng) -> f64 {
+fn normal(stream: &mut ChaCha12Rng) -> f64 {
     let radius = (-2.0 * libm::log(1.0 - stream.random::<f64>())).sqrt();
     radius * libm::cos(TAU * stream.random::<f64>())
 }

@@ -1,5 +1,15 @@
-//! What training needs beside gradients: fresh parameters.
+//! What training needs beside gradients: fresh parameters, an optimiser over named parameters, learning rates,
+//! and a file to go on from.
 
+mod adamw;
 mod fresh;
+mod gradients;
+mod parameters;
+mod resume;
+mod schedule;
 
+pub use adamw::{AdamW, AdamWConfig, loss_value};
 pub use fresh::Fresh;
+pub use gradients::Gradients;
+pub use parameters::{ParameterGroup, split};
+pub use schedule::{Decay, Schedule};
