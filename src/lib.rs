@@ -55,9 +55,9 @@ pub use config::{
 pub use error::{Error, Result};
 pub use layers::{
     Attention, AttentionMask, BlockFeedForward, BlockStages, BranchScale, Dropout, DropoutSource,
-    FeedForward, ForwardContext, KvCache, Linear, LinearInit, Memory, MixtureOfExperts, Mlp, Norm,
-    QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
-    SublayerStages, TransformerBlock,
+    FeedForward, ForwardContext, KvCache, Linear, LinearInit, LowRank, Memory, MixtureOfExperts,
+    Mlp, Norm, QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer,
+    SublayerNorm, SublayerStages, TransformerBlock,
 };
 
 /// The README's program, compiled with the documentation's tests.

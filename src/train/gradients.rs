@@ -1,6 +1,6 @@
 //! Gradients by the names of their parameters: accumulated, scaled, clipped.
 
-use candle_core::{Tensor, backprop::GradStore};
+use candle_core::{Tensor, Var, backprop::GradStore};
 
 use crate::{Error, Result, checkpoint::Parameters, ops};
 
@@ -49,9 +49,14 @@ impl Default for Gradients {
 impl Gradients {
     /// Those of the given parameters that a backward pass reached.
     pub fn of(parameters: &Parameters, store: &GradStore) -> Self {
-        let gradient = |(role, variable): &(String, candle_core::Var)| {
+        Self::collect(parameters, |variable| store.get(variable).cloned())
+    }
+
+    /// Those of the given parameters that `find` has.
+    pub(super) fn collect(parameters: &Parameters, find: impl Fn(&Var) -> Option<Tensor>) -> Self {
+        let gradient = |(role, variable): &(String, Var)| {
             // Without its graph, which may hold the activations.
-            Some((role.clone(), store.get(variable)?.detach()))
+            Some((role.clone(), find(variable)?.detach()))
         };
         Self {
             by_role: parameters.iter().filter_map(gradient).collect(),

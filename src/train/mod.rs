@@ -4,6 +4,7 @@
 mod adamw;
 mod fresh;
 mod gradients;
+mod lora;
 mod parameters;
 mod resume;
 mod schedule;
@@ -11,5 +12,6 @@ mod schedule;
 pub use adamw::{AdamW, AdamWConfig, loss_value};
 pub use fresh::Fresh;
 pub use gradients::Gradients;
+pub use lora::{Lora, LoraConfig};
 pub use parameters::{ParameterGroup, split};
 pub use schedule::{Decay, Schedule};
