@@ -6,6 +6,7 @@ mod fresh;
 mod gradients;
 mod lora;
 mod parameters;
+mod recompute;
 mod resume;
 mod schedule;
 
@@ -14,4 +15,5 @@ pub use fresh::Fresh;
 pub use gradients::Gradients;
 pub use lora::{Lora, LoraConfig};
 pub use parameters::{ParameterGroup, split};
+pub use recompute::{Recomputed, backward_recomputing};
 pub use schedule::{Decay, Schedule};
