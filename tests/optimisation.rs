@@ -430,3 +430,45 @@ fn a_file_of_another_training_is_refused_and_changes_nothing() {
             .contains("none.safetensors")
     );
 }
+
+#[test]
+fn frozen_parameters_are_no_variables_and_stay_through_training_and_saving() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let all = || checkpoint.trainable(DType::F32, &device()).unwrap();
+    let loader = all().freeze(&["*attention*", "blocks.0.*"]).unwrap();
+    let stack = loader.stack().unwrap();
+    let parameters = loader.parameters();
+    // Of each of the two other blocks up, down and their norm, with weight and bias.
+    assert_eq!(parameters.len(), 2 * 6);
+    let is_trained = |role: &str| !role.contains("attention") && !role.starts_with("blocks.0.");
+    assert!(parameters.iter().all(|(role, _)| is_trained(role)));
+    let mut optimiser = AdamW::new([ParameterGroup::new(parameters.clone(), 0.1)], CONFIG).unwrap();
+    for _ in 0..3 {
+        let store = loss(&stack, 0..4, &ForwardContext::training())
+            .backward()
+            .unwrap();
+        let gradients = optimiser.gradients(&store);
+        assert_eq!(gradients.roles().count(), parameters.len());
+        optimiser.update(&gradients, 1.0).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved");
+    checkpoint.save(&saved, parameters).unwrap();
+    let values = |checkpoint: &Checkpoint| {
+        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+        loader.stack().unwrap();
+        let parameters = loader.parameters().into_iter();
+        parameters
+            .map(|(role, v)| (role, bits(&v)))
+            .collect::<Vec<_>>()
+    };
+    let reloaded = values(&Checkpoint::open(&saved).unwrap());
+    for ((role, before), (_, after)) in values(&checkpoint).iter().zip(&reloaded) {
+        assert_eq!(before != after, is_trained(role), "{role}");
+    }
+    let message = message(all().freeze(&["*attn*"]).map(|_| ()));
+    assert!(
+        message.contains("*attn*") && message.contains("blocks.0."),
+        "{message}"
+    );
+}
