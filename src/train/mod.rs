@@ -6,6 +6,7 @@ mod fresh;
 mod gradients;
 mod lora;
 mod parameters;
+mod peft;
 mod recompute;
 mod resume;
 mod schedule;

@@ -1,0 +1,53 @@
+"""Does PEFT compute with our adapters what transformers computes with the merged checkpoint?
+
+    cargo run --release --example lora -- DIR OUT
+    python weights/check_adapters.py DIR OUT
+
+Needs `pip install peft`. Fails if PEFT leaves an adapter out, if the two differ by more than rounding, or if the adapters change nothing.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from transformers import AutoModel
+
+# Of the largest value: sums over adapters and weights are rounded in another order.
+TOLERANCE = 1e-5
+
+
+def main() -> None:
+    """Compares the hidden states of one random input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    original = AutoModel.from_pretrained(args.original).eval()
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, original.config.hidden_size)
+    with torch.no_grad():
+        before = original(inputs_embeds=x).last_hidden_state
+        merged = AutoModel.from_pretrained(args.out / "merged").eval()(inputs_embeds=x).last_hidden_state
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # PEFT only warns of tensors that it found no place for
+            adapted = PeftModel.from_pretrained(original, args.out / "adapters").eval()
+        beside = adapted(inputs_embeds=x).last_hidden_state
+    with safe_open(args.out / "adapters" / "adapter_model.safetensors", "pt") as file:
+        saved = len(file.keys())
+    loaded = sum("lora_" in name for name, _ in adapted.named_parameters())
+    off = ((beside - merged).abs().max() / merged.abs().max()).item()
+    moved = ((beside - before).abs().max() / before.abs().max()).item()
+    print(f"{loaded} of {saved} adapter tensors; PEFT and merged differ by {off:.1e}; adapters move the output by {moved:.1e}")
+    if loaded != saved or off > TOLERANCE or moved < 1e-2:
+        sys.exit("the adapters do not do in PEFT what they do here")
+
+
+if __name__ == "__main__":
+    main()
