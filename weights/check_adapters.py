@@ -15,12 +15,23 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
+import transformers
 from peft import PeftModel
 from safetensors import safe_open
-from transformers import AutoModel
 
 # Of the largest value: sums over adapters and weights are rounded in another order.
 TOLERANCE = 1e-5
+
+
+def load(directory: Path) -> torch.nn.Module:
+    """The model of the class that the files name: PEFT goes by its modules' names."""
+    (name,) = transformers.AutoConfig.from_pretrained(directory).architectures
+    return getattr(transformers, name).from_pretrained(directory).eval()
+
+
+def hidden_states(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What comes out of the last block."""
+    return model(inputs_embeds=x, output_hidden_states=True).hidden_states[-1]
 
 
 def main() -> None:
@@ -29,16 +40,16 @@ def main() -> None:
     parser.add_argument("original", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
-    original = AutoModel.from_pretrained(args.original).eval()
+    original = load(args.original)
     torch.manual_seed(0)
     x = torch.randn(2, 5, original.config.hidden_size)
     with torch.no_grad():
-        before = original(inputs_embeds=x).last_hidden_state
-        merged = AutoModel.from_pretrained(args.out / "merged").eval()(inputs_embeds=x).last_hidden_state
+        before = hidden_states(original, x)
+        merged = hidden_states(load(args.out / "merged"), x)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # PEFT only warns of tensors that it found no place for
             adapted = PeftModel.from_pretrained(original, args.out / "adapters").eval()
-        beside = adapted(inputs_embeds=x).last_hidden_state
+        beside = hidden_states(adapted, x)
     with safe_open(args.out / "adapters" / "adapter_model.safetensors", "pt") as file:
         saved = len(file.keys())
     loaded = sum("lora_" in name for name, _ in adapted.named_parameters())

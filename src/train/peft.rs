@@ -24,19 +24,21 @@ impl Lora {
     pub fn save_peft(&self, checkpoint: &Checkpoint, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
         let modules = modules(checkpoint);
-        let (mut tensors, mut targets) = (Vec::new(), Vec::new());
+        let (mut tensors, mut targets, mut is_transposed) = (Vec::new(), Vec::new(), false);
         for (name, variable) in self.parameters() {
             let (role, part) = match name.strip_suffix(".lora_a.weight") {
                 Some(role) => (role, "lora_A"),
                 None => (name.trim_end_matches(".lora_b.weight"), "lora_B"),
             };
-            let Some(module) = modules.get(role) else {
+            let Some((module, lies_transposed)) = modules.get(role) else {
                 let reason = "its weight is a part of a larger tensor in the checkpoint, which PEFT cannot adapt in parts; \
                               use `Lora::save`, or merge";
                 return Err(Error::input(role, reason));
             };
             if part == "lora_A" {
                 targets.push(module.clone());
+                // PEFT's word for `Conv1D`: a family has one kind of layers throughout.
+                is_transposed |= *lies_transposed;
             }
             let tensor: Tensor = variable.as_detached_tensor();
             tensors.push((format!("{PREFIX}{module}.{part}.weight"), tensor));
@@ -52,7 +54,7 @@ impl Lora {
             "lora_dropout": config.dropout,
             "target_modules": targets,
             "bias": "none",
-            "fan_in_fan_out": false,
+            "fan_in_fan_out": is_transposed,
         });
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
@@ -67,15 +69,16 @@ impl Lora {
     }
 }
 
-/// The module on disk of every role that has one to itself.
-fn modules(checkpoint: &Checkpoint) -> HashMap<String, String> {
+/// The module on disk of every role that has one to itself, and whether its weight lies transposed there.
+fn modules(checkpoint: &Checkpoint) -> HashMap<String, (String, bool)> {
     let mut modules = HashMap::new();
     for used in checkpoint.report().used {
         if let ([role], Some(module)) = (&used.roles[..], used.name.strip_suffix(".weight"))
             && let Some(role) = role.strip_suffix(".weight")
             && !used.conversions.contains(&Conversion::Split)
         {
-            modules.insert(role.to_string(), module.to_string());
+            let is_transposed = used.conversions.contains(&Conversion::Transposed);
+            modules.insert(role.to_string(), (module.to_string(), is_transposed));
         }
     }
     modules
