@@ -1,10 +1,13 @@
-//! Recomputed activations take the memory of one block, not of all.
+//! What a training holds: it does not grow with time, and recomputed activations are those of one block.
 //!
 //! Alone in its binary, because it counts what the whole process allocates.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,7 +15,7 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation, NormConfig,
     NormPlacement, Parameters, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
-    train::{Fresh, Gradients, backward_recomputing},
+    train::{AdamW, AdamWConfig, Fresh, Gradients, ParameterGroup, backward_recomputing},
 };
 
 /// The system's allocator, counting.
@@ -110,8 +113,37 @@ fn measured(step: &Step, run: impl Fn(&Step) -> Gradients) -> (usize, Duration) 
     )
 }
 
+/// One after the other: the counters are the whole process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_thousand_steps_hold_no_more_than_the_first_ones() {
+    let _alone = ALONE.lock();
+    let step = Step::new(2, 16, 2, 2, 5);
+    let groups = ParameterGroup::decaying_matrices(step.parameters.clone(), 0.01);
+    let mut optimiser = AdamW::new(groups, AdamWConfig::default()).unwrap();
+    let mut live = Vec::new();
+    for _ in 0..4 {
+        for i in 0..250 {
+            let mut gradients = match i % 2 {
+                0 => step.directly(),
+                _ => step.recomputed(),
+            };
+            gradients.accumulate(gradients.clone()).unwrap();
+            gradients.scale(0.5);
+            gradients.clip_norm(1.0).unwrap();
+            optimiser.update(&gradients, 1.0).unwrap();
+        }
+        live.push(LIVE.load(Ordering::Relaxed));
+    }
+    println!("{live:?} bytes after each 250 steps");
+    // The thread pool's queues grow by a block now and then.
+    assert!(live[3] <= live[0] + 4096, "{live:?}");
+}
+
 #[test]
 fn twelve_blocks_take_a_third_of_the_memory_or_less() {
+    let _alone = ALONE.lock();
     let step = Step::new(12, 128, 4, 4, 64);
     let (direct, _) = measured(&step, Step::directly);
     let (recomputed, _) = measured(&step, Step::recomputed);
@@ -123,8 +155,9 @@ fn twelve_blocks_take_a_third_of_the_memory_or_less() {
 }
 
 #[test]
-#[ignore = "a measurement: `cargo test --release --test recompute_memory -- --ignored --nocapture`"]
+#[ignore = "a measurement: `cargo test --release --test training_memory -- --ignored --nocapture`"]
 fn memory_and_time_of_a_large_stack() {
+    let _alone = ALONE.lock();
     let step = Step::new(12, 768, 12, 8, 128);
     let mut best = [Duration::MAX; 2];
     let mut peak = [0; 2];
@@ -140,5 +173,40 @@ fn memory_and_time_of_a_large_stack() {
         peak[0] / 1_000_000,
         peak[1] / 1_000_000,
         best[1].as_secs_f64() / best[0].as_secs_f64()
+    );
+}
+
+/// PyTorch beside it: `torch.optim.AdamW` on parameters of these shapes.
+#[test]
+#[ignore = "a measurement: `cargo test --release --test training_memory -- --ignored --nocapture`"]
+fn time_of_an_optimisers_step() {
+    use candle_blocks::candle_nn::{self, Optimizer};
+    let _alone = ALONE.lock();
+    let step = Step::new(1, 768, 12, 1, 4);
+    let y = step.stack.forward_with(&step.x, &step.context).unwrap();
+    let store = y.sqr().unwrap().mean_all().unwrap().backward().unwrap();
+    let group = ParameterGroup::new(step.parameters.clone(), 0.01);
+    let mut ours = AdamW::new([group], AdamWConfig::default()).unwrap();
+    let variables = step.parameters.iter().map(|(_, v)| v.clone()).collect();
+    let mut candles = candle_nn::AdamW::new_lr(variables, 1e-3).unwrap();
+    let mut best = [Duration::MAX; 3];
+    for _ in 0..30 {
+        let mut time = |which: usize, run: &mut dyn FnMut()| {
+            let start = Instant::now();
+            run();
+            best[which] = best[which].min(start.elapsed());
+        };
+        time(0, &mut || {
+            ours.update(&ours.gradients(&store), 1.0).unwrap()
+        });
+        time(1, &mut || {
+            ours.gradients(&store).norm().unwrap();
+        });
+        time(2, &mut || candles.step(&store).unwrap());
+    }
+    let n: usize = step.parameters.iter().map(|(_, v)| v.elem_count()).sum();
+    println!(
+        "{n} parameters: AdamW {:?}, of which the norm {:?}; candle's {:?}",
+        best[0], best[1], best[2]
     );
 }
