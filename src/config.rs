@@ -9,7 +9,9 @@ mod activation;
 mod attention;
 mod block;
 mod feed_forward;
+mod initialisation;
 mod norm;
+mod pattern;
 mod position;
 mod precision;
 
@@ -19,12 +21,15 @@ pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
+pub use initialisation::{Draw, Initialisation};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
     RotaryPairing, RotaryScaling,
 };
 pub use precision::Precision;
+
+pub(crate) use pattern::matches;
 
 fn positive(name: &str, value: usize) -> Result<()> {
     if value == 0 {

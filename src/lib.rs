@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Modules, each depending only on those above it: [`config`] (plain data), [`ops`] (differentiable
-//! operations), [`layers`], [`checkpoint`] (files to layers), and apart from them [`verify`], which
-//! knows no layer and so cannot share a layer's mistakes.
+//! operations), [`layers`], [`checkpoint`] (files to layers), [`train`] (what training needs beside
+//! gradients), and apart from them [`verify`], which knows no layer and so cannot share a layer's mistakes.
 #![deny(missing_docs)]
 
 pub mod checkpoint;
@@ -32,14 +32,15 @@ pub mod layers;
 pub mod ops;
 pub mod packed;
 pub mod trace;
+pub mod train;
 pub mod verify;
 
 pub use candle_core;
 pub use candle_nn;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointOptions, Existing, LoadReport, Loader, Parameters, PlainFile,
-    SaveOptions, Strictness,
+    Architecture, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader, Parameters,
+    PlainFile, SaveOptions, Strictness,
     scheme::{
         Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
         Stacking,
@@ -47,17 +48,17 @@ pub use checkpoint::{
 };
 pub use config::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-    BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind,
-    NormPlacement, NormWeight, ParallelNorm, Position, Precision, QueryKeyNorm, QueryKeyNormSpan,
-    RelativeBiasConfig, ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling,
-    RoutingWeights, StackConfig, Topology, Visibility,
+    BlockConfig, Draw, ExpertsConfig, FeedForwardConfig, FeedForwardForm, Initialisation,
+    NormConfig, NormKind, NormPlacement, NormWeight, ParallelNorm, Position, Precision,
+    QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
+    RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights, StackConfig, Topology, Visibility,
 };
 pub use error::{Error, Result};
 pub use layers::{
     Attention, AttentionMask, BlockFeedForward, BlockStages, BranchScale, Dropout, DropoutSource,
-    FeedForward, ForwardContext, KvCache, Linear, LinearInit, Memory, MixtureOfExperts, Mlp, Norm,
-    QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
-    SublayerStages, TransformerBlock,
+    FeedForward, ForwardContext, KvCache, Linear, LinearInit, LowRank, Memory, MixtureOfExperts,
+    Mlp, Norm, QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer,
+    SublayerNorm, SublayerStages, TransformerBlock,
 };
 pub use packed::{
     PackedAttention, PackedBlock, PackedBlockFeedForward, PackedCache, PackedFeedForward,

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", "cpu", "config", "error"]),
     ("checkpoint", &["packed", "layers", "config", "error"]),
+    ("train", &["checkpoint", "layers", "ops", "config", "error"]),
     (
         "trace",
         &["checkpoint", "packed", "layers", "config", "error"],

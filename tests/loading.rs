@@ -5,8 +5,8 @@ mod common;
 use std::{collections::BTreeSet, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Family, Linear, LoadReport, Rule, StackSource,
-    Strictness, TransformerBlock,
+    Checkpoint, CheckpointOptions, Error, Family, Linear, LoadReport, Rule, Strictness,
+    TransformerBlock,
     candle_core::{DType, Device, ModuleT, Tensor},
     checkpoint::{Conversion, write::write_safetensors},
 };
@@ -218,27 +218,21 @@ fn a_family_of_the_callers_own_takes_the_place_of_model_type() {
             }
         }
     });
-    let family = Family {
-        name: "mine".to_string(),
-        model_types: vec![],
-        part: None,
-        prefixes: vec![String::new()],
-        block: "trunk/{i}/".to_string(),
-        block_rules: vec![
-            Rule::linear("attention.query", &["att.query"]),
-            Rule::linear("attention.key", &["att.key"]),
-            Rule::linear("attention.value", &["att.value"]),
-            Rule::linear("attention.output", &["att.out"]),
-            Rule::norm("attention_norm", &["att_norm"]),
-            Rule::conv1d("feed_forward.up", &["wide"]),
-            Rule::conv1d("feed_forward.down", &["narrow"]),
-            Rule::norm("feed_forward_norm", &["ffn_norm"]),
-        ],
-        stack_rules: vec![],
-        ignored: vec![],
-        outside: vec![],
-        config: StackSource::Given(Box::new(open("tiny-bert").config().clone())),
-    };
+    let family = Family::given("mine", open("tiny-bert").config().clone())
+        .prefixes(&[""])
+        .blocks(
+            "trunk/{i}/",
+            [
+                Rule::linear("attention.query", &["att.query"]),
+                Rule::linear("attention.key", &["att.key"]),
+                Rule::linear("attention.value", &["att.value"]),
+                Rule::linear("attention.output", &["att.out"]),
+                Rule::norm("attention_norm", &["att_norm"]),
+                Rule::conv1d("feed_forward.up", &["wide"]),
+                Rule::conv1d("feed_forward.down", &["narrow"]),
+                Rule::norm("feed_forward_norm", &["ffn_norm"]),
+            ],
+        );
     let options = CheckpointOptions::default().family(family.clone());
     let checkpoint = options.open(folder.path()).unwrap();
     assert_eq!(checkpoint.family(), "mine");

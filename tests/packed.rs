@@ -128,6 +128,42 @@ fn a_sequence_has_the_same_bits_alone_in_a_batch_and_with_padding_behind_it() {
     }
 }
 
+#[test]
+fn padding_on_either_side_is_left_out_and_gaps_are_not() {
+    for (label, checkpoint, packed) in packed_stacks() {
+        let (batch, seq) = (3, 8);
+        let x = input(batch, seq, width(&packed));
+        let of = |marks: [[u8; 8]; 3]| {
+            let mask = Tensor::new(&marks, &Device::Cpu).unwrap();
+            let context = ForwardContext::evaluation();
+            with_memory(context, &checkpoint, batch)
+                .with_mask(AttentionMask::padding(&mask).unwrap())
+        };
+        for marks in [
+            [[1, 1, 1, 1, 1, 0, 0, 0], [1; 8], [0, 0, 1, 1, 1, 1, 1, 0]],
+            [[0; 8], [0, 0, 0, 0, 0, 0, 0, 1], [1; 8]],
+            [[1, 0, 1, 1, 1, 1, 0, 0], [1; 8], [0, 0, 1, 1, 1, 1, 1, 1]],
+        ] {
+            // Watched, nothing is left out.
+            let all = packed.observe(&x, &of(marks), |_, _| Ok(())).unwrap();
+            let found = packed.forward_with(&x, &of(marks)).unwrap();
+            for (b, marks) in marks.iter().enumerate() {
+                for (s, &mark) in marks.iter().enumerate() {
+                    if mark == 1 {
+                        let row = |y: &Tensor| {
+                            y.get(b).unwrap().get(s).unwrap().to_vec1::<f32>().unwrap()
+                        };
+                        let (all, found) = (row(&all), row(&found));
+                        let largest = all.iter().fold(0f32, |a, b| a.max(b.abs()));
+                        let off = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5 * largest.max(1.0);
+                        assert!(!all.iter().zip(&found).any(off), "{label} {b} {s}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Linear biases count from the last key, and some rotations scale with the longest position.
 fn depends_on_length(checkpoint: &Checkpoint) -> bool {
     use candle_blocks::{Position, RotaryScaling};

@@ -8,7 +8,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        families,
+        families, fresh,
         nearest::nearest,
         scheme::{Family, Rule, StackPart, StackSource},
     },
@@ -117,6 +117,7 @@ impl Family {
             ignored: list("ignored")?,
             outside: list("outside")?,
             config,
+            initialisation: fresh::normal,
         })
     }
 }

@@ -11,6 +11,7 @@ use crate::{
         Checkpoint, Strictness,
         plan::{Missing, Source, missing},
     },
+    config::matches,
 };
 
 /// Variables by role, in the order in which they were loaded.
@@ -33,6 +34,7 @@ pub struct Loader<'c> {
     checkpoint: &'c Checkpoint,
     dtype: DType,
     device: Device,
+    frozen: Vec<String>,
     state: Arc<State>,
 }
 
@@ -68,6 +70,7 @@ impl<'c> Loader<'c> {
             checkpoint,
             dtype,
             device: device.clone(),
+            frozen: Vec::new(),
             state: Arc::new(State {
                 failure: Mutex::default(),
                 parameters: parameters.map(Mutex::new),
@@ -75,11 +78,43 @@ impl<'c> Loader<'c> {
         })
     }
 
+    /// With the parameters whose role matches one of the patterns (`*` stands for any text) as plain tensors: they
+    /// are no variables, so that no backward pass spends time on their gradients.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+    /// // Only the feed-forwards are trained.
+    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?.freeze(&["*attention*", "*norm*"])?;
+    /// let stack = loader.stack()?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a pattern matches no parameter.
+    pub fn freeze(mut self, patterns: &[&str]) -> Result<Self> {
+        let sources = &self.checkpoint.plan.sources;
+        for pattern in patterns {
+            if !sources.iter().any(|source| matches(pattern, &source.role)) {
+                let roles = sources.iter().take(3).map(|source| source.role.as_str());
+                let roles: Vec<&str> = roles.collect();
+                let reason = format!(
+                    "the pattern matches no parameter; their names are like {}",
+                    roles.join(", ")
+                );
+                return Err(Error::input(*pattern, reason));
+            }
+            self.frozen.push(pattern.to_string());
+        }
+        Ok(self)
+    }
+
     /// A `VarBuilder` with this crate's names (`blocks.0.attention.query.weight`), for layers of
     /// the caller's own.
     pub fn var_builder(&self) -> VarBuilder<'c> {
         let backend = Backend {
             checkpoint: self.checkpoint,
+            frozen: self.frozen.clone(),
             state: self.state.clone(),
         };
         VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
@@ -160,6 +195,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 struct Backend<'c> {
     checkpoint: &'c Checkpoint,
+    frozen: Vec<String>,
     state: Arc<State>,
 }
 
@@ -193,6 +229,9 @@ impl Backend<'_> {
         let Some(parameters) = &self.state.parameters else {
             return self.read(source, dtype, device);
         };
+        if self.frozen.iter().any(|pattern| matches(pattern, role)) {
+            return self.read(source, dtype, device);
+        }
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
         if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {

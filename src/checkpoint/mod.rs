@@ -5,11 +5,13 @@
 //! [`Checkpoint::save`] writes it back. [`PlainFile`] does the
 //! same for a single feed-forward that some script saved without a configuration.
 
+mod architecture;
 pub mod config_json;
 mod disk;
 mod families;
 mod family_file;
 pub mod files;
+mod fresh;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod loader;
@@ -31,15 +33,15 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    Error, FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
+    FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
     checkpoint::{
-        config_json::ConfigJson,
         files::TensorFiles,
         plan::Plan,
-        scheme::{Family, StackPart, StackSource},
+        scheme::{Family, StackPart},
     },
 };
 
+pub use architecture::Architecture;
 pub use loader::{Loader, Parameters};
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
@@ -106,41 +108,19 @@ impl CheckpointOptions {
     pub fn open(self, path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
         let files = TensorFiles::open(path)?;
-        let config_path = match self.config {
-            Some(config) => config,
+        let config_path = match &self.config {
+            Some(config) => config.clone(),
             None => files.directory().join("config.json"),
         };
-        let located = |error| match error {
-            Error::InvalidConfig(reason) => {
-                Error::InvalidConfig(format!("{}: {reason}", config_path.display()))
-            }
-            other => other,
-        };
-        let read_json = || {
-            if !config_path.exists() {
-                return Err(Error::MissingConfig {
-                    path: config_path.clone(),
-                });
-            }
-            ConfigJson::open(&config_path)
-        };
-        let family = match self.family {
-            Some(FamilySource::Given(family)) => *family,
-            Some(FamilySource::File(path)) => Family::from_json_file(path)?,
-            None => known_family(&read_json()?, self.part)?,
-        };
-        let config = match &family.config {
-            StackSource::Json(read) => read(&read_json()?).map_err(located)?,
-            StackSource::Given(config) => (**config).clone(),
-        };
-        config.validate().map_err(located)?;
+        let strictness = self.strictness;
+        let (family, config) = self.blocks(&config_path)?;
         let plan = Plan::new(&family, &config, &files)?;
         Ok(Checkpoint {
             files,
             family,
             config,
             plan,
-            strictness: self.strictness,
+            strictness,
             config_path: config_path.exists().then_some(config_path),
         })
     }
@@ -304,44 +284,4 @@ impl Checkpoint {
     ) -> Result<()> {
         SaveOptions::default().save(self, directory, parameters)
     }
-}
-
-/// The family that `model_type` names, and of its stacks the one asked for.
-fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
-    let key = "model_type";
-    let Some(model_type) = json.text(&[key])? else {
-        return Err(json.error(&[key], "missing, expected the name of a family"));
-    };
-    let families = families::all();
-    let (of_type, others): (Vec<Family>, Vec<Family>) = families
-        .into_iter()
-        .partition(|f| f.model_types.contains(&model_type));
-    if of_type.is_empty() {
-        let known = others.iter().flat_map(|family| family.model_types.iter());
-        return Err(Error::UnknownFamily {
-            path: json.path().to_path_buf(),
-            nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
-            model_type,
-        });
-    }
-    let parts: Vec<String> = of_type
-        .iter()
-        .flat_map(|f| f.part)
-        .map(|p| p.to_string())
-        .collect();
-    let is_only = of_type.len() == 1 && part.is_none();
-    let found = of_type
-        .into_iter()
-        .find(|family| is_only || family.part == part);
-    found.ok_or_else(|| {
-        let asked = part.map_or("none".to_string(), |part| part.to_string());
-        let cure = match parts.is_empty() {
-            true => "it holds one stack: leave the part out".to_string(),
-            false => format!("choose {}", parts.join(" or ")),
-        };
-        Error::input(
-            "part",
-            format!("{asked} asked for of a {model_type} checkpoint; {cure}"),
-        )
-    })
 }

@@ -9,6 +9,7 @@
 //! sums over rows go through chunks of a fixed size whose partial sums are added in order.
 
 pub mod activation;
+pub mod adamw;
 pub mod attention;
 pub mod bias;
 pub mod dropout;

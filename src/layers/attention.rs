@@ -1,6 +1,6 @@
 //! Multi-head attention: to the sequence itself, or to an encoder's output.
 
-use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -144,6 +144,37 @@ impl Attention {
     /// Draws dropout masks from `source` from now on.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
+        for (_, linear) in self.linears_mut("") {
+            linear.set_dropout_source(source);
+        }
+    }
+
+    /// The linear layers by role, below the given one.
+    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
+        let mut linears = match &mut self.projections {
+            QueryKeyValue::Separate { query, key, value } => {
+                vec![("query", query), ("key", key), ("value", value)]
+            }
+            QueryKeyValue::Fused(fused) => vec![("query_key_value", fused)],
+        };
+        linears.push(("output", &mut self.output));
+        linears
+            .into_iter()
+            .map(|(name, linear)| (format!("{role}.{name}"), linear))
+            .collect()
+    }
+
+    /// Everything that draws a mask.
+    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
+        let linears = match &self.projections {
+            QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
+            QueryKeyValue::Fused(fused) => vec![fused, &self.output],
+        };
+        let adapters = linears.into_iter().filter_map(Linear::adapter);
+        adapters
+            .map(|adapter| &adapter.dropout)
+            .chain([&self.dropout])
+            .collect()
     }
 
     /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].
@@ -181,7 +212,8 @@ impl Attention {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
-        let (query, key, value) = self.project(x)?;
+        let train = pass.context.train();
+        let (query, key, value) = self.project(x, train)?;
         let query = self.heads(&query, batch, self.config.n_heads, Role::Query)?;
         let key = self.heads(&key, batch, self.config.n_kv_heads, Role::Key)?;
         let value = self.heads(&value, batch, self.config.n_kv_heads, Role::Value)?;
@@ -221,9 +253,9 @@ impl Attention {
             &value,
             pass.additive.as_ref(),
             &visible,
-            pass.context.train(),
+            train,
         )?;
-        self.merge(mixed, x)
+        self.merge(mixed, x, train)
     }
 
     /// Attention to the context's memory, whose keys and values the cache keeps.
@@ -234,6 +266,7 @@ impl Attention {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         let (batch, _) = batch_and_seq(x)?;
+        let train = context.train();
         let Some(memory) = context.memory() else {
             bail!(
                 "cross-attention: no encoder_hidden_states given; see ForwardContext::with_memory"
@@ -247,14 +280,24 @@ impl Attention {
             bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
         memory.mask.check(batch, keys)?;
-        let query = self.heads(&query.forward(x)?, batch, self.config.n_heads, Role::Query)?;
+        let query = self.heads(
+            &query.forward_t(x, train)?,
+            batch,
+            self.config.n_heads,
+            Role::Query,
+        )?;
         let project = || -> Result<(Tensor, Tensor)> {
             let n_kv_heads = self.config.n_kv_heads;
             let source = &memory.hidden_states;
-            let key = self.heads(&key.forward(source)?, batch, n_kv_heads, Role::Key)?;
+            let key = self.heads(&key.forward_t(source, train)?, batch, n_kv_heads, Role::Key)?;
             Ok((
                 key,
-                self.heads(&value.forward(source)?, batch, n_kv_heads, Role::Value)?,
+                self.heads(
+                    &value.forward_t(source, train)?,
+                    batch,
+                    n_kv_heads,
+                    Role::Value,
+                )?,
             ))
         };
         let (key, value) = match cache {
@@ -271,19 +314,20 @@ impl Attention {
             first_query: 0,
         };
         let additive = memory.mask.additive();
-        let mixed = self.mix(&query, &key, &value, additive, &visible, context.train())?;
-        self.merge(mixed, x)
+        let mixed = self.mix(&query, &key, &value, additive, &visible, train)?;
+        self.merge(mixed, x, train)
     }
 
     /// Query, key and value, each `[.., width]`.
-    fn project(&self, x: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    fn project(&self, x: &Tensor, train: bool) -> Result<(Tensor, Tensor, Tensor)> {
         match &self.projections {
             QueryKeyValue::Separate { query, key, value } => {
-                Ok((query.forward(x)?, key.forward(x)?, value.forward(x)?))
+                let project = |linear: &Linear| linear.forward_t(x, train);
+                Ok((project(query)?, project(key)?, project(value)?))
             }
             QueryKeyValue::Fused(fused) => {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
-                let all = fused.forward(x)?;
+                let all = fused.forward_t(x, train)?;
                 let last = all.rank() - 1;
                 Ok((
                     all.narrow(last, 0, q)?,
@@ -349,13 +393,13 @@ impl Attention {
     }
 
     /// `[batch, n_heads, seq, head_dim]` through the output projection, in the shape and type of `x`.
-    fn merge(&self, mixed: Tensor, x: &Tensor) -> Result<Tensor> {
+    fn merge(&self, mixed: Tensor, x: &Tensor, train: bool) -> Result<Tensor> {
         let mut dims = x.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = self.config.query_width();
         }
         let mixed = mixed.transpose(1, 2)?.reshape(dims)?;
-        self.output.forward(&mixed.to_dtype(x.dtype())?)
+        self.output.forward_t(&mixed.to_dtype(x.dtype())?, train)
     }
 }
 

@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use crate::{
     config::{BlockConfig, FeedForwardConfig, NormPlacement, ParallelNorm, Topology},
     layers::{
-        Attention, BranchScale, Dropout, DropoutSource, FeedForward, ForwardContext,
+        Attention, BranchScale, Dropout, DropoutSource, FeedForward, ForwardContext, Linear,
         MixtureOfExperts, Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass,
     },
 };
@@ -209,6 +209,37 @@ impl TransformerBlock {
         }
         self.feed_forward.set_dropout_source(source);
         self.feed_forward.inner_mut().set_dropout_source(source);
+    }
+
+    /// The linear layers by role (`blocks.3.attention.query`), below the given one (`blocks.3`), to change them.
+    pub fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
+        let attention = self.attention.inner_mut();
+        let mut linears = attention.linears_mut(&format!("{role}.attention"));
+        if let Some(cross) = &mut self.cross_attention {
+            let role = format!("{role}.cross_attention");
+            linears.extend(cross.inner_mut().linears_mut(&role));
+        }
+        let role = format!("{role}.feed_forward");
+        linears.extend(match self.feed_forward.inner_mut() {
+            BlockFeedForward::Dense(feed_forward) => feed_forward.linears_mut(&role),
+            BlockFeedForward::Experts(experts) => experts.linears_mut(&role),
+        });
+        linears
+    }
+
+    /// Everything that draws a mask.
+    pub(crate) fn dropouts(&self) -> Vec<&Dropout> {
+        let mut dropouts = match self.feed_forward.inner() {
+            BlockFeedForward::Dense(feed_forward) => feed_forward.dropouts(),
+            BlockFeedForward::Experts(experts) => experts.dropouts(),
+        };
+        dropouts.push(self.feed_forward.dropout());
+        let attentions = [Some(&self.attention), self.cross_attention.as_ref()];
+        for attention in attentions.into_iter().flatten() {
+            dropouts.push(attention.dropout());
+            dropouts.extend(attention.inner().dropouts());
+        }
+        dropouts
     }
 
     /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].

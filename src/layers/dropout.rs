@@ -1,9 +1,10 @@
 //! Inverted dropout, and where its random numbers come from.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use chacha20::ChaCha12Rng;
+use rand::{RngExt, SeedableRng};
 use rand_mt::Mt;
 
 use crate::ops;
@@ -16,8 +17,8 @@ pub enum DropoutSource {
     /// candle's own generator on the input's device; cannot be seeded on the CPU.
     #[default]
     Candle,
-    /// A `rand::rngs::StdRng`: reproducible on every device with the same version of `rand`.
-    Seeded(Arc<Mutex<StdRng>>),
+    /// ChaCha with 12 rounds: reproducible on every device, and its place in the stream can be told and set.
+    Seeded(Arc<Mutex<ChaCha12Rng>>),
     /// NumPy's legacy stream: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     NumPy(Arc<Mutex<Mt>>),
 }
@@ -25,12 +26,70 @@ pub enum DropoutSource {
 impl DropoutSource {
     /// A stream that starts from `seed`.
     pub fn seeded(seed: u64) -> Self {
-        Self::Seeded(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+        Self::Seeded(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed))))
     }
 
     /// The stream of NumPy's `np.random.seed(seed)`.
     pub fn numpy(seed: u32) -> Self {
         Self::NumPy(Arc::new(Mutex::new(Mt::new(seed))))
+    }
+
+    /// How many 32-bit words a seeded stream has given out; none for the others.
+    ///
+    /// ```
+    /// use candle_blocks::DropoutSource;
+    /// let source = DropoutSource::seeded(7);
+    /// assert_eq!(source.position(), Some(0));
+    /// // An interrupted training goes on where it was.
+    /// source.set_position(4_000)?;
+    /// assert_eq!(source.position(), Some(4_000));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn position(&self) -> Option<u128> {
+        match self {
+            Self::Seeded(stream) => Some(lock(stream).get_word_pos()),
+            _ => None,
+        }
+    }
+
+    /// Goes to a place in a seeded stream that [`Self::position`] told.
+    ///
+    /// # Errors
+    /// If the source is not seeded.
+    pub fn set_position(&self, position: u128) -> Result<()> {
+        match self {
+            Self::Seeded(stream) => lock(stream).set_word_pos(position),
+            _ => bail!("dropout: a {self:?} stream has no position; use DropoutSource::seeded"),
+        }
+        Ok(())
+    }
+
+    /// The state of the stream, to draw the same numbers again.
+    ///
+    /// # Errors
+    /// If it is candle's own.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        Ok(match self {
+            Self::Candle => bail!(
+                "dropout: candle's generator cannot draw the same masks twice; give the layers \
+                 DropoutSource::seeded with set_dropout_source"
+            ),
+            Self::Seeded(stream) => Snapshot::Seeded(stream.clone(), lock(stream).get_word_pos()),
+            Self::NumPy(stream) => {
+                let state = Box::new(lock(stream).clone());
+                Snapshot::NumPy(stream.clone(), state)
+            }
+        })
+    }
+
+    /// Whether both draw from one stream.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Candle, Self::Candle) => true,
+            (Self::Seeded(a), Self::Seeded(b)) => Arc::ptr_eq(a, b),
+            (Self::NumPy(a), Self::NumPy(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
     }
 
     /// A mask in the shape of `x`: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
@@ -41,11 +100,11 @@ impl DropoutSource {
                 return uniform.ge(p as f32);
             }
             Self::Seeded(stream) => {
-                let mut rng = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut rng = lock(stream);
                 (0..x.elem_count()).map(|_| rng.random()).collect()
             }
             Self::NumPy(stream) => {
-                let mut rng = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut rng = lock(stream);
                 (0..x.elem_count())
                     .map(|_| numpy_double(&mut rng))
                     .collect()
@@ -54,6 +113,26 @@ impl DropoutSource {
         let keep: Vec<u8> = uniform.into_iter().map(|u| u8::from(u >= p)).collect();
         Tensor::from_vec(keep, x.shape(), x.device())
     }
+}
+
+/// A stream and its state at one time.
+pub(crate) enum Snapshot {
+    Seeded(Arc<Mutex<ChaCha12Rng>>, u128),
+    NumPy(Arc<Mutex<Mt>>, Box<Mt>),
+}
+
+impl Snapshot {
+    /// Puts the stream back to that time.
+    pub fn restore(&self) {
+        match self {
+            Self::Seeded(stream, position) => lock(stream).set_word_pos(*position),
+            Self::NumPy(stream, state) => *lock(stream) = (**state).clone(),
+        }
+    }
+}
+
+fn lock<T>(stream: &Mutex<T>) -> MutexGuard<'_, T> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `random_sample` of NumPy's legacy generator: 53 bits from two draws, the high 27 and the high 26.
@@ -115,6 +194,11 @@ impl Dropout {
     /// The probability of dropping an element.
     pub fn p(&self) -> f64 {
         self.p
+    }
+
+    /// Where it draws its masks.
+    pub fn source(&self) -> &DropoutSource {
+        &self.source
     }
 
     /// Draws from `source` from now on.

@@ -126,6 +126,29 @@ impl FeedForward {
     /// Draws dropout masks from `source` from now on.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
+        for (_, linear) in self.linears_mut("") {
+            linear.set_dropout_source(source);
+        }
+    }
+
+    /// The linear layers by role, below the given one.
+    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
+        let gate = self.gate.as_mut().map(|gate| ("gate", gate));
+        let parts = [("up", &mut self.up), ("down", &mut self.down)];
+        let parts = gate.into_iter().chain(parts);
+        parts
+            .map(|(name, linear)| (format!("{role}.{name}"), linear))
+            .collect()
+    }
+
+    /// Everything that draws a mask.
+    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
+        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
+        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
+        adapters
+            .map(|adapter| &adapter.dropout)
+            .chain([&self.dropout])
+            .collect()
     }
 
     /// The output in evaluation, as in PyTorch after `.eval()`.
@@ -143,9 +166,13 @@ impl FeedForward {
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let hidden = match &self.gate {
-            None => self.activation.forward(&self.up.forward(x)?)?,
-            Some(gate) => (self.activation.forward(&gate.forward(x)?)? * self.up.forward(x)?)?,
+            None => self.activation.forward(&self.up.forward_t(x, train)?)?,
+            Some(gate) => {
+                let gate = self.activation.forward(&gate.forward_t(x, train)?)?;
+                (gate * self.up.forward_t(x, train)?)?
+            }
         };
-        self.down.forward(&self.dropout.forward_t(&hidden, train)?) // [.., d_ff] -> [.., d_model]
+        let hidden = self.dropout.forward_t(&hidden, train)?;
+        self.down.forward_t(&hidden, train) // [.., d_ff] -> [.., d_model]
     }
 }

@@ -1,9 +1,12 @@
 //! `y = x·Wᵀ + b`.
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::ops;
+use crate::{
+    layers::{DropoutSource, LowRank},
+    ops,
+};
 
 /// How fresh parameters of a [`Linear`] are drawn. Loaded parameters ignore it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +61,7 @@ impl LinearInit {
 pub struct Linear {
     weight: Tensor, // [d_out, d_in]
     bias: Option<Tensor>,
+    adapter: Option<LowRank>,
 }
 
 impl Linear {
@@ -80,7 +84,11 @@ impl Linear {
         let bias = bias
             .then(|| vb.get_with_hints(d_out, "bias", bias_hint))
             .transpose()?;
-        Ok(Self { weight, bias })
+        Ok(Self {
+            weight,
+            bias,
+            adapter: None,
+        })
     }
 
     /// Of a weight `[d_out, d_in]` and a bias `[d_out]`.
@@ -97,7 +105,56 @@ impl Linear {
                 bias.dims()
             );
         }
-        Ok(Self { weight, bias })
+        Ok(Self {
+            weight,
+            bias,
+            adapter: None,
+        })
+    }
+
+    /// With a low-rank change beside the weight, which [`Self::merged`] makes part of it.
+    ///
+    /// # Errors
+    /// If its shapes are not the weight's.
+    pub fn with_adapter(mut self, adapter: LowRank) -> Result<Self> {
+        let (d_out, d_in) = self.weight.dims2()?;
+        let (a, b) = (adapter.a().dims(), adapter.b().dims());
+        if (b[0], a[1]) != (d_out, d_in) {
+            bail!("linear: an adapter of {a:?} and {b:?} for a weight of [{d_out}, {d_in}]");
+        }
+        self.adapter = Some(adapter);
+        Ok(self)
+    }
+
+    /// The low-rank change, if there is one.
+    pub fn adapter(&self) -> Option<&LowRank> {
+        self.adapter.as_ref()
+    }
+
+    /// The layer with its low-rank change in the weight: the same function in evaluation, as fast as before.
+    pub fn merged(&self) -> Result<Self> {
+        let weight = match &self.adapter {
+            Some(adapter) => (&self.weight + adapter.product()?)?,
+            None => self.weight.clone(),
+        };
+        Self::from_parts(weight, self.bias.clone())
+    }
+
+    /// Draws the adapter's dropout masks from `source` from now on.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        if let Some(adapter) = &mut self.adapter {
+            adapter.dropout.set_source(source.clone());
+        }
+    }
+
+    /// As [`Module::forward`], with the adapter's dropout if `train`. It hides candle's `ModuleT::forward_t` of the
+    /// same name, which ignores the flag: a generic `impl ModuleT` trains without that dropout.
+    pub fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let y = ops::linear(x, &self.weight, self.bias.as_ref())?;
+        match &self.adapter {
+            Some(adapter) => y + adapter.forward_t(x, train)?,
+            None => Ok(y),
+        }
     }
 
     /// The weight, `[d_out, d_in]`.
@@ -120,6 +177,6 @@ impl Module for Linear {
     /// # Errors
     /// If the last dimension is not `d_in`, or the types differ.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::linear(x, &self.weight, self.bias.as_ref())
+        self.forward_t(x, false)
     }
 }

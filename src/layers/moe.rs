@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 
 use crate::{
     config::{FeedForwardConfig, RoutingWeights},
-    layers::{DropoutSource, FeedForward, Linear},
+    layers::{Dropout, DropoutSource, FeedForward, Linear},
     ops,
 };
 
@@ -68,6 +68,32 @@ impl MixtureOfExperts {
         &self.router
     }
 
+    /// The linear layers by role, below the given one.
+    pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
+        let mut linears = vec![(format!("{role}.router"), &mut self.router)];
+        for (e, expert) in self.experts.iter_mut().enumerate() {
+            linears.extend(expert.linears_mut(&format!("{role}.experts.{e}")));
+        }
+        if let Some(shared) = &mut self.shared {
+            linears.extend(shared.feed_forward.linears_mut(&format!("{role}.shared")));
+            linears.push((format!("{role}.shared_gate"), &mut shared.gate));
+        }
+        linears
+    }
+
+    /// Everything that draws a mask.
+    pub(super) fn dropouts(&self) -> Vec<&Dropout> {
+        let shared = self.shared.as_ref();
+        let linears = [Some(&self.router), shared.map(|shared| &shared.gate)];
+        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
+        let feed_forwards = shared.map(|shared| &shared.feed_forward);
+        let feed_forwards = self.experts.iter().chain(feed_forwards);
+        feed_forwards
+            .flat_map(FeedForward::dropouts)
+            .chain(adapters.map(|adapter| &adapter.dropout))
+            .collect()
+    }
+
     /// The expert that every position uses, and its gate `[1, d_model]`.
     pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
         let shared = self.shared.as_ref()?;
@@ -86,6 +112,9 @@ impl MixtureOfExperts {
 
     /// Draws every expert's dropout masks from `source` from now on.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        for (_, linear) in self.linears_mut("") {
+            linear.set_dropout_source(source);
+        }
         for expert in &mut self.experts {
             expert.set_dropout_source(source);
         }
@@ -95,8 +124,8 @@ impl MixtureOfExperts {
     }
 
     /// For each expert the rows that chose it and their weights `[rows, 1]`.
-    fn route(&self, x: &Tensor) -> Result<Vec<Option<(Tensor, Tensor)>>> {
-        let logits = self.router.forward(x)?; // [rows, n_experts]
+    fn route(&self, x: &Tensor, train: bool) -> Result<Vec<Option<(Tensor, Tensor)>>> {
+        let logits = self.router.forward_t(x, train)?; // [rows, n_experts]
         let probabilities = ops::softmax(&logits.to_dtype(ops::product_dtype(x))?)?;
         let order = probabilities.arg_sort_last_dim(false)?;
         let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
@@ -135,14 +164,14 @@ impl ModuleT for MixtureOfExperts {
         let width = self.router.weight().dim(1)?;
         let rows = x.reshape((x.elem_count() / width, width))?;
         let mut sum = rows.zeros_like()?;
-        for (expert, routed) in self.experts.iter().zip(self.route(&rows)?) {
+        for (expert, routed) in self.experts.iter().zip(self.route(&rows, train)?) {
             if let Some((indices, weight)) = routed {
                 let y = expert.forward_t(&rows.index_select(&indices, 0)?, train)?;
                 sum = sum.index_add(&indices, &y.broadcast_mul(&weight)?, 0)?;
             }
         }
         if let Some(shared) = &self.shared {
-            let gate = crate::Activation::Sigmoid.forward(&shared.gate.forward(&rows)?)?;
+            let gate = crate::Activation::Sigmoid.forward(&shared.gate.forward_t(&rows, train)?)?;
             let y = shared.feed_forward.forward_t(&rows, train)?;
             sum = (sum + y.broadcast_mul(&gate)?)?;
         }

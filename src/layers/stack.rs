@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use crate::{
     config::{StackConfig, Visibility},
     layers::{
-        BlockStages, DropoutSource, ForwardContext, Norm, RelativeBias, TransformerBlock,
+        BlockStages, DropoutSource, ForwardContext, Linear, Norm, RelativeBias, TransformerBlock,
         kv_cache::KvCache, pass::Pass,
     },
 };
@@ -103,6 +103,12 @@ impl Stack {
         }
     }
 
+    /// The linear layers of all blocks by role (`blocks.3.attention.query`), to change them.
+    pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
+        let blocks = self.blocks.iter_mut().enumerate();
+        blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")))
+    }
+
     /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
@@ -175,6 +181,28 @@ impl Stack {
         self.run(x, pass, Some(cache), |_, _| Ok(()))
     }
 
+    /// What every block adds to its scores behind `seen` earlier positions: the mask and the position bias.
+    pub(crate) fn additive(
+        &self,
+        x: &Tensor,
+        mask: Option<&Tensor>,
+        seen: usize,
+    ) -> Result<Option<Tensor>> {
+        let Some(relative) = &self.relative_bias else {
+            return Ok(mask.cloned());
+        };
+        let seq = if x.rank() > 1 {
+            x.dim(x.rank() - 2)?
+        } else {
+            1
+        };
+        let bias = relative.bias(seq, seen + seq)?;
+        Ok(Some(match mask {
+            Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
+            None => bias,
+        }))
+    }
+
     fn run(
         &self,
         x: &Tensor,
@@ -182,18 +210,7 @@ impl Stack {
         mut cache: Option<&mut KvCache>,
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
-        if let Some(relative) = &self.relative_bias {
-            let seq = if x.rank() > 1 {
-                x.dim(x.rank() - 2)?
-            } else {
-                1
-            };
-            let bias = relative.bias(seq, pass.seen + seq)?;
-            pass.additive = Some(match &pass.additive {
-                Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
-                None => bias,
-            });
-        }
+        pass.additive = self.additive(x, pass.additive.as_ref(), pass.seen)?;
         let mut x = x.clone();
         for (i, &block) in self.layers.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);

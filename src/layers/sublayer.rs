@@ -158,6 +158,11 @@ impl<L> Sublayer<L> {
         &mut self.inner
     }
 
+    /// What draws the masks on the inner layer's output.
+    pub(super) fn dropout(&self) -> &Dropout {
+        &self.dropout
+    }
+
     /// The norm at its place.
     pub fn norm(&self) -> &SublayerNorm {
         &self.norm

@@ -205,7 +205,7 @@ impl PackedAttention {
             };
             let key_value = match cache {
                 None => KeyValue::Projected {
-                    keys: pass.sequences(keys),
+                    keys: pass.queries(),
                     key,
                     value,
                 },
@@ -268,7 +268,7 @@ impl PackedAttention {
         let (key, value) = (heads(0), heads(kv));
         let key_value = match cache {
             None => KeyValue::Projected {
-                keys: pass.sequences(keys),
+                keys: pass.keys(keys),
                 key,
                 value,
             },
@@ -320,6 +320,7 @@ impl PackedAttention {
             }
             _ => None,
         };
+        let kept = pass.kept();
         if self.config.clip.is_none() && self.norms.is_none() && tables.is_none() {
             return Ok(());
         }
@@ -334,7 +335,8 @@ impl PackedAttention {
                     norms.key(self.isa, &mut row[q..q + kv]);
                 }
                 if let Some((tables, pairing)) = &tables {
-                    let (cos, sin) = tables.row(start / width + i);
+                    let at = start / width + i;
+                    let (cos, sin) = tables.row(kept.map_or(at, |kept| kept[at]));
                     let turned = &mut row[..q + kv];
                     rotate_heads(
                         self.isa,
@@ -364,7 +366,7 @@ impl PackedAttention {
     ) -> Result<()> {
         let config = &self.config;
         let shape = Shape {
-            queries: pass.sequences(pass.seq),
+            queries: pass.queries(),
             n_heads: config.n_heads,
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
@@ -398,8 +400,7 @@ impl PackedAttention {
             keep,
             reach: &|query| reach.range(query, keys),
         };
-        let rows = pass.batch * pass.seq;
-        lend(MIXED_ROWS, rows * config.query_width(), |mixed| {
+        lend(MIXED_ROWS, pass.n_rows() * config.query_width(), |mixed| {
             attend(
                 self.isa,
                 &shape,

@@ -14,7 +14,7 @@ use super::{
     sublayer::{Residual, Seen},
 };
 use crate::{
-    config::{ParallelNorm, Precision, Topology},
+    config::{ParallelNorm, Position, Precision, Topology},
     cpu::{
         parallel,
         scratch::{Aligned, Scratch, lend},
@@ -124,6 +124,12 @@ impl PackedBlock {
     /// The width of input and output.
     pub fn d_model(&self) -> usize {
         self.attention.inner().config().d_model
+    }
+
+    /// Whether scores are biased by position.
+    pub(super) fn has_alibi(&self) -> bool {
+        let attention = self.attention.inner().config();
+        matches!(attention.position, Position::Alibi(_))
     }
 
     /// The self-attention sublayer.

@@ -6,7 +6,7 @@ use candle_core::{Module, Result, Tensor};
 
 use super::{
     Packing, elements,
-    linear::{Finishing, PackedLinear, plain},
+    linear::{Finishing, PackedLinear, whole_weight},
     map_rows, with_elements,
 };
 use crate::{
@@ -106,7 +106,7 @@ impl PackedFeedForward {
 /// The weights of gate and up as one.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
     let shape = gate.weight().dims2()?;
-    let (gate, up) = (plain(gate.weight())?, plain(up.weight())?);
+    let (gate, up) = (whole_weight(gate)?, whole_weight(up)?);
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
             let view = |weight| View::new(weight, shape, (shape.1, 1));

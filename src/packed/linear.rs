@@ -61,9 +61,9 @@ impl PackedLinear {
             false => None,
         };
         let weight = match linears {
-            [linear] => plain(linear.weight())?,
+            [linear] => whole_weight(linear)?,
             _ => {
-                let weights = linears.iter().map(|linear| plain(linear.weight()));
+                let weights = linears.iter().map(|linear| whole_weight(linear));
                 Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?
             }
         };
@@ -111,6 +111,15 @@ impl PackedLinear {
             residual: finishing.residual,
             ..Epilogue::bias(self.bias.as_deref())
         }
+    }
+}
+
+/// A weight with its adapter merged in, if it has one.
+pub(super) fn whole_weight(linear: &Linear) -> Result<Tensor> {
+    let weight = plain(linear.weight())?;
+    match linear.adapter() {
+        None => Ok(weight),
+        Some(adapter) => weight + adapter.product()?.detach(),
     }
 }
 

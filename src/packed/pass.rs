@@ -21,6 +21,8 @@ pub(super) struct PackedPass<'c> {
     /// `[batch, all keys]`, 1 = keep.
     keep: Option<Tensor>,
     keep_elements: Option<Vec<u8>>,
+    /// The rows that are computed, if not all.
+    kept: Option<Kept>,
     /// Added to the scores of every block.
     pub additive: Vec<Additive>,
     tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
@@ -63,14 +65,45 @@ impl<'c> PackedPass<'c> {
             seen,
             keep_elements: keep_elements.transpose()?,
             keep,
+            kept: None,
             additive: additive.into_iter().collect(),
             tables: RefCell::default(),
             alibi: RefCell::default(),
         })
     }
 
+    /// Leaves out the padding around each sequence, where that changes nothing for the rest.
+    pub fn leave_out_padding(&mut self) {
+        let fits = |keep: &Tensor| keep.dims() == [self.batch, self.seq];
+        if let Some(marks) = &self.keep_elements
+            && self.keep.as_ref().is_some_and(fits)
+            && self.seen == 0
+            && self.additive.is_empty()
+        {
+            self.kept = Kept::new(marks, self.seq);
+        }
+    }
+
+    /// The rows that are computed, if not all.
+    pub fn kept(&self) -> Option<&[usize]> {
+        Some(&self.kept.as_ref()?.rows)
+    }
+
+    /// How many rows are computed.
+    pub fn n_rows(&self) -> usize {
+        self.kept().map_or(self.batch * self.seq, <[usize]>::len)
+    }
+
+    /// The batch's new positions.
+    pub fn queries(&self) -> Sequences<'_> {
+        match &self.kept {
+            Some(Kept { starts, .. }) => Sequences::Ragged { starts },
+            None => self.keys(self.seq),
+        }
+    }
+
     /// The batch's sequences, each of so many positions.
-    pub fn sequences(&self, seq: usize) -> Sequences<'static> {
+    pub fn keys(&self, seq: usize) -> Sequences<'static> {
         Sequences::Equal {
             batch: self.batch,
             seq,
@@ -87,7 +120,10 @@ impl<'c> PackedPass<'c> {
         {
             AttentionMask::padding(keep)?.check(self.batch, keys)?;
         }
-        Ok(self.keep_elements.as_deref())
+        Ok(match &self.kept {
+            Some(_) => None,
+            None => self.keep_elements.as_deref(),
+        })
     }
 
     /// Cosines and sines of this pass's positions.
@@ -137,6 +173,35 @@ impl<'c> PackedPass<'c> {
         )?)?);
         known.push((wanted, made.clone()));
         Ok(made)
+    }
+}
+
+/// The rows of a batch without the padding around its sequences.
+struct Kept {
+    /// The first row of each sequence, and how many there are.
+    starts: Vec<usize>,
+    /// Where they are in the batch.
+    rows: Vec<usize>,
+}
+
+impl Kept {
+    /// Of marks `[batch, seq]`, 1 = keep. `None` if a sequence has a gap, whose distances would shrink, or nothing is
+    /// left out.
+    fn new(marks: &[u8], seq: usize) -> Option<Self> {
+        let (mut starts, mut rows) = (vec![0], Vec::new());
+        for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
+            let first = marks.iter().position(|&mark| mark != 0).unwrap_or(seq);
+            let end = marks
+                .iter()
+                .rposition(|&mark| mark != 0)
+                .map_or(first, |last| last + 1);
+            if marks[first..end].contains(&0) {
+                return None;
+            }
+            rows.extend(b * seq + first..b * seq + end);
+            starts.push(rows.len());
+        }
+        (rows.len() < marks.len()).then_some(Self { starts, rows })
     }
 }
 

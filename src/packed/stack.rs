@@ -113,6 +113,9 @@ impl PackedStack {
 
     /// All blocks and the final norm: `last_hidden_state` of transformers.
     ///
+    /// Rows that the mask drops, in front of a sequence and behind it, are not computed but zero, unless an additive mask or a
+    /// bias by position is in the way.
+    ///
     /// # Shapes
     /// `[batch, seq, d_model]`, the embeddings, to the same. `[seq, d_model]` is one sequence.
     ///
@@ -121,7 +124,10 @@ impl PackedStack {
     /// gradient, is f64 or not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
-        let pass = PackedPass::new(context, batch, seq)?;
+        let mut pass = PackedPass::new(context, batch, seq)?;
+        if self.relative_bias.is_none() && !self.blocks.iter().any(PackedBlock::has_alibi) {
+            pass.leave_out_padding();
+        }
         self.run(x, pass, None, None)
     }
 
@@ -197,9 +203,17 @@ impl PackedStack {
         let shape = x.dims().to_vec();
         map_rows("stack", x, (width, width), |x, y| {
             let mut layers = |y: &mut [f32]| {
-                lend(HIDDEN_STATES, 2 * x.len(), |memory| {
-                    let (mut from, mut to) = memory.split_at_mut(x.len());
-                    from.copy_from_slice(x);
+                let n = pass.n_rows() * width;
+                lend(HIDDEN_STATES, 2 * n, |memory| {
+                    let (mut from, mut to) = memory.split_at_mut(n);
+                    match pass.kept() {
+                        None => from.copy_from_slice(x),
+                        Some(kept) => {
+                            for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
+                                row.copy_from_slice(&x[at * width..][..width]);
+                            }
+                        }
+                    }
                     for (i, &block) in self.layers.iter().enumerate() {
                         let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
                         let mut seen = observer.is_some().then(SeenBlock::default);
@@ -209,17 +223,21 @@ impl PackedStack {
                         }
                         (from, to) = (to, from);
                     }
-                    y.copy_from_slice(from);
+                    if let Some(norm) = &self.final_norm {
+                        norm.rows_in_place(self.isa, from);
+                    }
+                    match pass.kept() {
+                        None => y.copy_from_slice(from),
+                        Some(kept) => {
+                            for (row, &at) in from.chunks_exact(width).zip(kept) {
+                                y[at * width..][..width].copy_from_slice(row);
+                            }
+                        }
+                    }
                     Ok::<_, candle_core::Error>(())
                 })
             };
-            parallel::with_team(self.threads, || {
-                layers(y)?;
-                if let Some(norm) = &self.final_norm {
-                    norm.rows_in_place(self.isa, y);
-                }
-                Ok(())
-            })
+            parallel::with_team(self.threads, || layers(y))
         })
     }
 }

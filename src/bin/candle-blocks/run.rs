@@ -33,7 +33,6 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<Outcome> {
-    args.compute.check()?;
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     check_output(args, &checkpoint)?;

@@ -33,7 +33,6 @@ pub struct Args {
 }
 
 pub fn verify(args: &Args) -> Result<Outcome> {
-    args.compute.check()?;
     let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;

@@ -6,11 +6,12 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
+        fresh,
         scheme::{Family, Half, Rule},
     },
     config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, ResidualConfig, StackConfig,
+        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
+        FeedForwardForm, Initialisation, NormConfig, NormPlacement, ResidualConfig, StackConfig,
     },
 };
 
@@ -35,6 +36,7 @@ pub(super) fn family() -> Family {
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])
+        .initialisation(initialisation)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -62,4 +64,18 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}
+
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let deviation = fresh::deviation(json, 0.02)?;
+    // PyTorch's cut at ±2 is absolute: a hundred deviations away.
+    let weight = Draw::TruncatedNormal {
+        deviation,
+        cut: 2.0,
+    };
+    let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
+    Ok(Initialisation::normal(deviation)
+        .with("*attention.*.weight", weight)
+        .with("*feed_forward.*.weight", weight)
+        .with("*_layer_scale.weight", scale))
 }

@@ -8,11 +8,12 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
+        fresh,
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        StackConfig,
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
+        NormPlacement, StackConfig,
     },
 };
 
@@ -33,6 +34,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
+        .initialisation(initialisation)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -63,4 +65,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             block.attention.scale = width / depth;
         }),
     )
+}
+
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
+    Ok(Initialisation::gpt2(
+        fresh::deviation(json, 0.02)?,
+        n_blocks,
+    ))
 }

@@ -8,11 +8,12 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
+        fresh,
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        StackConfig,
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
+        NormPlacement, StackConfig,
     },
 };
 
@@ -37,6 +38,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.bias", "*.attn.masked_bias"])
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*", "classifier.*"])
+        .initialisation(initialisation)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -62,4 +64,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?);
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}
+
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
+    Ok(Initialisation::gpt2(
+        fresh::deviation(json, 0.02)?,
+        n_blocks,
+    ))
 }

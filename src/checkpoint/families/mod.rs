@@ -27,6 +27,7 @@ mod olmo;
 mod opt;
 mod phi;
 mod qwen;
+mod siglip;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Family> {
         mixtral::families(),
         olmo::families(),
         qwen::families(),
+        siglip::families(),
         t5::families(),
         torch::families(),
     ];

@@ -6,11 +6,12 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
+        fresh,
         scheme::{Family, FusedLayout, Half, Rule},
     },
     config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
+        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
+        FeedForwardForm, Initialisation, NormConfig, NormPlacement, Position, StackConfig,
     },
 };
 
@@ -31,6 +32,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["final_norm"])])
         .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
+        .initialisation(initialisation)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -66,4 +68,20 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             block.attention_placement = NormPlacement::None; // the embeddings are normalised already
         }
     }))
+}
+
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let inner = fresh::deviation(json, 0.02)?;
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
+    let draw = |deviation: f64| Draw::TruncatedNormal {
+        deviation,
+        cut: cut.unwrap_or(3.0) * deviation,
+    };
+    let outer = draw(inner / (2.0 * n_blocks as f64).sqrt());
+    Ok(Initialisation::normal(inner)
+        .with("*attention.*.weight", draw(inner))
+        .with("*feed_forward.*.weight", draw(inner))
+        .with("*attention.output.weight", outer)
+        .with("*feed_forward.down.weight", outer))
 }

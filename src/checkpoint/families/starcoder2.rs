@@ -8,16 +8,23 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
+        fresh,
         scheme::{Family, Rule},
     },
-    config::{Activation, AttentionBias, FeedForwardForm, NormConfig, StackConfig},
+    config::{Activation, AttentionBias, FeedForwardForm, Initialisation, NormConfig, StackConfig},
 };
 
 pub(super) fn family() -> Family {
-    decoder("starcoder2", config).block_rules([
-        Rule::linear("feed_forward.up", &["mlp.c_fc"]),
-        Rule::linear("feed_forward.down", &["mlp.c_proj"]),
-    ])
+    decoder("starcoder2", config)
+        .block_rules([
+            Rule::linear("feed_forward.up", &["mlp.c_fc"]),
+            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+        ])
+        .initialisation(initialisation)
+}
+
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    Ok(Initialisation::normal(fresh::deviation(json, 0.018042)?))
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

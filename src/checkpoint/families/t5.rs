@@ -11,8 +11,9 @@ use crate::{
         scheme::{Family, Rule, StackPart},
     },
     config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, RelativeBiasConfig, StackConfig,
+        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
+        FeedForwardForm, Initialisation, NormConfig, NormPlacement, RelativeBiasConfig,
+        StackConfig,
     },
 };
 
@@ -27,6 +28,7 @@ pub(super) fn families() -> Vec<Family> {
         };
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
+            .initialisation(initialisation)
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
             .blocks(
                 "block.{i}.",
@@ -124,4 +126,20 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
         n_heads,
     };
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias))
+}
+
+/// Each deviation is the inverse root of a width, since the scores are not scaled.
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let factor = json.number(&["initializer_factor"], 1.0)?;
+    let (d_model, d_ff) = (json.size(&["d_model"])?, json.size(&["d_ff"])?);
+    let (n_heads, d_kv) = (json.size(&["num_heads"])?, json.size(&["d_kv"])?);
+    let normal = |width: usize| Draw::Normal {
+        deviation: factor / (width as f64).sqrt(),
+    };
+    Ok(Initialisation::normal(factor)
+        .with("*weight", normal(d_model))
+        .with("*attention.query.weight", normal(d_model * d_kv))
+        .with("*attention.output.weight", normal(n_heads * d_kv))
+        .with("*feed_forward.down.weight", normal(d_ff))
+        .with("*norm.weight", Draw::Constant(factor)))
 }

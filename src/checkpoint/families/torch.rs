@@ -11,14 +11,15 @@ use crate::{
         scheme::{Family, FusedLayout, Part, Projection, Rule},
     },
     config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, StackConfig,
+        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
+        Initialisation, NormConfig, NormPlacement, StackConfig,
     },
 };
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |name: &str, config, feed_forward_norm: &str| {
         Family::new(name, &[name], config)
+            .initialisation(initialisation)
             .prefixes(&[
                 "",
                 "encoder.",
@@ -93,4 +94,17 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
         block.cross_attention = Some(block.attention.clone());
         block.attention = block.attention.clone().causal();
     }))
+}
+
+/// `nn.MultiheadAttention` draws its fused `[3 · d_model, d_model]` by Xavier's formula and has no biases at first.
+fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+    let d_model = json.size(&["d_model"])? as f64;
+    let fused = Draw::Uniform {
+        bound: (6.0 / (4.0 * d_model)).sqrt(),
+    };
+    let projections = ["query", "key", "value"].map(|name| format!("*attention.{name}.weight"));
+    let torch = Initialisation::torch().with("*attention.*.bias", Draw::Constant(0.0));
+    Ok(projections
+        .iter()
+        .fold(torch, |all, pattern| all.with(pattern, fused)))
 }

@@ -1,0 +1,61 @@
+//! Trains low-rank adapters on a checkpoint's blocks, and writes them in PEFT's layout and merged: `lora DIR OUT`.
+//!
+//! ```sh
+//! cargo run --release --example lora -- weights/tiny-bert OUT
+//! python weights/check_adapters.py weights/tiny-bert OUT   # PEFT computes with one what transformers does with the other
+//! ```
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use candle_blocks::{
+    Checkpoint, ForwardContext,
+    candle_core::{DType, Device, Tensor},
+    train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
+};
+
+fn main() -> Result<()> {
+    let usage = "usage: lora DIR OUT";
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().context(usage)?;
+    let out = PathBuf::from(arguments.next().context(usage)?);
+
+    let checkpoint = Checkpoint::open(directory)?;
+    let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+    let targets = ["attention.output", "feed_forward.*"]; // these are no part of a fused tensor in any family
+    let config = LoraConfig::new(4, 8.0, &targets);
+    let lora = Lora::attach(&mut stack, config, 42)?;
+    let group = ParameterGroup::new(lora.parameters(), 0.0);
+    let learning_rate = 0.01;
+    let mut optimiser = AdamW::new(
+        [group],
+        AdamWConfig {
+            learning_rate,
+            ..Default::default()
+        },
+    )?;
+
+    // A toy task: the output of a position shall be the input of the one before.
+    let width = checkpoint.config().blocks[0].d_model();
+    let x = Tensor::randn(0f32, 1., (8, 6, width), &Device::Cpu)?;
+    let target = x.roll(1, 1)?;
+    for step in 0..100 {
+        let y = stack.forward_with(&x, &ForwardContext::training())?;
+        let loss = (y - &target)?.sqr()?.mean_all()?;
+        if step % 20 == 0 {
+            println!("step {step}: loss {:.4}", loss_value(&loss)?);
+        }
+        let mut gradients = optimiser.gradients(&loss.backward()?);
+        gradients.clip_norm(1.0)?;
+        optimiser.update(&gradients, 1.0)?;
+    }
+
+    lora.save_peft(&checkpoint, out.join("adapters"))?;
+    let merged = lora.merge(&mut stack)?;
+    checkpoint.save(
+        out.join("merged"),
+        merged.iter().map(|(role, weight)| (role, weight)),
+    )?;
+    println!("{}: {} adapted layers", out.display(), merged.len());
+    Ok(())
+}

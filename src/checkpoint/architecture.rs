@@ -1,0 +1,139 @@
+//! What a `config.json` says without any weights.
+
+use std::path::Path;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        CheckpointOptions, FamilySource,
+        config_json::ConfigJson,
+        families, nearest,
+        scheme::{Family, StackPart, StackSource},
+    },
+    config::{Initialisation, StackConfig},
+};
+
+/// The blocks that a `config.json` describes, and how their fresh parameters are drawn: all that training from
+/// scratch needs.
+///
+/// ```no_run
+/// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
+/// let architecture = Architecture::open("gpt2/config.json")?;
+/// let fresh = Fresh::new(architecture.initialisation, 42, DType::F32, &Device::Cpu);
+/// let stack = fresh.stack(&architecture.config)?;
+/// println!("{} parameters", fresh.parameters().len());
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Architecture {
+    /// The name of the family, such as `"gpt2"`.
+    pub family: String,
+    /// The blocks and what they share.
+    pub config: StackConfig,
+    /// transformers' `_init_weights` for them.
+    pub initialisation: Initialisation,
+}
+
+impl Architecture {
+    /// Reads a `config.json`, or the one of a directory. For a part of a model with several stacks, or a
+    /// family of the caller's own, see [`CheckpointOptions::architecture`].
+    ///
+    /// # Errors
+    /// If the file is missing or malformed, `model_type` is unknown, or the configuration makes no sense.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        CheckpointOptions::default().architecture(path)
+    }
+}
+
+impl CheckpointOptions {
+    /// The architecture that the `config.json` at `path`, or in the directory `path`, describes.
+    ///
+    /// # Errors
+    /// As [`Architecture::open`].
+    pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
+        let path = path.as_ref();
+        let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {
+            true => path.join("config.json"),
+            false => path.to_path_buf(),
+        });
+        let (family, config) = self.blocks(&path)?;
+        let initialisation = match path.exists() {
+            true => (family.initialisation)(&ConfigJson::open(&path)?)?,
+            false => Initialisation::default(), // the blocks were given, and there is nothing to read
+        };
+        Ok(Architecture {
+            family: family.name,
+            config,
+            initialisation,
+        })
+    }
+
+    /// The family, and its blocks by the `config.json` at `path`, unless both are given.
+    pub(super) fn blocks(self, path: &Path) -> Result<(Family, StackConfig)> {
+        let located = |error| match error {
+            Error::InvalidConfig(reason) => {
+                Error::InvalidConfig(format!("{}: {reason}", path.display()))
+            }
+            other => other,
+        };
+        let read_json = || {
+            if !path.exists() {
+                return Err(Error::MissingConfig {
+                    path: path.to_path_buf(),
+                });
+            }
+            ConfigJson::open(path)
+        };
+        let family = match self.family {
+            Some(FamilySource::Given(family)) => *family,
+            Some(FamilySource::File(path)) => Family::from_json_file(path)?,
+            None => known_family(&read_json()?, self.part)?,
+        };
+        let config = match &family.config {
+            StackSource::Json(read) => read(&read_json()?).map_err(located)?,
+            StackSource::Given(config) => (**config).clone(),
+        };
+        config.validate().map_err(located)?;
+        Ok((family, config))
+    }
+}
+
+/// The family that `model_type` names, and of its stacks the one asked for.
+fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
+    let key = "model_type";
+    let Some(model_type) = json.text(&[key])? else {
+        return Err(json.error(&[key], "missing, expected the name of a family"));
+    };
+    let families = families::all();
+    let (of_type, others): (Vec<Family>, Vec<Family>) = families
+        .into_iter()
+        .partition(|f| f.model_types.contains(&model_type));
+    if of_type.is_empty() {
+        let known = others.iter().flat_map(|family| family.model_types.iter());
+        return Err(Error::UnknownFamily {
+            path: json.path().to_path_buf(),
+            nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
+            model_type,
+        });
+    }
+    let parts: Vec<String> = of_type
+        .iter()
+        .flat_map(|f| f.part)
+        .map(|p| p.to_string())
+        .collect();
+    let is_only = of_type.len() == 1 && part.is_none();
+    let found = of_type
+        .into_iter()
+        .find(|family| is_only || family.part == part);
+    found.ok_or_else(|| {
+        let asked = part.map_or("none".to_string(), |part| part.to_string());
+        let cure = match parts.is_empty() {
+            true => "it holds one stack: leave the part out".to_string(),
+            false => format!("choose {}", parts.join(" or ")),
+        };
+        Error::input(
+            "part",
+            format!("{asked} asked for of a {model_type} checkpoint; {cure}"),
+        )
+    })
+}

@@ -1,0 +1,66 @@
+//! SigLIP: CLIP's two towers with other settings.
+//!
+//! transformers' `SiglipEncoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
+
+use super::clip::{TEXT, VISION, config, tower};
+
+use crate::{
+    Result,
+    checkpoint::{
+        config_json::ConfigJson,
+        scheme::{Family, StackPart},
+    },
+    config::{Activation, Draw, Initialisation, StackConfig, Visibility},
+};
+
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        tower(
+            Family::new("siglip", &["siglip", "siglip_text_model"], text)
+                .initialisation(|json| initialisation(json, TEXT)),
+            StackPart::Text,
+        ),
+        tower(
+            Family::new("siglip", &["siglip", "siglip_vision_model"], vision)
+                .initialisation(|json| initialisation(json, VISION)),
+            StackPart::Vision,
+        ),
+    ]
+}
+
+fn text(json: &ConfigJson) -> Result<StackConfig> {
+    config(
+        json,
+        TEXT,
+        Visibility::Bidirectional,
+        Activation::GeluTanh,
+        1e-6,
+    )
+}
+
+fn vision(json: &ConfigJson) -> Result<StackConfig> {
+    config(
+        json,
+        VISION,
+        Visibility::Bidirectional,
+        Activation::GeluTanh,
+        1e-6,
+    )
+}
+
+/// Xavier's uniform distribution.
+fn initialisation(json: &ConfigJson, section: &str) -> Result<Initialisation> {
+    let section = json.section(&[section])?;
+    let json = section.as_ref().unwrap_or(json);
+    let width = json.size(&["hidden_size"])? as f64;
+    let d_ff = json.size(&["intermediate_size"])? as f64;
+    let xavier = |d_in: f64, d_out: f64| Draw::Uniform {
+        bound: (6.0 / (d_in + d_out)).sqrt(),
+    };
+    let almost_zero = Draw::Normal { deviation: 1e-6 };
+    Ok(Initialisation::normal(0.02)
+        .with("*attention.*.weight", xavier(width, width))
+        .with("*feed_forward.*.weight", xavier(width, d_ff))
+        .with("*feed_forward.*.bias", almost_zero))
+}

@@ -1,0 +1,109 @@
+//! How fresh parameters are drawn, as data.
+
+use serde::{Deserialize, Serialize};
+
+use super::pattern::matches;
+
+/// The distribution that one parameter is drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Draw {
+    /// What the layer itself proposes: a norm is the identity, a feed-forward has Kaiming and Xavier
+    /// normal weights, every other linear layer PyTorch's default.
+    Layer,
+    /// `torch.nn.Linear`'s default, weight and bias uniform in `±1/√d_in`.
+    TorchLinear,
+    /// One value.
+    Constant(f64),
+    /// Normal around 0.
+    Normal {
+        /// Standard deviation.
+        deviation: f64,
+    },
+    /// Normal around 0, drawn again beyond `±cut`; its deviation is a little smaller than the given one.
+    TruncatedNormal {
+        /// Standard deviation before the cut.
+        deviation: f64,
+        /// The largest absolute value.
+        cut: f64,
+    },
+    /// Uniform in `±bound`.
+    Uniform {
+        /// The largest absolute value.
+        bound: f64,
+    },
+}
+
+/// How each parameter of a stack is drawn: a list of patterns over roles, the last that matches decides.
+///
+/// ```
+/// use candle_blocks::{Draw, Initialisation};
+/// // BERT's, but with smaller output projections.
+/// let small = Draw::Normal { deviation: 0.005 };
+/// let initialisation = Initialisation::normal(0.02).with("*.output.weight", small);
+/// assert_eq!(initialisation.draw("blocks.3.attention.output.weight"), small);
+/// assert_eq!(initialisation.draw("blocks.3.attention.output.bias"), Draw::Constant(0.0));
+/// assert_eq!(initialisation.draw("blocks.3.attention_norm.weight"), Draw::Layer);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Initialisation {
+    rules: Vec<(String, Draw)>,
+}
+
+/// Parameters that start as the identity in every scheme.
+const NORMS: [&str; 2] = ["*norm*", "*_layer_scale.weight"];
+
+impl Initialisation {
+    /// As the layers propose: see [`Draw::Layer`].
+    pub fn layers() -> Self {
+        Self::default()
+    }
+
+    /// PyTorch's own `nn.Linear` and `nn.LayerNorm`.
+    pub fn torch() -> Self {
+        Self::default()
+            .with("*", Draw::TorchLinear)
+            .with_identity_norms()
+    }
+
+    /// Weights normal with one deviation, biases 0, norms the identity: transformers'
+    /// `PreTrainedModel._init_weights`
+    /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_utils.py>).
+    pub fn normal(deviation: f64) -> Self {
+        Self::default()
+            .with("*weight", Draw::Normal { deviation })
+            .with("*bias", Draw::Constant(0.0))
+            .with_identity_norms()
+    }
+
+    /// GPT-2's: as [`Self::normal`], but the weights that add to the residual stream are divided by the root of
+    /// their number, two per block (Radford et al. 2019, section 2.3).
+    pub fn gpt2(deviation: f64, n_blocks: usize) -> Self {
+        let deviation_of_residual = deviation / (2.0 * n_blocks as f64).sqrt();
+        let residual = Draw::Normal {
+            deviation: deviation_of_residual,
+        };
+        Self::normal(deviation)
+            .with("*attention.output.weight", residual)
+            .with("*feed_forward.down.weight", residual)
+    }
+
+    /// With roles that match `pattern` (`*` stands for any text) drawn from `draw`, whatever was said before.
+    pub fn with(mut self, pattern: &str, draw: Draw) -> Self {
+        self.rules.push((pattern.to_string(), draw));
+        self
+    }
+
+    fn with_identity_norms(self) -> Self {
+        NORMS
+            .iter()
+            .fold(self, |all, pattern| all.with(pattern, Draw::Layer))
+    }
+
+    /// What the parameter of a role is drawn from.
+    pub fn draw(&self, role: &str) -> Draw {
+        let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
+        rule.map_or(Draw::Layer, |&(_, draw)| draw)
+    }
+}

@@ -1,0 +1,44 @@
+//! Patterns over names, in which `*` stands for any text.
+
+/// Whether `name` matches `pattern`, in which `*` stands for any text.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, expected) in [
+            ("*.attn.bias", "h.0.attn.bias", true),
+            ("*.attn.bias", "h.0.attn.bias.x", false),
+            ("*.attn.bias", "h.0.attn.c_attn.bias", false),
+            ("pooler.*", "pooler.dense.weight", true),
+            ("pooler.*", "the.pooler.dense.weight", false),
+            ("wte.weight", "wte.weight", true),
+            ("a*b*c", "abbc", true),
+            ("a*b*c", "acb", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

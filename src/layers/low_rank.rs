@@ -1,0 +1,72 @@
+//! A low-rank change beside a linear layer's weight.
+
+use candle_core::{ModuleT, Result, Tensor, bail};
+
+use crate::{layers::Dropout, ops};
+
+/// `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA (Hu et al. 2021,
+/// <https://arxiv.org/abs/2106.09685>).
+#[derive(Clone, Debug)]
+pub struct LowRank {
+    a: Tensor, // [rank, d_in]
+    b: Tensor, // [d_out, rank]
+    scale: f64,
+    pub(super) dropout: Dropout,
+}
+
+impl LowRank {
+    /// Of `a` `[rank, d_in]` and `b` `[d_out, rank]`, without dropout.
+    ///
+    /// # Errors
+    /// If the shapes do not fit each other.
+    pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
+        if a.dims2()?.0 != b.dims2()?.1 {
+            bail!(
+                "low rank: a has shape {:?}, b {:?}; expected [rank, d_in] and [d_out, rank]",
+                a.dims(),
+                b.dims()
+            );
+        }
+        Ok(Self {
+            a,
+            b,
+            scale,
+            dropout: Dropout::none(),
+        })
+    }
+
+    /// With dropout on its input, in training.
+    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
+        self.dropout = dropout;
+        self
+    }
+
+    /// The first factor, `[rank, d_in]`.
+    pub fn a(&self) -> &Tensor {
+        &self.a
+    }
+
+    /// The second factor, `[d_out, rank]`.
+    pub fn b(&self) -> &Tensor {
+        &self.b
+    }
+
+    /// The factor on its output: alpha divided by the rank.
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// The change as one matrix, `scale · B·A`, `[d_out, d_in]`.
+    pub fn product(&self) -> Result<Tensor> {
+        ops::linear(&self.b, &self.a.t()?, None)?.affine(self.scale, 0.0)
+    }
+}
+
+impl ModuleT for LowRank {
+    /// # Shapes
+    /// `[.., d_in]` of any rank from 1 to `[.., d_out]`.
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let narrow = ops::linear(&self.dropout.forward_t(x, train)?, &self.a, None)?;
+        ops::linear(&narrow, &self.b, None)?.affine(self.scale, 0.0)
+    }
+}

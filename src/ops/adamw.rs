@@ -1,0 +1,202 @@
+//! AdamW's update in place, and the sum of squares of a gradient.
+
+use std::cell::RefCell;
+
+use candle_core::{
+    CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType,
+    backend::BackendStorage, bail, utils::get_num_threads,
+};
+
+use super::storage::{Float, slice, tensor_slice, with_float};
+use crate::cpu::adamw;
+
+pub(crate) use crate::cpu::adamw::Update;
+
+const OP: &str = "adamw";
+
+/// The running means of a parameter's gradient and of its square: f64 beside f64 parameters, else f32.
+#[derive(Debug)]
+pub(crate) enum Moments {
+    /// Beside a parameter on the CPU.
+    F32(Vec<f32>, Vec<f32>),
+    /// Beside an f64 parameter on the CPU.
+    F64(Vec<f64>, Vec<f64>),
+    /// On another device.
+    Device(Tensor, Tensor),
+}
+
+impl Moments {
+    /// Before the first step.
+    pub fn zeros(parameter: &Tensor) -> Result<Self> {
+        let n = parameter.elem_count();
+        Ok(match (parameter.device(), parameter.dtype()) {
+            (Device::Cpu, DType::F64) => Self::F64(vec![0.0; n], vec![0.0; n]),
+            (Device::Cpu, _) => Self::F32(vec![0.0; n], vec![0.0; n]),
+            (device, dtype) => {
+                let zeros = Tensor::zeros(parameter.shape(), moment_dtype(dtype), device)?;
+                Self::Device(zeros.clone(), zeros)
+            }
+        })
+    }
+
+    /// First and second moment in the shape of their parameter.
+    pub fn to_tensors(&self, parameter: &Tensor) -> Result<(Tensor, Tensor)> {
+        fn both<T: WithDType>(first: &[T], second: &[T], of: &Tensor) -> Result<(Tensor, Tensor)> {
+            let tensor = |values| Tensor::from_slice(values, of.shape(), &Device::Cpu);
+            Ok((tensor(first)?, tensor(second)?))
+        }
+        match self {
+            Self::F32(first, second) => both(first, second, parameter),
+            Self::F64(first, second) => both(first, second, parameter),
+            Self::Device(first, second) => Ok((first.clone(), second.clone())),
+        }
+    }
+
+    /// The way back from [`Self::to_tensors`].
+    pub fn from_tensors(parameter: &Tensor, first: &Tensor, second: &Tensor) -> Result<Self> {
+        let dtype = moment_dtype(parameter.dtype());
+        let place = |moment: &Tensor| moment.to_dtype(dtype)?.to_device(parameter.device());
+        let (first, second) = (place(first)?.contiguous()?, place(second)?.contiguous()?);
+        let (first_flat, second_flat) = (first.flatten_all()?, second.flatten_all()?);
+        Ok(match (parameter.device(), dtype) {
+            (Device::Cpu, DType::F64) => Self::F64(first_flat.to_vec1()?, second_flat.to_vec1()?),
+            (Device::Cpu, _) => Self::F32(first_flat.to_vec1()?, second_flat.to_vec1()?),
+            _ => Self::Device(first, second),
+        })
+    }
+}
+
+/// The type of the moments beside a parameter.
+pub(crate) fn moment_dtype(parameter: DType) -> DType {
+    match parameter {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
+/// Moves a parameter and its moments by one step.
+pub(crate) fn adamw(
+    parameter: &Var,
+    gradient: &Tensor,
+    moments: &mut Moments,
+    update: &Update,
+) -> Result<()> {
+    if parameter.dims() != gradient.dims() || parameter.dtype() != gradient.dtype() {
+        bail!(
+            "{OP}: the gradient is {:?} {:?}, its parameter {:?} {:?}",
+            gradient.dtype(),
+            gradient.dims(),
+            parameter.dtype(),
+            parameter.dims()
+        );
+    }
+    match moments {
+        Moments::Device(first, second) => composed(parameter, gradient, first, second, update),
+        _ => parameter.inplace_op2(
+            &gradient.contiguous()?,
+            &Step {
+                update,
+                moments: RefCell::new(moments),
+            },
+        ),
+    }
+}
+
+/// `Σ x²` of a tensor of any device, in f64 on the CPU, elsewhere in f32 or f64.
+pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
+    if !x.device().is_cpu() {
+        let wide = x.to_dtype(moment_dtype(x.dtype()))?;
+        return wide.sqr()?.sum_all()?.to_dtype(DType::F64)?.to_scalar();
+    }
+    let x = x.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    with_float!(OP, x.dtype(), T => {
+        Ok(adamw::sum_of_squares::<T>(get_num_threads(), tensor_slice(OP, &storage, layout)?))
+    })
+}
+
+struct Step<'a> {
+    update: &'a Update,
+    /// candle hands an operation out as shared.
+    moments: RefCell<&'a mut Moments>,
+}
+
+impl Step<'_> {
+    fn run<T: Float>(
+        &self,
+        parameter: (&mut [T], &Layout),
+        gradient: (&CpuStorage, &Layout),
+        first: &mut [T::Acc],
+        second: &mut [T::Acc],
+    ) -> Result<()> {
+        let gradient = slice::<T>(OP, gradient.0, gradient.1)?;
+        let (parameter, layout) = parameter;
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            return Err(candle_core::Error::RequiresContiguous { op: OP }.bt());
+        };
+        adamw::update(
+            self.update,
+            &mut parameter[start..end],
+            gradient,
+            first,
+            second,
+        );
+        Ok(())
+    }
+}
+
+impl InplaceOp2 for Step<'_> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        parameter: &mut CpuStorage,
+        layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let g = (gradient, gradient_layout);
+        match (&mut **self.moments.borrow_mut(), parameter) {
+            (Moments::F32(first, second), CpuStorage::F32(p)) => {
+                self.run((p.as_mut_slice(), layout), g, first, second)
+            }
+            (Moments::F32(first, second), CpuStorage::F16(p)) => {
+                self.run((p.as_mut_slice(), layout), g, first, second)
+            }
+            (Moments::F32(first, second), CpuStorage::BF16(p)) => {
+                self.run((p.as_mut_slice(), layout), g, first, second)
+            }
+            (Moments::F64(first, second), CpuStorage::F64(p)) => {
+                self.run((p.as_mut_slice(), layout), g, first, second)
+            }
+            (_, other) => bail!("{OP}: a parameter of type {:?}", other.dtype()),
+        }
+    }
+}
+
+/// The same from candle's own operations.
+fn composed(
+    parameter: &Var,
+    gradient: &Tensor,
+    first: &mut Tensor,
+    second: &mut Tensor,
+    update: &Update,
+) -> Result<()> {
+    let dtype = first.dtype();
+    let (first_correction, second_correction) = update.bias_corrections();
+    let gradient = gradient
+        .to_dtype(dtype)?
+        .affine(update.gradient_scale, 0.0)?;
+    *first = (&*first + ((&gradient - &*first)? * (1.0 - update.beta1))?)?;
+    *second = ((&*second * update.beta2)? + (gradient.sqr()? * (1.0 - update.beta2))?)?;
+    let root = ((second.sqrt()? / second_correction.sqrt())? + update.eps)?;
+    let step_size = update.learning_rate / first_correction;
+    let kept = parameter
+        .as_detached_tensor()
+        .to_dtype(dtype)?
+        .affine(1.0 - update.learning_rate * update.weight_decay, 0.0)?;
+    let next = (kept - ((&*first / root)? * step_size)?)?;
+    parameter.set(&next.to_dtype(parameter.dtype())?)
+}

@@ -1,0 +1,268 @@
+//! AdamW over groups of named parameters.
+
+use std::collections::HashSet;
+
+use candle_core::{DType, Tensor, Var, backprop::GradStore};
+use candle_nn::Optimizer;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    checkpoint::Parameters,
+    ops::{self, Moments, Update},
+    train::{Gradients, ParameterGroup},
+};
+
+/// What [`AdamW`] does at each step; the weight decay is its groups'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamWConfig {
+    /// Step size.
+    pub learning_rate: f64,
+    /// Decay of the running mean of the gradient.
+    pub beta1: f64,
+    /// Decay of the running mean of its square.
+    pub beta2: f64,
+    /// Added to the root of the latter.
+    pub eps: f64,
+}
+
+impl Default for AdamWConfig {
+    /// `torch.optim.AdamW`'s: 1e-3, 0.9, 0.999, 1e-8.
+    fn default() -> Self {
+        Self {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+        }
+    }
+}
+
+impl AdamWConfig {
+    fn validate(&self) -> Result<()> {
+        let is_beta = |beta: f64| (0.0..1.0).contains(&beta);
+        let is_size = |size: f64| size.is_finite() && size >= 0.0;
+        let fits = is_beta(self.beta1)
+            && is_beta(self.beta2)
+            && is_size(self.eps)
+            && is_size(self.learning_rate);
+        match fits {
+            true => Ok(()),
+            false => Err(Error::input(
+                "AdamWConfig",
+                format!(
+                    "{self:?}, expected 0 <= beta < 1 and finite numbers that are not negative"
+                ),
+            )),
+        }
+    }
+}
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>), as
+/// `torch.optim.AdamW`: the same numbers within rounding over any number of steps.
+///
+/// On the CPU a step is one pass over each parameter, its gradient and its two moments, on all threads. Moments of
+/// f16 and bf16 parameters are f32. What had no gradient in a step stays as it is, its count of steps too.
+///
+/// ```
+/// use candle_blocks::train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule};
+/// use candle_core::{Device, Var};
+/// let weight = Var::new(&[[1f32, -2.], [0.5, 3.]], &Device::Cpu)?;
+/// let groups = ParameterGroup::decaying_matrices(vec![("weight".to_string(), weight.clone())], 0.01);
+/// let mut optimiser = AdamW::new(groups, AdamWConfig { learning_rate: 0.1, ..Default::default() })?;
+/// let schedule = Schedule::new(Decay::Cosine, 5, 100);
+/// for step in 0..100 {
+///     let loss = weight.as_tensor().sqr()?.sum_all()?;
+///     let mut gradients = optimiser.gradients(&loss.backward()?);
+///     gradients.clip_norm(1.0)?;
+///     optimiser.update(&gradients, schedule.factor(step))?;
+/// }
+/// assert!(weight.as_tensor().sqr()?.sum_all()?.to_scalar::<f32>()? < 0.5);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AdamW {
+    pub(super) parameters: Vec<Trained>,
+    config: AdamWConfig,
+    n_updates: u64,
+}
+
+/// A parameter with what the optimiser knows about it.
+#[derive(Debug)]
+pub(super) struct Trained {
+    pub role: String,
+    pub variable: Var,
+    pub moments: Moments,
+    /// How many updates it had.
+    pub step: u64,
+    weight_decay: f64,
+    learning_rate_scale: f64,
+}
+
+impl AdamW {
+    /// Of groups of parameters.
+    ///
+    /// # Errors
+    /// If there is no parameter at all, one is given twice (under one role or two) or is not of a float type,
+    /// or a number makes no sense.
+    pub fn new(
+        groups: impl IntoIterator<Item = ParameterGroup>,
+        config: AdamWConfig,
+    ) -> Result<Self> {
+        config.validate()?;
+        let mut parameters = Vec::new();
+        let (mut roles, mut variables) = (HashSet::new(), HashSet::new());
+        for group in groups {
+            let (decay, scale) = (group.weight_decay, group.learning_rate_scale);
+            if !(decay.is_finite() && decay >= 0.0 && scale.is_finite() && scale >= 0.0) {
+                let reason = format!(
+                    "weight decay {decay} and learning rate scale {scale}; expected numbers that are not negative"
+                );
+                return Err(Error::input("ParameterGroup", reason));
+            }
+            for (role, variable) in group.parameters {
+                if !roles.insert(role.clone()) || !variables.insert(variable.id()) {
+                    let reason = "it is in the groups twice and would be moved twice; give it once";
+                    return Err(Error::input(role, reason));
+                }
+                if !matches!(
+                    variable.dtype(),
+                    DType::F16 | DType::BF16 | DType::F32 | DType::F64
+                ) {
+                    let reason = format!("{:?} cannot be trained; only floats", variable.dtype());
+                    return Err(Error::input(role, reason));
+                }
+                parameters.push(Trained {
+                    moments: Moments::zeros(&variable)?,
+                    role,
+                    variable,
+                    step: 0,
+                    weight_decay: group.weight_decay,
+                    learning_rate_scale: group.learning_rate_scale,
+                });
+            }
+        }
+        if parameters.is_empty() {
+            let reason = "there is none to train: all are frozen, or the layers were not loaded with \
+                          `Checkpoint::trainable`";
+            return Err(Error::input("parameters", reason));
+        }
+        Ok(Self {
+            parameters,
+            config,
+            n_updates: 0,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &AdamWConfig {
+        &self.config
+    }
+
+    /// How many updates were made.
+    pub fn n_updates(&self) -> u64 {
+        self.n_updates
+    }
+
+    pub(super) fn set_n_updates(&mut self, n_updates: u64) {
+        self.n_updates = n_updates;
+    }
+
+    /// What it trains, by role.
+    pub fn parameters(&self) -> Parameters {
+        let pair = |p: &Trained| (p.role.clone(), p.variable.clone());
+        self.parameters.iter().map(pair).collect()
+    }
+
+    /// The gradients of its parameters that a backward pass found.
+    pub fn gradients(&self, store: &GradStore) -> Gradients {
+        Gradients::of(&self.parameters(), store)
+    }
+
+    /// Moves every parameter that has a gradient by one step, at `factor` times the learning rate.
+    ///
+    /// # Errors
+    /// If a gradient holds NaN or infinity, there is none at all, or one is of a parameter that is not trained
+    /// here. No parameter has moved then.
+    pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
+        gradients.norm()?; // NaN and infinity are found before anything moves
+        let (by_role, gradient_scale) = gradients.unscaled();
+        if by_role.is_empty() {
+            let reason = "no trained parameter has one; does the loss depend on the layers, and was nothing detached?";
+            return Err(Error::input("gradients", reason));
+        }
+        let position = |role: &str| self.parameters.iter().position(|p| p.role == role);
+        let mut at = Vec::with_capacity(by_role.len());
+        for (role, _) in by_role {
+            at.push(position(role).ok_or_else(|| {
+                let reason = "its gradient is given, but it is in none of the optimiser's groups";
+                Error::input(role, reason)
+            })?);
+        }
+        for (i, (_, gradient)) in at.into_iter().zip(by_role) {
+            let parameter = &mut self.parameters[i];
+            let update = Update {
+                learning_rate: self.config.learning_rate * parameter.learning_rate_scale * factor,
+                beta1: self.config.beta1,
+                beta2: self.config.beta2,
+                eps: self.config.eps,
+                weight_decay: parameter.weight_decay,
+                step: parameter.step + 1,
+                gradient_scale,
+            };
+            ops::adamw(
+                &parameter.variable,
+                gradient,
+                &mut parameter.moments,
+                &update,
+            )?;
+            parameter.step += 1;
+        }
+        self.n_updates += 1;
+        Ok(())
+    }
+}
+
+/// candle's own interface: one group without weight decay, named by position.
+impl Optimizer for AdamW {
+    type Config = AdamWConfig;
+
+    fn new(variables: Vec<Var>, config: AdamWConfig) -> candle_core::Result<Self> {
+        let named = variables.into_iter().enumerate();
+        let parameters = named.map(|(i, variable)| (i.to_string(), variable));
+        let group = ParameterGroup::new(parameters.collect(), 0.0);
+        Ok(AdamW::new([group], config)?)
+    }
+
+    fn step(&mut self, store: &GradStore) -> candle_core::Result<()> {
+        Ok(self.update(&self.gradients(store), 1.0)?)
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.config.learning_rate
+    }
+
+    fn set_learning_rate(&mut self, learning_rate: f64) {
+        self.config.learning_rate = learning_rate;
+    }
+}
+
+/// The value of a loss.
+///
+/// # Errors
+/// If it is not one number, or is NaN or infinite: the parameters that gave it are not worth a step.
+pub fn loss_value(loss: &Tensor) -> Result<f64> {
+    let value = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
+    match value[..] {
+        [value] if value.is_finite() => Ok(value),
+        [value] => {
+            let reason =
+                format!("it is {value}; lower the learning rate, or look for NaN in the batch");
+            Err(Error::input("loss", reason))
+        }
+        _ => {
+            let reason = format!("it has shape {:?}, expected one number", loss.dims());
+            Err(Error::input("loss", reason))
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Fresh parameters, drawn from a seed.
+
+use std::{
+    collections::HashMap,
+    f64::consts::TAU,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
+use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
+use chacha20::ChaCha12Rng;
+use rand::{RngExt, SeedableRng};
+
+use crate::{
+    checkpoint::Parameters,
+    config::{Draw, Initialisation, StackConfig},
+    layers::Stack,
+};
+
+/// Makes the parameters that layers ask for, as variables.
+///
+/// Each is drawn from a stream of its own, which the seed and the parameter's role fix: the same seed gives the
+/// same values whatever the order, the device and the number of threads, and one block more leaves the others alone.
+///
+/// ```
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig};
+/// use candle_blocks::{NormPlacement, StackConfig, train::Fresh};
+/// use candle_core::{DType, Device};
+/// let norm = NormConfig::layer_norm(8, 1e-5);
+/// let (attention, feed_forward) = (AttentionConfig::new(8, 2)?.causal(), FeedForwardConfig::new(8));
+/// let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+/// let config = StackConfig::uniform(block, 3, Some(norm));
+/// let fresh = Fresh::new(Initialisation::gpt2(0.02, 3), 42, DType::F32, &Device::Cpu);
+/// let stack = fresh.stack(&config)?;
+/// assert_eq!(stack.blocks().len(), 3);
+/// assert_eq!(fresh.parameters().len(), 3 * 16 + 2);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Fresh {
+    initialisation: Initialisation,
+    seed: u64,
+    dtype: DType,
+    device: Device,
+    made: Arc<Mutex<Made>>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    parameters: Parameters,
+    /// `d_in` of each linear layer made so far, by its role: a bias does not show it.
+    inputs: HashMap<String, usize>,
+}
+
+impl Fresh {
+    /// Of the given type on the given device. Values are computed in f64 and rounded once.
+    pub fn new(initialisation: Initialisation, seed: u64, dtype: DType, device: &Device) -> Self {
+        Self {
+            initialisation,
+            seed,
+            dtype,
+            device: device.clone(),
+            made: Arc::default(),
+        }
+    }
+
+    /// A `VarBuilder` for layers of any kind; a name that is asked for again is the same variable.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(self.clone()), self.dtype, self.device.clone())
+    }
+
+    /// The stack of the given configuration.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense.
+    pub fn stack(&self, config: &StackConfig) -> crate::Result<Stack> {
+        config.validate()?;
+        Ok(Stack::new(config, self.var_builder())?)
+    }
+
+    /// The variables made so far, by role, in the order in which layers asked for them.
+    pub fn parameters(&self) -> Parameters {
+        self.made().parameters.clone()
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SimpleBackend for Fresh {
+    fn get(
+        &self,
+        shape: Shape,
+        role: &str,
+        hint: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let mut made = self.made();
+        if let Some((_, known)) = made.parameters.iter().find(|(known, _)| known == role) {
+            if known.shape() != &shape {
+                let known = known.dims();
+                bail!("{role} is asked for with shape {shape:?}, but was made with {known:?}");
+            }
+            return known.to_dtype(dtype)?.to_device(device);
+        }
+        let (stem, _) = role.rsplit_once('.').unwrap_or((role, ""));
+        if let [_, d_in] = *shape.dims() {
+            made.inputs.insert(stem.to_string(), d_in);
+        }
+        let draw = match self.initialisation.draw(role) {
+            Draw::Layer => hinted(hint, &shape),
+            Draw::TorchLinear => match made.inputs.get(stem) {
+                Some(&d_in) => Draw::Uniform {
+                    bound: 1.0 / (d_in as f64).sqrt(),
+                },
+                None => bail!(
+                    "{role} cannot be drawn as a linear layer's: it has no weight [d_out, d_in]"
+                ),
+            },
+            Draw::TruncatedNormal { deviation, cut } if cut.is_nan() || cut < deviation / 100.0 => {
+                bail!(
+                    "{role}: nearly nothing of a normal distribution of deviation {deviation} lies within ±{cut}"
+                )
+            }
+            other => other,
+        };
+        let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
+        let values: Vec<f64> = (0..shape.elem_count())
+            .map(|_| sample(draw, &mut stream))
+            .collect();
+        let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
+        let variable = Var::from_tensor(&values.to_dtype(dtype)?.to_device(device)?)?;
+        let tensor = variable.as_tensor().clone();
+        made.parameters.push((role.to_string(), variable));
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, role: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{role}: a fresh parameter needs a shape")
+    }
+
+    fn contains_tensor(&self, role: &str) -> bool {
+        self.made()
+            .parameters
+            .iter()
+            .any(|(known, _)| known == role)
+    }
+}
+
+/// What a layer's hint to candle means.
+fn hinted(hint: Init, shape: &Shape) -> Draw {
+    match hint {
+        Init::Const(value) => Draw::Constant(value),
+        Init::Randn { stdev, .. } => Draw::Normal { deviation: stdev },
+        Init::Uniform { up, .. } => Draw::Uniform { bound: up },
+        Init::Kaiming {
+            dist,
+            fan,
+            non_linearity,
+        } => {
+            let deviation = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
+            match dist {
+                candle_nn::init::NormalOrUniform::Normal => Draw::Normal { deviation },
+                candle_nn::init::NormalOrUniform::Uniform => Draw::Uniform {
+                    bound: 3f64.sqrt() * deviation,
+                },
+            }
+        }
+    }
+}
+
+/// One value of a distribution.
+fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
+    match draw {
+        Draw::Constant(value) => value,
+        Draw::Normal { deviation } => deviation * normal(stream),
+        Draw::Uniform { bound } => bound * (2.0 * stream.random::<f64>() - 1.0),
+        Draw::TruncatedNormal { deviation, cut } => loop {
+            let value = deviation * normal(stream);
+            if value.abs() <= cut {
+                return value;
+            }
+        },
+        Draw::Layer | Draw::TorchLinear => unreachable!("resolved into one of the others"),
+    }
+}
+
+/// Box and Muller's transformation, through `libm` for the same bits on every platform.
+fn normal(stream: &mut ChaCha12Rng) -> f64 {
+    let radius = (-2.0 * libm::log(1.0 - stream.random::<f64>())).sqrt();
+    radius * libm::cos(TAU * stream.random::<f64>())
+}
+
+/// FNV-1a: fixed for all time, which the standard library's hash is not.
+fn digest(role: &str) -> u64 {
+    role.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

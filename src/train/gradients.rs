@@ -1,0 +1,151 @@
+//! Gradients by the names of their parameters: accumulated, scaled, clipped.
+
+use candle_core::{Tensor, Var, backprop::GradStore};
+
+use crate::{Error, Result, checkpoint::Parameters, ops};
+
+/// The gradients of named parameters, in their order.
+///
+/// ```
+/// use candle_blocks::train::Gradients;
+/// use candle_core::{Device, Var};
+/// let weight = Var::new(&[3f64, 4.], &Device::Cpu)?;
+/// let parameters = vec![("weight".to_string(), weight.clone())];
+/// // Two micro-batches are one batch: add, then divide.
+/// let mut sum = Gradients::default();
+/// for _ in 0..2 {
+///     let loss = (weight.sqr()?.sum_all()? * 0.5)?; // its gradient is the weight
+///     sum.accumulate(Gradients::of(&parameters, &loss.backward()?))?;
+/// }
+/// sum.scale(1.0 / 2.0);
+/// assert_eq!(sum.clip_norm(1.0)?, 5.0);
+/// let clipped = sum.get("weight")?.unwrap().to_vec1::<f64>()?;
+/// assert!((clipped[0] - 0.6).abs() < 1e-6);
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gradients {
+    by_role: Vec<(String, Tensor)>,
+    /// What every gradient is to be multiplied by: the optimiser does it on its way.
+    scale: f64,
+    /// The norm before `scale`, once it is known.
+    norm: std::cell::Cell<Option<f64>>,
+}
+
+/// torch's `clip_grad_norm_` adds it to the norm that it divides by.
+const CLIP_EPS: f64 = 1e-6;
+
+impl Default for Gradients {
+    /// None yet.
+    fn default() -> Self {
+        Self {
+            by_role: Vec::new(),
+            scale: 1.0,
+            norm: Default::default(),
+        }
+    }
+}
+
+impl Gradients {
+    /// Those of the given parameters that a backward pass reached.
+    pub fn of(parameters: &Parameters, store: &GradStore) -> Self {
+        Self::collect(parameters, |variable| store.get(variable).cloned())
+    }
+
+    /// Those of the given parameters that `find` has.
+    pub(super) fn collect(parameters: &Parameters, find: impl Fn(&Var) -> Option<Tensor>) -> Self {
+        let gradient = |(role, variable): &(String, Var)| {
+            // Without its graph, which may hold the activations.
+            Some((role.clone(), find(variable)?.detach()))
+        };
+        Self {
+            by_role: parameters.iter().filter_map(gradient).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The gradient of a role, clipped and scaled; none if no backward pass reached it.
+    ///
+    /// # Errors
+    /// If candle fails to multiply it.
+    pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
+        let found = self.by_role.iter().find(|(known, _)| known == role);
+        Ok(found.map(|(_, g)| g.affine(self.scale, 0.0)).transpose()?)
+    }
+
+    /// The roles that have a gradient.
+    pub fn roles(&self) -> impl Iterator<Item = &str> {
+        self.by_role.iter().map(|(role, _)| role.as_str())
+    }
+
+    /// Whether no parameter has a gradient.
+    pub fn is_empty(&self) -> bool {
+        self.by_role.is_empty()
+    }
+
+    /// Adds the gradients of another backward pass.
+    ///
+    /// # Errors
+    /// If a role has gradients of different shapes or types.
+    pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        let (scale, factor) = (other.scale, self.scale);
+        for (role, gradient) in other.by_role {
+            // Bits stay those of a plain sum where nobody scaled.
+            let gradient = match scale == factor {
+                true => gradient,
+                false => gradient.affine(scale / factor, 0.0)?,
+            };
+            match self.by_role.iter_mut().find(|(known, _)| *known == role) {
+                Some((_, sum)) => *sum = (&*sum + gradient)?,
+                None => self.by_role.push((role, gradient)),
+            }
+        }
+        self.norm.set(None);
+        Ok(())
+    }
+
+    /// Multiplies every gradient by `factor`: by `1 / n` after `n` micro-batches.
+    pub fn scale(&mut self, factor: f64) {
+        self.scale *= factor;
+    }
+
+    /// The norm of all gradients together, `√Σ g²`.
+    ///
+    /// # Errors
+    /// If a gradient holds NaN or infinity; the message names the first such parameter.
+    pub fn norm(&self) -> Result<f64> {
+        if self.norm.get().is_none() {
+            let mut squares = 0.0;
+            for (role, gradient) in &self.by_role {
+                let square = ops::sum_of_squares(gradient)?;
+                if !square.is_finite() {
+                    let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+                    return Err(Error::input(role, reason));
+                }
+                squares += square;
+            }
+            self.norm.set(Some(squares.sqrt()));
+        }
+        Ok(self.norm.get().unwrap_or(0.0) * self.scale.abs())
+    }
+
+    /// Scales the gradients down to a common norm of at most `max_norm`, and returns the norm that they had:
+    /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`.
+    ///
+    /// # Errors
+    /// As [`Self::norm`]; if `max_norm` is not positive.
+    pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
+        if max_norm.is_nan() || max_norm <= 0.0 {
+            let reason = format!("it is {max_norm}, expected a positive number");
+            return Err(Error::input("max_norm", reason));
+        }
+        let norm = self.norm()?;
+        self.scale(f64::min(max_norm / (norm + CLIP_EPS), 1.0));
+        Ok(norm)
+    }
+
+    /// Every gradient before the common factor, and the factor.
+    pub(super) fn unscaled(&self) -> (&[(String, Tensor)], f64) {
+        (&self.by_role, self.scale)
+    }
+}

@@ -1,0 +1,260 @@
+//! Low-rank adapters on chosen linear layers of a stack (LoRA).
+
+use std::{collections::HashMap, path::Path};
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
+    config::{Draw, Initialisation, matches},
+    layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
+    train::Fresh,
+};
+
+/// Which linear layers get an adapter, and how large.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoraConfig {
+    /// Width of the adapters.
+    pub rank: usize,
+    /// The adapters' outputs are multiplied by `alpha / rank`.
+    pub alpha: f64,
+    /// Probability of dropping an element of their input in training.
+    pub dropout: f64,
+    /// Patterns of roles inside a block (`attention.query`, `feed_forward.*`) or in the whole stack (`blocks.0.*`).
+    pub targets: Vec<String>,
+}
+
+impl LoraConfig {
+    /// On the layers that one of the patterns matches, without dropout.
+    pub fn new(rank: usize, alpha: f64, targets: &[&str]) -> Self {
+        Self {
+            rank,
+            alpha,
+            dropout: 0.0,
+            targets: targets.iter().map(|target| target.to_string()).collect(),
+        }
+    }
+
+    /// With dropout of probability `p` on the adapters' input.
+    pub fn with_dropout(mut self, p: f64) -> Self {
+        self.dropout = p;
+        self
+    }
+
+    fn picks(&self, role: &str) -> bool {
+        self.targets.iter().any(|target| is_target(target, role))
+    }
+}
+
+/// Whether a pattern matches a role `blocks.{i}.local`, whole or by its local part.
+fn is_target(target: &str, role: &str) -> bool {
+    let local = role.splitn(3, '.').nth(2).unwrap_or(role);
+    matches(target, local) || matches(target, role)
+}
+
+/// The adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` in the place of `y = x·Wᵀ + b`, with only
+/// `A` and `B` trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
+///
+/// As in PEFT, `A` is Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
+///
+/// ```no_run
+/// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
+/// use candle_blocks::train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup};
+/// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+/// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // its weights are no variables: they stay
+/// let config = LoraConfig::new(8, 16.0, &["attention.query", "attention.value"]);
+/// let lora = Lora::attach(&mut stack, config, 42)?;
+/// let group = ParameterGroup::new(lora.parameters(), 0.0);
+/// let mut optimiser = AdamW::new([group], AdamWConfig::default())?;
+/// // ... train, then either keep the adapters, or make them part of the model:
+/// lora.save("adapters.safetensors")?;
+/// checkpoint.save("fine-tuned", lora.merge(&mut stack)?.iter().map(|(role, w)| (role, w)))?;
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lora {
+    config: LoraConfig,
+    parameters: Parameters,
+}
+
+/// The key of a file's metadata that holds the configuration.
+const CONFIG: &str = "lora";
+
+impl Lora {
+    /// Puts an adapter beside every linear layer of the stack that the configuration picks. Those layers' own weights
+    /// get no gradient from now on. Load the stack without variables ([`Checkpoint::stack`](crate::Checkpoint::stack))
+    /// to freeze all the rest too, or give the optimiser what else is to be trained.
+    ///
+    /// # Errors
+    /// If a pattern matches no linear layer, the rank is 0, another number makes no sense, or a layer has an adapter.
+    pub fn attach(stack: &mut Stack, config: LoraConfig, seed: u64) -> Result<Self> {
+        let is_usable = config.rank > 0 && config.alpha.is_finite() && !config.targets.is_empty();
+        if !is_usable {
+            let reason = format!("{config:?}, expected a rank above 0, a finite alpha and targets");
+            return Err(Error::input("LoraConfig", reason));
+        }
+        let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
+        for target in &config.targets {
+            if !roles.iter().any(|role| is_target(target, role)) {
+                let reason = format!(
+                    "the pattern matches no linear layer of the stack; they are {}",
+                    locals(&roles).join(", ")
+                );
+                return Err(Error::input(target, reason));
+            }
+        }
+        let mut parameters = Parameters::new();
+        let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
+        let mut adapted = Vec::new();
+        for (role, linear) in stack.linears_mut().filter(picked) {
+            if linear.adapter().is_some() {
+                let reason = "it has an adapter already; merge that one first";
+                return Err(Error::input(role, reason));
+            }
+            let (with_adapter, own) = adapt(linear, &role, &config, seed)?;
+            parameters.extend(own);
+            adapted.push((role, with_adapter));
+        }
+        // Only now, so that an error leaves the stack as it was.
+        let adapted: HashMap<String, Linear> = adapted.into_iter().collect();
+        for (role, linear) in stack.linears_mut() {
+            if let Some(with_adapter) = adapted.get(&role) {
+                *linear = with_adapter.clone();
+            }
+        }
+        Ok(Self { config, parameters })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// The variables `<role>.lora_a.weight` `[rank, d_in]` and `<role>.lora_b.weight` `[d_out, rank]`.
+    pub fn parameters(&self) -> Parameters {
+        self.parameters.clone()
+    }
+
+    /// Takes the adapters out of the stack and adds their products to its weights. Returns those weights by role, for
+    /// [`Checkpoint::save`](crate::Checkpoint::save).
+    ///
+    /// # Errors
+    /// If the stack is not the one with these adapters.
+    pub fn merge(&self, stack: &mut Stack) -> Result<Vec<(String, Tensor)>> {
+        let mut merged = Vec::new();
+        for (role, linear) in stack
+            .linears_mut()
+            .filter(|(role, _)| self.config.picks(role))
+        {
+            let name = format!("{role}.lora_a.weight");
+            let own = self.parameters.iter().find(|(known, _)| *known == name);
+            match (linear.adapter(), own) {
+                (Some(adapter), Some((_, a))) if adapter.a().id() == a.id() => {}
+                _ => {
+                    let reason = "its adapter is not one of these; merge the stack that they were attached to";
+                    return Err(Error::input(role, reason));
+                }
+            }
+            merged.push((role, linear.merged()?));
+        }
+        let mut weights = Vec::with_capacity(merged.len());
+        for (role, linear) in stack.linears_mut() {
+            if let Some((_, whole)) = merged.iter().find(|(known, _)| *known == role) {
+                *linear = whole.clone();
+                weights.push((format!("{role}.weight"), whole.weight().detach()));
+            }
+        }
+        Ok(weights)
+    }
+
+    /// Writes the adapters alone, with their configuration, to a safetensors file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let tensors = self.parameters.iter();
+        let tensors: Vec<(String, Tensor)> = tensors
+            .map(|(role, variable)| (role.clone(), variable.as_detached_tensor()))
+            .collect();
+        let config = serde_json::to_string(&self.config);
+        let config = config.map_err(|e| Error::input(CONFIG, e.to_string()))?;
+        let metadata = HashMap::from([(CONFIG.to_string(), config)]);
+        write_safetensors(path, &tensors, Some(metadata))
+    }
+
+    /// Attaches the adapters that [`Self::save`] wrote to a stack of the same sizes.
+    ///
+    /// # Errors
+    /// If the file is none of these or does not fit the stack; the stack has no adapters then.
+    pub fn load(stack: &mut Stack, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let files = TensorFiles::open(path)?;
+        let failed = |reason: String| Error::input(path.display().to_string(), reason);
+        let Some(config) = files.metadata().get(CONFIG) else {
+            return Err(failed("it holds no adapters of this crate".to_string()));
+        };
+        let config = serde_json::from_str(config);
+        let config: LoraConfig = config.map_err(|e| failed(format!("its configuration: {e}")))?;
+        let before = stack.clone();
+        let lora = Self::attach(stack, config, 0)?;
+        let fill = || -> Result<()> {
+            for (role, variable) in &lora.parameters {
+                let tensor = files.read(role)?;
+                if tensor.dims() != variable.dims() {
+                    let (found, expected) = (tensor.dims(), variable.dims());
+                    return Err(failed(format!(
+                        "{role} is {found:?}, expected {expected:?}"
+                    )));
+                }
+                let tensor = tensor.to_dtype(variable.dtype())?;
+                variable.set(&tensor.to_device(variable.device())?)?;
+            }
+            Ok(())
+        };
+        match fill() {
+            Ok(()) => Ok(lora),
+            Err(error) => {
+                *stack = before;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A linear layer with a fresh adapter, and the adapter's variables.
+fn adapt(
+    linear: &Linear,
+    role: &str,
+    config: &LoraConfig,
+    seed: u64,
+) -> Result<(Linear, Parameters)> {
+    let weight = linear.weight();
+    let (d_out, d_in) = weight.dims2()?;
+    let initialisation = Initialisation::layers()
+        .with("*.lora_a.weight", Draw::TorchLinear)
+        .with("*.lora_b.weight", Draw::Constant(0.0));
+    let fresh = Fresh::new(initialisation, seed, weight.dtype(), weight.device());
+    let vb = fresh.var_builder().pp(role);
+    let a = vb.pp("lora_a").get((config.rank, d_in), "weight")?;
+    let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;
+    let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
+    let adapter = LowRank::from_parts(a, b, config.alpha / config.rank as f64)?;
+    let frozen = Linear::from_parts(weight.detach(), linear.bias().map(Tensor::detach))?;
+    let adapted = frozen.with_adapter(adapter.with_dropout(dropout))?;
+    Ok((adapted, fresh.parameters()))
+}
+
+/// The roles without their blocks, each once.
+fn locals(roles: &[String]) -> Vec<String> {
+    let mut locals = Vec::new();
+    for role in roles {
+        let local = role.splitn(3, '.').nth(2).unwrap_or(role).to_string();
+        if !locals.contains(&local) {
+            locals.push(local);
+        }
+    }
+    locals
+}

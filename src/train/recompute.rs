@@ -1,0 +1,233 @@
+//! Activation checkpointing: a backward pass that holds one block's activations at a time.
+
+use std::collections::HashMap;
+
+use candle_core::{Module, Tensor, TensorId, Var, backprop::GradStore};
+
+use crate::{
+    Error, Result,
+    checkpoint::Parameters,
+    layers::{AttentionMask, DropoutSource, ForwardContext, Snapshot, Stack},
+    train::Gradients,
+};
+
+/// What [`backward_recomputing`] found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Recomputed {
+    /// The loss, without a graph.
+    pub loss: Tensor,
+    /// The gradients of the parameters given.
+    pub gradients: Gradients,
+}
+
+/// The loss of a stack's output and its gradients, with each block's activations computed twice instead of kept
+/// (Chen et al. 2016, <https://arxiv.org/abs/1604.06174>; `torch.utils.checkpoint` around every block).
+///
+/// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`: the same additions in the same order, and where
+/// dropout is on, the same masks. What it holds at its peak is the input of every block and the activations of
+/// one; what it costs is a second forward pass through all blocks but the last.
+///
+/// `parameters` are all whose gradients are wanted, those that `x`, an encoder's output in the context, or the
+/// loss come from among them.
+///
+/// ```
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation};
+/// use candle_blocks::{NormConfig, NormPlacement, StackConfig, train::{Fresh, backward_recomputing}};
+/// use candle_core::{DType, Device, Tensor};
+/// let norm = NormConfig::layer_norm(8, 1e-5);
+/// let (attention, feed_forward) = (AttentionConfig::new(8, 2)?, FeedForwardConfig::new(8));
+/// let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+/// let fresh = Fresh::new(Initialisation::torch(), 1, DType::F32, &Device::Cpu);
+/// let stack = fresh.stack(&StackConfig::uniform(block, 3, Some(norm)))?;
+/// let x = Tensor::randn(0f32, 1., (2, 4, 8), &Device::Cpu)?;
+/// let context = ForwardContext::training();
+/// let found = backward_recomputing(&stack, &x, &context, &fresh.parameters(), |y| y.sqr()?.mean_all())?;
+/// assert_eq!(found.gradients.roles().count(), fresh.parameters().len());
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+///
+/// # Errors
+/// If the forward pass or the loss fails, the loss does not depend on the stack, or dropout is on and a layer draws
+/// from candle's own generator, which cannot draw the same masks again.
+pub fn backward_recomputing(
+    stack: &Stack,
+    x: &Tensor,
+    context: &ForwardContext,
+    parameters: &Parameters,
+    loss: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
+) -> Result<Recomputed> {
+    let sources = match context.train() {
+        true => sources(stack),
+        false => Vec::new(),
+    };
+    let snapshot = || -> Result<Vec<Snapshot>> {
+        let snapshots = sources.iter().map(|source| source.snapshot());
+        Ok(snapshots.collect::<candle_core::Result<_>>()?)
+    };
+    let mut sums = Sums::default();
+    let shared = Shared::new(stack, x, context)?;
+    let forward = |block: usize, x: &Tensor| {
+        let block = &stack.blocks()[block];
+        block.forward_with(x, &shared.context)
+    };
+    let (last, before) = match stack.layers().split_last() {
+        Some((&last, before)) => (Some(last), before),
+        None => (None, [].as_slice()),
+    };
+
+    // Forward: each block's graph goes as soon as its output is there.
+    let mut kept = Vec::with_capacity(before.len());
+    let mut hidden = x.detach();
+    for &block in before {
+        let state = snapshot()?;
+        let y = forward(block, &hidden)?.detach();
+        kept.push((block, std::mem::replace(&mut hidden, y), state));
+    }
+
+    // The last block would be computed again at once: its graph stays.
+    let leaf = Var::from_tensor(&hidden)?;
+    let mut y = leaf.as_tensor().clone();
+    if let Some(block) = last {
+        y = forward(block, &y)?;
+    }
+    if let Some(norm) = stack.final_norm() {
+        y = norm.forward(&y)?;
+    }
+    let loss = loss(&y)?;
+    drop(y);
+    let end = snapshot()?;
+    let store = loss.backward()?;
+    let loss = loss.detach();
+    let mut cotangent = sums.take(store, parameters, &shared, &leaf)?;
+
+    while let Some((block, input, state)) = kept.pop() {
+        state.iter().for_each(Snapshot::restore);
+        let leaf = Var::from_tensor(&input)?;
+        drop(input);
+        let y = forward(block, &leaf)?;
+        let store = pulled_back(&y, &cotangent)?;
+        drop(y);
+        cotangent = sums.take(store, parameters, &shared, &leaf)?;
+    }
+    end.iter().for_each(Snapshot::restore);
+
+    // What came in, and what all blocks share.
+    let shared_inputs = shared.leaves.iter();
+    let shared_inputs =
+        shared_inputs.map(|(tracked, leaf)| (tracked, sums.by_id.remove(&leaf.id())));
+    let inputs: Vec<(&Tensor, Option<Tensor>)> =
+        shared_inputs.chain([(x, Some(cotangent))]).collect();
+    for (tracked, gradient) in inputs {
+        if let Some(gradient) = gradient
+            && tracked.track_op()
+        {
+            sums.add(
+                &pulled_back(tracked, &gradient)?,
+                parameters.iter().map(|(_, v)| v.as_tensor()),
+            )?;
+        }
+    }
+    let gradients = Gradients::collect(parameters, |variable| {
+        sums.by_id.get(&variable.id()).cloned()
+    });
+    Ok(Recomputed { loss, gradients })
+}
+
+/// The gradients of what `y` depends on, for the cotangent of `y`.
+fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
+    Ok((y * cotangent)?.sum_all()?.backward()?)
+}
+
+/// Each stream once that a layer with dropout draws from.
+fn sources(stack: &Stack) -> Vec<DropoutSource> {
+    let mut sources: Vec<DropoutSource> = Vec::new();
+    for block in stack.blocks() {
+        for dropout in block.dropouts() {
+            let source = dropout.source();
+            if dropout.p() > 0.0 && !sources.iter().any(|known| known.is_same(source)) {
+                sources.push(source.clone());
+            }
+        }
+    }
+    sources
+}
+
+/// The context of every block, cut off from what it was computed of: else each block's backward pass would go
+/// through the encoder and the position bias again.
+struct Shared {
+    context: ForwardContext,
+    /// What was cut off, and what stands in its place.
+    leaves: Vec<(Tensor, Var)>,
+}
+
+impl Shared {
+    fn new(stack: &Stack, x: &Tensor, context: &ForwardContext) -> Result<Self> {
+        let mut leaves = Vec::new();
+        let mut cut = |tensor: &Tensor| -> Result<Tensor> {
+            if !tensor.track_op() {
+                return Ok(tensor.clone());
+            }
+            let leaf = Var::from_tensor(&tensor.detach())?;
+            let stand_in = leaf.as_tensor().clone();
+            leaves.push((tensor.clone(), leaf));
+            Ok(stand_in)
+        };
+        let mut within = context.clone();
+        if let Some(additive) = stack.additive(x, context.mask().additive(), 0)? {
+            within = within.with_mask(context.mask().clone().with_additive(cut(&additive)?));
+        }
+        if let Some(memory) = context.memory() {
+            let mask: AttentionMask = match memory.mask.additive() {
+                Some(additive) => memory.mask.clone().with_additive(cut(additive)?),
+                None => memory.mask.clone(),
+            };
+            within = within.with_memory(cut(&memory.hidden_states)?, mask);
+        }
+        Ok(Self {
+            context: within,
+            leaves,
+        })
+    }
+}
+
+/// Gradients added up over the blocks.
+#[derive(Default)]
+struct Sums {
+    by_id: HashMap<TensorId, Tensor>,
+}
+
+impl Sums {
+    /// Adds one block's gradients, and returns that of its input.
+    fn take(
+        &mut self,
+        mut store: GradStore,
+        parameters: &Parameters,
+        shared: &Shared,
+        input: &Var,
+    ) -> Result<Tensor> {
+        let Some(gradient) = store.remove(input) else {
+            let reason = "it does not depend on the stack's output; was that detached?";
+            return Err(Error::input("loss", reason));
+        };
+        let parameters = parameters.iter().map(|(_, variable)| variable);
+        let leaves = shared.leaves.iter().map(|(_, leaf)| leaf);
+        self.add(&store, parameters.chain(leaves).map(Var::as_tensor))?;
+        // Without its graph, which would keep the block's activations.
+        Ok(gradient.detach())
+    }
+
+    fn add<'t>(&mut self, store: &GradStore, of: impl Iterator<Item = &'t Tensor>) -> Result<()> {
+        for tensor in of {
+            let Some(gradient) = store.get(tensor) else {
+                continue;
+            };
+            let sum = match self.by_id.remove(&tensor.id()) {
+                Some(sum) => (sum + gradient)?,
+                None => gradient.clone(),
+            };
+            self.by_id.insert(tensor.id(), sum.detach());
+        }
+        Ok(())
+    }
+}

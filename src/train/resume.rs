@@ -1,0 +1,141 @@
+//! An interrupted training in a file.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
+
+use candle_core::Tensor;
+
+use crate::{
+    Error, Result,
+    checkpoint::{files::TensorFiles, write::write_safetensors},
+    ops::{Moments, moment_dtype},
+    train::{AdamW, adamw::Trained},
+};
+
+/// The file's own mark, so that no other safetensors file is taken for one.
+const FORMAT: (&str, &str) = ("training_state", "1");
+/// How many updates were made.
+const N_UPDATES: &str = "n_updates";
+/// What stands before the caller's keys.
+const NOTE: &str = "note.";
+
+const PARTS: [&str; 3] = ["value", "first_moment", "second_moment"];
+
+impl AdamW {
+    /// Writes parameters, moments and counts of steps to a safetensors file, whole or not at all, with `notes` of
+    /// the caller's own (the epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>, notes: &BTreeMap<String, String>) -> Result<()> {
+        let mut tensors = Vec::new();
+        for parameter in &self.parameters {
+            let Trained { role, variable, .. } = parameter;
+            let (first, second) = parameter.moments.to_tensors(variable)?;
+            let values = [variable.as_detached_tensor(), first, second];
+            for (part, tensor) in PARTS.into_iter().zip(values) {
+                tensors.push((format!("{part}.{role}"), tensor));
+            }
+        }
+        let step = |p: &Trained| (format!("step.{}", p.role), p.step.to_string());
+        let mut metadata: HashMap<String, String> = self.parameters.iter().map(step).collect();
+        metadata.insert(FORMAT.0.to_string(), FORMAT.1.to_string());
+        metadata.insert(N_UPDATES.to_string(), self.n_updates().to_string());
+        let notes = notes.iter();
+        metadata.extend(notes.map(|(key, value)| (format!("{NOTE}{key}"), value.clone())));
+        write_safetensors(path, &tensors, Some(metadata))
+    }
+
+    /// Sets parameters, moments and counts to those of a file that [`Self::save`] wrote, and returns its notes.
+    /// What follows has the same bits as if the training had never stopped.
+    ///
+    /// # Errors
+    /// If the file is none of these, or holds other parameters, shapes or types than this optimiser; the message
+    /// names the first. Nothing has changed then.
+    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
+        let path = path.as_ref();
+        let state = State {
+            files: TensorFiles::open(path)?,
+            path,
+        };
+        if state.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
+            return Err(state.error("it is no training state that this version can read"));
+        }
+        let n_updates = state.count(N_UPDATES)?;
+        let mut restored = Vec::with_capacity(self.parameters.len());
+        for parameter in &self.parameters {
+            restored.push(state.read(parameter)?);
+        }
+        let expected = PARTS.len() * self.parameters.len();
+        if state.files.names().count() != expected {
+            let is_known = |name: &&str| {
+                let role = name.split_once('.').map_or("", |(_, role)| role);
+                self.parameters.iter().any(|p| p.role == role)
+            };
+            let other = state.files.names().find(|name| !is_known(name));
+            let other = other.unwrap_or("more tensors");
+            return Err(state.error(format!(
+                "it holds {other}, which this optimiser does not train; give it the same parameters"
+            )));
+        }
+        for (parameter, (value, moments, step)) in self.parameters.iter_mut().zip(restored) {
+            parameter.variable.set(&value)?;
+            (parameter.moments, parameter.step) = (moments, step);
+        }
+        self.set_n_updates(n_updates);
+        let notes = state.files.metadata().iter();
+        let note = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix(NOTE)?.to_string(), value.clone()))
+        };
+        Ok(notes.filter_map(note).collect())
+    }
+}
+
+/// An opened file.
+struct State<'p> {
+    files: TensorFiles,
+    path: &'p Path,
+}
+
+impl State<'_> {
+    fn error(&self, reason: impl Into<String>) -> Error {
+        Error::input(self.path.display().to_string(), reason)
+    }
+
+    fn count(&self, key: &str) -> Result<u64> {
+        let value = self.files.metadata().get(key);
+        let count = value.and_then(|value| value.parse().ok());
+        count.ok_or_else(|| self.error(format!("its metadata has no count under {key}")))
+    }
+
+    /// Value, moments and count of one parameter.
+    fn read(&self, parameter: &Trained) -> Result<(Tensor, Moments, u64)> {
+        let Trained { role, variable, .. } = parameter;
+        let moment = moment_dtype(variable.dtype());
+        let dtypes = [variable.dtype(), moment, moment];
+        let mut tensors = Vec::with_capacity(PARTS.len());
+        for (part, dtype) in PARTS.into_iter().zip(dtypes) {
+            let name = format!("{part}.{role}");
+            if !self.files.contains(&name) {
+                return Err(self.error(format!(
+                    "it holds no {name}; it was saved by an optimiser of other parameters"
+                )));
+            }
+            let tensor = self.files.read(&name)?;
+            if tensor.dims() != variable.dims() || tensor.dtype() != dtype {
+                return Err(self.error(format!(
+                    "{name} is {:?} {:?}, expected {dtype:?} {:?}",
+                    tensor.dtype(),
+                    tensor.dims(),
+                    variable.dims()
+                )));
+            }
+            tensors.push(tensor);
+        }
+        let value = tensors[0].to_device(variable.device())?;
+        let moments = Moments::from_tensors(variable, &tensors[1], &tensors[2])?;
+        Ok((value, moments, self.count(&format!("step.{role}"))?))
+    }
+}

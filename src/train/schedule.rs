@@ -1,0 +1,68 @@
+//! Learning rates over the steps of a training.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+/// How the learning rate goes after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Decay {
+    /// It stays.
+    None,
+    /// Straight down to 0 at the last step.
+    Linear,
+    /// Along half a cosine to 0 at the last step.
+    Cosine,
+}
+
+/// A factor on the learning rate for each step: straight up from 0 through the warm-up, then as [`Decay`] says.
+///
+/// Equals transformers' `get_constant_schedule_with_warmup`, `get_linear_schedule_with_warmup` and
+/// `get_cosine_schedule_with_warmup`
+/// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/optimization.py>).
+///
+/// ```
+/// use candle_blocks::train::{Decay, Schedule};
+/// let schedule = Schedule::new(Decay::Linear, 10, 110);
+/// assert_eq!(schedule.factor(5), 0.5);
+/// assert_eq!(schedule.factor(10), 1.0);
+/// assert_eq!(schedule.factor(60), 0.5);
+/// assert_eq!(schedule.factor(110), 0.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    decay: Decay,
+    warm_up: u64,
+    total: u64,
+}
+
+impl Schedule {
+    /// `warm_up` of `total` steps, the rest with the given decay. Beyond `total` the last value stays.
+    pub fn new(decay: Decay, warm_up: u64, total: u64) -> Self {
+        Self {
+            decay,
+            warm_up,
+            total,
+        }
+    }
+
+    /// The factor for a step, the first being 0.
+    pub fn factor(&self, step: u64) -> f64 {
+        let (step, warm_up, total) = (step as f64, self.warm_up as f64, self.total as f64);
+        if step < warm_up {
+            return step / warm_up.max(1.0);
+        }
+        let span = (total - warm_up).max(1.0);
+        match self.decay {
+            Decay::None => 1.0,
+            Decay::Linear => ((total - step) / span).max(0.0),
+            Decay::Cosine => {
+                // Beyond the last step transformers' formula would climb again.
+                let progress = ((step - warm_up) / span).min(1.0);
+                (0.5 * (1.0 + libm::cos(PI * progress))).max(0.0)
+            }
+        }
+    }
+}

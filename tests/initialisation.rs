@@ -1,0 +1,246 @@
+//! Fresh parameters have the distributions that transformers and PyTorch draw from.
+
+mod common;
+
+use std::collections::{BTreeMap, HashMap};
+
+use candle_blocks::{
+    CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
+    candle_core::{DType, Device, Tensor},
+    train::Fresh,
+};
+use common::{Reference, bits, committed, numbers};
+
+/// As many models as the reference has: `N_MODELS` in `weights/fixtures/reference/initialisation.py`.
+const N_MODELS: u64 = 200;
+/// Of a few thousand comparisons none should lie so many standard errors off.
+const SIGMAS: f64 = 5.0;
+
+#[derive(Clone, Copy, Debug)]
+struct Statistics {
+    count: f64,
+    mean: f64,
+    deviation: f64,
+    kurtosis: f64,
+    largest: f64,
+}
+
+impl Statistics {
+    fn of(values: &[f64]) -> Self {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let moment = |n| values.iter().map(|x| (x - mean).powi(n)).sum::<f64>() / count;
+        let variance = moment(2);
+        let kurtosis = if variance > 0.0 {
+            moment(4) / variance.powi(2)
+        } else {
+            0.0
+        };
+        Self {
+            count,
+            mean,
+            deviation: variance.sqrt(),
+            kurtosis,
+            largest: values.iter().fold(0.0, |all, x| x.abs().max(all)),
+        }
+    }
+
+    fn read(tensor: &Tensor) -> Self {
+        let [count, mean, deviation, kurtosis, largest] = numbers(tensor).try_into().unwrap();
+        Self {
+            count,
+            mean,
+            deviation,
+            kurtosis,
+            largest,
+        }
+    }
+
+    /// Why the two are not of one distribution.
+    fn differs(&self, theirs: &Self) -> Option<String> {
+        if self.count != theirs.count {
+            return Some(format!("{} elements beside {}", self.count, theirs.count));
+        }
+        if theirs.deviation == 0.0 {
+            let is_same = self.deviation == 0.0 && self.mean == theirs.mean;
+            return (!is_same).then(|| "not the same constant".to_string());
+        }
+        // Sampling errors of both sides together.
+        let error = (2.0 / self.count).sqrt();
+        let spread = theirs.deviation * ((theirs.kurtosis - 1.0) / 4.0).sqrt();
+        let is_cut = theirs.kurtosis < 2.6;
+        let checks = [
+            ("mean", self.mean - theirs.mean, theirs.deviation * error),
+            (
+                "deviation",
+                self.deviation - theirs.deviation,
+                spread * error,
+            ),
+            (
+                "kurtosis",
+                self.kurtosis - theirs.kurtosis,
+                24f64.sqrt() * error,
+            ),
+            // Of thousands of uniform values the largest lies that near the bound.
+            (
+                "bound",
+                if is_cut {
+                    self.largest - theirs.largest
+                } else {
+                    0.0
+                },
+                theirs.largest * 2e-3,
+            ),
+        ];
+        let wrong = checks
+            .iter()
+            .find(|(_, off, error)| off.abs() > SIGMAS * error)?;
+        Some(format!("{} is {:.1e} off", wrong.0, wrong.1))
+    }
+}
+
+fn check(reference: &Reference, drawn: &BTreeMap<String, Vec<f64>>) {
+    let mut wrong = Vec::new();
+    for (name, values) in drawn {
+        let theirs = Statistics::read(&reference.get(name));
+        let ours = Statistics::of(values);
+        if let Some(why) = ours.differs(&theirs) {
+            wrong.push(format!("{name}: {why}: {ours:?} beside {theirs:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_family_draws_what_transformers_draws() {
+    let reference = Reference::open("initialisation");
+    let known = reference.names();
+    let (mut n_stacks, mut n_compared) = (0, 0);
+    for stack in committed::all() {
+        let prefix = format!("{}/", stack.name);
+        if !known.iter().any(|name| name.starts_with(&prefix)) {
+            continue;
+        }
+        let architecture = stack.options().architecture(stack.folder()).unwrap();
+        let checkpoint = stack.open();
+        assert_eq!(
+            &architecture.config,
+            checkpoint.config(),
+            "{}",
+            stack.label()
+        );
+        let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for seed in 0..N_MODELS {
+            let fresh = Fresh::new(
+                architecture.initialisation.clone(),
+                seed,
+                DType::F32,
+                &Device::Cpu,
+            );
+            fresh.stack(&architecture.config).unwrap();
+            let by_role: HashMap<String, Tensor> = fresh
+                .parameters()
+                .into_iter()
+                .map(|(role, variable)| (role, variable.as_tensor().clone()))
+                .collect();
+            for (name, tensor) in checkpoint.to_disk(&by_role).unwrap() {
+                let name = format!("{prefix}{name}");
+                if known.contains(&name) {
+                    drawn.entry(name).or_default().extend(numbers(&tensor));
+                }
+            }
+        }
+        assert!(
+            drawn.len() >= 4,
+            "{}: only {:?}",
+            stack.label(),
+            drawn.keys()
+        );
+        check(&reference, &drawn);
+        n_stacks += 1;
+        n_compared += drawn.len();
+    }
+    println!("{n_compared} tensors of {n_stacks} stacks");
+    if common::is_present("families") {
+        assert!(
+            n_stacks >= 55 && n_compared >= 700,
+            "{n_stacks} {n_compared}"
+        );
+    }
+}
+
+#[test]
+fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
+    let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for seed in 0..N_MODELS {
+        let draw = |initialisation| Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        let torch = draw(Initialisation::torch());
+        Linear::new(24, 40, true, torch.var_builder().pp("linear")).unwrap();
+        let layers = draw(Initialisation::layers());
+        let config = FeedForwardConfig::new(24).with_d_ff(40);
+        FeedForward::new(&config, layers.var_builder()).unwrap();
+        for (role, variable) in torch.parameters().into_iter().chain(layers.parameters()) {
+            let name = match role.as_str() {
+                "up.weight" => "kaiming_normal",
+                "down.weight" => "xavier_normal",
+                "up.bias" | "down.bias" => {
+                    assert!(numbers(&variable).iter().all(|&bias| bias == 0.0));
+                    continue;
+                }
+                other => other,
+            };
+            let values = drawn.entry(format!("torch/{name}")).or_default();
+            values.extend(numbers(&variable));
+        }
+    }
+    assert_eq!(drawn.len(), 4);
+    check(&Reference::open("initialisation"), &drawn);
+}
+
+#[test]
+fn a_seed_fixes_every_parameter_and_another_changes_it() {
+    let architecture = CheckpointOptions::default()
+        .architecture(common::weights("tiny-gpt2"))
+        .unwrap();
+    let draw = |seed, n_blocks| {
+        let mut config = architecture.config.clone();
+        config.blocks.truncate(n_blocks);
+        config.layers.truncate(n_blocks);
+        let initialisation = architecture.initialisation.clone();
+        let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        fresh.stack(&config).unwrap();
+        let parameters = fresh.parameters().into_iter();
+        parameters
+            .map(|(role, v)| (role, bits(&v)))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let (both, again, other, one) = (draw(7, 2), draw(7, 2), draw(8, 2), draw(7, 1));
+    assert_eq!(both, again);
+    for (role, values) in &both {
+        let is_drawn = role.ends_with("weight") && !role.contains("norm");
+        assert_eq!(is_drawn, other[role] != *values, "{role}");
+        if let Some(alone) = one.get(role) {
+            assert_eq!(alone, values, "{role} depends on the other block");
+        }
+    }
+    let query = &both["blocks.0.attention.query.weight"];
+    assert_ne!(query, &both["blocks.0.attention.key.weight"]);
+    assert_ne!(query, &both["blocks.1.attention.query.weight"]);
+}
+
+#[test]
+fn what_cannot_be_drawn_is_an_error_that_names_the_parameter() {
+    let endless = Draw::TruncatedNormal {
+        deviation: 1.0,
+        cut: 0.0,
+    };
+    for (draw, culprit) in [(endless, "a.weight"), (Draw::TorchLinear, "scale")] {
+        let initialisation = Initialisation::layers().with("*", draw);
+        let fresh = Fresh::new(initialisation, 0, DType::F32, &Device::Cpu);
+        let message = fresh.var_builder().get(3, culprit).unwrap_err().to_string();
+        assert!(message.contains(culprit), "{message}");
+    }
+    let error = CheckpointOptions::default().architecture("nowhere/config.json");
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("nowhere/config.json"), "{message}");
+}

@@ -1,0 +1,64 @@
+"""Does PEFT compute with our adapters what transformers computes with the merged checkpoint?
+
+    cargo run --release --example lora -- DIR OUT
+    python weights/check_adapters.py DIR OUT
+
+Needs `pip install peft`. Fails if PEFT leaves an adapter out, if the two differ by more than rounding, or if the adapters change nothing.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from peft import PeftModel
+from safetensors import safe_open
+
+# Of the largest value: sums over adapters and weights are rounded in another order.
+TOLERANCE = 1e-5
+
+
+def load(directory: Path) -> torch.nn.Module:
+    """The model of the class that the files name: PEFT goes by its modules' names."""
+    (name,) = transformers.AutoConfig.from_pretrained(directory).architectures
+    return getattr(transformers, name).from_pretrained(directory).eval()
+
+
+def hidden_states(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What comes out of the last block."""
+    return model(inputs_embeds=x, output_hidden_states=True).hidden_states[-1]
+
+
+def main() -> None:
+    """Compares the hidden states of one random input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    original = load(args.original)
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, original.config.hidden_size)
+    with torch.no_grad():
+        before = hidden_states(original, x)
+        merged = hidden_states(load(args.out / "merged"), x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # PEFT only warns of tensors that it found no place for
+            adapted = PeftModel.from_pretrained(original, args.out / "adapters").eval()
+        beside = hidden_states(adapted, x)
+    with safe_open(args.out / "adapters" / "adapter_model.safetensors", "pt") as file:
+        saved = len(file.keys())
+    loaded = sum("lora_" in name for name, _ in adapted.named_parameters())
+    off = ((beside - merged).abs().max() / merged.abs().max()).item()
+    moved = ((beside - before).abs().max() / before.abs().max()).item()
+    print(f"{loaded} of {saved} adapter tensors; PEFT and merged differ by {off:.1e}; adapters move the output by {moved:.1e}")
+    if loaded != saved or off > TOLERANCE or moved < 1e-2:
+        sys.exit("the adapters do not do in PEFT what they do here")
+
+
+if __name__ == "__main__":
+    main()
