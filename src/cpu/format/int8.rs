@@ -68,7 +68,7 @@ impl Format for i8 {
         *last = scale.step.to_bits();
         let bytes = bytemuck::cast_slice_mut::<u32, u8>(words);
         for (byte, term) in bytes.iter_mut().zip(terms) {
-            *byte = scale.quantise(term.widen()).wrapping_add(OFFSET as i8) as u8;
+            *byte = (scale.quantise(term.widen()) as u8).wrapping_add(OFFSET);
         }
         bytes[terms.len()..].fill(OFFSET);
     }
@@ -97,16 +97,8 @@ impl Scale {
     #[inline(always)]
     fn of<S: Element<Acc = f32>>(numbers: &[S]) -> Self {
         // Without their signs, bits have the order of what they stand for, NaN above all.
-        let larger = |largest: u32, x: &S| largest.max(x.widen().to_bits() & 0x7fff_ffff);
-        let mut lanes = [0; 16];
-        let (chunks, rest) = numbers.as_chunks::<16>();
-        for chunk in chunks {
-            for (largest, x) in lanes.iter_mut().zip(chunk) {
-                *largest = larger(*largest, x);
-            }
-        }
-        let largest = lanes.into_iter().fold(0, u32::max);
-        let largest = f32::from_bits(rest.iter().fold(largest, larger));
+        let bits = numbers.iter().map(|x| x.widen().to_bits() & 0x7fff_ffff);
+        let largest = f32::from_bits(bits.fold(0, u32::max));
         // Of lesser numbers than the second, the inverse is none.
         let (step, per_unit) = if !largest.is_finite() {
             (f32::NAN, 0.0)
@@ -120,31 +112,41 @@ impl Scale {
 
     /// The nearest integer, ties to even, from -127 to 127; anything where the step is NaN.
     #[inline(always)]
-    fn quantise(&self, x: f32) -> i8 {
+    fn quantise(&self, x: f32) -> i32 {
         // Added to this, a number's units are the lowest bits.
         const UNITS: f32 = (3 << 22) as f32;
-        (x * self.per_unit + UNITS).to_bits() as i8
+        let bits = (x * self.per_unit + UNITS).to_bits();
+        bits.wrapping_sub(UNITS.to_bits()) as i32
     }
 }
 
 /// Packs the head of a row; returns its terms as integers, zeros after them.
 #[inline(always)]
 fn quantise_row(row: &[f32], words: &mut [u32]) -> [i8; CHUNK] {
-    let mut filled = [0.0; CHUNK];
-    // A length that is known makes loops without remainders.
-    let row = row.try_into().unwrap_or_else(|_| {
-        filled[..row.len()].copy_from_slice(row);
-        &filled
-    });
-    let scale = Scale::of::<f32>(row);
+    match row.try_into() {
+        Ok(chunk) => quantise_chunk(chunk, words),
+        Err(_) => {
+            let mut chunk = [0.0; CHUNK];
+            chunk[..row.len()].copy_from_slice(row);
+            quantise_chunk(&chunk, words)
+        }
+    }
+}
+
+/// As [`quantise_row`]; a length that is known makes loops without remainders.
+#[inline(always)]
+fn quantise_chunk(row: &[f32; CHUNK], words: &mut [u32]) -> [i8; CHUNK] {
+    let scale = Scale::of(row);
     let mut terms = [0; CHUNK];
-    let mut sum = 0;
+    let mut sum = 0i32;
     for (term, &x) in terms.iter_mut().zip(row) {
-        *term = scale.quantise(x);
-        sum += i32::from(*term);
+        let integer = scale.quantise(x);
+        *term = integer as i8;
+        // Wraps where the step is NaN, and with it every product.
+        sum = sum.wrapping_add(integer);
     }
     words[0] = scale.step.to_bits();
-    words[1] = (-i32::from(OFFSET) * sum) as u32;
+    words[1] = sum.wrapping_mul(-i32::from(OFFSET)) as u32;
     terms
 }
 
