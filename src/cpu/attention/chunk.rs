@@ -113,25 +113,27 @@ pub(super) struct Fill<'a> {
 
 impl Task<f32> for Fill<'_> {
     #[inline(always)]
-    fn run<V: Vectors<f32>>(self, v: V) {
-        let Self {
-            layout,
-            rows,
-            position,
-            memory,
-            ..
-        } = self;
-        let Layout { width, head_dim } = layout;
-        assert_eq!(rows.end, self.key.rows());
-        if rows.is_empty() {
+    fn run<V: Vectors<f32>>(mut self, v: V) {
+        assert_eq!(self.rows.end, self.key.rows());
+        if self.rows.is_empty() {
             return;
         }
-        let mut judge = [v.splat(0.0); WIDTH];
-        let mut row = rows.start;
-        while row < rows.end {
-            let at = position + row - rows.start;
-            let end = rows.end.min(row + width - at % width);
-            let panel = &mut memory[layout.key_panel(at)];
+        self.fill_keys(v);
+        for panel in 0..self.layout.value_panels() {
+            let judge = self.fill_values(v, panel);
+            *self.values = self.values.and(verdict(v, judge));
+        }
+    }
+}
+
+impl Fill<'_> {
+    #[inline(always)]
+    fn fill_keys<V: Vectors<f32>>(&mut self, v: V) {
+        let Layout { width, head_dim } = self.layout;
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let at = self.position + row - self.rows.start;
+            let panel = &mut self.memory[self.layout.key_panel(at)];
             if at.is_multiple_of(width) {
                 // Of the whole panel: nothing lies behind the last row.
                 PackColumns {
@@ -141,29 +143,46 @@ impl Task<f32> for Fill<'_> {
                     panel,
                 }
                 .run(v);
+                row += width;
             } else {
-                for row in row..end {
-                    let column = (position + row - rows.start) % width;
-                    for (d, panel) in panel.chunks_exact_mut(width).enumerate() {
-                        panel[column] = self.key.at(row, d);
-                    }
+                for (d, panel) in panel.chunks_exact_mut(width).enumerate() {
+                    panel[at % width] = self.key.at(row, d);
                 }
+                row += 1;
             }
-            for row in row..end {
-                let at = position + row - rows.start;
-                for panel in 0..layout.value_panels() {
-                    let columns = panel * width..head_dim.min((panel + 1) * width);
-                    let packed = &mut memory[layout.value_panel(panel, &(at..at + 1))];
-                    judge = copy(v, self.value.row(row, columns), packed, judge);
-                }
-            }
-            row = end;
         }
-        *self.values = self.values.and(verdict(v, judge));
+    }
+
+    /// Returns the sum of zero times each value.
+    #[inline(always)]
+    fn fill_values<V: Vectors<f32>>(&mut self, v: V, panel: usize) -> [V::Vector; WIDTH] {
+        let Layout { width, head_dim } = self.layout;
+        let columns = panel * width..head_dim.min((panel + 1) * width);
+        let at = self.position..self.position + self.rows.len();
+        let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
+        let values = self.value.from(self.rows.start, columns.start);
+        let rows = packed.chunks_exact_mut(width).enumerate();
+        let rows = rows.map(|(i, packed)| {
+            let start = i * self.value.row_stride();
+            (&values[start..start + columns.len()], packed)
+        });
+        let mut judge = [v.splat(0.0); WIDTH];
+        if columns.len() == width {
+            for (values, packed) in rows {
+                judge = copy(v, values, packed, judge);
+            }
+        } else {
+            let mut padded = [0.0; WIDTH * MOST_LANES];
+            for (values, packed) in rows {
+                padded[..values.len()].copy_from_slice(values);
+                judge = copy(v, &padded[..width], packed, judge);
+            }
+        }
+        judge
     }
 }
 
-/// Copies part of a row of values to a panel's, with zeros behind it; returns `judge` plus 0 times each.
+/// Copies a row as wide as a panel; returns `judge` plus zero times each.
 #[inline(always)]
 fn copy<V: Vectors<f32>>(
     v: V,
@@ -172,13 +191,6 @@ fn copy<V: Vectors<f32>>(
     mut judge: [V::Vector; WIDTH],
 ) -> [V::Vector; WIDTH] {
     let width = WIDTH * V::LANES;
-    let mut padded = [0.0; WIDTH * MOST_LANES];
-    let from = if from.len() == width {
-        from
-    } else {
-        padded[..from.len()].copy_from_slice(from);
-        &padded[..width]
-    };
     assert_eq!((from.len(), to.len()), (width, width));
     for (j, judge) in judge.iter_mut().enumerate() {
         // SAFETY: `from` and `to` hold WIDTH * LANES numbers.

@@ -23,14 +23,21 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// What is asked, and of which head.
-    #[inline(always)]
-    pub(super) fn row(&self, row: usize) -> Row {
+    /// Of rows: what is asked, and of which head.
+    fn rows(&self, rows: Range<usize>) -> impl Iterator<Item = Row> {
         let len = self.shape.group();
-        Row {
-            head: self.first_head + row % len,
-            query: row / len,
-        }
+        let (mut head, mut query) = (rows.start % len, rows.start / len);
+        rows.map(move |_| {
+            let row = Row {
+                head: self.first_head + head,
+                query,
+            };
+            head += 1;
+            if head == len {
+                (head, query) = (0, query + 1);
+            }
+            row
+        })
     }
 
     /// The kept positions that a query sees, or at least those that it does are among.
@@ -70,6 +77,8 @@ pub(super) struct Plan {
     n_rows: usize,
     /// All positions that some row sees; the first begins a panel.
     pub(super) span: Range<usize>,
+    /// Positions that every row sees, if they are kept.
+    common: Range<usize>,
 }
 
 impl Plan {
@@ -80,10 +89,14 @@ impl Plan {
             seen: [const { 0..0 }; MOST_ROWS],
             n_rows: rows.len(),
             span: 0..0,
+            common: 0..usize::MAX,
         };
-        for (i, row) in rows.enumerate() {
-            plan.rows[i] = group.row(row);
-            plan.seen[i] = group.seen(plan.rows[i].query);
+        for (i, row) in group.rows(rows).enumerate() {
+            let seen = group.seen(row.query);
+            plan.common.start = plan.common.start.max(seen.start);
+            plan.common.end = plan.common.end.min(seen.end);
+            plan.rows[i] = row;
+            plan.seen[i] = seen;
         }
         plan.span = join(plan.seen().iter().cloned(), layout);
         plan
@@ -97,6 +110,11 @@ impl Plan {
     /// The kept positions that each row sees, or among which they are.
     pub(super) fn seen(&self) -> &[Range<usize>] {
         &self.seen[..self.n_rows]
+    }
+
+    /// Whether every row sees all of these positions, if they are kept.
+    pub(super) fn all_see(&self, positions: &Range<usize>) -> bool {
+        self.common.start <= positions.start && positions.end <= self.common.end
     }
 
     /// The span, cut where chunks begin.

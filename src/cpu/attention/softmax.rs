@@ -30,12 +30,15 @@ pub(super) struct Score<'a> {
 impl Task<f32> for Score<'_> {
     #[inline(always)]
     fn run<V: Vectors<f32>>(mut self, v: V) {
-        // All rows first: what has just been written here and there is slow to read in one piece.
-        for row in 0..self.plan.rows().len() {
-            self.adjust::<V>(row);
-        }
         let width = WIDTH * V::LANES;
         let n_rows = self.plan.rows().len();
+        let positions = self.first..self.first + self.scores.len() / n_rows;
+        if !(self.is_plain() && self.plan.all_see(&positions)) {
+            // All rows first: what has just been written here and there is slow to read in one piece.
+            for row in 0..n_rows {
+                self.adjust::<V>(row);
+            }
+        }
         for (row, lanes) in self.largest.chunks_exact_mut(width).enumerate() {
             for (j, lanes) in lanes.chunks_exact_mut(V::LANES).enumerate() {
                 let mut largest = match self.total {
@@ -63,6 +66,13 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 impl Score<'_> {
+    /// Whether what a row sees is left as it is.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        let scoring = self.group.scoring;
+        scoring.soft_cap.is_none() && scoring.biases.is_empty() && self.group.kept.marks.is_none()
+    }
+
     /// Caps, adds biases, and hides what does not count.
     #[inline(always)]
     fn adjust<V: Vectors<f32>>(&mut self, row: usize) {
@@ -74,11 +84,7 @@ impl Score<'_> {
             soft_cap, biases, ..
         } = *self.group.scoring;
         let marks = self.group.kept.marks;
-        let is_plain = soft_cap.is_none() && biases.is_empty() && marks.is_none();
-        let end = self.first + n_panels * width;
-        if is_plain && seen.start <= self.first && seen.end >= end {
-            return;
-        }
+        let is_plain = self.is_plain();
         for panel in 0..n_panels {
             let start = self.first + panel * width;
             let clamp = |position: usize| position.clamp(start, start + width);

@@ -1,9 +1,12 @@
 //! The kernel's speed. Run on an idle machine:
 //! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
 
-use std::{ops::Range, time::Instant};
+use std::{hint::black_box, ops::Range, time::Instant};
 
-use super::{super::reference::normal, *};
+use super::{
+    super::{arch::MOST_LANES, reference::normal},
+    *,
+};
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
     normal(n, 0.0, 1.0, seed)
@@ -20,6 +23,57 @@ fn least(times: usize, mut work: impl FnMut()) -> f64 {
         start.elapsed().as_secs_f64()
     };
     (0..times).map(time).fold(f64::INFINITY, f64::min)
+}
+
+/// Adds up numbers: as fast as they can be read.
+struct Read<'a> {
+    data: &'a [f32],
+    sum: &'a mut f32,
+}
+
+impl Task<f32> for Read<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        const SUMS: usize = 8;
+        let mut sums = [v.splat(0.0); SUMS];
+        for numbers in self.data.chunks_exact(SUMS * V::LANES) {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: there are SUMS * LANES numbers.
+                *sum = v.add(*sum, unsafe { v.load(numbers.as_ptr().add(j * V::LANES)) });
+            }
+        }
+        let mut lanes = [0.0; MOST_LANES];
+        for sum in sums {
+            // SAFETY: no vector has more than MOST_LANES.
+            unsafe { v.store(sum, lanes.as_mut_ptr()) };
+            *self.sum += lanes[0];
+        }
+    }
+}
+
+/// [`Read`], within the level's instructions.
+struct ReadOn<'a>(Read<'a>);
+
+impl Task<f32> for ReadOn<'_> {
+    fn run<V: Vectors<f32>>(self, v: V) {
+        v.run(self.0);
+    }
+}
+
+/// Bytes per second that threads read, of as many numbers as are asked for.
+fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
+    let data = random(len, 3);
+    let part = len.div_ceil(threads);
+    let seconds = least(200, || {
+        parallel::for_tasks(threads, threads, |task| {
+            let mut sum = 0.0;
+            let data = &data[task * part..len.min((task + 1) * part)];
+            let sum = &mut sum;
+            f32::run(isa, ReadOn(Read { data, sum }));
+            black_box(&sum);
+        });
+    });
+    (len * 4) as f64 / seconds
 }
 
 struct Case {
@@ -191,12 +245,18 @@ fn attention_in_operations_per_second() {
         for case in &cases {
             for threads in [1, 2] {
                 let (operations, bytes) = measure(isa, case, threads);
-                println!(
+                print!(
                     "  {:20} {threads}: {:6.1} {:6.1}",
                     case.name,
                     1e-9 * operations,
                     1e-9 * bytes
                 );
+                if case.memory == Packed {
+                    let (_, n_kv_heads, head_dim) = case.heads;
+                    let len = 2 * case.keys * n_kv_heads * head_dim;
+                    print!(" of {:.1}", 1e-9 * reading(isa, len, threads));
+                }
+                println!();
             }
         }
     }

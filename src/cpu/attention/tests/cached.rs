@@ -87,7 +87,11 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
                 ..Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
             };
             let left_padded = case.clone().keeping(|b, key| key >= 7 * b);
-            for case in [case, left_padded] {
+            let mut sloped = case.clone();
+            let slope = |i: usize| (i / LENGTH + 1) as f32 * -0.01 * (i % LENGTH) as f32;
+            let slopes = (0..n_heads * LENGTH).map(slope).collect();
+            sloped.biases.push((slopes, [0, LENGTH, 0, 1]));
+            for case in [case, left_padded, sloped] {
                 let expected = case.run(isa, 1);
                 for steps in steps() {
                     let what = format!("{} in {} steps", isa.name(), steps.len());

@@ -1,5 +1,7 @@
 //! A row's bits are its own.
 
+use rayon::prelude::*;
+
 use super::{
     case::{Case, Reach},
     *,
@@ -72,6 +74,25 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
             }
         }
     }
+}
+
+#[test]
+fn callers_at_once_and_within_rayon_get_the_same_bits() {
+    let isa = Isa::best();
+    let (queries, keys) = SIZES[0];
+    let cases: Vec<Case> = (1..7)
+        .map(|i| Case::new((2, queries, keys), (4, 2, 9 * i)))
+        .collect();
+    let alone: Vec<_> = cases.iter().map(|case| case.run(isa, 1)).collect();
+    let found: Vec<_> = cases.par_iter().map(|case| case.run(isa, 4)).collect();
+    for (found, alone) in found.iter().zip(&alone) {
+        assert_same(found, alone, "within rayon");
+    }
+    std::thread::scope(|scope| {
+        for (case, alone) in cases.iter().zip(&alone) {
+            scope.spawn(|| assert_same(&case.run(isa, 3), alone, "from a thread"));
+        }
+    });
 }
 
 /// Longer sequences whose last keys are dropped, and hold NaN.
