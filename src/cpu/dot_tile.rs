@@ -39,6 +39,106 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
     }
 }
 
+/// Several whole chunks of a tile of few rows.
+///
+/// Few rows have few sums, and a sum waits for itself: the chunks' sums, which are added up only at the end, are as many
+/// more that do not wait for each other. What is left to wait for is the memory.
+pub struct FewRows<'a, F: Format> {
+    /// At most [`FewRows::MOST_ROWS`].
+    pub rows: usize,
+    /// From the first chunk on; the next chunk's rows are so many words behind.
+    pub a: &'a [F::Word],
+    pub a_stride: usize,
+    /// The panel's words from the first chunk on.
+    pub b: &'a [F::Word],
+    /// [`FewRows::chunks`] of the rows.
+    pub totals: &'a mut [F::Number],
+    /// Whether `totals` holds anything yet.
+    pub total: Total,
+}
+
+impl<F: Format> FewRows<'_, F> {
+    /// More rows have sums enough.
+    pub const MOST_ROWS: usize = 3;
+
+    /// How many chunks are taken at once for so many rows.
+    pub fn chunks(rows: usize) -> usize {
+        match rows {
+            1 => 4,
+            _ => 2,
+        }
+    }
+}
+
+impl<F: Format> DotTask<F> for FewRows<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, dots: D) {
+        match self.rows {
+            1 => self.accumulate::<D, 1, 4>(dots),
+            2 => self.accumulate::<D, 2, 2>(dots),
+            3 => self.accumulate::<D, 3, 2>(dots),
+            rows => panic!("a tile of {rows} rows"),
+        }
+    }
+}
+
+impl<F: Format> FewRows<'_, F> {
+    #[inline(always)]
+    fn accumulate<D: Dots<F>, const ROWS: usize, const CHUNKS: usize>(self, d: D) {
+        let v = d.vectors();
+        let lanes = D::PANEL / WIDTH;
+        let Self { a, a_stride, b, .. } = self;
+        let groups = CHUNK / F::GROUP;
+        assert!(a.len() >= (CHUNKS - 1) * a_stride + ROWS * D::ROW_WORDS);
+        assert!(b.len() >= CHUNKS * groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
+        let row = |c: usize, i: usize| a.as_ptr().wrapping_add(c * a_stride + i * D::ROW_WORDS);
+        let mut sums: [[[D::Sum; WIDTH]; ROWS]; CHUNKS] = std::array::from_fn(|c| {
+            // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
+            std::array::from_fn(|i| [unsafe { d.start(row(c, i)) }; WIDTH])
+        });
+        for group in 0..groups {
+            for (c, sums) in sums.iter_mut().enumerate() {
+                let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
+                    let at = (c * groups + group) * D::PANEL + j * lanes;
+                    // SAFETY: this ends within the CHUNKS * groups * PANEL words of `b`.
+                    unsafe { d.right(b.as_ptr().add(at)) }
+                });
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows; group < CHUNK / GROUP.
+                    let a = unsafe { d.left(row(c, i), group) };
+                    for (sum, b) in sums.iter_mut().zip(b) {
+                        *sum = d.dot(a, b, *sum);
+                    }
+                }
+            }
+        }
+        for (i, totals) in self
+            .totals
+            .chunks_exact_mut(D::PANEL)
+            .take(ROWS)
+            .enumerate()
+        {
+            for (j, totals) in totals.chunks_exact_mut(lanes).enumerate() {
+                let mut total = None;
+                for (c, sums) in sums.iter().enumerate() {
+                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
+                    let sum = unsafe { d.numbers(sums[i][j], row(c, i)) };
+                    total = Some(match (total, self.total) {
+                        (Some(total), _) => v.add(total, sum),
+                        (None, Total::New) => sum,
+                        // SAFETY: `totals` holds a vector's numbers.
+                        (None, Total::Running) => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
+                    });
+                }
+                if let Some(total) = total {
+                    // SAFETY: `totals` holds a vector's numbers.
+                    unsafe { v.store(total, totals.as_mut_ptr()) };
+                }
+            }
+        }
+    }
+}
+
 impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
     fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {

@@ -21,7 +21,7 @@ pub use super::epilogue::{Epilogue, Map, Scale};
 use super::{
     Real,
     arch::{Kernels, Vectors},
-    dot_tile::DotTile,
+    dot_tile::{DotTile, FewRows},
     epilogue::{Finish, Place},
     format::{DotTask, Dots, Format},
     gemv::{self, InPlaceTile},
@@ -319,7 +319,13 @@ impl<'a, F: Format> Product<'a, F> {
         let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
         let n_chunks = depth.div_ceil(CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
-        for chunk in 0..n_chunks {
+        let few = match self.b {
+            Columns::Packed(b) if part.rows.len() <= FewRows::<F>::MOST_ROWS => {
+                self.whole_chunks(d, part, panel, (a, b), totals)
+            }
+            _ => 0,
+        };
+        for chunk in few..n_chunks {
             let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
             let total = if chunk == 0 {
                 Total::New
@@ -374,6 +380,37 @@ impl<'a, F: Format> Product<'a, F> {
             sums: totals,
             place,
         });
+    }
+}
+
+impl<F: Format> Product<'_, F> {
+    /// The first chunks of a panel for few rows, several at a time; returns how many.
+    fn whole_chunks<D: Dots<F>>(
+        &self,
+        d: D,
+        part: &Part,
+        panel: usize,
+        (a, b): (PackedRows<F::Word>, &PackedMatrix<F>),
+        totals: &mut [F::Number],
+    ) -> usize {
+        let at_once = FewRows::<F>::chunks(part.rows.len());
+        let whole = a.columns() / CHUNK;
+        let end = whole - whole % at_once;
+        for chunk in (0..end).step_by(at_once) {
+            d.run(FewRows {
+                rows: part.rows.len(),
+                a: a.chunk(chunk, part.rows.start),
+                a_stride: a.chunk_words(),
+                b: b.chunk::<D>(panel, chunk),
+                totals,
+                total: if chunk == 0 {
+                    Total::New
+                } else {
+                    Total::Running
+                },
+            });
+        }
+        end
     }
 }
 

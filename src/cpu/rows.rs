@@ -46,6 +46,11 @@ impl<'a, W> PackedRows<'a, W> {
         self.data
     }
 
+    /// Words of a chunk of columns.
+    pub fn chunk_words(&self) -> usize {
+        self.rows * self.row_words
+    }
+
     /// A chunk of columns from a row on.
     #[inline(always)]
     pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [W] {
