@@ -11,6 +11,7 @@ mod block;
 mod feed_forward;
 mod norm;
 mod position;
+mod precision;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -23,6 +24,7 @@ pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
     RotaryPairing, RotaryScaling,
 };
+pub use precision::Precision;
 
 fn positive(name: &str, value: usize) -> Result<()> {
     if value == 0 {

@@ -30,6 +30,7 @@ mod cpu;
 mod error;
 pub mod layers;
 pub mod ops;
+pub mod packed;
 pub mod trace;
 pub mod verify;
 
@@ -47,7 +48,7 @@ pub use checkpoint::{
 pub use config::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
     BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormKind,
-    NormPlacement, NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
+    NormPlacement, NormWeight, ParallelNorm, Position, Precision, QueryKeyNorm, QueryKeyNormSpan,
     RelativeBiasConfig, ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling,
     RoutingWeights, StackConfig, Topology, Visibility,
 };
@@ -57,6 +58,10 @@ pub use layers::{
     FeedForward, ForwardContext, KvCache, Linear, LinearInit, Memory, MixtureOfExperts, Mlp, Norm,
     QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer, SublayerNorm,
     SublayerStages, TransformerBlock,
+};
+pub use packed::{
+    PackedAttention, PackedBlock, PackedBlockFeedForward, PackedCache, PackedFeedForward,
+    PackedLinear, PackedMixture, PackedStack, PackedSublayer,
 };
 
 /// The README's program, compiled with the documentation's tests.

@@ -8,7 +8,10 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 
-use crate::{AttentionMask, Checkpoint, Error, ForwardContext, Result, Stack};
+use crate::{
+    AttentionMask, BlockStages, Checkpoint, Error, ForwardContext, PackedStack, Precision, Result,
+    Stack,
+};
 
 /// What a traced run is given.
 #[derive(Clone, Debug)]
@@ -104,21 +107,61 @@ impl TraceInput {
     }
 }
 
+/// A stack, packed or not, that shows its stages.
+pub trait Traced {
+    /// The width of the first block; `None` if there is no block.
+    fn d_model(&self) -> Option<usize>;
+
+    /// The output for `x` `[batch, seq, d_model]`, each layer's stages shown to `observer` as they come.
+    fn observe(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
+    ) -> candle_core::Result<Tensor>;
+}
+
+impl Traced for Stack {
+    fn d_model(&self) -> Option<usize> {
+        let first = self.blocks().first()?;
+        Some(first.attention().inner().config().d_model)
+    }
+
+    fn observe(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
+    ) -> candle_core::Result<Tensor> {
+        self.observe(x, context, observer)
+    }
+}
+
+impl Traced for PackedStack {
+    fn d_model(&self) -> Option<usize> {
+        Some(self.blocks().first()?.d_model())
+    }
+
+    fn observe(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
+    ) -> candle_core::Result<Tensor> {
+        self.observe(x, context, observer)
+    }
+}
+
 /// Every stage of a stack's forward pass in order, in evaluation.
 ///
 /// # Errors
 /// If the input does not fit the stack, is empty, or holds a malformed mask.
-pub fn forward(stack: &Stack, input: &TraceInput) -> Result<Vec<(String, Tensor)>> {
-    let width = |stack: &Stack| {
-        stack
-            .blocks()
-            .first()
-            .map(|b| b.attention().inner().config().d_model)
-    };
-    let d_model = width(stack).unwrap_or(input.hidden_states.dims().last().copied().unwrap_or(0));
+pub fn forward(stack: &impl Traced, input: &TraceInput) -> Result<Vec<(String, Tensor)>> {
+    let last = input.hidden_states.dims().last().copied();
+    let d_model = stack.d_model().or(last).unwrap_or(0);
     let context = input.context(d_model)?;
     let mut stages = Vec::new();
-    let last = stack.observe(&input.hidden_states, &context, |i, block| {
+    let last = stack.observe(&input.hidden_states, &context, &mut |i, block| {
         let feed_forward = &block.feed_forward;
         stages.push((
             format!("layers.{i}.feed_forward.input"),
@@ -149,6 +192,20 @@ pub fn run(
         &checkpoint.stack(dtype, device)?,
         &input.moved(dtype, device)?,
     )
+}
+
+/// As [`run`], of the blocks packed for the CPU; `dtype` is that of input and output.
+///
+/// # Errors
+/// As [`run`], or if `dtype` is f64.
+pub fn run_packed(
+    checkpoint: &Checkpoint,
+    input: &TraceInput,
+    dtype: DType,
+    precision: Precision,
+) -> Result<Vec<(String, Tensor)>> {
+    let input = input.moved(dtype, &Device::Cpu)?;
+    forward(&checkpoint.packed_stack(precision)?, &input)
 }
 
 /// As [`run`], followed by the gradients of the input and of every block parameter, under its name

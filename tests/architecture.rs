@@ -13,8 +13,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cpu", &[]),
     ("ops", &["cpu", "config", "error"]),
     ("layers", &["ops", "config", "error"]),
-    ("checkpoint", &["layers", "config", "error"]),
-    ("trace", &["checkpoint", "layers", "config", "error"]),
+    ("packed", &["layers", "ops", "cpu", "config", "error"]),
+    ("checkpoint", &["packed", "layers", "config", "error"]),
+    (
+        "trace",
+        &["checkpoint", "packed", "layers", "config", "error"],
+    ),
     ("verify", &["error"]),
 ];
 

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::{
-    Error, FeedForward, Result, Stack, TransformerBlock,
+    Error, FeedForward, PackedStack, Precision, Result, Stack, TransformerBlock,
     checkpoint::{
         Checkpoint, Strictness,
         plan::{Missing, Source, missing},
@@ -106,6 +106,19 @@ impl<'c> Loader<'c> {
     /// All blocks and the final norm; errors as [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
         self.typed(Stack::new(&self.checkpoint.config, self.var_builder()))
+    }
+
+    /// All blocks and the final norm, packed for inference on the CPU; errors as [`Self::block`], or if the loader's
+    /// parameters are variables, f64 or not on the CPU.
+    pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
+        if self.state.parameters.is_some() {
+            return Err(Error::InvalidConfig(
+                "packed layers have no gradient; make the loader with Checkpoint::loader, not trainable"
+                    .to_string(),
+            ));
+        }
+        let config = &self.checkpoint.config;
+        self.typed(PackedStack::new(config, self.var_builder(), precision))
     }
 
     /// The variables of the layers loaded so far, by role; none unless [`Checkpoint::trainable`].

@@ -31,7 +31,7 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    Error, FeedForward, Result, Stack, StackConfig, TransformerBlock,
+    Error, FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
     checkpoint::{
         config_json::ConfigJson,
         files::TensorFiles,
@@ -239,6 +239,14 @@ impl Checkpoint {
     /// All blocks and the final norm, for inference.
     pub fn stack(&self, dtype: DType, device: &Device) -> Result<Stack> {
         self.loader(dtype, device)?.stack()
+    }
+
+    /// All blocks and the final norm, packed for inference on the CPU: the fastest way to run a checkpoint there.
+    ///
+    /// A block is packed, and its weights as stored are freed, before the next is read.
+    pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
+        self.loader(DType::F32, &Device::Cpu)?
+            .packed_stack(precision)
     }
 
     /// The tensors of blocks that hold NaN or infinity, each with the index of the first such element.

@@ -3,7 +3,7 @@
 //! At a kink the slope is PyTorch's choice. Forms that cancel are avoided where an equal one does
 //! not: `x/2 · (1 + tanh u)` is `x · σ(2u)`, and `tanh(softplus x)` is a ratio of positive sums.
 
-use super::{Element, Real, parallel};
+use super::{Element, Real, Routine, isa::Isa, parallel};
 
 /// Elements per piece of work: 32 kB of f32, the size of a first-level cache.
 const CHUNK: usize = 8192;
@@ -13,22 +13,31 @@ const CHUNK: usize = 8192;
 const BLOCK: usize = 64;
 
 /// `y = value(x)`.
-pub fn forward<T: Element>(x: &[T], y: &mut [T], value: impl Fn(T::Acc) -> T::Acc + Send + Sync) {
+pub fn forward<T: Element>(
+    isa: Isa,
+    x: &[T],
+    y: &mut [T],
+    value: impl Fn(T::Acc) -> T::Acc + Send + Sync,
+) {
     assert_eq!(x.len(), y.len());
     parallel::for_chunks(y, CHUNK, |start, y| {
-        let mut block = [T::Acc::ZERO; BLOCK];
-        for (x, y) in x[start..].chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
-            widen(x, &mut block);
-            for x in &mut block {
-                *x = value(*x);
-            }
-            narrow(&block, y);
-        }
+        let x = &x[start..][..y.len()];
+        isa.enter(Forward {
+            x,
+            y,
+            value: &value,
+        });
     });
+}
+
+/// `x = value(x)`, on the calling thread.
+pub fn apply<T: Real>(isa: Isa, values: &mut [T], value: impl Fn(T) -> T) {
+    isa.enter(Apply { values, value });
 }
 
 /// `dx = dy · slope(x)`.
 pub fn backward<T: Element>(
+    isa: Isa,
     x: &[T],
     dy: &[T],
     dx: &mut [T],
@@ -36,18 +45,72 @@ pub fn backward<T: Element>(
 ) {
     assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()));
     parallel::for_chunks(dx, CHUNK, |start, dx| {
+        let (x, dy) = (&x[start..][..dx.len()], &dy[start..][..dx.len()]);
+        isa.enter(Backward {
+            x,
+            dy,
+            dx,
+            slope: &slope,
+        });
+    });
+}
+
+struct Forward<'a, T, F> {
+    x: &'a [T],
+    y: &'a mut [T],
+    value: F,
+}
+
+impl<T: Element, F: Fn(T::Acc) -> T::Acc> Routine for Forward<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        let mut block = [T::Acc::ZERO; BLOCK];
+        for (x, y) in self.x.chunks(BLOCK).zip(self.y.chunks_mut(BLOCK)) {
+            widen(x, &mut block);
+            for x in &mut block {
+                *x = (self.value)(*x);
+            }
+            narrow(&block, y);
+        }
+    }
+}
+
+struct Apply<'a, T, F> {
+    values: &'a mut [T],
+    value: F,
+}
+
+impl<T: Real, F: Fn(T) -> T> Routine for Apply<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        for x in self.values {
+            *x = (self.value)(*x);
+        }
+    }
+}
+
+struct Backward<'a, T, F> {
+    x: &'a [T],
+    dy: &'a [T],
+    dx: &'a mut [T],
+    slope: F,
+}
+
+impl<T: Element, F: Fn(T::Acc) -> T::Acc> Routine for Backward<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
         let mut block = [T::Acc::ZERO; BLOCK];
         let mut cotangents = [T::Acc::ZERO; BLOCK];
-        let arguments = x[start..].chunks(BLOCK).zip(dy[start..].chunks(BLOCK));
-        for ((x, dy), dx) in arguments.zip(dx.chunks_mut(BLOCK)) {
+        let arguments = self.x.chunks(BLOCK).zip(self.dy.chunks(BLOCK));
+        for ((x, dy), dx) in arguments.zip(self.dx.chunks_mut(BLOCK)) {
             widen(x, &mut block);
             widen(dy, &mut cotangents);
             for (x, &dy) in block.iter_mut().zip(&cotangents) {
-                *x = dy * slope(*x);
+                *x = dy * (self.slope)(*x);
             }
             narrow(&block, dx);
         }
-    });
+    }
 }
 
 /// Widens to the front of a block; what the rest holds is computed along and not written.

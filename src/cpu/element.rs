@@ -33,6 +33,7 @@ pub trait Element: Copy + PartialEq + Send + Sync + 'static {
 /// A type to compute in: f32 or f64, with the functions that the kernels need.
 pub trait Real:
     Element<Acc = Self>
+    + bytemuck::Pod
     + PartialOrd
     + Add<Output = Self>
     + AddAssign

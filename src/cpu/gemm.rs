@@ -14,13 +14,15 @@
 
 use std::ops::Range;
 
-pub use super::epilogue::Epilogue;
+pub use super::epilogue::{Epilogue, Map, Scale};
 use super::{
     arch::{Kernels, Task, Vectors},
+    epilogue::Finish,
     gemv::{self, InPlaceTile},
     isa::Isa,
-    pack::{PackColumns, PackRows, PackedMatrix},
-    parallel::{self, SharedRows},
+    pack::{Halves, PackColumns, PackRows, PackedMatrix},
+    parallel,
+    rows::{PackedRows, Target},
     scratch::lend,
     tile::{CHUNK, Tile, Total, WIDTH},
     view::View,
@@ -42,15 +44,23 @@ pub fn multiply<T: Kernels>(
     isa: Isa,
     a: View<T>,
     b: View<T>,
-    epilogue: Epilogue<T>,
+    epilogue: &Epilogue<T>,
     y: &mut [T],
     threads: usize,
 ) {
+    let y = Target::row_major(y, a.rows(), b.columns());
     if a.rows() > BLOCK_ROWS {
         // Each block would pack `b` anew.
-        PackedMatrix::new(isa, b, threads).multiply(a, epilogue, y, threads);
+        PackedMatrix::new(isa, b, threads).multiply(a, epilogue, &y, threads);
     } else {
-        run(isa, a, Columns::InPlace(b), epilogue, y, threads);
+        run(
+            isa,
+            Rows::InPlace(a),
+            Columns::InPlace(b),
+            epilogue,
+            &y,
+            threads,
+        );
     }
 }
 
@@ -58,43 +68,85 @@ pub fn multiply<T: Kernels>(
 pub(super) fn multiply_packed<T: Kernels>(
     b: &PackedMatrix<T>,
     a: View<T>,
-    epilogue: Epilogue<T>,
-    y: &mut [T],
+    epilogue: &Epilogue<T>,
+    y: &Target<T>,
     threads: usize,
 ) {
-    run(b.isa(), a, Columns::Packed(b), epilogue, y, threads);
+    run(
+        b.isa(),
+        Rows::InPlace(a),
+        Columns::Packed(b),
+        epilogue,
+        y,
+        threads,
+    );
+}
+
+/// As [`multiply_packed`], with a left operand that was packed too.
+pub(super) fn multiply_rows<T: Kernels>(
+    b: &PackedMatrix<T>,
+    a: PackedRows<T>,
+    epilogue: &Epilogue<T>,
+    y: &Target<T>,
+    threads: usize,
+) {
+    run(
+        b.isa(),
+        Rows::Packed(a),
+        Columns::Packed(b),
+        epilogue,
+        y,
+        threads,
+    );
 }
 
 fn run<T: Kernels>(
     isa: Isa,
-    a: View<T>,
+    a: Rows<T>,
     b: Columns<T>,
-    epilogue: Epilogue<T>,
-    y: &mut [T],
+    epilogue: &Epilogue<T>,
+    y: &Target<T>,
     threads: usize,
 ) {
+    let (rows, a_columns) = a.shape();
     let (depth, columns) = b.shape();
-    assert_eq!(a.columns(), depth, "a has other columns than b has rows");
-    assert!(epilogue.bias.is_none_or(|bias| bias.len() == columns));
-    assert_eq!(Some(y.len()), a.rows().checked_mul(columns));
-    if y.is_empty() {
+    assert_eq!(a_columns, depth, "a has other columns than b has rows");
+    assert_eq!((y.rows(), y.columns()), (rows, columns));
+    epilogue.check(rows, columns);
+    if rows == 0 || columns == 0 {
         return;
     }
-    let work = a.rows().saturating_mul(columns).saturating_mul(depth);
-    let threads = if work < PARALLEL_FROM { 1 } else { threads };
+    let work = rows.saturating_mul(columns).saturating_mul(depth);
+    let threads = if work < parallel::worthwhile() {
+        1
+    } else {
+        threads
+    };
     let product = Product {
         a,
         b,
         epilogue,
-        y: SharedRows::new(y, columns),
+        y,
         threads,
     };
     T::run(isa, product);
 }
 
-/// Fewer multiplications than this stay on the calling thread. One thread takes some 9 µs for so many,
-/// and waking another costs as much.
-const PARALLEL_FROM: usize = 1 << 19;
+/// The left operand.
+#[derive(Clone, Copy)]
+enum Rows<'a, T> {
+    Packed(PackedRows<'a, T>),
+    InPlace(View<'a, T>),
+}
+
+impl<T: Kernels> Rows<'_, T> {
+    fn shape(&self) -> (usize, usize) {
+        match self {
+            Self::Packed(a) => (a.rows(), a.columns()),
+            Self::InPlace(a) => (a.rows(), a.columns()),
+        }
+    }
+}
 
 /// The right operand.
 #[derive(Clone, Copy)]
@@ -110,64 +162,84 @@ impl<T: Kernels> Columns<'_, T> {
             Self::InPlace(b) => (b.rows(), b.columns()),
         }
     }
+
+    fn halves(&self) -> Halves {
+        match self {
+            Self::Packed(b) => b.halves(),
+            Self::InPlace(_) => Halves::One,
+        }
+    }
 }
 
 struct Product<'a, T> {
-    a: View<'a, T>,
+    a: Rows<'a, T>,
     b: Columns<'a, T>,
-    epilogue: Epilogue<'a, T>,
-    y: SharedRows<'a, T>,
+    epilogue: &'a Epilogue<'a, T>,
+    y: &'a Target<'a, T>,
     threads: usize,
 }
 
 impl<T: Kernels> Task<T> for Product<'_, T> {
     fn run<V: Vectors<T>>(self, vectors: V) {
-        let (rows, depth) = (self.a.rows(), self.a.columns());
-        // A product over nothing still has one chunk, of no terms, which is zero.
-        let n_chunks = depth.div_ceil(CHUNK).max(1);
-        let n_blocks = rows.div_ceil(BLOCK_ROWS);
+        let a = match self.a {
+            Rows::Packed(a) => return self.block(vectors, 0, a),
+            Rows::InPlace(a) => a,
+        };
+        let n_blocks = a.rows().div_ceil(BLOCK_ROWS);
         for block in 0..n_blocks {
-            let rows = part(rows, n_blocks, block);
-            lend(T::row_scratch(), rows.len() * n_chunks * CHUNK, |packed| {
-                self.pack(vectors, &rows, packed);
-                self.block(vectors, &rows, packed);
-            });
+            let rows = part(a.rows(), n_blocks, block);
+            let first_row = rows.start;
+            let (n_rows, columns) = (rows.len(), a.columns());
+            lend(
+                T::row_scratch(),
+                PackedRows::<T>::len(n_rows, columns),
+                |packed| {
+                    pack_rows(vectors, a, rows, packed, self.threads);
+                    self.block(vectors, first_row, PackedRows::new(packed, n_rows, columns));
+                },
+            );
         }
     }
 }
 
-impl<T: Kernels> Product<'_, T> {
-    /// Packs a block of rows.
-    fn pack<V: Vectors<T>>(&self, v: V, rows: &Range<usize>, packed: &mut [T]) {
-        let depth = self.a.columns();
-        let threads = if packed.len() < PACK_PARALLEL_FROM {
-            1
-        } else {
-            self.threads
-        };
-        parallel::for_pieces(threads, packed, rows.len() * CHUNK, |chunk, packed| {
-            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
-            v.run(PackRows {
-                a: self.a,
-                rows: rows.clone(),
-                columns,
-                packed,
-            });
+/// Packs some rows.
+fn pack_rows<T: Kernels, V: Vectors<T>>(
+    v: V,
+    a: View<T>,
+    rows: Range<usize>,
+    packed: &mut [T],
+    threads: usize,
+) {
+    let depth = a.columns();
+    let threads = if packed.len() < PACK_PARALLEL_FROM {
+        1
+    } else {
+        threads
+    };
+    parallel::for_pieces(threads, packed, rows.len() * CHUNK, |chunk, packed| {
+        let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+        v.run(PackRows {
+            a,
+            rows: rows.clone(),
+            columns,
+            packed,
         });
-    }
+    });
+}
 
-    /// The rows of the result that belong to a packed block.
-    fn block<V: Vectors<T>>(&self, v: V, rows: &Range<usize>, packed: &[T]) {
+impl<T: Kernels> Product<'_, T> {
+    /// The rows of the result that belong to packed ones.
+    fn block<V: Vectors<T>>(&self, v: V, first_row: usize, a: PackedRows<T>) {
         let (depth, columns) = self.b.shape();
-        let n_panels = columns.div_ceil(WIDTH * V::LANES);
+        let n_panels = columns.div_ceil(self.b.halves().columns_per_panel::<T, V>());
         let n_row_parts = match self.b {
             // Each part packs the columns anew.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => {
-                let bytes = rows.len() * depth * size_of::<T>();
+                let bytes = a.rows() * depth * size_of::<T>();
                 bytes
                     .div_ceil(CACHED_BYTES)
-                    .clamp(1, rows.len().div_ceil(V::ROWS))
+                    .clamp(1, a.rows().div_ceil(V::ROWS))
             }
         };
         let n_panel_parts = if self.threads == 1 {
@@ -177,22 +249,22 @@ impl<T: Kernels> Product<'_, T> {
         };
         parallel::for_tasks(self.threads, n_row_parts * n_panel_parts, |task| {
             let part = Part {
-                block: rows.clone(),
-                rows: part(rows.len(), n_row_parts, task / n_panel_parts),
+                first_row,
+                rows: part(a.rows(), n_row_parts, task / n_panel_parts),
                 panels: part(n_panels, n_panel_parts, task % n_panel_parts),
             };
-            self.part(v, &part, packed);
+            self.part(v, &part, a);
         });
     }
 
     /// Some rows of a block, and some panels.
-    fn part<V: Vectors<T>>(&self, v: V, part: &Part, packed: &[T]) {
+    fn part<V: Vectors<T>>(&self, v: V, part: &Part, a: PackedRows<T>) {
         let width = WIDTH * V::LANES;
         let length = part.rows.len() * width;
         lend(T::tile_scratch(), length + CHUNK * width, |scratch| {
             let (totals, columns) = scratch.split_at_mut(length);
             for panel in part.panels.clone() {
-                self.panel(v, part, panel, packed, totals, columns);
+                self.panel(v, part, panel, a, totals, columns);
             }
         });
     }
@@ -203,14 +275,15 @@ impl<T: Kernels> Product<'_, T> {
         v: V,
         part: &Part,
         panel: usize,
-        packed: &[T],
+        a: PackedRows<T>,
         totals: &mut [T],
         scratch: &mut [T],
     ) {
         let width = WIDTH * V::LANES;
         let (depth, n_columns) = self.b.shape();
-        let first_column = panel * width;
-        let columns = first_column..n_columns.min(first_column + width);
+        let halves = self.b.halves();
+        let per_panel = halves.columns_per_panel::<T, V>();
+        let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
         let n_chunks = depth.div_ceil(CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(V::ROWS);
         for chunk in 0..n_chunks {
@@ -225,7 +298,7 @@ impl<T: Kernels> Product<'_, T> {
                 Columns::InPlace(b) if self.reads_in_place(b, &columns, width) => {
                     v.run(InPlaceTile {
                         rows: part.rows.len(),
-                        a: &packed[chunk * part.block.len() * CHUNK..],
+                        a: a.chunk(chunk, 0),
                         weight: b.transposed(),
                         terms,
                         columns: columns.clone(),
@@ -237,7 +310,7 @@ impl<T: Kernels> Product<'_, T> {
                 Columns::InPlace(b) => {
                     v.run(PackColumns {
                         b,
-                        first_column,
+                        columns: columns.start..columns.start + width,
                         rows: terms.clone(),
                         panel: scratch,
                     });
@@ -246,11 +319,10 @@ impl<T: Kernels> Product<'_, T> {
             };
             for tile in 0..n_tiles {
                 let rows = self::part(part.rows.len(), n_tiles, tile);
-                let first_row = part.rows.start + rows.start;
                 v.run(Tile {
                     rows: rows.len(),
                     depth: terms.len(),
-                    a: &packed[(chunk * part.block.len() + first_row) * CHUNK..],
+                    a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
                     totals: &mut totals[rows.start * width..rows.end * width],
                     total,
@@ -259,39 +331,19 @@ impl<T: Kernels> Product<'_, T> {
         }
         v.run(Finish {
             epilogue: self.epilogue,
-            first_row: part.block.start + part.rows.start,
+            halves,
+            first_row: part.first_row + part.rows.start,
             columns,
             sums: totals,
-            y: &self.y,
+            y: self.y,
         });
     }
 
     /// Whether a panel is faster read where it lies than packed.
     fn reads_in_place(&self, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
-        self.a.rows() <= gemv::MOST_ROWS
+        self.y.rows() <= gemv::MOST_ROWS
             && columns.len() == width
             && b.transposed().has_whole_rows()
-    }
-}
-
-/// Writes the results of a panel.
-struct Finish<'a, T> {
-    epilogue: Epilogue<'a, T>,
-    first_row: usize,
-    columns: Range<usize>,
-    /// As many columns as a tile has.
-    sums: &'a [T],
-    y: &'a SharedRows<'a, T>,
-}
-
-impl<T: Kernels> Task<T> for Finish<'_, T> {
-    #[inline(always)]
-    fn run<V: Vectors<T>>(self, _: V) {
-        for (i, sums) in self.sums.chunks_exact(WIDTH * V::LANES).enumerate() {
-            // SAFETY: of all tasks and panels only this one has this row and these columns.
-            let y = unsafe { self.y.piece(self.first_row + i, self.columns.clone()) };
-            self.epilogue.finish(sums, self.columns.clone(), y);
-        }
     }
 }
 
@@ -300,15 +352,15 @@ const PACK_PARALLEL_FROM: usize = 1 << 16;
 
 /// What a task computes.
 struct Part {
-    /// The rows that are packed.
-    block: Range<usize>,
-    /// Those of the task, counted from the block's first.
+    /// The result's row of the first packed one.
+    first_row: usize,
+    /// Of the packed rows.
     rows: Range<usize>,
     panels: Range<usize>,
 }
 
 /// Part `i` of `n` nearly equal parts of `0..len`, the longer ones first.
-fn part(len: usize, n: usize, i: usize) -> Range<usize> {
+pub(super) fn part(len: usize, n: usize, i: usize) -> Range<usize> {
     let (least, longer) = (len / n, len % n);
     let start = |i: usize| i * least + i.min(longer);
     start(i)..start(i + 1)

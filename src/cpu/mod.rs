@@ -9,19 +9,31 @@
 //! sums over rows go through chunks of a fixed size whose partial sums are added in order.
 
 pub mod activation;
+pub mod attention;
 pub mod bias;
 pub mod dropout;
 pub mod element;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod format;
 pub mod gemm;
 pub mod isa;
 pub mod norm;
 pub mod pack;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod packed_rows;
+#[allow(dead_code, reason = "the products take it up next")]
+pub mod panel;
 pub mod peak;
 pub mod rotary;
+pub mod rows;
 pub mod softmax;
+pub mod source;
 pub mod view;
+pub mod weight;
 
 mod arch;
+#[allow(dead_code, reason = "the products take it up next")]
+mod dot_tile;
 mod epilogue;
 mod gemv;
 mod lanes;
@@ -29,8 +41,8 @@ mod math;
 pub mod parallel;
 #[cfg(test)]
 pub mod reference;
-mod scratch;
+pub mod scratch;
 mod tile;
 
-pub use arch::Kernels;
+pub use arch::{Kernels, Routine};
 pub use element::{Element, Real};

@@ -9,7 +9,8 @@
 //! of 0.01; the second pass takes off what the first one left.
 
 use super::{
-    Element, Real,
+    Element, Real, Routine,
+    isa::Isa,
     lanes::{sum, sum_pairs, update_and_sum},
     parallel,
 };
@@ -64,30 +65,73 @@ const ROWS_PER_SUM: usize = 64;
 
 impl Norm {
     /// Writes the norm of each row of `x` to `y`.
-    pub fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: Option<&[T]>, y: &mut [T]) {
+    pub fn forward<T: Element>(
+        &self,
+        isa: Isa,
+        x: &[T],
+        weight: &[T],
+        bias: Option<&[T]>,
+        y: &mut [T],
+    ) {
         let width = weight.len();
         assert_eq!(x.len(), y.len());
         if width == 0 {
             return;
         }
-        let gain = self.gains(weight);
-        // -0 changes nothing that it is added to.
-        let bias: Vec<T::Wide> = match bias {
-            Some(bias) => bias.iter().map(|b| b.to_wide()).collect(),
-            None => vec![T::Wide::of(-0.0); width],
-        };
+        let affine = self.affine(weight, bias);
         let rows = (CHUNK / width).max(1);
         parallel::for_chunks(y, rows * width, |start, y| {
             let mut row = vec![T::Wide::ZERO; width];
             let x = &x[start..][..y.len()];
             for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-                let scale = self.centre(x, &mut row);
-                let terms = row.iter().zip(gain.iter().zip(&bias));
-                for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
-                    let normal = self.rounded::<T>(centred * scale);
-                    *y = T::from_wide(normal * gain + bias);
-                }
+                self.row(isa, x, &affine, &mut row, y);
             }
+        });
+    }
+
+    /// Weight and bias as [`Self::row`] takes them.
+    pub fn affine<T: Element>(&self, weight: &[T], bias: Option<&[T]>) -> Affine<T::Wide> {
+        Affine {
+            gain: self.gains(weight),
+            // -0 changes nothing that it is added to.
+            bias: match bias {
+                Some(bias) => bias.iter().map(|b| b.to_wide()).collect(),
+                None => vec![T::Wide::of(-0.0); weight.len()],
+            },
+        }
+    }
+
+    /// Writes the norm of one row to `y`; `scratch` is as long.
+    pub fn row<T: Element>(
+        &self,
+        isa: Isa,
+        x: &[T],
+        affine: &Affine<T::Wide>,
+        scratch: &mut [T::Wide],
+        y: &mut [T],
+    ) {
+        isa.enter(Row {
+            norm: self,
+            x,
+            affine,
+            scratch,
+            y,
+        });
+    }
+
+    /// Replaces a row by its norm; `scratch` is as long.
+    pub fn row_in_place<T: Element>(
+        &self,
+        isa: Isa,
+        row: &mut [T],
+        affine: &Affine<T::Wide>,
+        scratch: &mut [T::Wide],
+    ) {
+        isa.enter(RowInPlace {
+            norm: self,
+            row,
+            affine,
+            scratch,
         });
     }
 
@@ -95,7 +139,7 @@ impl Norm {
     ///
     /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
     /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
-    pub fn backward<T: Element>(&self, x: &[T], weight: &[T], dy: &[T]) -> Gradients<T> {
+    pub fn backward<T: Element>(&self, isa: Isa, x: &[T], weight: &[T], dy: &[T]) -> Gradients<T> {
         let width = weight.len();
         assert_eq!(x.len(), dy.len());
         let mut dx = vec![T::ZERO; x.len()];
@@ -111,23 +155,14 @@ impl Norm {
         // Per chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
         parallel::for_chunk_pairs(&mut dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
-            let (dweight, dbias) = sums.split_at_mut(width);
-            let mut normal = vec![T::Wide::ZERO; width];
-            let mut g = vec![T::Wide::ZERO; width];
-            let rows = x[start..]
-                .chunks_exact(width)
-                .zip(dy[start..].chunks_exact(width));
-            for ((x, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
-                let scale = self.centre(x, &mut normal);
-                for (i, dy) in dy.iter().enumerate() {
-                    let dy = dy.to_wide();
-                    normal[i] = normal[i] * scale;
-                    g[i] = dy * gain[i];
-                    dweight[i] += dy * normal[i];
-                    dbias[i] += dy;
-                }
-                self.input_gradient(&normal, &g, scale, dx);
-            }
+            isa.enter(BackwardRows {
+                norm: self,
+                gain: &gain,
+                x: &x[start..],
+                dy: &dy[start..],
+                dx,
+                sums,
+            });
         });
         let mut total = vec![T::Wide::ZERO; 2 * width];
         for sums in sums.chunks_exact(2 * width) {
@@ -182,6 +217,22 @@ impl Norm {
         T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt()
     }
 
+    /// Writes a row from what [`Self::centre`] made of it.
+    #[inline(always)]
+    fn finish<T: Element>(
+        &self,
+        centred: &[T::Wide],
+        scale: T::Wide,
+        affine: &Affine<T::Wide>,
+        y: &mut [T],
+    ) {
+        let terms = centred.iter().zip(affine.gain.iter().zip(&affine.bias));
+        for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
+            let normal = self.rounded::<T>(centred * scale);
+            *y = T::from_wide(normal * gain + bias);
+        }
+    }
+
     #[inline(always)]
     fn rounded<T: Element>(&self, normal: T::Wide) -> T::Wide {
         match self.gain {
@@ -196,6 +247,87 @@ impl Norm {
             Gain::Weight | Gain::WeightAfterRounding => w.to_wide(),
         };
         weight.iter().map(gain).collect()
+    }
+}
+
+/// Weight and bias of a norm, widened.
+#[derive(Clone, Debug)]
+pub struct Affine<W> {
+    gain: Vec<W>,
+    bias: Vec<W>,
+}
+
+impl<W> Affine<W> {
+    /// The length of a row.
+    pub fn width(&self) -> usize {
+        self.gain.len()
+    }
+}
+
+struct Row<'a, T: Element> {
+    norm: &'a Norm,
+    x: &'a [T],
+    affine: &'a Affine<T::Wide>,
+    scratch: &'a mut [T::Wide],
+    y: &'a mut [T],
+}
+
+impl<T: Element> Routine for Row<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let scale = self.norm.centre(self.x, self.scratch);
+        self.norm.finish(self.scratch, scale, self.affine, self.y);
+    }
+}
+
+struct RowInPlace<'a, T: Element> {
+    norm: &'a Norm,
+    row: &'a mut [T],
+    affine: &'a Affine<T::Wide>,
+    scratch: &'a mut [T::Wide],
+}
+
+impl<T: Element> Routine for RowInPlace<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let scale = self.norm.centre(self.row, self.scratch);
+        self.norm.finish(self.scratch, scale, self.affine, self.row);
+    }
+}
+
+struct BackwardRows<'a, T: Element> {
+    norm: &'a Norm,
+    gain: &'a [T::Wide],
+    x: &'a [T],
+    dy: &'a [T],
+    dx: &'a mut [T],
+    /// `[dweight | dbias]`
+    sums: &'a mut [T::Wide],
+}
+
+impl<T: Element> Routine for BackwardRows<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.gain.len();
+        let (dweight, dbias) = self.sums.split_at_mut(width);
+        let mut normal = vec![T::Wide::ZERO; width];
+        let mut g = vec![T::Wide::ZERO; width];
+        let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
+        for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
+            let scale = self.norm.centre(x, &mut normal);
+            let of_dy = dy.iter().zip(&mut g).zip(self.gain);
+            let of_sums = dweight.iter_mut().zip(dbias.iter_mut());
+            for ((normal, ((dy, g), &gain)), (dweight, dbias)) in
+                normal.iter_mut().zip(of_dy).zip(of_sums)
+            {
+                let dy = dy.to_wide();
+                *normal = *normal * scale;
+                *g = dy * gain;
+                *dweight += dy * *normal;
+                *dbias += dy;
+            }
+            self.norm.input_gradient(&normal, &g, scale, dx);
+        }
     }
 }
 

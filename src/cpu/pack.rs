@@ -1,8 +1,8 @@
 //! Copies of the operands in the order in which the micro-kernel reads them.
 //!
-//! The left operand: chunks of [`CHUNK`] columns, in each the rows one after the other. Tiles of any
-//! height can be cut from it, and a producer can write it without knowing them. The right operand:
-//! panels as wide as a tile, in each the rows one after the other, the last panel filled with zeros.
+//! The left operand is a [`PackedRows`](super::rows::PackedRows): tiles of any height can be cut from it, and a producer can write
+//! it without knowing them. The right operand: panels as wide as a tile, in each the rows one after
+//! the other, the last panel filled with zeros.
 
 use std::ops::Range;
 
@@ -12,36 +12,69 @@ use super::{
     gemm::{self, Epilogue},
     isa::Isa,
     parallel,
+    rows::{PackedRows, Target},
     scratch::Aligned,
     tile::{CHUNK, WIDTH},
     view::View,
 };
+
+/// What the columns of a packed matrix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halves {
+    /// Those of one matrix.
+    One,
+    /// Those of two, a vector of one beside a vector of the other, so that the results of both meet in
+    /// one tile: a gated feed-forward's gate and up.
+    GateAndUp,
+}
+
+impl Halves {
+    /// Columns of the result that a panel has.
+    pub(super) fn columns_per_panel<T: Real, V: Vectors<T>>(self) -> usize {
+        match self {
+            Self::One => WIDTH * V::LANES,
+            Self::GateAndUp => V::LANES,
+        }
+    }
+}
 
 /// A right operand packed for one level of instructions, and so of use with no other.
 pub struct PackedMatrix<T> {
     isa: Isa,
     rows: usize,
     columns: usize,
+    halves: Halves,
     panels: Aligned<T>,
 }
 
 impl<T: Kernels> PackedMatrix<T> {
     /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
     pub fn new(isa: Isa, b: View<T>, threads: usize) -> Self {
-        let (rows, columns) = (b.rows(), b.columns());
+        Self::pack(isa, b, None, threads)
+    }
+
+    /// Packs two matrices of one shape, whose results are to be multiplied.
+    pub fn gated(isa: Isa, gate: View<T>, up: View<T>, threads: usize) -> Self {
+        assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
+        Self::pack(isa, gate, Some(up), threads)
+    }
+
+    fn pack(isa: Isa, b: View<T>, up: Option<View<T>>, threads: usize) -> Self {
         let mut panels = Aligned::empty();
         T::run(
             isa,
             PackAll {
                 b,
+                up,
                 threads,
                 panels: &mut panels,
             },
         );
         Self {
             isa,
-            rows,
-            columns,
+            rows: b.rows(),
+            columns: b.columns(),
+            halves: up.map_or(Halves::One, |_| Halves::GateAndUp),
             panels,
         }
     }
@@ -56,14 +89,35 @@ impl<T: Kernels> PackedMatrix<T> {
         self.rows
     }
 
-    /// The number of columns.
+    /// The number of columns of a product.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
+    /// Whether it is of one matrix or of two.
+    pub fn halves(&self) -> Halves {
+        self.halves
+    }
+
+    /// The memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.panels.len() * size_of::<T>()
+    }
+
     /// `y = epilogue(a · self)`; see [`gemm::multiply`].
-    pub fn multiply(&self, a: View<T>, epilogue: Epilogue<T>, y: &mut [T], threads: usize) {
+    pub fn multiply(&self, a: View<T>, epilogue: &Epilogue<T>, y: &Target<T>, threads: usize) {
         gemm::multiply_packed(self, a, epilogue, y, threads);
+    }
+
+    /// As [`Self::multiply`], of rows that are packed.
+    pub fn multiply_rows(
+        &self,
+        a: PackedRows<T>,
+        epilogue: &Epilogue<T>,
+        y: &Target<T>,
+        threads: usize,
+    ) {
+        gemm::multiply_rows(self, a, epilogue, y, threads);
     }
 
     /// These rows of a panel of this width.
@@ -75,6 +129,7 @@ impl<T: Kernels> PackedMatrix<T> {
 
 struct PackAll<'a, T> {
     b: View<'a, T>,
+    up: Option<View<'a, T>>,
     threads: usize,
     panels: &'a mut Aligned<T>,
 }
@@ -83,28 +138,33 @@ impl<T: Kernels> Task<T> for PackAll<'_, T> {
     fn run<V: Vectors<T>>(self, vectors: V) {
         let width = WIDTH * V::LANES;
         let depth = self.b.rows();
-        let n_panels = self.b.columns().div_ceil(width);
+        let halves = self.up.map_or(Halves::One, |_| Halves::GateAndUp);
+        let per_panel = halves.columns_per_panel::<T, V>();
+        let n_panels = self.b.columns().div_ceil(per_panel);
         *self.panels = Aligned::zeros(n_panels * depth * width);
         if depth == 0 {
             return;
         }
         parallel::for_pieces(self.threads, self.panels, depth * width, |panel, out| {
-            vectors.run(PackColumns {
-                b: self.b,
-                first_column: panel * width,
-                rows: 0..depth,
-                panel: out,
-            });
+            let first_column = panel * per_panel;
+            for (half, b) in [Some(self.b), self.up].into_iter().flatten().enumerate() {
+                vectors.run(PackColumns {
+                    b,
+                    columns: first_column..first_column + per_panel,
+                    rows: 0..depth,
+                    panel: &mut out[half * per_panel..],
+                });
+            }
         });
     }
 }
 
-/// Packs some rows of the panel that starts at a column: `[rows, panel width]`.
+/// Packs some rows and columns into a panel: `[rows, panel width]`, zeros for columns beyond the last.
 pub struct PackColumns<'a, T> {
     /// The right operand.
     pub b: View<'a, T>,
-    /// The panel's first.
-    pub first_column: usize,
+    /// As many as the panel has, or a half of it.
+    pub columns: Range<usize>,
     /// Which rows.
     pub rows: Range<usize>,
     /// Where to.
@@ -115,20 +175,22 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, v: V) {
         let width = WIDTH * V::LANES;
-        let Self { b, rows, .. } = self;
-        let panel = &mut self.panel[..rows.len() * width];
-        let columns = self.first_column..b.columns().min(self.first_column + width);
+        let Self { b, rows, panel, .. } = self;
+        let n_columns = self.columns.len();
+        let columns = self.columns.start..b.columns().min(self.columns.end);
         if rows.is_empty() {
             return;
         }
         if b.has_whole_rows() {
-            for (row, packed) in rows.zip(panel.chunks_exact_mut(width)) {
-                copy_padded(b.row(row, columns.clone()), packed);
+            for (row, packed) in rows.zip(panel.chunks_mut(width)) {
+                copy_padded(b.row(row, columns.clone()), &mut packed[..n_columns]);
             }
             return;
         }
-        if columns.len() < width {
-            panel.fill(T::ZERO);
+        if columns.len() < n_columns {
+            for packed in panel.chunks_mut(width).take(rows.len()) {
+                packed[..n_columns].fill(T::ZERO);
+            }
         }
         let lanes = <V::Turner as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
@@ -190,16 +252,19 @@ fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
 }
 
 /// Up to `LANES` rows of a matrix, and some columns.
-struct Strip<'a, T> {
-    from: View<'a, T>,
-    rows: Range<usize>,
-    columns: Range<usize>,
+pub struct Strip<'a, T> {
+    /// The matrix.
+    pub from: View<'a, T>,
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Its columns.
+    pub columns: Range<usize>,
 }
 
 impl<T: Real> Strip<'_, T> {
     /// Writes each column as a row, `stride` apart.
     #[inline(always)]
-    fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
+    pub fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
         let (n_rows, n_columns) = (self.rows.len(), self.columns.len());
         let in_turns = if n_rows == V::LANES && from.has_whole_rows() {

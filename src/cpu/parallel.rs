@@ -1,16 +1,13 @@
 //! Splitting work among threads, in pieces that do not depend on how many there are.
 
-use std::{
-    marker::PhantomData,
-    ops::Range,
-    slice,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::{marker::PhantomData, ops::Range, slice};
 
-use rayon::prelude::*;
+mod team;
 
-/// Fewer elements than this stay on the calling thread. Waking another costs some 10 µs; the
-/// cheaper kernels, norm and softmax, take 20 µs for so many.
+pub use team::with_team;
+
+/// Fewer elements than this stay on the calling thread; the cheaper kernels, norm and softmax, take 20 µs
+/// for so many.
 const PARALLEL_FROM: usize = 1 << 15;
 
 /// Calls `work(start, piece)` for each piece of `chunk` elements of `out`, the last one shorter.
@@ -19,15 +16,13 @@ pub fn for_chunks<T: Send>(
     chunk: usize,
     work: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
-    if out.len() < PARALLEL_FROM {
-        for (index, piece) in out.chunks_mut(chunk).enumerate() {
-            work(index * chunk, piece);
-        }
-    } else {
-        out.par_chunks_mut(chunk)
-            .enumerate()
-            .for_each(|(index, piece)| work(index * chunk, piece));
-    }
+    let (len, threads) = (out.len(), threads_for(out.len()));
+    let out = Shared::new(out);
+    for_tasks(threads, len.div_ceil(chunk), |index| {
+        let range = piece(len, chunk, index);
+        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        work(range.start, unsafe { out.range(range) });
+    });
 }
 
 /// As [`for_chunks`], with a piece of `second_chunk` elements of `second` for each piece of `out`.
@@ -38,49 +33,54 @@ pub fn for_chunk_pairs<T: Send, U: Send>(
     second_chunk: usize,
     work: impl Fn(usize, &mut [T], &mut [U]) + Send + Sync,
 ) {
-    assert_eq!(
-        out.len().div_ceil(chunk),
-        second.len().div_ceil(second_chunk)
-    );
-    if out.len() < PARALLEL_FROM {
-        let pieces = out.chunks_mut(chunk).zip(second.chunks_mut(second_chunk));
-        for (index, (piece, second_piece)) in pieces.enumerate() {
-            work(index * chunk, piece, second_piece);
-        }
+    let (len, second_len) = (out.len(), second.len());
+    let threads = threads_for(len);
+    let tasks = len.div_ceil(chunk);
+    assert_eq!(tasks, second_len.div_ceil(second_chunk));
+    let (out, second) = (Shared::new(out), Shared::new(second));
+    for_tasks(threads, tasks, |index| {
+        let range = piece(len, chunk, index);
+        let second_range = piece(second_len, second_chunk, index);
+        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        let (out, second) = unsafe { (out.range(range.clone()), second.range(second_range)) };
+        work(range.start, out, second);
+    });
+}
+
+/// Threads for the cheaper kernels.
+fn threads_for(elements: usize) -> usize {
+    let least = if team::is_here() {
+        PARALLEL_FROM / 8
     } else {
-        out.par_chunks_mut(chunk)
-            .zip(second.par_chunks_mut(second_chunk))
-            .enumerate()
-            .for_each(|(index, (piece, second_piece))| work(index * chunk, piece, second_piece));
+        PARALLEL_FROM
+    };
+    if elements < least {
+        1
+    } else {
+        rayon::current_num_threads()
     }
+}
+
+fn piece(len: usize, chunk: usize, index: usize) -> Range<usize> {
+    index * chunk..len.min((index + 1) * chunk)
 }
 
 /// Calls `work` with each number below `tasks`, on at most `threads` threads, the caller's among
 /// them. Who is free takes the next.
 ///
 /// May be called from several threads and from within rayon: the caller can do all the work alone,
-/// the others only help it.
+/// the others only help it. Within [`with_team`] the team does it.
 pub fn for_tasks(threads: usize, tasks: usize, work: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
-    let take_tasks = || {
-        loop {
-            let task = next.fetch_add(1, Ordering::Relaxed);
-            if task >= tasks {
-                break;
-            }
-            work(task);
-        }
-    };
-    let helpers = threads.min(tasks).saturating_sub(1);
-    if helpers == 0 {
-        return take_tasks();
+    if threads.min(tasks) <= 1 {
+        return (0..tasks).for_each(work);
     }
-    rayon::in_place_scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(|_| take_tasks());
-        }
-        take_tasks();
-    });
+    with_team(threads, || team::run(tasks, &work));
+}
+
+/// Work below which another thread is not worth its while, in multiplications or the like, of which
+/// a thread does some 50 in a nanosecond: waking one costs 10 µs, calling a team's some 0.3 µs.
+pub fn worthwhile() -> usize {
+    if team::is_here() { 1 << 15 } else { 1 << 19 }
 }
 
 /// Calls `work(index, piece)` for each piece of `length` elements, as [`for_tasks`] does.
@@ -92,48 +92,48 @@ pub fn for_pieces<T: Send>(
 ) {
     assert_eq!(all.len() % length, 0);
     let tasks = all.len() / length;
-    let rows = SharedRows::new(all, length);
+    let all = Shared::new(all);
     for_tasks(threads, tasks, |index| {
-        // SAFETY: `for_tasks` gives each number out once.
-        work(index, unsafe { rows.piece(index, 0..length) });
+        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        work(index, unsafe {
+            all.range(index * length..(index + 1) * length)
+        });
     });
 }
 
-/// Rows of a slice that several threads write to at once, each where no other does.
-pub struct SharedRows<'a, T> {
+/// A slice that several threads write to at once, each where no other does.
+pub struct Shared<'a, T> {
     start: *mut T,
-    rows: usize,
-    width: usize,
+    len: usize,
     lifetime: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: it gives out `&mut [T]` to elements of its own, which may cross threads where T may; that
-// no two of them overlap is the promise of those who call `piece`.
-unsafe impl<T: Send> Sync for SharedRows<'_, T> {}
+// no two of them overlap is the promise of those who call `range`.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
-impl<'a, T> SharedRows<'a, T> {
-    /// Rows of `width` elements.
-    pub fn new(all: &'a mut [T], width: usize) -> Self {
-        assert!(width > 0 && all.len().is_multiple_of(width));
+impl<'a, T> Shared<'a, T> {
+    /// Of all of a slice.
+    pub fn new(all: &'a mut [T]) -> Self {
         Self {
             start: all.as_mut_ptr(),
-            rows: all.len() / width,
-            width,
+            len: all.len(),
             lifetime: PhantomData,
         }
     }
 
-    /// Some columns of a row.
+    /// Some of the elements.
     ///
     /// # Safety
-    /// No other piece that has elements in common with this one is in use.
+    /// No other range that has elements in common with this one is in use.
     // One `&self` gives out many `&mut`: that they are apart is what the caller promises.
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn piece(&self, row: usize, columns: Range<usize>) -> &mut [T] {
-        assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.width);
-        // SAFETY: within the rows * width elements at `start`, as was just seen.
-        let start = unsafe { self.start.add(row * self.width + columns.start) };
-        // SAFETY: the same, and the caller promises that no other piece overlaps.
-        unsafe { slice::from_raw_parts_mut(start, columns.len()) }
+    #[inline(always)]
+    pub unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: within the `len` elements at `start`, as was just seen.
+        let start = unsafe { self.start.add(range.start) };
+        // SAFETY: the same, and the caller promises that no other range overlaps.
+        unsafe { slice::from_raw_parts_mut(start, range.len()) }
     }
 }

@@ -3,8 +3,9 @@
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
 use super::{
-    arch::{Kernels, MOST_LANES, Task, Vectors},
+    format::{DotTask, Dots, Format},
     isa::Isa,
+    tile::{CHUNK, WIDTH},
 };
 
 /// Sums that do not wait for each other: enough for two units of a latency of four, and few enough
@@ -15,10 +16,10 @@ const SUMS: usize = 10;
 /// time that the system lets a thread run.
 const ROUNDS: usize = 1 << 19;
 
-/// f32 operations per second of `threads` threads together, a multiplication and an addition being
-/// two. The best of many short runs: what another process takes away only lengthens one. More threads
-/// than the CPU runs at once add nothing.
-pub fn f32_operations_per_second(isa: Isa, threads: usize) -> f64 {
+/// Operations per second of `threads` threads together on operands of this format, a multiplication and
+/// an addition being two. The best of many short runs: what another process takes away only lengthens
+/// one. More threads than the CPU runs at once add nothing.
+pub fn operations_per_second<F: Format>(isa: Isa, threads: usize) -> f64 {
     const TIMES: usize = 20;
     let at_once = thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.clamp(1, at_once);
@@ -30,7 +31,7 @@ pub fn f32_operations_per_second(isa: Isa, threads: usize) -> f64 {
             // Together, or a thread would be measured while others leave it what they share.
             barrier.wait();
             let start = Instant::now();
-            operations = run(isa);
+            operations = run::<F>(isa);
             seconds = seconds.min(start.elapsed().as_secs_f64());
         }
         operations as f64 / seconds
@@ -47,65 +48,69 @@ pub fn f32_operations_per_second(isa: Isa, threads: usize) -> f64 {
 }
 
 /// Keeps one thread busy for a moment; returns the number of operations.
-fn run(isa: Isa) -> usize {
-    let (mut result, mut lanes) = (0.0, 0);
-    f32::run(
-        isa,
-        Level {
-            result: &mut result,
-            lanes: &mut lanes,
-        },
-    );
-    black_box(result);
-    2 * ROUNDS * SUMS * lanes
+fn run<F: Format>(isa: Isa) -> usize {
+    let mut lanes = 0;
+    F::run(isa, Level { lanes: &mut lanes });
+    2 * ROUNDS * SUMS * lanes * F::GROUP
 }
 
 /// Enters the level's instructions.
 struct Level<'a> {
-    result: &'a mut f32,
     lanes: &'a mut usize,
 }
 
-impl Task<f32> for Level<'_> {
-    fn run<V: Vectors<f32>>(self, v: V) {
-        *self.lanes = V::LANES;
-        v.run(MultiplyAdds(self.result));
+impl<F: Format> DotTask<F> for Level<'_> {
+    fn run<D: Dots<F>>(self, dots: D) {
+        *self.lanes = D::PANEL / WIDTH;
+        dots.run(Products);
     }
 }
 
-struct MultiplyAdds<'a>(&'a mut f32);
+struct Products;
 
-impl Task<f32> for MultiplyAdds<'_> {
+impl<F: Format> DotTask<F> for Products {
     #[inline(always)]
-    fn run<V: Vectors<f32>>(self, v: V) {
-        let mut sums = [v.splat(1.0); SUMS];
-        let factor = v.splat(black_box(0.999));
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = v.multiply_add(*sum, factor, factor);
+    fn run<D: Dots<F>>(self, d: D) {
+        let words = [<F::Word as bytemuck::Zeroable>::zeroed(); 3 * CHUNK];
+        let words = black_box(words.as_ptr());
+        // SAFETY: there are more words than so many vectors and a row have.
+        let rights: [D::Right; SUMS] =
+            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
+        // SAFETY: as above.
+        let mut sums = [unsafe { d.start(words) }; SUMS];
+        for round in 0..ROUNDS {
+            // Another one each time, so that no product is computed once for all.
+            // SAFETY: as above.
+            let left = unsafe { d.left(words, round % 16) };
+            for (sum, right) in sums.iter_mut().zip(rights) {
+                *sum = d.dot(left, right, *sum);
             }
         }
-        let mut lanes = [0.0; MOST_LANES];
-        for sum in sums {
-            // SAFETY: no vector has more than MOST_LANES.
-            unsafe { v.store(sum, lanes.as_mut_ptr()) };
-            *self.0 += lanes[0];
-        }
+        black_box(sums);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     /// A loop that the compiler removed would seem to run at any speed; one outside the level's
     /// instructions calls a function for each addition.
+    fn assert_plausible<F: Format>(most: f64) {
+        for isa in Isa::all().into_iter().flatten() {
+            let speed = operations_per_second::<F>(isa, 1);
+            // A multiplication and an addition in 100 ns at least.
+            assert!((2e7..most).contains(&speed), "{}: {speed}", isa.name());
+        }
+    }
+
     #[test]
     fn every_level_has_a_speed_that_a_cpu_can_have() {
-        for isa in Isa::all().into_iter().flatten() {
-            let speed = f32_operations_per_second(isa, 1);
-            // 512 bits, 2 units, 7 GHz at most; a multiplication and an addition in 100 ns at least.
-            assert!((2e7..450e9).contains(&speed), "{}: {speed}", isa.name());
-        }
+        // 512 bits, 2 units, 7 GHz.
+        assert_plausible::<f32>(450e9);
+        assert_plausible::<bf16>(900e9);
+        assert_plausible::<i8>(1800e9);
     }
 }

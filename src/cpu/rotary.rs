@@ -1,6 +1,6 @@
 //! Rotation of pairs of dimensions by angles given as cosines and sines.
 
-use super::{Element, Real, parallel};
+use super::{Element, Real, Routine, isa::Isa, parallel};
 
 /// Which dimensions turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,67 @@ pub fn rotate<T: Element>(
                 };
                 let (a, b) = (x[first].widen(), x[second].widen());
                 let (cos, sin) = (cos[i].widen(), sin[i].widen());
-                y[first] = T::narrow(a * cos + -(b * sin));
-                y[second] = T::narrow(b * cos + a * sin);
+                let (a, b) = turn(a, b, cos, sin);
+                y[first] = T::narrow(a);
+                y[second] = T::narrow(b);
             }
             y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
         }
     });
+}
+
+/// Turns the first `2·pairs` dimensions of each head of a row in place.
+pub fn rotate_heads(
+    isa: Isa,
+    row: &mut [f32],
+    head_dim: usize,
+    cos: &[f32],
+    sin: &[f32],
+    pairing: Pairing,
+) {
+    assert!(cos.len() == sin.len() && 2 * cos.len() <= head_dim);
+    isa.enter(RotateHeads {
+        row,
+        head_dim,
+        cos,
+        sin,
+        pairing,
+    });
+}
+
+struct RotateHeads<'a> {
+    row: &'a mut [f32],
+    head_dim: usize,
+    cos: &'a [f32],
+    sin: &'a [f32],
+    pairing: Pairing,
+}
+
+impl Routine for RotateHeads<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let turns = || self.cos.iter().zip(self.sin);
+        for head in self.row.chunks_exact_mut(self.head_dim) {
+            match self.pairing {
+                Pairing::Halves => {
+                    let (first, rest) = head.split_at_mut(self.cos.len());
+                    for ((a, b), (&cos, &sin)) in first.iter_mut().zip(rest).zip(turns()) {
+                        (*a, *b) = turn(*a, *b, cos, sin);
+                    }
+                }
+                Pairing::Interleaved => {
+                    for (pair, (&cos, &sin)) in head.chunks_exact_mut(2).zip(turns()) {
+                        (pair[0], pair[1]) = turn(pair[0], pair[1], cos, sin);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn turn<R: Real>(a: R, b: R, cos: R, sin: R) -> (R, R) {
+    (a * cos + -(b * sin), b * cos + a * sin)
 }
 
 /// The same numbers with the other sign.
@@ -65,6 +120,31 @@ pub fn negated<T: Element>(values: &[T]) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heads_turn_in_place_as_rows_do() {
+        let (head_dim, pairs, heads) = (9, 3, 4);
+        let x: Vec<f32> = (0..heads * head_dim).map(|i| (i as f32).sin()).collect();
+        let (cos, sin) = ([0.5, 0.25, -0.125], [0.75, -1.0, 0.3]);
+        for pairing in [Pairing::Halves, Pairing::Interleaved] {
+            let mut expected = vec![0.0; x.len()];
+            rotate(
+                &x,
+                head_dim,
+                &cos,
+                &sin,
+                pairs,
+                pairing,
+                |_| 0,
+                &mut expected,
+            );
+            for isa in Isa::all().into_iter().flatten() {
+                let mut found = x.clone();
+                rotate_heads(isa, &mut found, head_dim, &cos, &sin, pairing);
+                assert_eq!(found, expected);
+            }
+        }
+    }
 
     #[test]
     fn rows_turn_and_turn_back() {

@@ -1,27 +1,35 @@
 //! Working memory: aligned to cache lines, and kept by its thread between calls.
 
-use std::{cell::Cell, ops, slice, thread::LocalKey};
+use std::{cell::Cell, marker::PhantomData, ops, slice, thread::LocalKey};
 
-use super::Real;
+use bytemuck::{Pod, Zeroable};
 
-/// Numbers per line: one cache line of f32, two of f64.
-const LINE: usize = 16;
-
-#[derive(Clone, Copy)]
+/// A cache line.
+#[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line<T>([T; LINE]);
+struct Line([u8; LINE]);
+
+/// Bytes of one.
+const LINE: usize = 64;
 
 /// Numbers that start at a cache line, so that no vector lies across two.
 pub struct Aligned<T> {
-    lines: Vec<Line<T>>,
+    lines: Vec<Line>,
     len: usize,
+    numbers: PhantomData<T>,
 }
 
-impl<T: Real> Aligned<T> {
+impl<T: Pod> Aligned<T> {
     /// `len` zeros.
     pub fn zeros(len: usize) -> Self {
-        let lines = vec![Line([T::ZERO; LINE]); len.div_ceil(LINE)];
-        Self { lines, len }
+        const { assert!(align_of::<T>() <= LINE) };
+        // From the system, which clears a page when it is first touched: by the thread that fills it.
+        let lines = bytemuck::zeroed_vec((len * size_of::<T>()).div_ceil(LINE));
+        Self {
+            lines,
+            len,
+            numbers: PhantomData,
+        }
     }
 
     /// No numbers.
@@ -29,12 +37,13 @@ impl<T: Real> Aligned<T> {
         Self {
             lines: Vec::new(),
             len: 0,
+            numbers: PhantomData,
         }
     }
 
     /// Makes room for `len` numbers; what they are is left over from before.
     fn set_len(&mut self, len: usize) {
-        if self.lines.len() * LINE < len {
+        if self.lines.len() * LINE < len * size_of::<T>() {
             *self = Self::zeros(len);
         }
         self.len = len;
@@ -44,8 +53,8 @@ impl<T: Real> Aligned<T> {
 impl<T> ops::Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: a `Line` is LINE numbers without padding (`repr(C)`, and 64 divides their size),
-        // and every method keeps `len` within the lines.
+        // SAFETY: lines are bytes without padding, any bytes are a `T` (`Pod`, demanded wherever lines
+        // come from), aligned as `zeros` saw, and every method keeps `len` within the lines.
         unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }
@@ -64,7 +73,7 @@ pub type Scratch<T> = LocalKey<Cell<Aligned<T>>>;
 ///
 /// The memory is taken out of its place meanwhile: should the thread run another product before
 /// this one ends, as a waiting thread of a pool may, that one finds none and makes its own.
-pub fn lend<T: Real, R>(
+pub fn lend<T: Pod, R>(
     scratch: &'static Scratch<T>,
     len: usize,
     work: impl FnOnce(&mut [T]) -> R,

@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::{
-    Element, Real,
+    Element, Real, Routine,
+    isa::Isa,
     lanes::{LANES, max, sum_pairs, update_and_sum},
     parallel,
 };
@@ -27,6 +28,7 @@ const CHUNK: usize = 8192;
 
 /// Writes the softmax of each row of `width` elements of `x` to `y`; `seen(i)` belongs to row `i`.
 pub fn forward<'a, T: Element>(
+    isa: Isa,
     x: &[T],
     y: &mut [T],
     width: usize,
@@ -42,7 +44,13 @@ pub fn forward<'a, T: Element>(
         let x = &x[start..][..y.len()];
         let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width));
         for (index, (x, y)) in rows.enumerate() {
-            row(x, y, &seen(start / width + index), &mut scratch);
+            let seen = seen(start / width + index);
+            isa.enter(Forward {
+                x,
+                y,
+                seen: &seen,
+                scratch: &mut scratch,
+            });
         }
     });
 }
@@ -50,23 +58,58 @@ pub fn forward<'a, T: Element>(
 /// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`.
 ///
 /// Where `y` is 0 so is `dx`, whatever the cotangent.
-pub fn backward<T: Element>(y: &[T], dy: &[T], dx: &mut [T], width: usize) {
+pub fn backward<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
     assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
     if width == 0 {
         return;
     }
     let rows = (CHUNK / width).max(1);
     parallel::for_chunks(dx, rows * width, |start, dx| {
-        let mut probabilities = vec![T::Acc::ZERO; width];
-        let mut cotangents = vec![T::Acc::ZERO; width];
-        let rows = y[start..]
-            .chunks_exact(width)
-            .zip(dy[start..].chunks_exact(width));
-        for ((y, dy), dx) in rows.zip(dx.chunks_exact_mut(width)) {
-            for (i, (y, dy)) in y.iter().zip(dy).enumerate() {
+        isa.enter(Backward {
+            y: &y[start..],
+            dy: &dy[start..],
+            dx,
+            width,
+        });
+    });
+}
+
+struct Forward<'a, T: Element> {
+    x: &'a [T],
+    y: &'a mut [T],
+    seen: &'a Seen<'a>,
+    scratch: &'a mut [T::Acc],
+}
+
+impl<T: Element> Routine for Forward<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        row(self.x, self.y, self.seen, self.scratch);
+    }
+}
+
+struct Backward<'a, T> {
+    y: &'a [T],
+    dy: &'a [T],
+    dx: &'a mut [T],
+    width: usize,
+}
+
+impl<T: Element> Routine for Backward<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let mut probabilities = vec![T::Acc::ZERO; self.width];
+        let mut cotangents = vec![T::Acc::ZERO; self.width];
+        let rows = self
+            .y
+            .chunks_exact(self.width)
+            .zip(self.dy.chunks_exact(self.width));
+        for ((y, dy), dx) in rows.zip(self.dx.chunks_exact_mut(self.width)) {
+            let read = probabilities.iter_mut().zip(&mut cotangents);
+            for ((probability, cotangent), (y, dy)) in read.zip(y.iter().zip(dy)) {
                 let (y, dy) = (y.widen(), dy.widen());
-                probabilities[i] = y;
-                cotangents[i] = if y == T::Acc::ZERO { y } else { dy };
+                *probability = y;
+                *cotangent = if y == T::Acc::ZERO { y } else { dy };
             }
             let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
             for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
@@ -74,7 +117,7 @@ pub fn backward<T: Element>(y: &[T], dy: &[T], dx: &mut [T], width: usize) {
                 *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
             }
         }
-    });
+    }
 }
 
 #[inline(always)]

@@ -374,7 +374,7 @@ enum Role {
 }
 
 /// `[d]` is one position, `[seq, d]` one sequence.
-fn batch_and_seq(x: &Tensor) -> Result<(usize, usize)> {
+pub(crate) fn batch_and_seq(x: &Tensor) -> Result<(usize, usize)> {
     match *x.dims() {
         [_] => Ok((1, 1)),
         [seq, _] => Ok((1, seq)),

@@ -22,6 +22,7 @@ mod position;
 mod stack;
 mod sublayer;
 
+pub(crate) use attention::batch_and_seq;
 pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
 pub use block::{BlockFeedForward, BlockStages, TransformerBlock};
 pub use context::{ForwardContext, Memory};
@@ -33,6 +34,7 @@ pub use mask::AttentionMask;
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;
+pub(crate) use position::alibi_bias;
 pub use position::{RelativeBias, RotaryTables};
 pub use stack::Stack;
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};

@@ -68,6 +68,22 @@ impl MixtureOfExperts {
         &self.router
     }
 
+    /// The expert that every position uses, and its gate `[1, d_model]`.
+    pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
+        let shared = self.shared.as_ref()?;
+        Some((&shared.feed_forward, &shared.gate))
+    }
+
+    /// How many experts each position uses.
+    pub fn top_k(&self) -> usize {
+        self.top_k
+    }
+
+    /// What the chosen experts' probabilities are divided by.
+    pub fn weights(&self) -> RoutingWeights {
+        self.weights
+    }
+
     /// Draws every expert's dropout masks from `source` from now on.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         for expert in &mut self.experts {

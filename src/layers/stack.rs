@@ -33,23 +33,32 @@ impl Stack {
             .enumerate()
             .map(|(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i)))
             .collect::<Result<_>>()?;
-        let visibility = config
-            .blocks
-            .first()
-            .map(|block| block.attention.visibility);
-        let relative_bias = config.relative_bias.as_ref().map(|bias| {
-            let visibility = visibility.unwrap_or(Visibility::Bidirectional);
-            RelativeBias::new(bias, visibility, vb.pp("relative_bias"))
-        });
-        let final_norm = config.final_norm.as_ref();
+        let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
         Ok(Self {
             blocks,
             layers: config.layers.clone(),
-            relative_bias: relative_bias.transpose()?,
-            final_norm: final_norm
-                .map(|norm| Norm::new(norm, vb.pp("final_norm")))
-                .transpose()?,
+            relative_bias,
+            final_norm,
         })
+    }
+
+    /// What belongs to no block.
+    pub(crate) fn shared_parts(
+        config: &StackConfig,
+        vb: &VarBuilder,
+    ) -> Result<(Option<RelativeBias>, Option<Norm>)> {
+        let first = config.blocks.first();
+        let visibility = first.map(|block| block.attention.visibility);
+        let visibility = visibility.unwrap_or(Visibility::Bidirectional);
+        let relative_bias = config
+            .relative_bias
+            .as_ref()
+            .map(|bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias")));
+        let final_norm = config
+            .final_norm
+            .as_ref()
+            .map(|norm| Norm::new(norm, vb.pp("final_norm")));
+        Ok((relative_bias.transpose()?, final_norm.transpose()?))
     }
 
     /// Of the blocks, each run once in order, and the final norm.
@@ -65,6 +74,11 @@ impl Stack {
     /// The blocks that have parameters.
     pub fn blocks(&self) -> &[TransformerBlock] {
         &self.blocks
+    }
+
+    /// The blocks themselves.
+    pub(crate) fn into_blocks(self) -> Vec<TransformerBlock> {
+        self.blocks
     }
 
     /// Which of the blocks runs at each layer.

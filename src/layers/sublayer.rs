@@ -163,6 +163,16 @@ impl<L> Sublayer<L> {
         &self.norm
     }
 
+    /// The factor on the inner layer's output.
+    pub fn scale(&self) -> &BranchScale {
+        &self.scale
+    }
+
+    /// What the inner layer's output is added to.
+    pub fn source(&self) -> ResidualSource {
+        self.source
+    }
+
     /// Draws the residual dropout's masks from `source` from now on; the inner layer's are its own.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());

@@ -5,9 +5,13 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use super::{
     composed,
+    linear::selected_isa,
     storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
 };
-use crate::{Activation, cpu::activation as kernel};
+use crate::{
+    Activation,
+    cpu::{activation as kernel, gemm::Map, isa::Isa},
+};
 
 const OP: &str = "activation";
 
@@ -44,7 +48,7 @@ impl CustomOp1 for Activate {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         with_float!(OP, storage.dtype(), T => {
             let x = slice::<T>(OP, storage, layout)?;
-            Ok(output(forward(self.0, x), layout))
+            Ok(output(forward(self.0, x)?, layout))
         })
     }
 
@@ -54,58 +58,68 @@ impl CustomOp1 for Activate {
         let (x_storage, x_layout) = x.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
             let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
-            let dx = backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy);
+            let dx = backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy)?;
             gradient(dx, x).map(Some)
         })
     }
 }
 
+/// Runs `$body` with `$value` and `$slope` the kernels' functions of the activation.
+macro_rules! with_functions {
+    ($activation:expr, $value:ident, $slope:ident => $body:expr) => {
+        with_functions! { $activation, $value, $slope, $body;
+            Gelu: gelu, gelu_slope;
+            GeluTanh: gelu_tanh, gelu_tanh_slope;
+            QuickGelu: quick_gelu, quick_gelu_slope;
+            ClippedGelu: clipped_gelu, clipped_gelu_slope;
+            Relu: relu, relu_slope;
+            Relu2: relu2, relu2_slope;
+            Relu6: relu6, relu6_slope;
+            LeakyRelu: leaky_relu, leaky_relu_slope;
+            Silu: silu, silu_slope;
+            Mish: mish, mish_slope;
+            HardSwish: hard_swish, hard_swish_slope;
+            Sigmoid: sigmoid, sigmoid_slope;
+            Tanh: tanh, tanh_slope;
+            Laplace: laplace, laplace_slope;
+            SqrtSoftplus: sqrt_softplus, sqrt_softplus_slope;
+            Identity: identity, identity_slope;
+        }
+    };
+    ($activation:expr, $as_value:ident, $as_slope:ident, $body:expr;
+     $($name:ident: $value:ident, $slope:ident;)*) => {
+        match $activation {
+            $(Activation::$name => {
+                #[allow(unused_imports)] // a body may want one of them only
+                use kernel::{$slope as $as_slope, $value as $as_value};
+                $body
+            })*
+        }
+    };
+}
+
 /// `kernel::forward` with the value of the activation.
-fn forward<T: Float>(activation: Activation, x: &[T]) -> Vec<T> {
-    let mut out = vec![T::ZERO; x.len()];
-    let y = &mut out[..];
-    match activation {
-        Activation::Gelu => kernel::forward(x, y, kernel::gelu),
-        Activation::GeluTanh => kernel::forward(x, y, kernel::gelu_tanh),
-        Activation::QuickGelu => kernel::forward(x, y, kernel::quick_gelu),
-        Activation::ClippedGelu => kernel::forward(x, y, kernel::clipped_gelu),
-        Activation::Relu => kernel::forward(x, y, kernel::relu),
-        Activation::Relu2 => kernel::forward(x, y, kernel::relu2),
-        Activation::Relu6 => kernel::forward(x, y, kernel::relu6),
-        Activation::LeakyRelu => kernel::forward(x, y, kernel::leaky_relu),
-        Activation::Silu => kernel::forward(x, y, kernel::silu),
-        Activation::Mish => kernel::forward(x, y, kernel::mish),
-        Activation::HardSwish => kernel::forward(x, y, kernel::hard_swish),
-        Activation::Sigmoid => kernel::forward(x, y, kernel::sigmoid),
-        Activation::Tanh => kernel::forward(x, y, kernel::tanh),
-        Activation::Laplace => kernel::forward(x, y, kernel::laplace),
-        Activation::SqrtSoftplus => kernel::forward(x, y, kernel::sqrt_softplus),
-        Activation::Identity => kernel::forward(x, y, kernel::identity),
-    }
-    out
+fn forward<T: Float>(activation: Activation, x: &[T]) -> Result<Vec<T>> {
+    let isa = selected_isa()?;
+    let mut y = vec![T::ZERO; x.len()];
+    with_functions!(activation, value, slope => kernel::forward(isa, x, &mut y, value));
+    Ok(y)
 }
 
 /// `kernel::backward` with the slope of the activation.
-fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Vec<T> {
-    let mut out = vec![T::ZERO; x.len()];
-    let dx = &mut out[..];
-    match activation {
-        Activation::Gelu => kernel::backward(x, dy, dx, kernel::gelu_slope),
-        Activation::GeluTanh => kernel::backward(x, dy, dx, kernel::gelu_tanh_slope),
-        Activation::QuickGelu => kernel::backward(x, dy, dx, kernel::quick_gelu_slope),
-        Activation::ClippedGelu => kernel::backward(x, dy, dx, kernel::clipped_gelu_slope),
-        Activation::Relu => kernel::backward(x, dy, dx, kernel::relu_slope),
-        Activation::Relu2 => kernel::backward(x, dy, dx, kernel::relu2_slope),
-        Activation::Relu6 => kernel::backward(x, dy, dx, kernel::relu6_slope),
-        Activation::LeakyRelu => kernel::backward(x, dy, dx, kernel::leaky_relu_slope),
-        Activation::Silu => kernel::backward(x, dy, dx, kernel::silu_slope),
-        Activation::Mish => kernel::backward(x, dy, dx, kernel::mish_slope),
-        Activation::HardSwish => kernel::backward(x, dy, dx, kernel::hard_swish_slope),
-        Activation::Sigmoid => kernel::backward(x, dy, dx, kernel::sigmoid_slope),
-        Activation::Tanh => kernel::backward(x, dy, dx, kernel::tanh_slope),
-        Activation::Laplace => kernel::backward(x, dy, dx, kernel::laplace_slope),
-        Activation::SqrtSoftplus => kernel::backward(x, dy, dx, kernel::sqrt_softplus_slope),
-        Activation::Identity => kernel::backward(x, dy, dx, kernel::identity_slope),
+fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T>> {
+    let isa = selected_isa()?;
+    let mut dx = vec![T::ZERO; x.len()];
+    with_functions!(activation, value, slope => kernel::backward(isa, x, dy, &mut dx, slope));
+    Ok(dx)
+}
+
+/// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.
+pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
+    if activation == Activation::Identity {
+        return None;
     }
-    out
+    with_functions!(activation, value, slope => {
+        Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value)))
+    })
 }

@@ -165,7 +165,7 @@ fn products<T: Float + Kernels>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
         get_num_threads()
     };
     parallel::for_pieces(threads, &mut y, rows * columns, |i, y| {
-        gemm::multiply(isa, a.matrix(i), b.matrix(i), Epilogue::NONE, y, 1);
+        gemm::multiply(isa, a.matrix(i), b.matrix(i), &Epilogue::NONE, y, 1);
     });
     Ok(y)
 }

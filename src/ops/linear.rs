@@ -61,8 +61,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     y.to_dtype(x.dtype())?.reshape(dims)
 }
 
-/// The name of the instruction set that products on the CPU use: `portable`, `avx2` or `avx512`;
-/// the fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names one.
+/// The name of the instruction set that products on the CPU use: `portable`, `avx2`, `avx512`, `avx512_vnni`
+/// or `avx512_bf16`; the fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names
+/// one. The last two are AVX-512 with dot products of int8, and of int8 and bfloat16.
 ///
 /// # Errors
 /// If the variable names one that is unknown or not there.
@@ -70,7 +71,7 @@ pub fn isa() -> Result<&'static str> {
     selected_isa().map(Isa::name)
 }
 
-pub(super) fn selected_isa() -> Result<Isa> {
+pub(crate) fn selected_isa() -> Result<Isa> {
     Isa::selected().map_err(candle_core::Error::wrap)
 }
 
@@ -202,7 +203,7 @@ fn forward<T: Float + Kernels>(
     let x = view(x.as_slice::<T>()?, x_layout)?;
     let weight = view(weight.as_slice::<T>()?, weight_layout)?;
     let shape = (x.rows(), weight.rows());
-    let y = product(x, weight.transposed(), Epilogue { bias })?;
+    let y = product(x, weight.transposed(), &Epilogue::bias(bias))?;
     Ok((T::to_cpu_storage_owned(y), shape.into()))
 }
 
@@ -216,12 +217,12 @@ fn backward<T: Float + Kernels>(
     let dy = tensor_view::<T>(&dy, dy_layout)?;
     let dx = || {
         let (weight, layout) = weight.storage_and_layout();
-        let dx = product(dy, tensor_view(&weight, layout)?, Epilogue::NONE)?;
+        let dx = product(dy, tensor_view(&weight, layout)?, &Epilogue::NONE)?;
         gradient(dx, x)
     };
     let dweight = || {
         let (x, layout) = x.storage_and_layout();
-        let dweight = product(dy.transposed(), tensor_view(&x, layout)?, Epilogue::NONE)?;
+        let dweight = product(dy.transposed(), tensor_view(&x, layout)?, &Epilogue::NONE)?;
         gradient(dweight, weight)
     };
     Ok((
@@ -231,7 +232,7 @@ fn backward<T: Float + Kernels>(
 }
 
 /// `epilogue(a·b)` on candle's number of threads.
-fn product<T: Kernels>(a: View<T>, b: View<T>, epilogue: Epilogue<T>) -> Result<Vec<T>> {
+fn product<T: Kernels>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
     let mut y = vec![T::ZERO; a.rows() * b.columns()];
     gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, get_num_threads());
     Ok(y)

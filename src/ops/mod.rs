@@ -10,7 +10,7 @@
 //! Second derivatives are not supported.
 //!
 //! Matrix products on the CPU ([`linear`]) use the fastest instructions that it has; the environment
-//! variable `CANDLE_BLOCKS_ISA` (`portable`, `avx2`, `avx512`) forces others, and [`isa`] tells which. Bits
+//! variable `CANDLE_BLOCKS_ISA` (`portable`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces others, and [`isa`] tells which. Bits
 //! may differ between them, within one they do not.
 //!
 //! ```
@@ -39,12 +39,16 @@ mod storage;
 use candle_core::DType;
 
 pub use activation::activate;
+pub(crate) use activation::activation_map;
 pub(crate) use batched_product::batched_product;
 pub use dropout::dropout;
+pub(crate) use linear::selected_isa;
 pub use linear::{isa, linear};
 pub use norm::norm;
+pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
 pub use rotary::rotate;
+pub(crate) use softmax::Reach;
 pub use softmax::{Visible, attention_softmax, softmax};
 
 /// The type in which products of this type are to be taken on this device, sums and softmax between

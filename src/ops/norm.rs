@@ -5,6 +5,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 
 use super::{
     composed,
+    linear::selected_isa,
     storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
 };
 use crate::{
@@ -44,7 +45,7 @@ pub fn norm(
         return composed::norm(x, weight, bias, config);
     }
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    let op = Normalise(kernel(config));
+    let op = Normalise(norm_kernel(config));
     match bias {
         None => x.apply_op2(&weight, op),
         Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
@@ -83,7 +84,8 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig
     }
 }
 
-fn kernel(config: &NormConfig) -> Norm {
+/// The kernel of a configuration.
+pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
     Norm {
         statistic: match config.kind {
             NormKind::LayerNorm => Statistic::Variance,
@@ -101,10 +103,10 @@ fn kernel(config: &NormConfig) -> Norm {
 struct Normalise(Norm);
 
 impl Normalise {
-    fn forward<T: Float>(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Vec<T> {
+    fn forward<T: Float>(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Result<Vec<T>> {
         let mut y = vec![T::ZERO; x.len()];
-        self.0.forward(x, weight, bias, &mut y);
-        y
+        self.0.forward(selected_isa()?, x, weight, bias, &mut y);
+        Ok(y)
     }
 
     /// Gradients of `x`, weight and bias.
@@ -115,6 +117,7 @@ impl Normalise {
         let (weight_storage, weight_layout) = weight.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
             let Gradients { dx, dweight, dbias } = self.0.backward::<T>(
+                selected_isa()?,
                 tensor_slice(OP, &x_storage, x_layout)?,
                 tensor_slice(OP, &weight_storage, weight_layout)?,
                 tensor_slice(OP, &dy, dy_layout)?,
@@ -138,7 +141,7 @@ impl CustomOp2 for Normalise {
     ) -> Result<(CpuStorage, Shape)> {
         with_float!(OP, x.dtype(), T => {
             let x = slice::<T>(OP, x, x_layout)?;
-            let y = self.forward(x, slice(OP, weight, weight_layout)?, None);
+            let y = self.forward(x, slice(OP, weight, weight_layout)?, None)?;
             Ok(output(y, x_layout))
         })
     }
@@ -172,7 +175,7 @@ impl CustomOp3 for Normalise {
         with_float!(OP, x.dtype(), T => {
             let x = slice::<T>(OP, x, x_layout)?;
             let bias = slice(OP, bias, bias_layout)?;
-            let y = self.forward(x, slice(OP, weight, weight_layout)?, Some(bias));
+            let y = self.forward(x, slice(OP, weight, weight_layout)?, Some(bias))?;
             Ok(output(y, x_layout))
         })
     }

@@ -41,12 +41,18 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) ->
     if !x.device().is_cpu() {
         return composed(x, cos, sin, pairing);
     }
-    let pairing = match pairing {
-        RotaryPairing::Halves => Pairing::Halves,
-        RotaryPairing::Interleaved => Pairing::Interleaved,
-    };
+    let op = Rotate(pairing.into());
     x.contiguous()?
-        .apply_op3(&cos.contiguous()?, &sin.contiguous()?, Rotate(pairing))
+        .apply_op3(&cos.contiguous()?, &sin.contiguous()?, op)
+}
+
+impl From<RotaryPairing> for Pairing {
+    fn from(pairing: RotaryPairing) -> Self {
+        match pairing {
+            RotaryPairing::Halves => Self::Halves,
+            RotaryPairing::Interleaved => Self::Interleaved,
+        }
+    }
 }
 
 /// The same of candle's operations.

@@ -7,6 +7,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, b
 
 use super::{
     composed,
+    linear::selected_isa,
     storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
 };
 use crate::{
@@ -120,14 +121,14 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
 
 /// The keys that a query may see by its position.
 #[derive(Clone, Copy)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     visibility: Visibility,
     window: Option<usize>,
     first_query: usize,
 }
 
 impl Reach {
-    pub(super) fn of(visible: &Visible) -> Self {
+    pub(crate) fn of(visible: &Visible) -> Self {
         Self {
             visibility: visible.visibility,
             window: visible.window,
@@ -136,7 +137,7 @@ impl Reach {
     }
 
     /// Of `keys` keys, those that the `query`th query sees.
-    pub(super) fn range(self, query: usize, keys: usize) -> Range<usize> {
+    pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);
         let after = |distance: usize| position.saturating_add(distance).min(keys);
         match (self.visibility, self.window) {
@@ -178,7 +179,7 @@ impl Softmax {
                 range: 0..keys,
                 keep: None,
             };
-            kernel::forward(x, &mut y, keys, everything);
+            kernel::forward(selected_isa()?, x, &mut y, keys, everything);
             return Ok(y);
         };
         let keep = keep.as_ref().map(Tensor::storage_and_layout);
@@ -186,7 +187,7 @@ impl Softmax {
             Some((storage, layout)) => Some(tensor_slice(OP, storage, layout)?),
             None => None,
         };
-        kernel::forward(x, &mut y, keys, |row| {
+        kernel::forward(selected_isa()?, x, &mut y, keys, |row| {
             let batch = row / (heads * queries);
             Seen {
                 range: reach.range(row % queries, keys),
@@ -218,7 +219,8 @@ impl CustomOp1 for Softmax {
         with_float!(OP, x.dtype(), T => {
             let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
             let mut dx = vec![T::ZERO; dy.len()];
-            kernel::backward(tensor_slice(OP, &y_storage, y_layout)?, dy, &mut dx, keys);
+            let y = tensor_slice(OP, &y_storage, y_layout)?;
+            kernel::backward(selected_isa()?, y, dy, &mut dx, keys);
             gradient(dx, x).map(Some)
         })
     }

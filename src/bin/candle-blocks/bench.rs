@@ -10,13 +10,13 @@ mod threads;
 use std::fmt;
 
 use anyhow::{Result, bail};
-use candle_blocks::ops;
+use candle_blocks::{Precision, ops};
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::{
     Outcome,
-    model::{PrecisionName, SourceArgs},
+    model::{Form, PrecisionName, SourceArgs},
     output,
 };
 use subject::{Sizes, Subject};
@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long)]
     heads: Option<usize>,
     /// The packed form of the weights; `none` is not packed.
-    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     precision: PrecisionName,
     /// Threads to compute with; RAYON_NUM_THREADS or all cores if not given.
     #[arg(long)]
@@ -86,7 +86,7 @@ struct Report {
     /// None of a feed-forward.
     heads: Option<usize>,
     layers: usize,
-    precision: &'static str,
+    precision: String,
     isa: &'static str,
     threads: usize,
     samples: usize,
@@ -112,9 +112,13 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         Op::Block => Subject::block(sizes(args), args)?,
         Op::FeedForward => Subject::feed_forward(sizes(args), args)?,
     };
-    let peak = ops::peak_flops(threads)?;
+    let operands = match args.precision.form() {
+        Form::Packed(precision) => precision,
+        Form::Plain => Precision::F32,
+    };
+    let peak = ops::peak_flops(operands, threads)?;
     let samples = samples::take(args.seconds, || subject.run())?;
-    let peak_gflops = peak.max(ops::peak_flops(threads)?) * 1e-9;
+    let peak_gflops = peak.max(ops::peak_flops(operands, threads)?) * 1e-9;
 
     let gflop = subject.operations() * 1e-9;
     let gflops = gflop / (samples.median_ms * 1e-3);
@@ -128,7 +132,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         d_ff: block.feed_forward.d_ff,
         heads: (args.op != Op::FeedForward).then_some(block.attention.n_heads),
         layers: subject.layers(),
-        precision: args.precision.name(),
+        precision: precision_name(args.precision),
         isa: ops::isa()?,
         threads,
         samples: samples.count,
@@ -178,7 +182,13 @@ fn check(args: &Args) -> Result<()> {
     } else if args.op == Op::FeedForward && args.heads.is_some() {
         bail!("--heads goes with --op block; a feed-forward has none");
     }
-    args.precision.check()
+    Ok(())
+}
+
+/// As it is given.
+fn precision_name(precision: PrecisionName) -> String {
+    let value = precision.to_possible_value();
+    value.map_or(String::new(), |value| value.get_name().to_string())
 }
 
 fn sizes(args: &Args) -> Sizes {

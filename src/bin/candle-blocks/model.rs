@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, StackPart,
+    Checkpoint, CheckpointOptions, Precision, StackPart,
     candle_core::{DType, Device},
 };
 use clap::ValueEnum;
@@ -103,9 +103,17 @@ pub struct ComputeArgs {
     /// The type of weights and activations.
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
-    /// The packed form of the weights; `none` is not packed.
-    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
-    precision: PrecisionName,
+    /// The packed form of the weights, for the CPU; `none` is not packed. The default is f32 where --device is cpu, --dtype
+    /// f32 and no gradient asked for, else none.
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
+}
+
+/// How the weights are held.
+#[derive(Clone, Copy)]
+pub enum Form {
+    Plain,
+    Packed(Precision),
 }
 
 impl ComputeArgs {
@@ -119,9 +127,34 @@ impl ComputeArgs {
         }
     }
 
-    /// Refuses a packed form that there is not.
-    pub fn check(&self) -> Result<()> {
-        self.precision.check()
+    /// How to hold the weights for a run with gradients or without.
+    pub fn form(&self, backward: bool) -> Result<Form> {
+        let is_default =
+            matches!((self.device, self.dtype), (DeviceName::Cpu, DTypeName::F32)) && !backward;
+        let form = match self.precision {
+            None if is_default => Form::Packed(Precision::F32),
+            None => Form::Plain,
+            Some(name) => name.form(),
+        };
+        if let Form::Plain = form {
+            return Ok(form);
+        }
+        if !matches!(self.device, DeviceName::Cpu) {
+            bail!(
+                "--precision packs weights for the CPU; give --precision none with another --device"
+            );
+        }
+        if matches!(self.dtype, DTypeName::F64) {
+            bail!(
+                "--precision packs weights that compute in f32; give --precision none with --dtype f64"
+            );
+        }
+        if backward {
+            bail!(
+                "--precision packs weights, which then have no gradient; give --precision none with --backward"
+            );
+        }
+        Ok(form)
     }
 
     pub fn dtype(&self) -> DType {
@@ -149,33 +182,18 @@ enum DTypeName {
     F64,
 }
 
-/// The form of the weights.
+/// How the weights are held, by name.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum PrecisionName {
-    None,
     F32,
-    Bf16,
-    Int8,
+    None,
 }
 
 impl PrecisionName {
-    /// The one place that knows which of them there are.
-    pub fn check(self) -> Result<()> {
+    pub fn form(self) -> Form {
         match self {
-            Self::None => Ok(()),
-            Self::F32 | Self::Bf16 | Self::Int8 => bail!(
-                "--precision {}: weights cannot be packed yet; give --precision none",
-                self.name()
-            ),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::Int8 => "int8",
+            Self::F32 => Form::Packed(Precision::F32),
+            Self::None => Form::Plain,
         }
     }
 }

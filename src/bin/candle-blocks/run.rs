@@ -12,7 +12,7 @@ use candle_blocks::{
 
 use crate::{
     Outcome,
-    model::{ComputeArgs, ModelArgs},
+    model::{ComputeArgs, Form, ModelArgs},
 };
 
 #[derive(clap::Args)]
@@ -33,18 +33,17 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<Outcome> {
-    args.compute.check()?;
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     check_output(args, &checkpoint)?;
     let input = trace_input(&Fixture::open(&args.input)?)?;
-    let run = if args.backward {
-        trace::run_backward
-    } else {
-        trace::run
+    let dtype = args.compute.dtype();
+    let stages = match args.compute.form(args.backward)? {
+        Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),
+        Form::Plain if args.backward => trace::run_backward(&checkpoint, &input, dtype, &device),
+        Form::Plain => trace::run(&checkpoint, &input, dtype, &device),
     };
-    let stages = run(&checkpoint, &input, args.compute.dtype(), &device)
-        .map_err(|error| located(error, &args.input))?;
+    let stages = stages.map_err(|error| located(error, &args.input))?;
     write_safetensors(&args.output, &stages, None)?;
     Ok(Outcome::Done)
 }

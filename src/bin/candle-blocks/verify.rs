@@ -10,7 +10,7 @@ use candle_blocks::{
 
 use crate::{
     Outcome,
-    model::{ComputeArgs, ModelArgs},
+    model::{ComputeArgs, Form, ModelArgs},
     output,
     run::{located, trace_input},
 };
@@ -33,19 +33,20 @@ pub struct Args {
 }
 
 pub fn verify(args: &Args) -> Result<Outcome> {
-    args.compute.check()?;
     let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;
     let input = trace_input(&fixture)?;
-    let (stages, scope) = if args.backward {
-        let stages = trace::run_backward(&checkpoint, &input, dtype, &device);
-        (stages, Scope::ForwardAndBackward)
-    } else {
-        let stages = trace::run(&checkpoint, &input, dtype, &device);
-        (stages, Scope::Forward)
+    let stages = match args.compute.form(args.backward)? {
+        Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),
+        Form::Plain if args.backward => trace::run_backward(&checkpoint, &input, dtype, &device),
+        Form::Plain => trace::run(&checkpoint, &input, dtype, &device),
     };
     let stages = stages.map_err(|error| located(error, &args.fixture))?;
+    let scope = match args.backward {
+        true => Scope::ForwardAndBackward,
+        false => Scope::Forward,
+    };
     let produced: HashMap<_, _> = stages.into_iter().collect();
     let report = Comparer::new().verify(&fixture, &produced, scope);
     if args.json {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Task, Vectors};
+use super::{Task, Vectors, Words};
 
 /// The proof that the CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,5 +190,59 @@ impl Vectors<f64> for Avx2 {
         each(0, unsafe { _mm256_unpacklo_pd(rows[0], rows[1]) });
         // SAFETY: the token proves AVX.
         each(1, unsafe { _mm256_unpackhi_pd(rows[0], rows[1]) });
+    }
+}
+
+impl Words for Avx2 {
+    type Words = __m256i;
+    // 8 sums, 4 vectors of columns, 2 of a row.
+    const WIDENED_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m256i {
+        // SAFETY: the token proves AVX2; the caller promises 8 words.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_set1_epi32(word as i32) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0xffff))) }
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, words: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_and_si256(words, _mm256_set1_epi16(0xff)) }
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_srli_epi16::<8>(words) }
+    }
+
+    #[inline(always)]
+    fn add_products_of_pairs(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    fn integers(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_cvtepi32_ps(words) }
     }
 }

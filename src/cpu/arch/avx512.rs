@@ -2,24 +2,85 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Task, Vectors};
+use super::{Avx2, Task, Vectors, Words};
 
-/// The proof that the CPU has AVX-512 F, BW, DQ and VL.
+/// The proof that the CPU has AVX-512 F, BW, DQ and VL, and perhaps dot products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512 {
     avx2: Avx2,
+    dots: DotProducts,
+}
+
+/// Instructions for sums of products of narrow numbers. Every CPU with those for bfloat16 has the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum DotProducts {
+    None,
+    Int8,
+    Bf16AndInt8,
 }
 
 impl Avx512 {
-    /// If the CPU has it. Tests for what `run` enables.
+    /// If the CPU has it. Tests for what `run` enables. Uses no dot products.
     pub fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
         let avx2 = Avx2::new()?;
-        found.then_some(Self { avx2 })
+        found.then_some(Self {
+            avx2,
+            dots: DotProducts::None,
+        })
     }
+
+    /// With dot products of int8 (VNNI; Ice Lake), if the CPU has them.
+    pub fn with_vnni() -> Option<Self> {
+        let plain = Self::new()?;
+        is_x86_feature_detected!("avx512vnni").then_some(Self {
+            dots: DotProducts::Int8,
+            ..plain
+        })
+    }
+
+    /// With dot products of int8 and bfloat16 (Sapphire Rapids, Zen 4), if the CPU has them.
+    pub fn with_bf16() -> Option<Self> {
+        let with_vnni = Self::with_vnni()?;
+        is_x86_feature_detected!("avx512bf16").then_some(Self {
+            dots: DotProducts::Bf16AndInt8,
+            ..with_vnni
+        })
+    }
+
+    /// The proof of dot products of int8.
+    pub fn vnni(self) -> Option<Avx512Vnni> {
+        (self.dots >= DotProducts::Int8).then_some(Avx512Vnni { avx512: self })
+    }
+
+    /// The proof of dot products of bfloat16.
+    pub fn bf16(self) -> Option<Avx512Bf16> {
+        (self.dots >= DotProducts::Bf16AndInt8).then_some(Avx512Bf16 { avx512: self })
+    }
+
+    /// The name of the level.
+    pub fn name(self) -> &'static str {
+        match self.dots {
+            DotProducts::None => "avx512",
+            DotProducts::Int8 => "avx512_vnni",
+            DotProducts::Bf16AndInt8 => "avx512_bf16",
+        }
+    }
+}
+
+/// The proof that the CPU has AVX-512 with VNNI.
+#[derive(Clone, Copy)]
+pub struct Avx512Vnni {
+    pub(super) avx512: Avx512,
+}
+
+/// The proof that the CPU has AVX-512 with BF16.
+#[derive(Clone, Copy)]
+pub struct Avx512Bf16 {
+    pub(super) avx512: Avx512,
 }
 
 impl Vectors<f32> for Avx512 {
@@ -198,5 +259,59 @@ impl Vectors<f64> for Avx512 {
         each(0, unsafe { _mm512_unpacklo_pd(rows[0], rows[1]) });
         // SAFETY: the token proves AVX-512F.
         each(1, unsafe { _mm512_unpackhi_pd(rows[0], rows[1]) });
+    }
+}
+
+impl Words for Avx512 {
+    type Words = __m512i;
+    // 24 sums, 4 vectors of columns, 2 of a row.
+    const WIDENED_ROWS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW; the caller promises 16 words.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_set1_epi32(word as i32) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, words: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_srli_epi16::<8>(words) }
+    }
+
+    #[inline(always)]
+    fn add_products_of_pairs(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    fn integers(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_cvtepi32_ps(words) }
     }
 }

@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_dots;
 mod portable;
 
 use std::cell::Cell;
@@ -14,7 +16,7 @@ use std::cell::Cell;
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub use avx512::Avx512;
+pub use avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 pub use portable::Portable;
 
 use super::{
@@ -84,6 +86,42 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
 /// Numbers in the longest vector: 512 bits of f32.
 pub const MOST_LANES: usize = 16;
 
+/// Registers of 32-bit words, each of two or four narrow numbers.
+pub trait Words: Vectors<f32> {
+    /// A register.
+    type Words: Copy;
+    /// The most rows of a tile two vectors wide whose operands are widened in registers.
+    const WIDENED_ROWS: usize;
+
+    /// Reads a register.
+    ///
+    /// # Safety
+    /// `LANES` words from `from` on can be read.
+    unsafe fn load_words(self, from: *const u32) -> Self::Words;
+
+    /// `word` in every lane.
+    fn splat_word(self, word: u32) -> Self::Words;
+
+    /// The lower half of each word as a bfloat16.
+    fn low_halves(self, words: Self::Words) -> Self::Vector;
+
+    /// The upper half of each word as a bfloat16.
+    fn high_halves(self, words: Self::Words) -> Self::Vector;
+
+    /// Bytes 0 and 2 of each word, widened to its halves.
+    fn even_bytes(self, words: Self::Words) -> Self::Words;
+
+    /// Bytes 1 and 3 of each word, widened to its halves.
+    fn odd_bytes(self, words: Self::Words) -> Self::Words;
+
+    /// `sum + a.low · b.low + a.high · b.high`, of signed halves, in 32 bits.
+    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Words, b: Self::Words)
+    -> Self::Words;
+
+    /// Each word as a signed integer, rounded to the nearest f32.
+    fn integers(self, words: Self::Words) -> Self::Vector;
+}
+
 /// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
@@ -94,6 +132,36 @@ pub const fn turned<T>() -> usize {
 pub trait Task<T: Real> {
     /// Runs it.
     fn run<V: Vectors<T>>(self, vectors: V);
+}
+
+/// Plain code that the compiler makes vector code of, where it is compiled with a level's instructions. As of a
+/// [`Task`], its `run` and all that it calls must be `#[inline(always)]`.
+pub trait Routine {
+    /// Runs it.
+    fn run(self);
+}
+
+/// A routine is a task that uses no vectors.
+struct Plain<R>(R);
+
+impl<R: Routine> Task<f32> for Plain<R> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, _: V) {
+        self.0.run();
+    }
+}
+
+impl Isa {
+    /// Runs a routine that was compiled with this level's instructions.
+    pub fn enter(self, routine: impl Routine) {
+        match self {
+            Self::Portable(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Vectors::<f32>::run(token, Plain(routine)),
+        }
+    }
 }
 
 /// A number type that every level has vectors of.

@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the readable version, and what Miri runs.
 
-use super::{Real, Task, Vectors, turned};
+use super::{Real, Task, Vectors, Words, turned};
 
 /// Every CPU of the target has this level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,5 +70,61 @@ impl<T: Real> Vectors<T> for Portable {
                 std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
             );
         }
+    }
+}
+
+impl Words for Portable {
+    type Words = [u32; LANES];
+    const WIDENED_ROWS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> [u32; LANES] {
+        // SAFETY: the caller's promise, that LANES words can be read; an array has their alignment.
+        unsafe { *from.cast() }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> [u32; LANES] {
+        [word; LANES]
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: [u32; LANES]) -> [f32; LANES] {
+        words.map(|word| f32::from_bits(word << 16))
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: [u32; LANES]) -> [f32; LANES] {
+        words.map(|word| f32::from_bits(word & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, words: [u32; LANES]) -> [u32; LANES] {
+        words.map(|word| word & 0x00ff_00ff)
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: [u32; LANES]) -> [u32; LANES] {
+        words.map(|word| word >> 8 & 0x00ff_00ff)
+    }
+
+    #[inline(always)]
+    fn add_products_of_pairs(
+        self,
+        sum: [u32; LANES],
+        a: [u32; LANES],
+        b: [u32; LANES],
+    ) -> [u32; LANES] {
+        let low = |word: u32| i32::from(word as i16);
+        let high = |word: u32| i32::from((word >> 16) as i16);
+        std::array::from_fn(|i| {
+            let products = low(a[i]) * low(b[i]) + high(a[i]) * high(b[i]);
+            sum[i].wrapping_add(products as u32)
+        })
+    }
+
+    #[inline(always)]
+    fn integers(self, words: [u32; LANES]) -> [f32; LANES] {
+        words.map(|word| word as i32 as f32)
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::{
-    super::{peak::f32_operations_per_second, reference::normal},
+    super::{peak::operations_per_second, reference::normal},
     *,
 };
 
@@ -22,7 +22,7 @@ fn least(times: usize, mut work: impl FnMut()) -> f64 {
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::all().into_iter().flatten() {
-        let peak = f32_operations_per_second(isa, 1);
+        let peak = operations_per_second::<f32>(isa, 1);
         println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");
         for (n, k) in [
@@ -50,10 +50,15 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        packed.multiply(a, Epilogue::NONE, &mut y, threads)
+                        packed.multiply(
+                            a,
+                            &Epilogue::NONE,
+                            &Target::row_major(&mut y, m, n),
+                            threads,
+                        )
                     });
                     let in_place = least(times, || {
-                        multiply(isa, a, b, Epilogue::NONE, &mut y, threads)
+                        multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)
                     });
                     println!(
                         "  {n:4}x{k:4} {m:4} {threads}: {:8.1} ({:3.0} %) {:8.1} ({:3.0} %)",

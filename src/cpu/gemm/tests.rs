@@ -108,13 +108,14 @@ impl<T: Number> Layouts<T> {
 
 fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    multiply(isa, a, b, Epilogue::NONE, &mut y, threads);
+    multiply(isa, a, b, &Epilogue::NONE, &mut y, threads);
     y
 }
 
 fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    b.multiply(a, Epilogue::NONE, &mut y, threads);
+    let target = Target::row_major(&mut y, a.rows(), b.columns());
+    b.multiply(a, &Epilogue::NONE, &target, threads);
     y
 }
 
@@ -303,7 +304,8 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
     if cfg!(miri) {
         return vec![];
     }
-    const { assert!(3 * 1000 * 200 > PARALLEL_FROM && 1024 * 512 > PACK_PARALLEL_FROM) };
+    assert!(3 * 1000 * 200 > parallel::worthwhile());
+    const { assert!(1024 * 512 > PACK_PARALLEL_FROM) };
     vec![
         (1, 2000, 300),
         (3, 1000, 200),
@@ -415,13 +417,95 @@ fn the_bias_is_added_once_and_last() {
     for isa in levels() {
         let sums = product(isa, a, b, 1).into_iter().enumerate();
         let expected: Vec<f32> = sums.map(|(at, sum)| sum + bias[at % n]).collect();
-        let epilogue = Epilogue { bias: Some(&bias) };
+        let epilogue = Epilogue::bias(Some(&bias));
         let mut y = vec![9.0; m * n];
-        multiply(isa, a, b, epilogue, &mut y, 2);
+        multiply(isa, a, b, &epilogue, &mut y, 2);
         assert_same(&y, &expected, || "in place".to_string());
         y.fill(9.0);
-        PackedMatrix::new(isa, b, 2).multiply(a, epilogue, &mut y, 2);
+        let target = Target::row_major(&mut y, m, n);
+        PackedMatrix::new(isa, b, 2).multiply(a, &epilogue, &target, 2);
         assert_same(&y, &expected, || "packed".to_string());
+    }
+}
+
+#[test]
+fn an_epilogue_is_what_would_be_done_to_the_sums() {
+    let square = |values: &mut [f32]| values.iter_mut().for_each(|v| *v = *v * *v);
+    for (m, n, k) in [(1, 1, 1), (7, 45, 300), (33, 64, 129), (17, 5, 0)] {
+        let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 11), random(n * k, 12));
+        let [bias, up_bias, factors]: [Vec<f32>; 3] = [13, 14, 15].map(|seed| random(n, seed));
+        let (residual, up): (Vec<f32>, Vec<f32>) = (random(m * n, 16), random(n * k, 17));
+        let a = View::row_major(&a, m, k);
+        let weight = |w| View::row_major(w, n, k).transposed();
+        for isa in levels() {
+            let sums = product(isa, a, weight(&w), 1);
+            let ups = product(isa, a, weight(&up), 1);
+            for scale in [Scale::One, Scale::Constant(1.5), Scale::Columns(&factors)] {
+                for (halves, with_residual) in [
+                    (Halves::One, false),
+                    (Halves::One, true),
+                    (Halves::GateAndUp, false),
+                    (Halves::GateAndUp, true),
+                ] {
+                    let expected: Vec<f32> = (0..m * n)
+                        .map(|at| {
+                            let column = at % n;
+                            let mut y = (sums[at] + bias[column]) * (sums[at] + bias[column]);
+                            if halves == Halves::GateAndUp {
+                                y *= ups[at] + up_bias[column];
+                            }
+                            match scale {
+                                Scale::One => {}
+                                Scale::Constant(factor) => y *= factor,
+                                Scale::Columns(factors) => y *= factors[column],
+                            }
+                            if with_residual { residual[at] + y } else { y }
+                        })
+                        .collect();
+                    let epilogue = Epilogue {
+                        bias: Some(&bias),
+                        up_bias: Some(&up_bias),
+                        activation: Some(&square),
+                        scale,
+                        residual: with_residual.then_some(&residual[..]),
+                    };
+                    let matrix = match halves {
+                        Halves::One => PackedMatrix::new(isa, weight(&w), 2),
+                        Halves::GateAndUp => PackedMatrix::gated(isa, weight(&w), weight(&up), 2),
+                    };
+                    let mut y = vec![9.0; m * n];
+                    matrix.multiply(a, &epilogue, &Target::row_major(&mut y, m, n), 2);
+                    assert_same(&y, &expected, || format!("{} {halves:?}", isa.name()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_can_be_written_as_the_next_ones_operand() {
+    let (m, n, k) = (29, 300, 70);
+    let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 1), random(n * k, 2));
+    let v: Vec<f32> = random(5 * n, 3);
+    let a = View::row_major(&a, m, k);
+    for isa in levels() {
+        let first = PackedMatrix::new(isa, View::row_major(&w, n, k).transposed(), 2);
+        let second = PackedMatrix::new(isa, View::row_major(&v, 5, n).transposed(), 2);
+        let mut hidden = vec![0.0; m * n];
+        let target = Target::row_major(&mut hidden, m, n);
+        first.multiply(a, &Epilogue::NONE, &target, 1);
+        let expected = product(
+            isa,
+            View::row_major(&hidden, m, n),
+            View::row_major(&v, 5, n).transposed(),
+            1,
+        );
+        let mut packed = vec![f32::NAN; PackedRows::<f32>::len(m, n)];
+        first.multiply(a, &Epilogue::NONE, &Target::packed(&mut packed, m, n), 2);
+        let mut y = vec![9.0; m * 5];
+        let rows = PackedRows::new(&packed, m, n);
+        second.multiply_rows(rows, &Epilogue::NONE, &Target::row_major(&mut y, m, 5), 2);
+        assert_same(&y, &expected, || isa.name().to_string());
     }
 }
 

@@ -62,7 +62,7 @@ fn share_of_tolerance<T: Rounding>(
     let weight: Vec<T> = typed(&normal(width, 1.0, 0.3, 8));
     let bias: Vec<T> = typed(&normal(width, 0.2, 0.5, 9));
     let mut y = vec![T::ZERO; x.len()];
-    norm.forward(&x, &weight, Some(&bias), &mut y);
+    norm.forward(Isa::best(), &x, &weight, Some(&bias), &mut y);
     let mut worst: f64 = 0.0;
     for row in 0..if width == 0 { 0 } else { rows } {
         let at = row * width..(row + 1) * width;
@@ -136,13 +136,13 @@ fn constant_and_zero_rows_give_the_bias() {
             eps: 1e-12,
             ..LAYER_NORM
         };
-        norm.forward(&x, &[2.0; 24], Some(&[0.5; 24]), &mut y);
+        norm.forward(Isa::best(), &x, &[2.0; 24], Some(&[0.5; 24]), &mut y);
         for y in y {
             assert!((y - 0.5).abs() <= 1e-4, "{value} gives {y}");
         }
     }
     let mut y = [9.0f32; 24];
-    RMS_NORM.forward(&[0.0; 24], &[2.0; 24], None, &mut y);
+    RMS_NORM.forward(Isa::best(), &[0.0; 24], &[2.0; 24], None, &mut y);
     assert_eq!(y, [0.0; 24]);
 }
 
@@ -153,7 +153,7 @@ fn nan_and_infinity_spoil_their_row_and_no_other() {
         x[25] = bad;
         for norm in NORMS {
             let mut y = [0.0; 60];
-            norm.forward(&x, &[1.0; 20], None, &mut y);
+            norm.forward(Isa::best(), &x, &[1.0; 20], None, &mut y);
             assert!(y[25].is_nan(), "{norm:?}, {bad}");
             assert!(y[..20].iter().chain(&y[40..]).all(|y| y.is_finite()));
         }
@@ -163,7 +163,7 @@ fn nan_and_infinity_spoil_their_row_and_no_other() {
 /// `Σ dy · norm(x)` and its gradients.
 fn loss(norm: Norm, x: &[f64], weight: &[f64], bias: &[f64], dy: &[f64]) -> f64 {
     let mut y = vec![0.0; x.len()];
-    norm.forward(x, weight, Some(bias), &mut y);
+    norm.forward(Isa::best(), x, weight, Some(bias), &mut y);
     y.iter().zip(dy).map(|(y, dy)| y * dy).sum()
 }
 
@@ -189,7 +189,7 @@ fn gradients_equal_central_differences() {
             let dy = normal(rows * width, 0.2, 1.0, 4);
             // The eps tames rows of two equal elements, whose third derivative is without bound.
             let norm = Norm { eps: 0.1, ..norm };
-            let found = norm.backward(&x, &weight, &dy);
+            let found = norm.backward(Isa::best(), &x, &weight, &dy);
             for i in 0..x.len() {
                 let error =
                     gradient_error(&x, i, found.dx[i], |x| loss(norm, x, &weight, &bias, &dy));
@@ -219,8 +219,8 @@ fn f32_gradients_agree_with_f64_gradients() {
             let x = normal(rows * width, 0.3, 1.5, 11);
             let weight = normal(width, 1.0, 0.3, 12);
             let dy = normal(rows * width, 0.1, 1.0, 13);
-            let exact = norm.backward(&x, &weight, &dy);
-            let found = norm.backward::<f32>(&typed(&x), &typed(&weight), &typed(&dy));
+            let exact = norm.backward(Isa::best(), &x, &weight, &dy);
+            let found = norm.backward::<f32>(Isa::best(), &typed(&x), &typed(&weight), &typed(&dy));
             let share = |found: &[f32], exact: &[f64], roundings: f64, size: f64| {
                 let errors = found.iter().zip(exact).map(|(f, e)| (*f as f64 - e).abs());
                 errors.fold(0.0, f64::max) / (roundings * f32::STORE * size)
@@ -252,8 +252,8 @@ fn the_thread_count_does_not_change_a_bit() {
             .unwrap();
         pool.install(|| {
             let mut y = vec![0.0; x.len()];
-            LAYER_NORM.forward(&x, &weight, None, &mut y);
-            let gradients = LAYER_NORM.backward(&x, &weight, &dy);
+            LAYER_NORM.forward(Isa::best(), &x, &weight, None, &mut y);
+            let gradients = LAYER_NORM.backward(Isa::best(), &x, &weight, &dy);
             let all = y
                 .into_iter()
                 .chain(gradients.dx)

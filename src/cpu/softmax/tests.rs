@@ -18,7 +18,7 @@ fn run<'a, T: Element>(
     seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
 ) -> Vec<T> {
     let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
-    forward(x, &mut y, width, seen);
+    forward(Isa::best(), x, &mut y, width, seen);
     y
 }
 
@@ -88,7 +88,7 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
     ] {
         assert_eq!(y, [0.0; 20]);
         let mut dx = [9.0; 20];
-        backward(&y, &[f32::INFINITY; 20], &mut dx, 20);
+        backward(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20);
         assert_eq!(dx, [0.0; 20]);
     }
 }
@@ -171,7 +171,7 @@ fn gradients_equal_central_differences() {
                 .sum()
         };
         let mut dx = vec![9.0; x.len()];
-        backward(&run(&x, width, seen), &dy, &mut dx, width);
+        backward(Isa::best(), &run(&x, width, seen), &dy, &mut dx, width);
         for i in 0..x.len() {
             let mut moved = x.clone();
             moved[i] += step;
@@ -206,7 +206,7 @@ fn the_thread_count_does_not_change_a_bit() {
                 keep: None,
             });
             let mut dx = vec![0.0; x.len()];
-            backward(&y, &x, &mut dx, width);
+            backward(Isa::best(), &y, &x, &mut dx, width);
             y.into_iter()
                 .chain(dx)
                 .map(f32::to_bits)

@@ -62,6 +62,16 @@ impl QueryKeyNorms {
         }))
     }
 
+    /// The norms of a row's queries, span by span; one for all where they share it.
+    pub(crate) fn query_spans(&self) -> Result<Vec<Norm>> {
+        self.query.spans()
+    }
+
+    /// As [`Self::query_spans`], of keys.
+    pub(crate) fn key_spans(&self) -> Result<Vec<Norm>> {
+        self.key.spans()
+    }
+
     /// Of queries `[.., n_heads · head_dim]`, to the same.
     pub(super) fn query(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
         self.query.forward(x, n_heads)
@@ -74,6 +84,16 @@ impl QueryKeyNorms {
 }
 
 impl SpanNorm {
+    fn spans(&self) -> Result<Vec<Norm>> {
+        match self {
+            Self::Shared(norm) => Ok(vec![norm.clone()]),
+            Self::EachHead { unit, weights } => weights
+                .iter()
+                .map(|weight| Norm::from_parts(weight.clone(), None, *unit.config()))
+                .collect(),
+        }
+    }
+
     fn forward(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
         let width = match self {
             Self::Shared(norm) => norm.config().d_model,

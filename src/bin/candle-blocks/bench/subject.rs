@@ -2,13 +2,14 @@
 
 use anyhow::{Result, bail};
 use candle_blocks::{
-    AttentionConfig, AttentionMask, BlockConfig, BlockFeedForward, Checkpoint, FeedForwardConfig,
-    ForwardContext, NormConfig, NormPlacement, Stack, StackConfig, Sublayer, SublayerNorm,
-    TransformerBlock,
-    candle_core::{DType, Device, ModuleT, Result as CandleResult, Tensor},
+    AttentionConfig, AttentionMask, BlockConfig, Checkpoint, FeedForward, FeedForwardConfig,
+    ForwardContext, NormConfig, NormPlacement, PackedBlock, PackedStack, Stack, StackConfig,
+    Sublayer, SublayerNorm, TransformerBlock,
+    candle_core::{DType, Device, Module, ModuleT, Result as CandleResult, Tensor},
 };
 
 use super::{Args, operations, seeded};
+use crate::model::Form;
 
 /// The sizes of a block of BERT.
 #[derive(Clone, Copy)]
@@ -28,9 +29,20 @@ pub struct Subject {
 }
 
 enum Layers {
-    FeedForward(Box<Sublayer<BlockFeedForward>>),
+    FeedForward(Box<dyn Module>),
     Block(Box<TransformerBlock>),
+    PackedBlock(Box<PackedBlock>),
     Stack(Stack),
+    PackedStack(PackedStack),
+}
+
+/// A sublayer that is not packed, in evaluation.
+struct Evaluated(Sublayer<FeedForward>);
+
+impl Module for Evaluated {
+    fn forward(&self, x: &Tensor) -> CandleResult<Tensor> {
+        self.0.forward_t(x, false)
+    }
 }
 
 impl Subject {
@@ -41,20 +53,18 @@ impl Subject {
             n_heads: 1,
             ..sizes
         })?;
-        Self::new(
-            StackConfig::uniform(config, 1, None),
-            "bert",
-            args,
-            |config| {
-                let (block, vb) = (&config.blocks[0], seeded::weights());
-                let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
-                let placement = block.feed_forward_placement;
-                let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
-                Ok(Layers::FeedForward(Box::new(Sublayer::from_parts(
-                    inner, norm,
-                ))))
-            },
-        )
+        let config = StackConfig::uniform(config, 1, None);
+        Self::new(config, "bert", args, |config| {
+            let (block, vb) = (&config.blocks[0], seeded::weights());
+            let inner = FeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
+            let placement = block.feed_forward_placement;
+            let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
+            let sublayer = Sublayer::from_parts(inner, norm);
+            Ok(Layers::FeedForward(match args.precision.form() {
+                Form::Packed(precision) => Box::new(sublayer.pack(precision)?),
+                Form::Plain => Box::new(Evaluated(sublayer)),
+            }))
+        })
     }
 
     /// A block of BERT.
@@ -62,7 +72,10 @@ impl Subject {
         let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
         Self::new(config, "bert", args, |config| {
             let block = TransformerBlock::new(&config.blocks[0], seeded::weights())?;
-            Ok(Layers::Block(Box::new(block)))
+            Ok(match args.precision.form() {
+                Form::Packed(precision) => Layers::PackedBlock(Box::new(block.pack(precision)?)),
+                Form::Plain => Layers::Block(Box::new(block)),
+            })
         })
     }
 
@@ -70,7 +83,10 @@ impl Subject {
     pub fn model(checkpoint: &Checkpoint, args: &Args) -> Result<Self> {
         let config = checkpoint.config().clone();
         Self::new(config, checkpoint.family(), args, |_| {
-            Ok(Layers::Stack(checkpoint.stack(DType::F32, &Device::Cpu)?))
+            Ok(match args.precision.form() {
+                Form::Packed(precision) => Layers::PackedStack(checkpoint.packed_stack(precision)?),
+                Form::Plain => Layers::Stack(checkpoint.stack(DType::F32, &Device::Cpu)?),
+            })
         })
     }
 
@@ -103,9 +119,11 @@ impl Subject {
     /// Computes once.
     pub fn run(&self) -> CandleResult<Tensor> {
         match &self.layers {
-            Layers::FeedForward(sublayer) => sublayer.forward_t(&self.x, false),
+            Layers::FeedForward(sublayer) => sublayer.forward(&self.x),
             Layers::Block(block) => block.forward_with(&self.x, &self.context),
+            Layers::PackedBlock(block) => block.forward_with(&self.x, &self.context),
             Layers::Stack(stack) => stack.forward_with(&self.x, &self.context),
+            Layers::PackedStack(stack) => stack.forward_with(&self.x, &self.context),
         }
     }
 

@@ -1,0 +1,134 @@
+//! Dot products of AVX-512: four bytes (VNNI), and two bfloat16 (BF16).
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::{
+    super::format::{DotTask, Dots, bf16 as pairs, int8},
+    Avx512, Avx512Bf16, Avx512Vnni, Words,
+};
+
+impl Dots<bf16> for Avx512Bf16 {
+    type Vectors = Avx512;
+    type Left = __m512i;
+    type Right = __m512i;
+    type Sum = __m512;
+    // 28 sums, 2 vectors of columns, 2 of a row.
+    const ROWS: usize = 14;
+    const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
+
+    #[inline(always)]
+    fn run(self, task: impl DotTask<bf16>) {
+        #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        fn with_instructions(token: Avx512Bf16, task: impl DotTask<bf16>) {
+            task.run(token);
+        }
+        // SAFETY: a token exists only where `Avx512::with_bf16` found these instructions.
+        unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn vectors(self) -> Avx512 {
+        self.avx512
+    }
+
+    #[inline(always)]
+    fn pack_row(row: &[f32], words: &mut [u32]) {
+        pairs::pack_pairs(row, words);
+    }
+
+    #[inline(always)]
+    unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
+        // SAFETY: the caller's promise, with one word per group.
+        self.avx512.splat_word(unsafe { *row.add(group) })
+    }
+
+    #[inline(always)]
+    unsafe fn right(self, from: *const u32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { self.avx512.load_words(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn start(self, _: *const u32) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn dot(self, left: __m512i, right: __m512i, sum: __m512) -> __m512 {
+        let pairs = |words: __m512i| {
+            // SAFETY: both are 64 bytes, and any bits are 32 bfloat16.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(words) }
+        };
+        // SAFETY: the token proves AVX-512 BF16.
+        unsafe { _mm512_dpbf16_ps(sum, pairs(left), pairs(right)) }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(self, sum: __m512, _: *const u32) -> __m512 {
+        sum
+    }
+}
+
+impl Dots<i8> for Avx512Vnni {
+    type Vectors = Avx512;
+    type Left = __m512i;
+    type Right = __m512i;
+    type Sum = __m512i;
+    // 28 sums, 2 vectors of columns, 2 of a row.
+    const ROWS: usize = 14;
+    const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
+
+    #[inline(always)]
+    fn run(self, task: impl DotTask<i8>) {
+        #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        fn with_instructions(token: Avx512Vnni, task: impl DotTask<i8>) {
+            task.run(token);
+        }
+        // SAFETY: a token exists only where `Avx512::with_vnni` found these instructions.
+        unsafe { with_instructions(self, task) }
+    }
+
+    #[inline(always)]
+    fn vectors(self) -> Avx512 {
+        self.avx512
+    }
+
+    #[inline(always)]
+    fn pack_row(row: &[f32], words: &mut [u32]) {
+        int8::pack_quads(row, words);
+    }
+
+    #[inline(always)]
+    unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
+        // SAFETY: the caller's promise, with one word per group.
+        self.avx512
+            .splat_word(unsafe { *row.add(int8::HEAD + group) })
+    }
+
+    #[inline(always)]
+    unsafe fn right(self, from: *const u32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { self.avx512.load_words(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn start(self, row: *const u32) -> __m512i {
+        // SAFETY: the caller's promise.
+        self.avx512.splat_word(unsafe { *row.add(1) })
+    }
+
+    #[inline(always)]
+    fn dot(self, left: __m512i, right: __m512i, sum: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 VNNI.
+        unsafe { _mm512_dpbusd_epi32(sum, right, left) }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(self, sum: __m512i, row: *const u32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { int8::numbers(self.avx512, sum, row) }
+    }
+}

@@ -1,0 +1,205 @@
+//! Keys and values of earlier positions, packed once.
+
+use std::{collections::VecDeque, fmt, ops::Range};
+
+use super::{
+    super::{
+        arch::{Kernels, Task, Vectors},
+        isa::Isa,
+        scratch::Aligned,
+        tile::CHUNK,
+    },
+    Heads, Shape,
+    chunk::{Chunk, Fill, Layout, Values},
+};
+
+/// The keys and values of one layer and a batch of sequences, as [`attend`](super::attend) reads them.
+///
+/// Positions are counted from the first that was ever appended. They lie in blocks of [`CHUNK`]; to
+/// append writes the new ones alone, and what is dropped from the front is used again at the end.
+pub struct KeyValuePanels {
+    isa: Isa,
+    batch: usize,
+    n_kv_heads: usize,
+    layout: Layout,
+    /// The first begins at the multiple of CHUNK at or before `positions.start`.
+    blocks: VecDeque<Block>,
+    /// Blocks to use again.
+    free: Vec<Block>,
+    positions: Range<usize>,
+}
+
+/// A chunk of each sequence and head.
+struct Block {
+    /// `[batch, n_kv_heads, chunk]`.
+    memory: Aligned<f32>,
+    /// `[batch, n_kv_heads]`.
+    values: Vec<Values>,
+}
+
+impl fmt::Debug for KeyValuePanels {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("KeyValuePanels")
+            .field("isa", &self.isa)
+            .field("batch", &self.batch)
+            .field("n_kv_heads", &self.n_kv_heads)
+            .field("head_dim", &self.layout.head_dim)
+            .field("positions", &self.positions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl KeyValuePanels {
+    /// Without positions.
+    pub fn new(isa: Isa, batch: usize, n_kv_heads: usize, head_dim: usize) -> Self {
+        let mut layout = None;
+        f32::run(
+            isa,
+            LayoutOf {
+                head_dim,
+                layout: &mut layout,
+            },
+        );
+        Self {
+            isa,
+            batch,
+            n_kv_heads,
+            layout: layout.expect("every level has a layout"),
+            blocks: VecDeque::new(),
+            free: Vec::new(),
+            positions: 0..0,
+        }
+    }
+
+    /// The positions that are held: from the first that was not dropped to the number ever appended.
+    pub fn positions(&self) -> Range<usize> {
+        self.positions.clone()
+    }
+
+    /// The most positions that have been held at once, in whole blocks: what the memory is for.
+    pub fn capacity(&self) -> usize {
+        (self.blocks.len() + self.free.len()) * CHUNK
+    }
+
+    pub(super) fn check(&self, isa: Isa, shape: &Shape) {
+        let ours = (self.isa, self.batch, self.n_kv_heads, self.layout.head_dim);
+        let asked = (isa, shape.batch, shape.n_kv_heads, shape.head_dim);
+        assert_eq!(ours, asked, "panels of another level or shape");
+    }
+
+    /// Appends `seq` positions to each sequence.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn append(&mut self, seq: usize, key: Heads, value: Heads) {
+        let width = self.n_kv_heads * self.layout.head_dim;
+        key.check(self.batch * seq, width);
+        value.check(self.batch * seq, width);
+        if width == 0 {
+            self.positions.end += seq;
+            return;
+        }
+        f32::run(
+            self.isa,
+            Append {
+                panels: self,
+                seq,
+                key,
+                value,
+            },
+        );
+    }
+
+    /// Drops the positions before one; later ones keep their numbers.
+    pub fn drop_before(&mut self, position: usize) {
+        let start = position.clamp(self.positions.start, self.positions.end);
+        for _ in self.positions.start / CHUNK..start / CHUNK {
+            self.free.extend(self.blocks.pop_front());
+        }
+        self.positions.start = start;
+    }
+
+    /// Forgets all positions, and keeps the memory.
+    pub fn reset(&mut self) {
+        self.free.extend(self.blocks.drain(..));
+        self.positions = 0..0;
+    }
+
+    /// The `index`th chunk of a head, of all that there ever were.
+    pub(super) fn chunk(&self, sequence: usize, head: usize, index: usize) -> Chunk<'_> {
+        let block = &self.blocks[index - self.positions.start / CHUNK];
+        let at = sequence * self.n_kv_heads + head;
+        let length = self.layout.len();
+        Chunk {
+            layout: self.layout,
+            memory: &block.memory[at * length..][..length],
+            values: block.values[at],
+        }
+    }
+
+    /// A block to write to, from its first position on.
+    fn add_block(&mut self) {
+        let n_chunks = self.batch * self.n_kv_heads;
+        let block = self.free.pop().map(|mut block| {
+            block.values.fill(Values::Finite);
+            block
+        });
+        self.blocks.push_back(block.unwrap_or_else(|| Block {
+            memory: Aligned::zeros(n_chunks * self.layout.len()),
+            values: vec![Values::Finite; n_chunks],
+        }));
+    }
+}
+
+struct LayoutOf<'a> {
+    head_dim: usize,
+    layout: &'a mut Option<Layout>,
+}
+
+impl Task<f32> for LayoutOf<'_> {
+    fn run<V: Vectors<f32>>(self, _: V) {
+        *self.layout = Some(Layout::new::<V>(self.head_dim));
+    }
+}
+
+struct Append<'a> {
+    panels: &'a mut KeyValuePanels,
+    seq: usize,
+    key: Heads<'a>,
+    value: Heads<'a>,
+}
+
+impl Task<f32> for Append<'_> {
+    fn run<V: Vectors<f32>>(self, v: V) {
+        let Self { panels, seq, .. } = self;
+        let mut done = 0;
+        while done < seq {
+            let position = panels.positions.end % CHUNK;
+            if position == 0 || panels.blocks.is_empty() {
+                panels.add_block();
+            }
+            let count = (CHUNK - position).min(seq - done);
+            let (n_kv_heads, layout) = (panels.n_kv_heads, panels.layout);
+            let Some(block) = panels.blocks.back_mut() else {
+                return;
+            };
+            let chunks = block.memory.chunks_exact_mut(layout.len());
+            for (at, (memory, values)) in chunks.zip(&mut block.values).enumerate() {
+                let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
+                // Nothing behind the last row, so that a panel takes no more.
+                let (first, end) = (sequence * seq, done + count);
+                v.run(Fill {
+                    layout,
+                    key: self.key.view(first, end, head, layout.head_dim),
+                    value: self.value.view(first, end, head, layout.head_dim),
+                    rows: done..end,
+                    position,
+                    memory,
+                    values,
+                });
+            }
+            done += count;
+            panels.positions.end += count;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is added to the scores, and which of them count.
+
+use std::{fmt, ops::Range};
+
+use super::Shape;
+
+/// What turns products of queries and keys into scores.
+///
+/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is
+/// `soft_cap · tanh(s / soft_cap)`. It counts if the key is in the query's reach and kept; whatever a key
+/// or value is that does not count, even NaN, it changes no bit.
+pub struct Scoring<'a> {
+    /// Factor on the products; the queries are multiplied by it.
+    pub scale: f32,
+    /// Bound of the products, if any.
+    pub soft_cap: Option<f32>,
+    /// Added in this order.
+    pub biases: &'a [Bias<'a>],
+    /// `[batch, keys]`, other than 0 for a key that is kept; all are where it is `None`.
+    pub keep: Option<&'a [u8]>,
+    /// The positions of the keys that the `i`th query may see; those beyond the keys there are do not
+    /// matter.
+    pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
+}
+
+impl fmt::Debug for Scoring<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Scoring")
+            .field("scale", &self.scale)
+            .field("soft_cap", &self.soft_cap)
+            .field("biases", &self.biases)
+            .field("keep", &self.keep)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scoring<'_> {
+    /// # Panics
+    /// If a bias or the marks do not fit the shape and number of keys.
+    pub(super) fn check(&self, shape: &Shape, keys: usize) {
+        let keep = self.keep.map(<[u8]>::len);
+        assert!(keep.is_none_or(|len| Some(len) == shape.batch.checked_mul(keys)));
+        for bias in self.biases {
+            bias.check([shape.batch, shape.n_heads, shape.queries, keys]);
+        }
+    }
+}
+
+/// Numbers that are added to scores. One that several scores share has a stride of 0 there: slopes by
+/// distance have one row for each head, a mask by key one for each sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias<'a> {
+    /// The numbers.
+    pub data: &'a [f32],
+    /// From one sequence, head, query and key to the next.
+    pub strides: [usize; 4],
+}
+
+impl<'a> Bias<'a> {
+    fn check(&self, lengths: [usize; 4]) {
+        if lengths.contains(&0) {
+            return;
+        }
+        let last = lengths
+            .iter()
+            .zip(self.strides)
+            .try_fold(0usize, |at, (length, stride)| {
+                at.checked_add((length - 1).checked_mul(stride)?)
+            });
+        assert!(
+            last.is_some_and(|last| last < self.data.len()),
+            "a bias of {} numbers is too short",
+            self.data.len()
+        );
+    }
+
+    /// Of a query of a head, from a key on.
+    pub(super) fn from(&self, at: [usize; 4]) -> &'a [f32] {
+        let index: usize = at.iter().zip(self.strides).map(|(i, s)| i * s).sum();
+        &self.data[index..]
+    }
+}
+
+/// The keys of a sequence that are kept.
+#[derive(Clone, Debug)]
+pub(super) struct Kept<'a> {
+    /// From the first to the last of them.
+    pub(super) range: Range<usize>,
+    /// The marks of all keys, where some of the range are dropped.
+    pub(super) marks: Option<&'a [u8]>,
+}
+
+impl<'a> Kept<'a> {
+    /// Of the keys at `positions`.
+    pub(super) fn of(scoring: &Scoring<'a>, sequence: usize, positions: &Range<usize>) -> Self {
+        let Some(keep) = scoring.keep else {
+            return Self {
+                range: positions.clone(),
+                marks: None,
+            };
+        };
+        let marks = &keep[sequence * positions.end..][..positions.end];
+        let mut range = positions.clone();
+        while !range.is_empty() && marks[range.start] == 0 {
+            range.start += 1;
+        }
+        while !range.is_empty() && marks[range.end - 1] == 0 {
+            range.end -= 1;
+        }
+        let has_holes = marks[range.clone()].contains(&0);
+        Self {
+            range,
+            marks: has_holes.then_some(marks),
+        }
+    }
+
+    /// Those of them in reach.
+    pub(super) fn within(&self, reach: Range<usize>) -> Range<usize> {
+        let start = reach.start.clamp(self.range.start, self.range.end);
+        start..reach.end.clamp(start, self.range.end)
+    }
+
+    /// Whether the key at a position in the range is kept.
+    pub(super) fn has(&self, position: usize) -> bool {
+        self.marks.is_none_or(|marks| marks[position] != 0)
+    }
+}

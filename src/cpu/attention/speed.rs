@@ -1,0 +1,202 @@
+//! The kernel's speed. Run on an idle machine:
+//! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
+
+use std::{ops::Range, time::Instant};
+
+use super::{super::reference::normal, *};
+
+fn random(n: usize, seed: u64) -> Vec<f32> {
+    normal(n, 0.0, 1.0, seed)
+        .iter()
+        .map(|&x| x as f32)
+        .collect()
+}
+
+/// The least of several times, in seconds: what another process takes away only adds to one.
+fn least(times: usize, mut work: impl FnMut()) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    (0..times).map(time).fold(f64::INFINITY, f64::min)
+}
+
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    keys: usize,
+    visible: Visible,
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Visible {
+    All,
+    Causal,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Memory {
+    Projected,
+    Packed,
+}
+
+fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
+    let Case { shape, keys, .. } = *case;
+    let Shape {
+        batch,
+        queries,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+    } = shape;
+    let (q_width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
+    let row_stride = q_width + 2 * kv_width;
+    let data = random(batch * keys * row_stride, 1);
+    let heads = |offset| Heads {
+        data: &data,
+        row_stride,
+        offset,
+    };
+    let (key, value) = (heads(q_width), heads(q_width + kv_width));
+    let first = keys - queries;
+    let causal = |query: usize| 0..first + query + 1;
+    let all = |_: usize| 0..keys;
+    let reach: &(dyn Fn(usize) -> Range<usize> + Sync) = match case.visible {
+        Visible::All => &all,
+        Visible::Causal => &causal,
+    };
+    let scoring = Scoring {
+        scale: (head_dim as f32).sqrt().recip(),
+        soft_cap: None,
+        biases: &[],
+        keep: None,
+        reach,
+    };
+    let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
+    let key_value = match case.memory {
+        Memory::Projected => KeyValue::Projected { keys, key, value },
+        Memory::Packed => {
+            panels.append(keys, key, value);
+            KeyValue::Packed(&panels)
+        }
+    };
+    let mut out = vec![0.0; batch * queries * q_width];
+    let pairs: usize = (0..queries).map(|query| reach(query).len()).sum();
+    let operations = (batch * n_heads * pairs * head_dim * 4) as f64;
+    let times = (3e9 / operations) as usize;
+    let seconds = least(times.clamp(20, 20000), || {
+        attend(
+            isa,
+            &shape,
+            &scoring,
+            heads(0),
+            key_value,
+            &mut out,
+            threads,
+        );
+    });
+    let bytes = (batch * kv_width * keys * 2 * 4) as f64;
+    (operations / seconds / threads as f64, bytes / seconds)
+}
+
+#[test]
+#[ignore = "measures; needs an idle machine and a minute"]
+fn attention_in_operations_per_second() {
+    let case = |name, (batch, queries, keys), (n_heads, n_kv_heads, head_dim), visible, memory| {
+        let shape = Shape {
+            batch,
+            queries,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+        };
+        Case {
+            name,
+            shape,
+            keys,
+            visible,
+            memory,
+        }
+    };
+    use Memory::*;
+    use Visible::*;
+    let mini = (12, 12, 32);
+    let cases = [
+        case("MiniLM 1x16", (1, 16, 16), mini, All, Projected),
+        case("MiniLM 4x32", (4, 32, 32), mini, All, Projected),
+        case("MiniLM 1x128", (1, 128, 128), mini, All, Projected),
+        case("MiniLM 8x128", (8, 128, 128), mini, All, Projected),
+        case("MiniLM 1x512", (1, 512, 512), mini, All, Projected),
+        case("BERT 1x128", (1, 128, 128), (12, 12, 64), All, Projected),
+        case("BERT 1x512", (1, 512, 512), (12, 12, 64), All, Projected),
+        case(
+            "GPT-2 1x512",
+            (1, 512, 512),
+            (12, 12, 64),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 64 1x512",
+            (1, 512, 512),
+            (32, 8, 64),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 128 1x512",
+            (1, 512, 512),
+            (32, 8, 128),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 64, 1 of 512",
+            (1, 1, 512),
+            (32, 8, 64),
+            Causal,
+            Packed,
+        ),
+        case(
+            "Llama 128, 1 of 512",
+            (1, 1, 512),
+            (32, 8, 128),
+            Causal,
+            Packed,
+        ),
+        case(
+            "Llama 128, 1 of 4096",
+            (1, 1, 4096),
+            (32, 8, 128),
+            Causal,
+            Packed,
+        ),
+        case("GPT-2, 1 of 512", (1, 1, 512), (12, 12, 64), Causal, Packed),
+        case(
+            "GPT-2, 1 of 4096",
+            (1, 1, 4096),
+            (12, 12, 64),
+            Causal,
+            Packed,
+        ),
+    ];
+    for isa in Isa::all().into_iter().flatten() {
+        println!(
+            "{}: GFLOP/s per thread, GB/s of keys and values",
+            isa.name()
+        );
+        for case in &cases {
+            for threads in [1, 2] {
+                let (operations, bytes) = measure(isa, case, threads);
+                println!(
+                    "  {:20} {threads}: {:6.1} {:6.1}",
+                    case.name,
+                    1e-9 * operations,
+                    1e-9 * bytes
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Positions packed before give the bits of those packed for the call.
+
+use super::{
+    case::{Case, Reach},
+    *,
+};
+
+/// Rows `some` of each sequence of `seq` rows.
+fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32> {
+    let sequences = data.chunks_exact(seq * stride);
+    let part = |rows: &[f32]| rows[some.start * stride..some.end * stride].to_vec();
+    sequences.flat_map(part).collect()
+}
+
+/// The case's sequences in steps: at each end of `steps` so many positions have been appended. What
+/// the steps' queries gave, in the order of the whole case.
+fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
+    let Shape {
+        batch,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        ..
+    } = case.shape;
+    let width = n_heads * head_dim;
+    let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
+    let mut out = vec![0.0; batch * case.keys * width];
+    let mut start = 0;
+    for &end in steps {
+        let step = Case {
+            shape: Shape {
+                queries: end - start,
+                ..case.shape
+            },
+            keys: end,
+            first_query: start,
+            keep: case.keep.as_ref().map(|keep| {
+                let sequences = keep.chunks_exact(case.keys);
+                sequences.flat_map(|keep| keep[..end].to_vec()).collect()
+            }),
+            query: rows(
+                &case.query,
+                case.query_heads().row_stride,
+                case.keys,
+                start..end,
+            ),
+            key_value: rows(
+                &case.key_value,
+                case.key_heads().row_stride,
+                case.keys,
+                start..end,
+            ),
+            ..case.clone()
+        };
+        panels.append(end - start, step.key_heads(), step.value_heads());
+        if let Some(window) = window {
+            panels.drop_before((start + 1).saturating_sub(window));
+        }
+        assert_eq!(panels.positions().end, end);
+        let found = step.attend(isa, KeyValue::Packed(&panels), 2);
+        for (sequence, found) in found.chunks_exact((end - start) * width).enumerate() {
+            let at = (sequence * case.keys + start) * width;
+            out[at..at + found.len()].copy_from_slice(found);
+        }
+        start = end;
+    }
+    out
+}
+
+const LENGTH: usize = if cfg!(miri) { 20 } else { 290 };
+
+fn steps() -> Vec<Vec<usize>> {
+    vec![
+        vec![LENGTH],
+        (1..=LENGTH).collect(),
+        vec![1, LENGTH / 3, LENGTH / 3 + 1, LENGTH],
+        (1..=LENGTH)
+            .filter(|end| end % 19 == 0)
+            .chain([LENGTH])
+            .collect(),
+    ]
+}
+
+#[test]
+fn steps_behind_a_cache_give_the_bits_of_the_whole() {
+    for isa in levels() {
+        for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
+            let case = Case {
+                reach: Reach::Causal,
+                ..Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
+            };
+            let left_padded = case.clone().keeping(|b, key| key >= 7 * b);
+            for case in [case, left_padded] {
+                let expected = case.run(isa, 1);
+                for steps in steps() {
+                    let what = format!("{} in {} steps", isa.name(), steps.len());
+                    assert_same(&in_steps(isa, &case, &steps, None), &expected, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_window_dropped_is_not_missed() {
+    for isa in levels() {
+        for window in [1, 5, 130] {
+            let case = Case {
+                reach: Reach::CausalWindow(window),
+                ..Case::new((2, LENGTH, LENGTH), (2, 1, 36))
+            };
+            let expected = case.run(isa, 1);
+            for steps in steps() {
+                let what = format!("{} window {window}, {} steps", isa.name(), steps.len());
+                assert_same(
+                    &in_steps(isa, &case, &steps, Some(window)),
+                    &expected,
+                    &what,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
+    for isa in levels() {
+        let case = Case::new((1, 4, 300), (1, 1, 8));
+        let mut panels = KeyValuePanels::new(isa, 1, 1, 8);
+        for round in 0..3 {
+            // NaN that was there before must not be.
+            let mut spoiled = case.clone();
+            spoiled.key_value.fill(f32::NAN);
+            panels.append(300, spoiled.key_heads(), spoiled.value_heads());
+            panels.reset();
+            assert_eq!(panels.positions(), 0..0);
+            panels.append(300, case.key_heads(), case.value_heads());
+            panels.drop_before(140 + round);
+            panels.drop_before(3);
+            assert_eq!(panels.positions(), 140 + round..300);
+            let expected = case
+                .clone()
+                .keeping(|_, key| key >= 140 + round)
+                .run(isa, 1);
+            let found = case.attend(isa, KeyValue::Packed(&panels), 1);
+            assert_same(&found, &expected, isa.name());
+            panels.reset();
+        }
+        assert_eq!(panels.capacity(), 3 * CHUNK);
+    }
+}
+
+#[test]
+#[should_panic(expected = "panels of another level or shape")]
+fn panels_of_another_shape_are_refused() {
+    let isa = Isa::best();
+    let case = Case::new((1, 2, 3), (2, 2, 8));
+    let panels = KeyValuePanels::new(isa, 1, 1, 8);
+    case.attend(isa, KeyValue::Packed(&panels), 1);
+}

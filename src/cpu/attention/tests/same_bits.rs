@@ -1,0 +1,139 @@
+//! A row's bits are its own.
+
+use super::{
+    case::{Case, Reach},
+    *,
+};
+
+const REACHES: [Reach; 4] = [
+    Reach::All,
+    Reach::Causal,
+    Reach::CausalWindow(70),
+    Reach::Window(21),
+];
+
+const SIZES: [(usize, usize); 4] = if cfg!(miri) {
+    [(6, 6), (2, 9), (3, 11), (1, 20)]
+} else {
+    [(150, 150), (40, 300), (17, 131), (1, 290)]
+};
+
+/// Of a case with several sequences, some queries of one.
+fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
+    let rows = |data: &[f32], stride: usize, rows: Range<usize>| {
+        data[rows.start * stride..rows.end * stride].to_vec()
+    };
+    let (all, keys) = (case.shape.queries, case.keys);
+    let first = sequence * all;
+    let keep = case.keep.as_ref();
+    Case {
+        shape: Shape {
+            batch: 1,
+            queries: queries.len(),
+            ..case.shape
+        },
+        first_query: case.first_query + queries.start,
+        keep: keep.map(|keep| keep[sequence * keys..(sequence + 1) * keys].to_vec()),
+        query: rows(
+            &case.query,
+            case.query_heads().row_stride,
+            first + queries.start..first + queries.end,
+        ),
+        key_value: rows(
+            &case.key_value,
+            case.key_heads().row_stride,
+            sequence * keys..(sequence + 1) * keys,
+        ),
+        ..case.clone()
+    }
+}
+
+#[test]
+fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
+    for isa in levels() {
+        for reach in REACHES {
+            for (queries, keys) in SIZES {
+                let case = Case {
+                    reach,
+                    ..Case::new((2, queries, keys), (4, 2, 20))
+                };
+                let width = 4 * 20;
+                let all = case.run(isa, 1);
+                let what = format!("{} {reach:?} {queries} x {keys}", isa.name());
+                for threads in [2, 5] {
+                    assert_same(&case.run(isa, threads), &all, &what);
+                }
+                for sequence in 0..2 {
+                    let first = sequence * queries;
+                    for some in [0..queries, 0..1, queries / 2..queries, queries - 1..queries] {
+                        let expected =
+                            &all[(first + some.start) * width..(first + some.end) * width];
+                        let found = part(&case, sequence, some.clone()).run(isa, 1);
+                        assert_same(&found, expected, &format!("{what}, queries {some:?}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Longer sequences whose last keys are dropped, and hold NaN.
+#[test]
+fn padding_on_the_right_does_not_change_a_bit() {
+    for isa in levels() {
+        for reach in REACHES {
+            for (queries, keys) in SIZES {
+                let case = Case {
+                    reach,
+                    ..Case::new((1, queries, keys), (2, 1, 33))
+                };
+                let expected = case.run(isa, 1);
+                for padding in [1, 2, 31, 200] {
+                    let stride = case.key_heads().row_stride;
+                    let mut padded = Case {
+                        keys: keys + padding,
+                        ..case.clone()
+                    }
+                    .keeping(|_, key| key < keys);
+                    padded.key_value.resize((keys + padding) * stride, f32::NAN);
+                    let what = format!("{} {reach:?} {queries} x {keys}", isa.name());
+                    assert_same(
+                        &padded.run(isa, 1),
+                        &expected,
+                        &format!("{what} + {padding}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As many heads with the same key and value in each, and one key/value head that all share.
+#[test]
+fn a_shared_head_gives_the_bits_of_copies_of_it() {
+    for isa in levels() {
+        let shared = Case {
+            reach: Reach::Causal,
+            ..Case::new((2, 40, 40), (6, 1, 12))
+        };
+        let mut copied = Case {
+            query: shared.query.clone(),
+            reach: Reach::Causal,
+            ..Case::new((2, 40, 40), (6, 6, 12))
+        };
+        for sequence in 0..2 {
+            for key in 0..40 {
+                for column in 0..6 * 12 {
+                    let value = |heads| shared.at(heads, sequence, key, column % 12);
+                    let key_element = shared.key_value[value(shared.key_heads())];
+                    let value_element = shared.key_value[value(shared.value_heads())];
+                    let at = copied.at(copied.key_heads(), sequence, key, column);
+                    copied.key_value[at] = key_element;
+                    let at = copied.at(copied.value_heads(), sequence, key, column);
+                    copied.key_value[at] = value_element;
+                }
+            }
+        }
+        assert_same(&shared.run(isa, 1), &copied.run(isa, 1), isa.name());
+    }
+}

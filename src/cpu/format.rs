@@ -1,0 +1,167 @@
+//! How a product's operands are stored and multiplied: f32, f64, bfloat16 or int8.
+//!
+//! A format goes by the type that numbers are stored in. Rows come in and results go out as
+//! [`Format::Number`]; both operands are packed into words of one or more consecutive terms, so that
+//! one instruction adds a word's products to a sum. Sums start anew in each chunk of [`CHUNK`](super::tile::CHUNK) terms and
+//! are added, in order, to totals of [`Format::Number`]: a row's bits are its own in every format.
+//!
+//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::packed_rows::PackRows)).
+//! The right one consists of panels as wide as a tile, each `[word][column]`
+//! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms is its last word.
+
+pub mod bf16;
+mod float;
+pub mod int8;
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::{
+    arch::{Kernels, Task, Vectors},
+    element::Element,
+    isa::Isa,
+    scratch::Scratch,
+    tile::WIDTH,
+};
+
+/// How the operands of a product are stored. Implemented by the type that numbers are stored in.
+pub trait Format: Sized + Send + Sync + 'static {
+    /// What rows come in, results go out, and totals are.
+    type Number: Kernels;
+    /// What packed operands consist of; as large as a number.
+    type Word: Pod + Send + Sync;
+    /// Consecutive terms of a column in a word. Divides [`CHUNK`](super::tile::CHUNK).
+    const GROUP: usize;
+
+    /// Runs `task` with the fastest dot products that `isa` has for this format.
+    fn run(isa: Isa, task: impl DotTask<Self>);
+
+    /// The calling thread's memory for packed rows and columns.
+    fn word_scratch() -> &'static Scratch<Self::Word>;
+
+    /// Words in a column of `depth` terms, with all that belongs to it.
+    fn column_words(depth: usize) -> usize {
+        depth.div_ceil(Self::GROUP)
+    }
+
+    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks,
+    /// and the last one is filled up with what multiplies to nothing.
+    fn pack_column<S: Element<Acc = Self::Number>>(terms: &[S], words: &mut [Self::Word]);
+
+    /// Makes totals the product's sums: multiplies by the columns' scales, where the format has any.
+    /// `last` is the panel's last row of words, `totals` rows of as many.
+    fn finish(_last: &[Self::Word], _totals: &mut [Self::Number]) {}
+}
+
+/// The dot products of one level in a format. A value is the proof that the CPU has them.
+pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
+    /// The level's vectors of totals, whose lanes are columns.
+    type Vectors: Vectors<F::Number>;
+    /// A group of terms of one row, in all lanes.
+    type Left: Copy;
+    /// A group of terms of each lane's column.
+    type Right: Copy;
+    /// The running sum of a chunk.
+    type Sum: Copy;
+    /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
+    const ROWS: usize;
+    /// Words of a row in a chunk, as packed.
+    const ROW_WORDS: usize;
+    /// Columns of a panel.
+    const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
+
+    /// Runs a task that was compiled with these instructions; see [`Vectors::run`].
+    fn run(self, task: impl DotTask<F>);
+
+    /// The level's vectors.
+    fn vectors(self) -> Self::Vectors;
+
+    /// Packs one row of a chunk, at most [`CHUNK`](super::tile::CHUNK) terms, into [`Self::ROW_WORDS`] words. Its last
+    /// group is filled up with zeros.
+    fn pack_row(row: &[F::Number], words: &mut [F::Word]);
+
+    /// A group of a packed row.
+    ///
+    /// # Safety
+    /// `row` starts [`Self::ROW_WORDS`] words, and `group` is below `CHUNK / GROUP`.
+    unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
+
+    /// A group of each of the columns from one on.
+    ///
+    /// # Safety
+    /// As many words can be read as a vector has lanes.
+    unsafe fn right(self, from: *const F::Word) -> Self::Right;
+
+    /// What a chunk's sum starts at.
+    ///
+    /// # Safety
+    /// `row` starts [`Self::ROW_WORDS`] words.
+    unsafe fn start(self, row: *const F::Word) -> Self::Sum;
+
+    /// `sum + left · right`.
+    fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
+
+    /// A chunk's sum as numbers.
+    ///
+    /// # Safety
+    /// `row` starts [`Self::ROW_WORDS`] words.
+    unsafe fn numbers(
+        self,
+        sum: Self::Sum,
+        row: *const F::Word,
+    ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
+}
+
+/// An algorithm over the dot products of any level; see [`Task`] on why it is no closure.
+pub trait DotTask<F: Format> {
+    /// Runs it.
+    fn run<D: Dots<F>>(self, dots: D);
+}
+
+/// Words in a panel of columns of `depth` terms.
+pub fn panel_words<F: Format, D: Dots<F>>(depth: usize) -> usize {
+    F::column_words(depth) * D::PANEL
+}
+
+/// A task of dot products that are made of a level's vectors, within the instructions of these.
+struct Within<F, D, T> {
+    dots: D,
+    task: T,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, D: Dots<F>, T: DotTask<F>> Within<F, D, T> {
+    fn new(dots: D, task: T) -> Self {
+        Self {
+            dots,
+            task,
+            format: PhantomData,
+        }
+    }
+}
+
+impl<F: Format, D: Dots<F>, T: DotTask<F>> Task<F::Number> for Within<F, D, T> {
+    #[inline(always)]
+    fn run<V: Vectors<F::Number>>(self, _: V) {
+        self.task.run(self.dots);
+    }
+}
+
+/// The calling thread's memory for words of this type.
+macro_rules! word_scratch {
+    ($type:ty) => {
+        fn word_scratch() -> &'static Scratch<$type> {
+            thread_local! {
+                static WORDS: Cell<Aligned<$type>> = const { Cell::new(Aligned::empty()) };
+            }
+            &WORDS
+        }
+    };
+}
+use word_scratch;
+
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! bfloat16: half the memory of f32, and twice the products where the CPU has an instruction for them.
+//!
+//! A word holds two terms, the first in its lower half. Their products are exact in f32; the second is
+//! added to the sum before the first, each with one rounding, as the instruction does it. So the bits
+//! are the same at every level, but for subnormal numbers, which the instruction takes for zeros.
+
+use std::cell::Cell;
+
+use half::bf16;
+
+use super::{
+    super::{
+        arch::{Vectors, Words},
+        element::Element,
+        isa::Isa,
+        scratch::{Aligned, Scratch},
+        tile::CHUNK,
+    },
+    DotTask, Dots, Format, Within, word_scratch,
+};
+
+impl Format for bf16 {
+    type Number = f32;
+    type Word = u32;
+    const GROUP: usize = 2;
+
+    fn run(isa: Isa, task: impl DotTask<Self>) {
+        match isa {
+            Isa::Portable(level) => task.run(level),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(level) => task.run(level),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(level) => match level.bf16() {
+                Some(dots) => task.run(dots),
+                None => task.run(level),
+            },
+        }
+    }
+
+    word_scratch!(u32);
+
+    #[inline(always)]
+    fn pack_column<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
+        pack_pairs(terms, words);
+    }
+}
+
+/// Consecutive terms in pairs, each rounded to nearest, ties to even; the last filled up with zero.
+#[inline(always)]
+pub fn pack_pairs<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
+    let (pairs, last) = terms.as_chunks::<2>();
+    for (word, [first, second]) in words.iter_mut().zip(pairs) {
+        *word = u32::from(round(first.widen())) | u32::from(round(second.widen())) << 16;
+    }
+    if let [last] = last {
+        words[pairs.len()] = round(last.widen()).into();
+    }
+}
+
+/// Words of a row packed by [`pack_pairs`].
+pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
+
+/// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, without branches.
+#[inline(always)]
+fn round(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40; // A NaN whose bits lie below must not become infinity.
+    (if x.is_nan() { quiet } else { nearest }) as u16
+}
+
+/// Products of f32 where there is no instruction for bfloat16: rows are packed widened, columns are
+/// widened in registers.
+impl<V: Words> Dots<bf16> for V {
+    type Vectors = V;
+    type Left = [V::Vector; 2];
+    type Right = [V::Vector; 2];
+    type Sum = V::Vector;
+    const ROWS: usize = V::WIDENED_ROWS;
+    const ROW_WORDS: usize = CHUNK;
+
+    fn run(self, task: impl DotTask<bf16>) {
+        Vectors::<f32>::run(self, Within::new(self, task));
+    }
+
+    #[inline(always)]
+    fn vectors(self) -> V {
+        self
+    }
+
+    #[inline(always)]
+    fn pack_row(row: &[f32], words: &mut [u32]) {
+        for (word, &x) in words.iter_mut().zip(row) {
+            *word = u32::from(round(x)) << 16;
+        }
+        if !row.len().is_multiple_of(2) {
+            words[row.len()] = 0;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn left(self, row: *const u32, group: usize) -> [V::Vector; 2] {
+        // SAFETY: the caller's promise, with two words per group.
+        let [first, second] = unsafe { *row.add(2 * group).cast::<[f32; 2]>() };
+        [self.splat(first), self.splat(second)]
+    }
+
+    #[inline(always)]
+    unsafe fn right(self, from: *const u32) -> [V::Vector; 2] {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { self.load_words(from) };
+        [self.low_halves(pairs), self.high_halves(pairs)]
+    }
+
+    #[inline(always)]
+    unsafe fn start(self, _: *const u32) -> V::Vector {
+        self.splat(0.0)
+    }
+
+    #[inline(always)]
+    fn dot(self, left: [V::Vector; 2], right: [V::Vector; 2], sum: V::Vector) -> V::Vector {
+        let sum = self.multiply_add(left[1], right[1], sum);
+        self.multiply_add(left[0], right[0], sum)
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(self, sum: V::Vector, _: *const u32) -> V::Vector {
+        sum
+    }
+}

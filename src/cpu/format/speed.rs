@@ -1,0 +1,138 @@
+//! The formats' speed as a share of what the CPU can do. Run on an idle machine:
+//! `cargo test --release --lib format::speed -- --ignored --nocapture --test-threads 1`
+
+use std::{hint::black_box, time::Instant};
+
+use half::bf16;
+
+use super::{
+    super::{
+        dot_tile::DotTile,
+        packed_rows::PackRows,
+        panel,
+        peak::operations_per_second,
+        reference::normal,
+        scratch::Aligned,
+        tile::{CHUNK, Total},
+        view::View,
+    },
+    *,
+};
+
+/// The least of several times, in seconds: what another process takes away only adds to one.
+fn least(times: usize, mut work: impl FnMut()) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    (0..times).map(time).fold(f64::INFINITY, f64::min)
+}
+
+/// A product of packed operands as the blocks of a larger one are computed: a panel, and all rows.
+struct Blocks<'a, F: Format> {
+    a: View<'a, f32>,
+    panels: &'a Aligned<F::Word>,
+    columns: usize,
+    seconds: &'a mut Seconds,
+}
+
+/// What it takes to pack the rows, and to multiply them.
+#[derive(Clone, Copy, Default)]
+struct Seconds {
+    packing: f64,
+    product: f64,
+}
+
+impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
+    fn run<D: Dots<F>>(self, d: D) {
+        let (m, depth) = (self.a.rows(), self.a.columns());
+        let n_chunks = depth.div_ceil(CHUNK);
+        let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
+        let operations = (2 * m * self.columns * depth) as f64;
+        let words = F::column_words(depth) * D::PANEL;
+        let times = (1e9 / operations) as usize + 20;
+        self.seconds.packing = least(times, || {
+            for chunk in 0..n_chunks {
+                d.run(PackRows {
+                    a: self.a,
+                    rows: 0..m,
+                    columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
+                    packed: &mut rows[chunk * m * D::ROW_WORDS..],
+                });
+            }
+        });
+        let mut totals = Aligned::<f32>::zeros(m * D::PANEL);
+        let n_tiles = m.div_ceil(D::ROWS);
+        self.seconds.product = least(times, || {
+            for panel in self.panels.chunks_exact(words) {
+                for chunk in 0..n_chunks {
+                    for tile in 0..n_tiles {
+                        let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
+                        d.run(DotTile {
+                            rows: tile_rows.len(),
+                            depth: (depth - chunk * CHUNK).min(CHUNK),
+                            a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
+                            b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                            totals: &mut totals[tile_rows.start * D::PANEL..],
+                            total: match chunk {
+                                0 => Total::New,
+                                _ => Total::Running,
+                            },
+                        });
+                    }
+                }
+                F::finish(&panel[words - D::PANEL..], &mut totals);
+            }
+            black_box(&totals);
+        });
+    }
+}
+
+fn random(n: usize, seed: u64) -> Vec<f32> {
+    normal(n, 0.0, 1.0, seed)
+        .into_iter()
+        .map(|x| x as f32)
+        .collect()
+}
+
+fn shares<F: Format<Number = f32>>(name: &str) {
+    for isa in Isa::all().into_iter().flatten() {
+        let peak = operations_per_second::<F>(isa, 1);
+        let per_second = peak * 1e-9;
+        println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
+        // Few columns, so that a run is over before another process takes its place.
+        for (n, k) in [(256, 768), (128, 3072)] {
+            let w = random(n * k, 1);
+            let b = View::row_major(&w, n, k).transposed();
+            let panels = panel::pack::<F, f32>(isa, b, 1);
+            for m in [1, 4, 13, 32, 128, 512] {
+                let a = random(m * k, 2);
+                let mut seconds = Seconds::default();
+                let blocks = Blocks {
+                    a: View::row_major(&a, m, k),
+                    panels: &panels,
+                    columns: n,
+                    seconds: &mut seconds,
+                };
+                F::run(isa, blocks);
+                let Seconds { packing, product } = seconds;
+                let per_second = (2 * m * n * k) as f64 / product;
+                println!(
+                    "  {n:4}x{k:4} {m:4}: {:4.0} G/s ({:3.0} %); packing the rows takes as long as {:2.0} columns",
+                    per_second * 1e-9,
+                    100.0 * per_second / peak,
+                    n as f64 * packing / product
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures; needs an idle machine"]
+fn products_as_a_share_of_the_peak() {
+    shares::<f32>("f32");
+    shares::<bf16>("bf16");
+    shares::<i8>("int8");
+}

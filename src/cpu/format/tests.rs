@@ -1,0 +1,246 @@
+//! Products of every format on every level: against sums written out, against f64, against each other.
+
+use half::bf16;
+
+use super::{
+    super::{
+        Real,
+        dot_tile::DotTile,
+        packed_rows::PackRows,
+        panel::pack_panel,
+        reference::normal,
+        scratch::Aligned,
+        tile::{CHUNK, Total},
+        view::View,
+    },
+    *,
+};
+
+/// A product in one thread, tile by tile.
+struct Product<'a, F: Format, S> {
+    a: View<'a, F::Number>,
+    b: View<'a, S>,
+    /// The most rows of a tile.
+    rows: usize,
+    y: &'a mut [F::Number],
+}
+
+impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
+    fn run<D: Dots<F>>(self, d: D) {
+        let (m, n, depth) = (self.a.rows(), self.b.columns(), self.b.rows());
+        let n_chunks = depth.div_ceil(CHUNK).max(1);
+        let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
+        let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
+        garbage(&mut rows);
+        for chunk in 0..n_chunks {
+            d.run(PackRows {
+                a: self.a,
+                rows: 0..m,
+                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
+                packed: &mut rows[chunk * m * D::ROW_WORDS..],
+            });
+        }
+        let mut panel = Aligned::zeros(panel_words::<F, D>(depth));
+        for first_column in (0..n).step_by(D::PANEL) {
+            garbage(&mut panel);
+            let columns = first_column..n.min(first_column + D::PANEL);
+            pack_panel(d, self.b, columns.clone(), &mut panel);
+            let mut totals = Aligned::zeros(m * D::PANEL);
+            for first_row in (0..m).step_by(self.rows.min(D::ROWS)) {
+                let n_rows = (m - first_row).min(self.rows).min(D::ROWS);
+                let totals = &mut totals[first_row * D::PANEL..][..n_rows * D::PANEL];
+                for chunk in 0..n_chunks {
+                    d.run(DotTile {
+                        rows: n_rows,
+                        depth: (depth - chunk * CHUNK).min(CHUNK),
+                        a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
+                        b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                        totals,
+                        total: if chunk == 0 {
+                            Total::New
+                        } else {
+                            Total::Running
+                        },
+                    });
+                }
+                F::finish(&panel[panel.len().saturating_sub(D::PANEL)..], totals);
+                for (i, totals) in totals.chunks_exact(D::PANEL).enumerate() {
+                    self.y[(first_row + i) * n..][columns.clone()]
+                        .copy_from_slice(&totals[..columns.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// `a · b`, by tiles of at most so many rows.
+fn product<F: Format, S: Element<Acc = F::Number>>(
+    isa: Isa,
+    a: View<F::Number>,
+    b: View<S>,
+    rows: usize,
+) -> Vec<F::Number> {
+    let mut y = vec![F::Number::of(9.0); a.rows() * b.columns()];
+    F::run(
+        isa,
+        Product {
+            a,
+            b,
+            rows,
+            y: &mut y,
+        },
+    );
+    y
+}
+
+/// The levels that this CPU has; says which ones it has not.
+fn levels() -> Vec<Isa> {
+    let each = Isa::all().into_iter();
+    each.filter_map(|level| {
+        level
+            .inspect_err(|error| println!("left out: {error}"))
+            .ok()
+    })
+    .collect()
+}
+
+fn random(n: usize, seed: u64) -> Vec<f32> {
+    normal(n, 0.1, 1.0, seed)
+        .into_iter()
+        .map(|x| x as f32)
+        .collect()
+}
+
+/// The same matrix in other places: transposed, with gaps, at odd addresses.
+struct Layouts {
+    shape: (usize, usize),
+    plain: Vec<f32>,
+    turned: Vec<f32>,
+    gaps: Vec<f32>,
+}
+
+impl Layouts {
+    fn new(plain: &[f32], rows: usize, columns: usize) -> Self {
+        let mut turned = vec![0.0; 1 + rows * columns];
+        let mut gaps = vec![f32::NAN; 3 + rows * (2 * columns + 5)];
+        for i in 0..rows {
+            for j in 0..columns {
+                turned[1 + j * rows + i] = plain[i * columns + j];
+                gaps[3 + i * (2 * columns + 5) + 2 * j] = plain[i * columns + j];
+            }
+        }
+        Self {
+            shape: (rows, columns),
+            plain: plain.to_vec(),
+            turned,
+            gaps,
+        }
+    }
+
+    fn views(&self) -> [View<'_, f32>; 3] {
+        let (rows, columns) = self.shape;
+        [
+            View::new(&self.plain, self.shape, (columns, 1)),
+            View::new(&self.turned[1..], self.shape, (1, rows)),
+            View::new(&self.gaps[3..], self.shape, (2 * columns + 5, 2)),
+        ]
+    }
+}
+
+/// One element of a product, in the documented order.
+trait WrittenOut: Format<Number = f32> {
+    fn element(a: &[f32], w: &[f32]) -> f32;
+}
+
+/// Sums of chunks, added in order.
+fn total(a: &[f32], w: &[f32], chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
+    let chunks = a.chunks(128).zip(w.chunks(128)).map(|(a, w)| chunk(a, w));
+    chunks.reduce(|total, sum| total + sum).unwrap_or(0.0)
+}
+
+impl WrittenOut for bf16 {
+    fn element(a: &[f32], w: &[f32]) -> f32 {
+        let round = |x: f32| bf16::from_f32(x).to_f32();
+        total(a, w, |a, w| {
+            a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
+                let second_first = a.iter().zip(w).rev();
+                second_first.fold(sum, |sum, (&a, &w)| sum + round(a) * round(w))
+            })
+        })
+    }
+}
+
+impl WrittenOut for i8 {
+    fn element(a: &[f32], w: &[f32]) -> f32 {
+        fn quantised(x: &[f32]) -> (f32, Vec<i64>) {
+            let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+            let per_unit = if largest == 0.0 { 0.0 } else { 127.0 / largest };
+            let integers = x.iter().map(|x| (x * per_unit).round_ties_even() as i64);
+            (largest / 127.0, integers.collect())
+        }
+        let (column_scale, w) = quantised(w);
+        let chunks = a.chunks(128).zip(w.chunks(128)).map(|(a, w)| {
+            let (row_scale, a) = quantised(a);
+            a.iter().zip(w).map(|(a, w)| a * w).sum::<i64>() as f32 * row_scale
+        });
+        chunks.reduce(|total, sum| total + sum).unwrap_or(0.0) * column_scale
+    }
+}
+
+const M: &[usize] = if cfg!(miri) {
+    &[0, 1, 3]
+} else {
+    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 29]
+};
+const N: &[usize] = if cfg!(miri) {
+    &[1, 9]
+} else {
+    &[0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65]
+};
+const K: &[usize] = if cfg!(miri) {
+    &[0, 5, 129]
+} else {
+    &[
+        0, 1, 2, 3, 4, 5, 31, 33, 127, 128, 129, 130, 131, 255, 256, 257,
+    ]
+};
+
+fn every_size_and_layout<F: WrittenOut>() {
+    let largest = M[M.len() - 1];
+    for &k in K {
+        let all_a = random(largest * k, 1);
+        for &n in N {
+            let w = random(n * k, 2);
+            let element = |i: usize, j: usize| F::element(&all_a[i * k..][..k], &w[j * k..][..k]);
+            let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
+            let weights = Layouts::new(&w, n, k);
+            for &m in M {
+                let rows = Layouts::new(&all_a[..m * k], m, k);
+                for isa in levels() {
+                    for (which, weight) in weights.views().into_iter().enumerate() {
+                        for (layout, a) in rows.views().into_iter().enumerate() {
+                            let y = product::<F, f32>(isa, a, weight.transposed(), 14);
+                            for (at, (y, expected)) in y.iter().zip(&all_y).enumerate() {
+                                assert!(
+                                    y.to_bits() == expected.to_bits(),
+                                    "{} {m}x{n}x{k}, layouts {layout} {which}, element {at}: {y:e}, expected {expected:e}",
+                                    isa.name()
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_bf16_sum_has_the_documented_order_on_every_level_in_every_size_and_layout() {
+    every_size_and_layout::<bf16>();
+}
+
+#[test]
+fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
+    every_size_and_layout::<i8>();
+}

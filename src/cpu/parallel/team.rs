@@ -1,0 +1,269 @@
+//! Threads that stay awake between the steps of one computation.
+//!
+//! To wake a sleeping thread costs some 10 µs, as much as a small product. A team is called together
+//! once, for a whole forward pass; between its steps the helpers spin. Nothing waits for a helper that has not
+//! come: the leader can do every step alone, so a busy pool makes a team slow, never stuck.
+
+use std::{
+    cell::{Cell, UnsafeCell},
+    hint, ptr,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    thread,
+};
+
+/// A step's work, which borrows from the leader's stack.
+type Work<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// What leader and helpers share.
+struct Team {
+    /// Valid while `open`, and until `active` is 0 again.
+    work: UnsafeCell<Option<Work<'static>>>,
+    tasks: AtomicUsize,
+    next: AtomicUsize,
+    /// Whether a helper may begin to take tasks.
+    open: AtomicBool,
+    /// Helpers that look at `work`, or are about to find out that they may not.
+    active: AtomicUsize,
+    /// Whether there will be no further step.
+    closed: AtomicBool,
+}
+
+// SAFETY: `work` is written by the leader alone, and only where `open` is false and `active` is 0; helpers read it
+// only after they raised `active` and then saw `open`. All four accesses are sequentially consistent.
+unsafe impl Sync for Team {}
+
+thread_local! {
+    /// The team that this thread leads, outside its steps.
+    static LED: Cell<*const Team> = const { Cell::new(ptr::null()) };
+}
+
+/// Whether the calling thread leads a team.
+pub fn is_here() -> bool {
+    !LED.get().is_null()
+}
+
+/// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads` threads.
+///
+/// Within another team's step, or with one thread, there is none; within another team's `work` it is that team.
+pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
+    if threads <= 1 || is_here() {
+        return work();
+    }
+    let team = Team {
+        work: UnsafeCell::new(None),
+        tasks: AtomicUsize::new(0),
+        next: AtomicUsize::new(0),
+        open: AtomicBool::new(false),
+        active: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+    };
+    rayon::in_place_scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| team.help());
+        }
+        let _led = Led::new(&team);
+        work()
+    })
+}
+
+/// Does one step with the team that this thread leads.
+pub fn run(tasks: usize, work: Work) {
+    let team = LED.get();
+    // SAFETY: `with_team` keeps the team alive while `LED` points to it.
+    match unsafe { team.as_ref() } {
+        Some(team) => team.step(tasks, work),
+        None => (0..tasks).for_each(work),
+    }
+}
+
+impl Team {
+    fn step(&self, tasks: usize, work: Work) {
+        // A step within a step is no business of the team's, which is busy.
+        let _unled = Unled::new();
+        // SAFETY: only the lifetime changes; `closing` below waits, even in a panic, until nobody holds it.
+        let work: Work<'static> = unsafe { std::mem::transmute(work) };
+        // SAFETY: no step is open and none is active: the last one's `closing` saw to it.
+        unsafe { *self.work.get() = Some(work) };
+        self.tasks.store(tasks, SeqCst);
+        self.next.store(0, SeqCst);
+        self.open.store(true, SeqCst);
+        let _closing = Closing(self);
+        self.take_tasks(work);
+    }
+
+    fn take_tasks(&self, work: Work) {
+        let tasks = self.tasks.load(SeqCst);
+        loop {
+            let task = self.next.fetch_add(1, SeqCst);
+            if task >= tasks {
+                break;
+            }
+            work(task);
+        }
+    }
+
+    /// What a helper does until the team is closed.
+    fn help(&self) {
+        let mut idle = 0u32;
+        while !self.closed.load(SeqCst) {
+            if self.open.load(SeqCst) && self.next.load(SeqCst) < self.tasks.load(SeqCst) {
+                idle = 0;
+                self.active.fetch_add(1, SeqCst);
+                let _leaving = Leaving(self);
+                if self.open.load(SeqCst) {
+                    // SAFETY: `active` was raised before `open` was seen, so the leader keeps `work` as it is.
+                    if let Some(work) = unsafe { *self.work.get() } {
+                        self.take_tasks(work);
+                    }
+                }
+            } else if idle < SPINS {
+                idle += 1;
+                hint::spin_loop();
+            } else {
+                // Somebody else may need this core more, the leader even.
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Looks for the next step before a helper lets others have its core: some 20 µs.
+const SPINS: u32 = 1 << 10;
+
+/// Closes the step, and waits until no helper is in it.
+struct Closing<'a>(&'a Team);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let team = self.0;
+        // In a panic, nobody begins another task.
+        team.next.store(usize::MAX / 2, SeqCst);
+        team.open.store(false, SeqCst);
+        let mut waited = 0u32;
+        while team.active.load(SeqCst) != 0 {
+            waited += 1;
+            if waited.is_multiple_of(SPINS) {
+                thread::yield_now();
+            }
+            hint::spin_loop();
+        }
+    }
+}
+
+/// Lowers `active`, in a panic too.
+struct Leaving<'a>(&'a Team);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, SeqCst);
+    }
+}
+
+/// While it lives, this thread leads the team; then the team is closed.
+struct Led<'a>(&'a Team);
+
+impl<'a> Led<'a> {
+    fn new(team: &'a Team) -> Self {
+        LED.set(team);
+        Self(team)
+    }
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        LED.set(ptr::null());
+        self.0.closed.store(true, SeqCst);
+    }
+}
+
+/// While it lives, this thread leads no team.
+struct Unled(*const Team);
+
+impl Unled {
+    fn new() -> Self {
+        Self(LED.replace(ptr::null()))
+    }
+}
+
+impl Drop for Unled {
+    fn drop(&mut self) {
+        LED.set(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::atomic::AtomicU32,
+    };
+
+    use super::{super::for_tasks, *};
+
+    /// How often each of `tasks` tasks is run by `for_tasks`.
+    fn counts(threads: usize, tasks: usize) -> Vec<u32> {
+        let counts: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
+        for_tasks(threads, tasks, |task| {
+            counts[task].fetch_add(1, SeqCst);
+        });
+        counts.into_iter().map(AtomicU32::into_inner).collect()
+    }
+
+    #[test]
+    fn each_task_is_done_once_in_every_step() {
+        for threads in [1, 2, 3, 8] {
+            with_team(threads, || {
+                for tasks in [0, 1, 2, 3, 17, 100] {
+                    for _ in 0..50 {
+                        assert_eq!(counts(threads, tasks), vec![1; tasks]);
+                    }
+                }
+            });
+            assert!(!is_here());
+        }
+    }
+
+    #[test]
+    fn a_step_within_a_step_is_done_too() {
+        let sum = AtomicUsize::new(0);
+        with_team(2, || {
+            for_tasks(2, 10, |_| {
+                for_tasks(2, 10, |task| {
+                    sum.fetch_add(task, SeqCst);
+                });
+            });
+        });
+        assert_eq!(sum.into_inner(), 450);
+    }
+
+    #[test]
+    fn teams_of_many_threads_at_once_do_not_wait_for_each_other() {
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+                    }
+                });
+            }
+        });
+        // Every worker of the pool leads a team of its own.
+        rayon::broadcast(|_| {
+            with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+        });
+    }
+
+    #[test]
+    fn a_panic_in_a_step_reaches_the_leader_and_leaves_no_team_behind() {
+        for panicking in [0, 7, 19] {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                with_team(2, || {
+                    for_tasks(2, 20, |task| assert_ne!(task, panicking, "a planted panic"));
+                })
+            }));
+            assert!(result.is_err());
+            assert!(!is_here());
+        }
+        assert_eq!(counts(2, 20), vec![1; 20]);
+    }
+}

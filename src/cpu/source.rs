@@ -1,0 +1,162 @@
+//! Rows that go into a product: as they are, or normalised on their way.
+
+use std::{cell::Cell, ops::Range};
+
+use super::{
+    isa::Isa,
+    norm::{Affine, Norm},
+    parallel,
+    rows::Target,
+    scratch::{Aligned, Scratch, lend},
+    tile::CHUNK,
+};
+
+/// Rows of f32 without gaps, perhaps to be normalised.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    rows: &'a [f32],
+    width: usize,
+    norm: Option<&'a RowNorm>,
+}
+
+/// A norm with its weight and bias.
+#[derive(Clone, Debug)]
+pub struct RowNorm {
+    norm: Norm,
+    affine: Affine<f64>,
+}
+
+thread_local!(static WIDE: Cell<Aligned<f64>> = const { Cell::new(Aligned::empty()) });
+static WIDE_ROW: &Scratch<f64> = &WIDE;
+thread_local!(static NARROW: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static NARROW_ROW: &Scratch<f32> = &NARROW;
+
+/// Rows that a task takes.
+const ROWS: usize = 16;
+
+impl RowNorm {
+    /// Of a weight and bias as stored.
+    pub fn new(norm: Norm, weight: &[f32], bias: Option<&[f32]>) -> Self {
+        Self {
+            norm,
+            affine: norm.affine(weight, bias),
+        }
+    }
+
+    /// The length of a row.
+    pub fn width(&self) -> usize {
+        self.affine.width()
+    }
+
+    /// Writes the norm of one row.
+    pub fn row(&self, isa: Isa, x: &[f32], y: &mut [f32]) {
+        lend(WIDE_ROW, x.len(), |scratch| {
+            self.norm.row(isa, x, &self.affine, scratch, y);
+        });
+    }
+
+    /// Replaces a row by its norm.
+    pub fn row_in_place(&self, isa: Isa, row: &mut [f32]) {
+        lend(WIDE_ROW, row.len(), |scratch| {
+            self.norm.row_in_place(isa, row, &self.affine, scratch);
+        });
+    }
+
+    /// Replaces each of many rows by its norm.
+    pub fn rows_in_place(&self, isa: Isa, rows: &mut [f32]) {
+        let width = self.width();
+        parallel::for_chunks(rows, ROWS * width, |_, rows| {
+            for row in rows.chunks_exact_mut(width) {
+                self.row_in_place(isa, row);
+            }
+        });
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Rows of `width` numbers as they are.
+    pub fn new(rows: &'a [f32], width: usize) -> Self {
+        assert!(width > 0 && rows.len().is_multiple_of(width));
+        Self {
+            rows,
+            width,
+            norm: None,
+        }
+    }
+
+    /// The same rows normalised.
+    pub fn with_norm(self, norm: Option<&'a RowNorm>) -> Self {
+        assert!(norm.is_none_or(|norm| norm.width() == self.width));
+        Self { norm, ..self }
+    }
+
+    /// The rows as they are stored.
+    pub fn stored(&self) -> &'a [f32] {
+        self.rows
+    }
+
+    /// Whether the rows are to be normalised.
+    pub fn is_normalised(&self) -> bool {
+        self.norm.is_some()
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows.len() / self.width
+    }
+
+    /// The number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Some of the rows.
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        Self {
+            rows: &self.rows[rows.start * self.width..rows.end * self.width],
+            ..*self
+        }
+    }
+
+    /// Calls `take(i, row i)` for every row, on at most `threads` threads.
+    pub fn for_rows(&self, isa: Isa, threads: usize, take: impl Fn(usize, &[f32]) + Sync) {
+        let n_rows = self.rows();
+        let threads = if self.rows.len() < parallel::worthwhile() / 16 {
+            1
+        } else {
+            threads
+        };
+        parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
+            lend(NARROW_ROW, self.width, |normal| {
+                for i in task * ROWS..n_rows.min((task + 1) * ROWS) {
+                    let row = &self.rows[i * self.width..(i + 1) * self.width];
+                    match self.norm {
+                        None => take(i, row),
+                        Some(norm) => {
+                            norm.row(isa, row, normal);
+                            take(i, normal);
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    /// Writes every row to `y`, row after row.
+    pub fn copy_to(&self, isa: Isa, y: &mut [f32], threads: usize) {
+        self.write(isa, &Target::row_major(y, self.rows(), self.width), threads);
+    }
+
+    /// Writes every row to `y`, packed or not.
+    pub fn write(&self, isa: Isa, y: &Target<f32>, threads: usize) {
+        assert_eq!((y.rows(), y.columns()), (self.rows(), self.width));
+        self.for_rows(isa, threads, |i, row| {
+            for (chunk, values) in row.chunks(CHUNK).enumerate() {
+                let start = chunk * CHUNK;
+                // SAFETY: `for_rows` gives each row out once.
+                let piece = unsafe { y.piece(i, start..start + values.len()) };
+                piece.copy_from_slice(values);
+            }
+        });
+    }
+}

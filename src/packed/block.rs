@@ -1,0 +1,231 @@
+//! The packed transformer block.
+
+use std::cell::Cell;
+
+use candle_core::{Result, Tensor};
+
+use super::{
+    PackedAttention, PackedFeedForward, PackedSublayer, Packing,
+    cache::PackedLayerCache,
+    linear::Finishing,
+    map_rows,
+    mixture::PackedMixture,
+    pass::PackedPass,
+    sublayer::{Residual, Seen},
+};
+use crate::{
+    config::{ParallelNorm, Precision, Topology},
+    cpu::{
+        parallel,
+        scratch::{Aligned, Scratch, lend},
+        source::Source,
+    },
+    layers::{BlockFeedForward, ForwardContext, TransformerBlock, batch_and_seq},
+};
+
+/// The feed-forward of a packed block: one network, or a mixture of experts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum PackedBlockFeedForward {
+    /// One network.
+    Dense(PackedFeedForward),
+    /// Several, of which each position uses a few.
+    Experts(PackedMixture),
+}
+
+impl PackedBlockFeedForward {
+    fn new(packing: &Packing, feed_forward: &BlockFeedForward) -> Result<Self> {
+        Ok(match feed_forward {
+            BlockFeedForward::Dense(dense) => Self::Dense(PackedFeedForward::new(packing, dense)?),
+            BlockFeedForward::Experts(experts) => {
+                Self::Experts(PackedMixture::new(packing, experts)?)
+            }
+        })
+    }
+
+    /// The memory of the packed weights.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.bytes(),
+            Self::Experts(experts) => experts.bytes(),
+        }
+    }
+
+    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        match self {
+            Self::Dense(dense) => dense.run(x, finishing, y),
+            Self::Experts(experts) => experts.run(x, finishing, y),
+        }
+    }
+}
+
+/// A [`TransformerBlock`] packed for inference on the CPU; made by [`TransformerBlock::pack`].
+#[derive(Clone, Debug)]
+pub struct PackedBlock {
+    attention: PackedSublayer<PackedAttention>,
+    cross_attention: Option<PackedSublayer<PackedAttention>>,
+    feed_forward: PackedSublayer<PackedBlockFeedForward>,
+    topology: Topology,
+    threads: usize,
+}
+
+/// What the sublayers of a block computed on their way.
+#[derive(Default)]
+pub(super) struct SeenBlock {
+    pub attention: Seen,
+    pub cross_attention: Option<Seen>,
+    pub feed_forward: Seen,
+}
+
+thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static BETWEEN_ROWS: &Scratch<f32> = &BETWEEN;
+
+impl TransformerBlock {
+    /// Packs the weights for inference on the CPU, and frees each as it is packed.
+    ///
+    /// # Errors
+    /// If the block is not on the CPU, or is f64.
+    pub fn pack(self, precision: Precision) -> Result<PackedBlock> {
+        PackedBlock::new(&Packing::new(precision)?, self)
+    }
+}
+
+impl PackedBlock {
+    pub(super) fn new(packing: &Packing, block: TransformerBlock) -> Result<Self> {
+        let attention = block.attention();
+        let inner = PackedAttention::new(packing, attention.inner())?;
+        let attention = PackedSublayer::new(packing, attention, inner)?;
+        let cross_attention = match block.cross_attention() {
+            None => None,
+            Some(cross) => {
+                let inner = PackedAttention::cross(packing, cross.inner())?;
+                Some(PackedSublayer::new(packing, cross, inner)?)
+            }
+        };
+        let feed_forward = block.feed_forward();
+        let inner = PackedBlockFeedForward::new(packing, feed_forward.inner())?;
+        Ok(Self {
+            attention,
+            cross_attention,
+            feed_forward: PackedSublayer::new(packing, feed_forward, inner)?,
+            topology: block.topology(),
+            threads: packing.threads,
+        })
+    }
+
+    /// The width of input and output.
+    pub fn d_model(&self) -> usize {
+        self.attention.inner().config().d_model
+    }
+
+    /// The self-attention sublayer.
+    pub fn attention(&self) -> &PackedSublayer<PackedAttention> {
+        &self.attention
+    }
+
+    /// The cross-attention sublayer.
+    pub fn cross_attention(&self) -> Option<&PackedSublayer<PackedAttention>> {
+        self.cross_attention.as_ref()
+    }
+
+    /// The feed-forward sublayer.
+    pub fn feed_forward(&self) -> &PackedSublayer<PackedBlockFeedForward> {
+        &self.feed_forward
+    }
+
+    /// The memory of the packed weights.
+    pub fn bytes(&self) -> usize {
+        let cross = self.cross_attention.iter();
+        let cross: usize = cross.map(|cross| cross.inner().bytes()).sum();
+        self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes()
+    }
+
+    /// The output with nothing masked; shapes as [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// The output under the context's mask, positions and memory.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
+    ///
+    /// # Errors
+    /// As [`PackedAttention::forward_with`].
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let (batch, seq) = batch_and_seq(x)?;
+        let pass = PackedPass::new(context, batch, seq)?;
+        map_rows("block", x, (self.d_model(), self.d_model()), |x, y| {
+            parallel::with_team(self.threads, || self.run(x, &pass, None, None, y))
+        })
+    }
+
+    /// The output for rows `[batch · seq, d_model]` in a pass, behind the cached positions.
+    pub(super) fn run(
+        &self,
+        x: &[f32],
+        pass: &PackedPass,
+        mut cache: Option<&mut PackedLayerCache>,
+        mut seen: Option<&mut SeenBlock>,
+        y: &mut [f32],
+    ) -> Result<()> {
+        lend(BETWEEN_ROWS, 2 * x.len(), |memory| {
+            let (attended, crossed) = memory.split_at_mut(x.len());
+            let of_attention = seen.as_deref_mut().map(|seen| &mut seen.attention);
+            self.attention.run(
+                self.normal(x, self.attention.input_norm()),
+                Residual::Input,
+                of_attention,
+                attended,
+                |inner, x, finishing, y| inner.run(x, finishing, pass, cache.as_deref_mut(), y),
+            )?;
+            let mut before = &*attended;
+            if let Some(cross) = &self.cross_attention {
+                let of_cross = seen
+                    .as_deref_mut()
+                    .map(|seen| seen.cross_attention.insert(Seen::default()));
+                cross.run(
+                    self.normal(before, cross.input_norm()),
+                    Residual::Input,
+                    of_cross,
+                    crossed,
+                    |inner, x, finishing, y| inner.run(x, finishing, pass, cache, y),
+                )?;
+                before = &*crossed;
+            }
+            let of_feed_forward = seen.map(|seen| &mut seen.feed_forward);
+            let (input, residual) = match self.topology {
+                Topology::Sequential => (
+                    self.normal(before, self.feed_forward.input_norm()),
+                    Residual::Input,
+                ),
+                // Beside the attention, and added to what that has made.
+                Topology::Parallel(norm) => {
+                    let norm = match norm {
+                        ParallelNorm::Shared => self.attention.input_norm(),
+                        ParallelNorm::Separate => self.feed_forward.input_norm(),
+                    };
+                    (self.normal(x, norm), Residual::Rows(before))
+                }
+            };
+            self.feed_forward.run(
+                input,
+                residual,
+                of_feed_forward,
+                y,
+                |inner, x, finishing, y| {
+                    inner.run(x, finishing, y);
+                    Ok(())
+                },
+            )
+        })
+    }
+
+    fn normal<'a>(
+        &self,
+        rows: &'a [f32],
+        norm: Option<&'a crate::cpu::source::RowNorm>,
+    ) -> Source<'a> {
+        Source::new(rows, self.d_model()).with_norm(norm)
+    }
+}

@@ -1,0 +1,153 @@
+//! The feed-forward with packed weights, its hidden activations kept in the cache.
+
+use std::{fmt, sync::Arc};
+
+use candle_core::{Module, Result, Tensor};
+
+use super::{
+    Packing, elements,
+    linear::{Finishing, PackedLinear, plain},
+    map_rows, with_elements,
+};
+use crate::{
+    config::Precision,
+    cpu::{
+        gemm::{Epilogue, Map},
+        source::Source,
+        view::View,
+        weight::PackedWeight,
+    },
+    layers::{FeedForward, Linear},
+    ops,
+};
+
+/// A [`FeedForward`] packed for inference on the CPU; made by [`FeedForward::pack`].
+///
+/// Gate and up are one weight, and their product is taken while both are in registers' reach.
+#[derive(Clone)]
+pub struct PackedFeedForward {
+    up: Arc<PackedWeight>,
+    /// The gate's if gated, else up's.
+    bias: Option<Arc<[f32]>>,
+    /// Up's if gated.
+    up_bias: Option<Arc<[f32]>>,
+    activation: Option<Arc<Map<f32>>>,
+    down: PackedLinear,
+}
+
+impl FeedForward {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU, or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedFeedForward> {
+        PackedFeedForward::new(&Packing::new(precision)?, self)
+    }
+}
+
+impl PackedFeedForward {
+    pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
+        let bias = |linear: &Linear| -> Result<Option<Arc<[f32]>>> {
+            let bias = linear.bias().map(elements).transpose()?;
+            Ok(bias.map(Arc::from))
+        };
+        let (up, down) = (feed_forward.up(), feed_forward.down());
+        let activation = ops::activation_map(feed_forward.activation(), packing.isa);
+        let down = PackedLinear::new(packing, down)?;
+        let (weight, bias, up_bias) = match feed_forward.gate() {
+            None => {
+                let PackedLinear { weight, bias, .. } = PackedLinear::new(packing, up)?;
+                (weight, bias, None)
+            }
+            Some(gate) => {
+                let weight = gated(packing, gate, up)?;
+                (Arc::new(weight), bias(gate)?, bias(up)?)
+            }
+        };
+        Ok(Self {
+            up: weight,
+            bias,
+            up_bias,
+            activation: activation.map(Arc::from),
+            down,
+        })
+    }
+
+    /// The width of input and output.
+    pub fn d_model(&self) -> usize {
+        self.up.d_in()
+    }
+
+    /// The width of the hidden layer.
+    pub fn d_ff(&self) -> usize {
+        self.up.d_out()
+    }
+
+    /// The memory of the packed weights.
+    pub fn bytes(&self) -> usize {
+        self.up.bytes() + self.down.bytes()
+    }
+
+    /// `y = finishing(down(act(up(x))))`.
+    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        let up_epilogue = Epilogue {
+            up_bias: self.up_bias.as_deref(),
+            activation: self.activation.as_deref(),
+            ..Epilogue::bias(self.bias.as_deref())
+        };
+        let epilogue = self.down.epilogue(finishing);
+        let threads = self.down.threads;
+        self.down
+            .weight
+            .multiply_hidden(&self.up, x, &up_epilogue, &epilogue, y, threads);
+    }
+}
+
+/// The weights of gate and up as one.
+fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
+    let shape = gate.weight().dims2()?;
+    let (gate, up) = (plain(gate.weight())?, plain(up.weight())?);
+    with_elements("pack", &gate, |gate| {
+        with_elements("pack", &up, |up| {
+            let view = |weight| View::new(weight, shape, (shape.1, 1));
+            let &Packing {
+                format,
+                isa,
+                threads,
+            } = packing;
+            Ok(PackedWeight::gated(
+                format,
+                isa,
+                view(gate),
+                view(up),
+                threads,
+            ))
+        })
+    })
+}
+
+impl Module for PackedFeedForward {
+    /// The output of the layer that was packed, in evaluation.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of any rank from 1, to the same.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the input asks for a gradient, is f64 or not on the CPU.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let widths = (self.d_model(), self.down.d_out());
+        map_rows("feed-forward", x, widths, |x, y| {
+            self.run(&Source::new(x, self.d_model()), &Finishing::NONE, y);
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for PackedFeedForward {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("PackedFeedForward")
+            .field("d_model", &self.d_model())
+            .field("d_ff", &self.d_ff())
+            .finish_non_exhaustive()
+    }
+}

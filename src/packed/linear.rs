@@ -1,0 +1,165 @@
+//! `y = x·Wᵀ + b` with a packed weight.
+
+use std::{fmt, sync::Arc};
+
+use candle_core::{DType, Module, Result, Tensor, bail};
+
+use super::{Packing, elements, map_rows, with_elements};
+use crate::{
+    config::Precision,
+    cpu::{
+        gemm::{Epilogue, Scale},
+        source::Source,
+        view::View,
+        weight::PackedWeight,
+    },
+    layers::Linear,
+};
+
+/// A [`Linear`] packed for inference on the CPU; made by [`Linear::pack`].
+#[derive(Clone)]
+pub struct PackedLinear {
+    pub(super) weight: Arc<PackedWeight>,
+    pub(super) bias: Option<Arc<[f32]>>,
+    pub(super) threads: usize,
+}
+
+/// What is done to a layer's output while it is in the cache: `residual + scale · output`.
+#[derive(Clone, Copy)]
+pub(super) struct Finishing<'a> {
+    pub scale: Scale<'a, f32>,
+    pub residual: Option<&'a [f32]>,
+}
+
+impl Finishing<'_> {
+    /// The output as it is.
+    pub const NONE: Self = Self {
+        scale: Scale::One,
+        residual: None,
+    };
+}
+
+impl Linear {
+    /// Packs the weight for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU, or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedLinear> {
+        PackedLinear::new(&Packing::new(precision)?, self)
+    }
+}
+
+impl PackedLinear {
+    pub(super) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
+        Self::joined(packing, &[linear])
+    }
+
+    /// Of several maps of one input, their outputs side by side.
+    pub(super) fn joined(packing: &Packing, linears: &[&Linear]) -> Result<Self> {
+        let bias = match linears.iter().any(|linear| linear.bias().is_some()) {
+            true => Some(joined_bias(linears)?),
+            false => None,
+        };
+        let weight = match linears {
+            [linear] => plain(linear.weight())?,
+            _ => {
+                let weights = linears.iter().map(|linear| plain(linear.weight()));
+                Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?
+            }
+        };
+        let (d_out, d_in) = weight.dims2()?;
+        let weight = with_elements("pack", &weight, |weight| {
+            let weight = View::new(weight, (d_out, d_in), (d_in, 1));
+            Ok(PackedWeight::new(
+                packing.format,
+                packing.isa,
+                weight,
+                packing.threads,
+            ))
+        })?;
+        Ok(Self {
+            weight: Arc::new(weight),
+            bias,
+            threads: packing.threads,
+        })
+    }
+
+    /// The width of the input.
+    pub fn d_in(&self) -> usize {
+        self.weight.d_in()
+    }
+
+    /// The width of the output.
+    pub fn d_out(&self) -> usize {
+        self.weight.d_out()
+    }
+
+    /// The memory of the packed weight.
+    pub fn bytes(&self) -> usize {
+        self.weight.bytes()
+    }
+
+    /// `y = finishing(x·Wᵀ + b)`.
+    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.weight
+            .multiply(x, &self.epilogue(finishing), y, self.threads);
+    }
+
+    pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
+        Epilogue {
+            scale: finishing.scale,
+            residual: finishing.residual,
+            ..Epilogue::bias(self.bias.as_deref())
+        }
+    }
+}
+
+/// A parameter as packing takes it.
+pub(super) fn plain(parameter: &Tensor) -> Result<Tensor> {
+    if !parameter.device().is_cpu() {
+        bail!("pack: the layer is not on the CPU, and packed layers compute there; load it there");
+    }
+    if parameter.dtype() == DType::F64 {
+        bail!("pack: the layer is F64, and packed layers compute in f32; load it as F32");
+    }
+    Ok(parameter.detach())
+}
+
+/// The biases of several maps side by side, zeros where one has none.
+fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
+    let mut joined = Vec::new();
+    for linear in linears {
+        match linear.bias() {
+            Some(bias) => joined.extend(elements(bias)?),
+            None => joined.resize(joined.len() + linear.weight().dim(0)?, 0.0),
+        }
+    }
+    Ok(joined.into())
+}
+
+impl Module for PackedLinear {
+    /// The output of the layer that was packed.
+    ///
+    /// # Shapes
+    /// `[.., d_in]` of any rank from 1 to `[.., d_out]`.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_in`, the input asks for a gradient, is f64 or not on the CPU.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let widths = (self.d_in(), self.d_out());
+        map_rows("linear", x, widths, |x, y| {
+            self.run(&Source::new(x, self.d_in()), &Finishing::NONE, y);
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for PackedLinear {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("PackedLinear")
+            .field("d_in", &self.d_in())
+            .field("d_out", &self.d_out())
+            .field("bias", &self.bias.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! Layers packed for inference on the CPU: the same numbers, several times as fast.
+//!
+//! `pack` turns a layer into its packed form and frees the raw weights: weights lie as the matrix kernels
+//! read them, biases, activations, gates, residual connections and norms are computed while a product's
+//! results are in the cache, and attention never writes a matrix of scores. A packed layer has no
+//! gradients and refuses an input that asks for one; it takes f32, f16 and bf16, and computes in f32 between
+//! products whatever it takes.
+//!
+//! The same row gives the same bits, whatever the batch, its place in it and the number of threads, in every
+//! [`Precision`]. Threads are candle's: set `RAYON_NUM_THREADS`.
+//!
+//! ```
+//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
+//! use candle_blocks::{Precision, TransformerBlock};
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::VarBuilder;
+//! let config = BlockConfig::new(
+//!     AttentionConfig::new(64, 4)?,
+//!     FeedForwardConfig::new(64),
+//!     NormConfig::layer_norm(64, 1e-12),
+//!     NormPlacement::Post,
+//! );
+//! let block = TransformerBlock::new(&config, VarBuilder::zeros(DType::F32, &Device::Cpu))?;
+//! let packed = block.pack(Precision::F32)?;
+//! let x = Tensor::randn(0f32, 1., (2, 3, 64), &Device::Cpu)?; // [batch, seq, d_model]
+//! assert_eq!(packed.forward(&x)?.dims(), [2, 3, 64]);
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+
+use candle_core::{DType, Result, Storage, Tensor, bail};
+
+use crate::{
+    config::Precision,
+    cpu::{isa::Isa, weight::Format},
+};
+
+mod attention;
+mod block;
+mod cache;
+mod feed_forward;
+mod linear;
+mod mixture;
+mod norm;
+mod pass;
+mod stack;
+mod sublayer;
+
+pub use attention::PackedAttention;
+pub use block::{PackedBlock, PackedBlockFeedForward};
+pub use cache::PackedCache;
+pub use feed_forward::PackedFeedForward;
+pub use linear::PackedLinear;
+pub use mixture::PackedMixture;
+pub use stack::PackedStack;
+pub use sublayer::PackedSublayer;
+
+/// How to pack, and on how many threads to compute.
+#[derive(Clone, Copy)]
+struct Packing {
+    format: Format,
+    isa: Isa,
+    threads: usize,
+}
+
+impl Packing {
+    /// # Errors
+    /// If the environment asks for an instruction set that is not there.
+    fn new(precision: Precision) -> Result<Self> {
+        Ok(Self {
+            format: match precision {
+                Precision::F32 => Format::F32,
+            },
+            isa: crate::ops::selected_isa()?,
+            threads: candle_core::utils::get_num_threads(),
+        })
+    }
+}
+
+/// Runs `compute` with the elements of `x` `[.., d_in]` in f32, and makes a tensor `[.., d_out]` of what it
+/// returns, in the type of `x`.
+fn map_rows(
+    op: &str,
+    x: &Tensor,
+    (d_in, d_out): (usize, usize),
+    compute: impl FnOnce(&[f32], &mut [f32]) -> Result<()>,
+) -> Result<Tensor> {
+    let mut dims = x.dims().to_vec();
+    if dims.last() != Some(&d_in) {
+        bail!("{op}: input has shape {dims:?}, expected [.., {d_in}]");
+    }
+    dims.pop();
+    dims.push(d_out);
+    let mut y = vec![0.0; dims.iter().product()];
+    with_elements(op, x, |x| compute(x, &mut y))?;
+    Tensor::from_vec(y, dims, x.device())?.to_dtype(x.dtype())
+}
+
+/// Runs `work` with the elements of `x` in f32, row after row.
+fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if x.track_op() {
+        bail!(
+            "{op} is packed and has no gradient, but its input asks for one; train the layer before it is packed, or detach the input"
+        );
+    }
+    match x.dtype() {
+        DType::F32 | DType::F16 | DType::BF16 => {}
+        other => bail!("{op} is packed and takes F32, F16 or BF16, but its input is {other:?}"),
+    }
+    let x = x.to_dtype(DType::F32)?.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        bail!("{op} is packed for the CPU, but its input lies elsewhere; move it with to_device");
+    };
+    let elements = storage.as_slice::<f32>()?;
+    let start = layout.start_offset();
+    work(&elements[start..start + x.elem_count()])
+}
+
+/// The elements of a parameter in f32.
+fn elements(parameter: &Tensor) -> Result<Vec<f32>> {
+    parameter
+        .detach()
+        .to_dtype(DType::F32)?
+        .flatten_all()?
+        .to_vec1()
+}

@@ -1,0 +1,206 @@
+//! One forward pass through packed blocks: what they share, as the kernels take it.
+
+use std::{cell::RefCell, sync::Arc};
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use super::{cache::PackedCache, with_elements};
+use crate::{
+    config::{AlibiConfig, RotaryConfig},
+    cpu::attention::Bias,
+    layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
+};
+
+/// Sizes, masks, and the tables made so far.
+pub(super) struct PackedPass<'c> {
+    pub context: &'c ForwardContext,
+    pub batch: usize,
+    pub seq: usize,
+    /// Positions before this pass's.
+    pub seen: usize,
+    /// `[batch, all keys]`, 1 = keep.
+    keep: Option<Tensor>,
+    keep_elements: Option<Vec<u8>>,
+    /// Added to the scores of every block.
+    pub additive: Vec<Additive>,
+    tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
+    alibi: RefCell<Vec<((AlibiConfig, usize), Arc<Additive>)>>,
+}
+
+impl<'c> PackedPass<'c> {
+    /// A pass without a cache.
+    pub fn new(context: &'c ForwardContext, batch: usize, seq: usize) -> Result<Self> {
+        Self::behind(context, batch, seq, 0, context.mask().keep().cloned())
+    }
+
+    /// A pass of `seq` positions behind those in `cache`.
+    pub fn cached(
+        context: &'c ForwardContext,
+        cache: &mut PackedCache,
+        batch: usize,
+        seq: usize,
+    ) -> Result<Self> {
+        let (seen, keep) = cache.extend(context.mask().keep(), batch, seq)?;
+        Self::behind(context, batch, seq, seen, keep)
+    }
+
+    fn behind(
+        context: &'c ForwardContext,
+        batch: usize,
+        seq: usize,
+        seen: usize,
+        keep: Option<Tensor>,
+    ) -> Result<Self> {
+        if context.train() {
+            bail!("packed layers do not train; pack them after training, or use evaluation()");
+        }
+        let additive = context.mask().additive().map(Additive::new).transpose()?;
+        let keep_elements = keep.as_ref().map(|keep| keep.flatten_all()?.to_vec1());
+        Ok(Self {
+            context,
+            batch,
+            seq,
+            seen,
+            keep_elements: keep_elements.transpose()?,
+            keep,
+            additive: additive.into_iter().collect(),
+            tables: RefCell::default(),
+            alibi: RefCell::default(),
+        })
+    }
+
+    /// `[batch, keys]`, 1 = keep.
+    ///
+    /// # Errors
+    /// If the mask has another shape.
+    pub fn keep(&self, keys: usize) -> Result<Option<&[u8]>> {
+        if let Some(keep) = &self.keep
+            && keep.dims() != [self.batch, keys]
+        {
+            AttentionMask::padding(keep)?.check(self.batch, keys)?;
+        }
+        Ok(self.keep_elements.as_deref())
+    }
+
+    /// Cosines and sines of this pass's positions.
+    pub fn rotary_tables(&self, config: &RotaryConfig) -> Result<Arc<Tables>> {
+        let mut tables = self.tables.borrow_mut();
+        if let Some((_, known)) = tables.iter().find(|(known, _)| known == config) {
+            return Ok(known.clone());
+        }
+        let positions = self.context.positions(self.seq, self.seen);
+        let rows = positions.len();
+        if !positions.iter().all(|row| row.len() == self.seq) || (rows != 1 && rows != self.batch) {
+            bail!(
+                "position_ids: expected [{}, {}] or [1, {}] of hidden_states",
+                self.batch,
+                self.seq,
+                self.seq
+            );
+        }
+        let RotaryTables { cos, sin } =
+            RotaryTables::new(config, &positions, DType::F32, &Device::Cpu)?;
+        let made = Arc::new(Tables {
+            pairs: cos.dim(2)?,
+            cos: cos.flatten_all()?.to_vec1()?,
+            sin: sin.flatten_all()?.to_vec1()?,
+        });
+        tables.push((config.clone(), made.clone()));
+        Ok(made)
+    }
+
+    /// The linear bias of every head and key.
+    pub fn alibi(
+        &self,
+        config: &AlibiConfig,
+        n_heads: usize,
+        keys: usize,
+    ) -> Result<Arc<Additive>> {
+        let mut known = self.alibi.borrow_mut();
+        let wanted = (*config, n_heads);
+        if let Some((_, bias)) = known.iter().find(|(of, _)| *of == wanted) {
+            return Ok(bias.clone());
+        }
+        let made = Arc::new(Additive::new(&alibi_bias(
+            config,
+            n_heads,
+            keys,
+            self.keep.as_ref(),
+        )?)?);
+        known.push((wanted, made.clone()));
+        Ok(made)
+    }
+}
+
+/// Cosines and sines, `[rows, pairs]`; the rows of one sequence, or of all.
+pub(super) struct Tables {
+    pairs: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Tables {
+    /// Those of a row of the batch.
+    pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let rows = self.cos.len() / self.pairs.max(1);
+        let at = row % rows.max(1) * self.pairs;
+        (
+            &self.cos[at..at + self.pairs],
+            &self.sin[at..at + self.pairs],
+        )
+    }
+}
+
+/// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
+#[derive(Clone)]
+pub(super) struct Additive {
+    elements: Arc<[f32]>,
+    dims: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl Additive {
+    pub fn new(mask: &Tensor) -> Result<Self> {
+        let mask = mask.to_dtype(DType::F32)?.contiguous()?;
+        if mask.rank() > 4 {
+            bail!(
+                "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",
+                mask.dims()
+            );
+        }
+        let mut dims = [1; 4];
+        dims[4 - mask.rank()..].copy_from_slice(mask.dims());
+        let mut strides = [0; 4];
+        let mut stride = 1;
+        for (to, &dim) in strides.iter_mut().zip(&dims).rev() {
+            *to = if dim == 1 { 0 } else { stride };
+            stride *= dim;
+        }
+        let elements = with_elements("additive mask", &mask, |elements| Ok(elements.into()))?;
+        Ok(Self {
+            elements,
+            dims,
+            strides,
+        })
+    }
+
+    pub fn as_bias(&self) -> Bias<'_> {
+        Bias {
+            data: &self.elements,
+            strides: self.strides,
+        }
+    }
+
+    /// # Errors
+    /// If it does not broadcast to these lengths.
+    pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
+        let fits = |(&dim, length): (&usize, usize)| dim == 1 || dim == length;
+        if !self.dims.iter().zip(lengths).all(fits) {
+            bail!(
+                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {lengths:?}",
+                self.dims
+            );
+        }
+        Ok(self.as_bias())
+    }
+}

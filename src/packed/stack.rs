@@ -1,0 +1,244 @@
+//! Packed blocks in a row, and the norm behind the last.
+
+use std::cell::Cell;
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::{
+    PackedBlock, PackedCache, Packing,
+    block::SeenBlock,
+    map_rows,
+    norm::row_norm,
+    pass::{Additive, PackedPass},
+    sublayer::Seen,
+};
+use crate::{
+    config::{Precision, StackConfig},
+    cpu::{
+        isa::Isa,
+        parallel,
+        scratch::{Aligned, Scratch, lend},
+        source::RowNorm,
+    },
+    layers::{BlockStages, ForwardContext, RelativeBias, Stack, SublayerStages, batch_and_seq},
+};
+
+/// A [`Stack`] packed for inference on the CPU; made by [`Stack::pack`] and
+/// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack).
+#[derive(Clone, Debug)]
+pub struct PackedStack {
+    blocks: Vec<PackedBlock>,
+    /// The block that runs at each layer.
+    layers: Vec<usize>,
+    relative_bias: Option<RelativeBias>,
+    final_norm: Option<RowNorm>,
+    isa: Isa,
+    threads: usize,
+}
+
+thread_local!(static HIDDEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static HIDDEN_STATES: &Scratch<f32> = &HIDDEN;
+
+impl Stack {
+    /// Packs the weights for inference on the CPU, and frees each block's as it is packed.
+    ///
+    /// # Errors
+    /// If the stack is not on the CPU, or is f64.
+    pub fn pack(self, precision: Precision) -> Result<PackedStack> {
+        let packing = Packing::new(precision)?;
+        let layers = self.layers().to_vec();
+        let final_norm = self.final_norm().map(row_norm).transpose()?;
+        let relative_bias = self.relative_bias().cloned();
+        let blocks = self.into_blocks().into_iter();
+        Ok(PackedStack {
+            blocks: blocks
+                .map(|block| PackedBlock::new(&packing, block))
+                .collect::<Result<_>>()?,
+            layers,
+            relative_bias,
+            final_norm,
+            isa: packing.isa,
+            threads: packing.threads,
+        })
+    }
+}
+
+impl PackedStack {
+    /// Takes every block and what they share from `vb`, packing each block before the next is read: never more than one
+    /// is in memory as it was stored.
+    ///
+    /// # Errors
+    /// As [`Stack::new`] and [`Stack::pack`].
+    pub fn new(
+        config: &StackConfig,
+        vb: candle_nn::VarBuilder,
+        precision: Precision,
+    ) -> Result<Self> {
+        config.validate()?;
+        let packing = Packing::new(precision)?;
+        let (relative_bias, final_norm) = Stack::shared_parts(config, &vb)?;
+        let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
+            let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
+            PackedBlock::new(&packing, block)
+        });
+        Ok(Self {
+            blocks: blocks.collect::<Result<_>>()?,
+            layers: config.layers.clone(),
+            relative_bias,
+            final_norm: final_norm.as_ref().map(row_norm).transpose()?,
+            isa: packing.isa,
+            threads: packing.threads,
+        })
+    }
+
+    /// The blocks that have parameters.
+    pub fn blocks(&self) -> &[PackedBlock] {
+        &self.blocks
+    }
+
+    /// Which of the blocks runs at each layer.
+    pub fn layers(&self) -> &[usize] {
+        &self.layers
+    }
+
+    /// The memory of the packed weights.
+    pub fn bytes(&self) -> usize {
+        self.blocks.iter().map(PackedBlock::bytes).sum()
+    }
+
+    /// The output with nothing masked; shapes as [`Self::forward_with`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
+
+    /// All blocks and the final norm: `last_hidden_state` of transformers.
+    ///
+    /// # Shapes
+    /// `[batch, seq, d_model]`, the embeddings, to the same. `[seq, d_model]` is one sequence.
+    ///
+    /// # Errors
+    /// If the width is not `d_model`, the rank is above 3, a mask does not fit, the context trains, or the input asks for a
+    /// gradient, is f64 or not on the CPU.
+    pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
+        let (batch, seq) = batch_and_seq(x)?;
+        let pass = PackedPass::new(context, batch, seq)?;
+        self.run(x, pass, None, None)
+    }
+
+    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come. To keep the stages costs time;
+    /// the output has the same bits.
+    ///
+    /// # Errors
+    /// As [`Self::forward_with`].
+    pub fn observe(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
+    ) -> Result<Tensor> {
+        let (batch, seq) = batch_and_seq(x)?;
+        let pass = PackedPass::new(context, batch, seq)?;
+        self.run(x, pass, None, Some(&mut observer))
+    }
+
+    /// An empty cache for [`Self::forward_cached`].
+    pub fn new_cache(&self) -> PackedCache {
+        PackedCache::new(self.layers.len())
+    }
+
+    /// The output of new positions behind those that `cache` has seen, which take them in; as
+    /// [`Stack::forward_cached`].
+    ///
+    /// # Shapes
+    /// `[batch, new positions, d_model]` to the same.
+    ///
+    /// # Errors
+    /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an additive mask, or the cache is of
+    /// another stack or batch.
+    pub fn forward_cached(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: &mut PackedCache,
+    ) -> Result<Tensor> {
+        let (batch, seq, _) = x.dims3()?;
+        if context.mask().additive().is_some() {
+            bail!("a cache serves a padding mask, not an additive mask");
+        }
+        if cache.layers.len() != self.layers.len() {
+            bail!(
+                "the cache has {} layers, the stack {}",
+                cache.layers.len(),
+                self.layers.len()
+            );
+        }
+        let is_causal = |block: &PackedBlock| block.attention().inner().is_causal();
+        if !self.blocks.iter().all(is_causal) {
+            bail!("a cache needs causal attention; earlier positions of this stack see later ones");
+        }
+        let pass = PackedPass::cached(context, cache, batch, seq)?;
+        self.run(x, pass, Some(cache), None)
+    }
+
+    fn run(
+        &self,
+        x: &Tensor,
+        mut pass: PackedPass,
+        mut cache: Option<&mut PackedCache>,
+        mut observer: Option<&mut dyn FnMut(usize, &BlockStages) -> Result<()>>,
+    ) -> Result<Tensor> {
+        let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
+            bail!("a stack without blocks cannot be run packed");
+        };
+        if let Some(relative) = &self.relative_bias {
+            let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
+            pass.additive.push(Additive::new(&bias)?);
+        }
+        let shape = x.dims().to_vec();
+        map_rows("stack", x, (width, width), |x, y| {
+            let mut layers = |y: &mut [f32]| {
+                lend(HIDDEN_STATES, 2 * x.len(), |memory| {
+                    let (mut from, mut to) = memory.split_at_mut(x.len());
+                    from.copy_from_slice(x);
+                    for (i, &block) in self.layers.iter().enumerate() {
+                        let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+                        let mut seen = observer.is_some().then(SeenBlock::default);
+                        self.blocks[block].run(from, &pass, cache, seen.as_mut(), to)?;
+                        if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                            observer(i, &stages(seen, to, &shape)?)?;
+                        }
+                        (from, to) = (to, from);
+                    }
+                    y.copy_from_slice(from);
+                    Ok::<_, candle_core::Error>(())
+                })
+            };
+            parallel::with_team(self.threads, || {
+                layers(y)?;
+                if let Some(norm) = &self.final_norm {
+                    norm.rows_in_place(self.isa, y);
+                }
+                Ok(())
+            })
+        })
+    }
+}
+
+/// What a block's sublayers kept, as tensors of the input's shape.
+fn stages(seen: SeenBlock, output: &[f32], shape: &[usize]) -> Result<BlockStages> {
+    let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu);
+    let sublayer = |seen: Seen| -> Result<SublayerStages> {
+        Ok(SublayerStages {
+            input: tensor(seen.input)?,
+            inner_output: tensor(seen.inner_output)?,
+            output: tensor(seen.output)?,
+        })
+    };
+    let mut feed_forward = seen.feed_forward;
+    feed_forward.output = output.to_vec();
+    Ok(BlockStages {
+        attention: sublayer(seen.attention)?,
+        cross_attention: seen.cross_attention.map(sublayer).transpose()?,
+        feed_forward: sublayer(feed_forward)?,
+    })
+}

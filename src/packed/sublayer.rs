@@ -1,0 +1,258 @@
+//! A packed inner layer with its norm and residual connection.
+
+use std::{cell::Cell, fmt};
+
+use candle_core::{Module, Result, Tensor};
+
+use super::{PackedFeedForward, Packing, elements, linear::Finishing, map_rows, norm::row_norm};
+use crate::{
+    config::{Precision, ResidualSource},
+    cpu::{
+        gemm::Scale,
+        isa::Isa,
+        parallel,
+        scratch::{Aligned, Scratch, lend},
+        source::{RowNorm, Source},
+    },
+    layers::{BranchScale, FeedForward, Sublayer, SublayerNorm},
+};
+
+/// A [`Sublayer`] packed for inference on the CPU: norm, inner layer, residual connection.
+#[derive(Clone)]
+pub struct PackedSublayer<L> {
+    pub(super) inner: L,
+    placement: Placement,
+    scale: PackedScale,
+    source: ResidualSource,
+    isa: Isa,
+    threads: usize,
+}
+
+/// As [`SublayerNorm`].
+#[derive(Clone)]
+enum Placement {
+    Pre(RowNorm),
+    Post(RowNorm),
+    Sandwich { input: RowNorm, output: RowNorm },
+    Output(RowNorm),
+    None,
+}
+
+/// As [`BranchScale`].
+#[derive(Clone)]
+enum PackedScale {
+    One,
+    Constant(f32),
+    Columns(Vec<f32>),
+}
+
+/// What a sublayer computed on its way, kept for who asks.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// What the inner layer was given.
+    pub input: Vec<f32>,
+    /// What it gave.
+    pub inner_output: Vec<f32>,
+    /// The sublayer's output.
+    pub output: Vec<f32>,
+}
+
+/// What an inner layer's output is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Residual<'a> {
+    /// The sublayer's input, or that input normalised, as the sublayer has it.
+    Input,
+    /// These rows.
+    Rows(&'a [f32]),
+}
+
+thread_local!(static BRANCH: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static BRANCH_ROWS: &Scratch<f32> = &BRANCH;
+thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static INPUT_ROWS: &Scratch<f32> = &INPUT;
+
+impl<L> PackedSublayer<L> {
+    pub(super) fn new<P>(packing: &Packing, sublayer: &Sublayer<P>, inner: L) -> Result<Self> {
+        Ok(Self {
+            inner,
+            placement: match sublayer.norm() {
+                SublayerNorm::Pre(norm) => Placement::Pre(row_norm(norm)?),
+                SublayerNorm::Post(norm) => Placement::Post(row_norm(norm)?),
+                SublayerNorm::Sandwich { input, output } => Placement::Sandwich {
+                    input: row_norm(input)?,
+                    output: row_norm(output)?,
+                },
+                SublayerNorm::Output(norm) => Placement::Output(row_norm(norm)?),
+                SublayerNorm::None => Placement::None,
+            },
+            scale: match sublayer.scale() {
+                BranchScale::One => PackedScale::One,
+                BranchScale::Constant(factor) => PackedScale::Constant(*factor as f32),
+                BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
+            },
+            source: sublayer.source(),
+            isa: packing.isa,
+            threads: packing.threads,
+        })
+    }
+
+    /// The inner layer.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The norm of the input.
+    pub(super) fn input_norm(&self) -> Option<&RowNorm> {
+        match &self.placement {
+            Placement::Pre(norm) | Placement::Sandwich { input: norm, .. } => Some(norm),
+            Placement::Post(_) | Placement::Output(_) | Placement::None => None,
+        }
+    }
+
+    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; calls `run` for the inner layer.
+    pub(super) fn run(
+        &self,
+        x: Source,
+        residual: Residual,
+        seen: Option<&mut Seen>,
+        y: &mut [f32],
+        run: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        let residual = match (residual, self.source) {
+            (Residual::Rows(rows), _) => Some(rows),
+            (Residual::Input, ResidualSource::Normalised) if x.is_normalised() => None,
+            (Residual::Input, _) => Some(x.stored()),
+        };
+        if let (Some(residual), None) = (residual, &seen) {
+            return self.run_from(x, residual, None, y, run);
+        }
+        lend(INPUT_ROWS, x.rows() * x.width(), |input| {
+            x.copy_to(self.isa, input, self.threads);
+            let plain = Source::new(input, x.width());
+            let residual = residual.unwrap_or(input);
+            match seen {
+                None => self.run_from(plain, residual, None, y, run),
+                Some(seen) => {
+                    self.run_from(plain, residual, Some(&mut seen.inner_output), y, run)?;
+                    seen.input = input.to_vec();
+                    seen.output = y.to_vec();
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// As [`Self::run`], of what the inner layer is given; its output is kept where there is a place for it.
+    fn run_from(
+        &self,
+        input: Source,
+        residual: &[f32],
+        inner_output: Option<&mut Vec<f32>>,
+        y: &mut [f32],
+        run: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        let finishing = Finishing {
+            scale: self.scale.as_scale(),
+            residual: Some(residual),
+        };
+        let output_norm = match &self.placement {
+            Placement::Sandwich { output, .. } | Placement::Output(output) => Some(output),
+            Placement::Pre(_) | Placement::Post(_) | Placement::None => None,
+        };
+        if output_norm.is_none() && inner_output.is_none() {
+            run(&self.inner, &input, &finishing, y)?;
+        } else {
+            lend(BRANCH_ROWS, y.len(), |branch| {
+                run(&self.inner, &input, &Finishing::NONE, branch)?;
+                if let Some(kept) = inner_output {
+                    *kept = branch.to_vec();
+                }
+                if let Some(norm) = output_norm {
+                    norm.rows_in_place(self.isa, branch);
+                }
+                finishing.apply(branch, input.width(), y);
+                candle_core::Result::Ok(())
+            })?;
+        }
+        if let Placement::Post(norm) = &self.placement {
+            norm.rows_in_place(self.isa, y);
+        }
+        Ok(())
+    }
+}
+
+impl PackedScale {
+    fn as_scale(&self) -> Scale<'_, f32> {
+        match self {
+            Self::One => Scale::One,
+            Self::Constant(factor) => Scale::Constant(*factor),
+            Self::Columns(factors) => Scale::Columns(factors),
+        }
+    }
+}
+
+impl Finishing<'_> {
+    /// As an epilogue does it, on rows that are done.
+    pub(super) fn apply(&self, values: &[f32], width: usize, y: &mut [f32]) {
+        parallel::for_chunks(y, 16 * width, |start, y| {
+            let values = &values[start..];
+            for (i, (y, &value)) in y.iter_mut().zip(values).enumerate() {
+                let scaled = match self.scale {
+                    Scale::One => value,
+                    Scale::Constant(factor) => value * factor,
+                    Scale::Columns(factors) => value * factors[i % width],
+                };
+                *y = match self.residual {
+                    Some(residual) => residual[start + i] + scaled,
+                    None => scaled,
+                };
+            }
+        });
+    }
+}
+
+impl Sublayer<FeedForward> {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU, or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
+        let packing = Packing::new(precision)?;
+        let inner = PackedFeedForward::new(&packing, self.inner())?;
+        PackedSublayer::new(&packing, self, inner)
+    }
+}
+
+impl Module for PackedSublayer<PackedFeedForward> {
+    /// The output of the sublayer that was packed, in evaluation.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of any rank from 1, to the same.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, the input asks for a gradient, is f64 or not on the CPU.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let d_model = self.inner.d_model();
+        map_rows("feed-forward", x, (d_model, d_model), |x, y| {
+            parallel::with_team(self.threads, || {
+                let source = Source::new(x, d_model).with_norm(self.input_norm());
+                self.run(
+                    source,
+                    Residual::Input,
+                    None,
+                    y,
+                    |inner, x, finishing, y| {
+                        inner.run(x, finishing, y);
+                        Ok(())
+                    },
+                )
+            })
+        })
+    }
+}
+
+impl<L> fmt::Debug for PackedSublayer<L> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("PackedSublayer").finish_non_exhaustive()
+    }
+}
