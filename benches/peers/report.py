@@ -126,8 +126,8 @@ def plot(record: dict, path: Path):
         return
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.6 * rows), squeeze=False)
-    ticks = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 50, 100]
+    head, height = 1.0, 3.6 * rows + 1.0  # inches; the head is for the title and the legend
+    figure, axes = pyplot.subplots(rows, columns, figsize=(max(8.0, 5.2 * columns), height), squeeze=False)
     for axis, (title, entries) in zip(axes.flat, panels):
         labels = [entry["label"] for entry in entries]
         for name, colour in COLOURS.items():
@@ -141,26 +141,34 @@ def plot(record: dict, path: Path):
         low, high = min(low, 0.7), max(high, 2.2)
         axis.set_ylim(low, high)
         axis.axhspan(low, 1, color="#d62728", alpha=0.06)
-        shown = [tick for tick in ticks if low <= tick <= high]
+        fine = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5]
+        coarse = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500]
+        shown = [tick for tick in (fine if high / low < 10 else coarse) if low <= tick <= high]
         axis.yaxis.set_major_locator(FixedLocator(shown))
         axis.set_yticklabels([f"{tick:g}x" for tick in shown])
         axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.set_xticks(range(len(labels)), labels, rotation=45 if max(map(len, labels)) > 5 else 0, ha="right" if max(map(len, labels)) > 5 else "center", fontsize=8)
+        slanted = {"rotation": 35, "ha": "right"} if max(map(len, labels)) > 5 else {}
+        axis.set_xticks(range(len(labels)), labels, fontsize=8, **slanted)
         axis.set_title(title, fontsize=10)
         axis.grid(axis="y", linewidth=0.4, alpha=0.6)
         axis.set_xlim(-0.5, len(labels) - 0.5)
     for axis in list(axes.flat)[len(panels):]:
         axis.set_visible(False)
     handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=len(handles), fontsize=9,
-                      bbox_to_anchor=(0.5, 1 - 0.3 / (3.6 * rows + 0.6)), frameon=False)
     machine = record["machine"]
-    figure.suptitle(f"Time of each library over that of candle-blocks: above 1x candle-blocks is faster\n"
-                    f"{machine['processor']}, {record['threads']} threads, {record['date']}", fontsize=11, y=1.0, va="bottom")
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / (3.6 * rows + 0.6)))
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    title = (
+        "Time of each library over that of candle-blocks: above 1x candle-blocks is faster\n"
+        f"{machine['processor']}, {record['threads']} threads, {record['date']}"
+    )
+    figure.suptitle(title, fontsize=11, y=1 - 0.1 / height, va="top")
+    if handles:
+        figure.legend(
+            handles.values(), handles.keys(), loc="upper center", ncols=len(handles), fontsize=9, frameon=False,
+            bbox_to_anchor=(0.5, 1 - 0.55 / height),
+        )
+    figure.tight_layout(rect=(0, 0, 1, 1 - (head - 0.1) / height))
+    figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
