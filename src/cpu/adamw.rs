@@ -2,7 +2,13 @@
 
 use rayon::prelude::*;
 
-use super::{Element, Real, lanes::sum, parallel};
+use super::{
+    Element, Kernels, Real,
+    arch::{Task, Vectors},
+    isa::Isa,
+    lanes::LANES,
+    parallel,
+};
 
 /// What one update does, the same for every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +68,10 @@ const CHUNK: usize = 16 * 1024;
 
 /// Moves `parameter` and both moments by one step, in one pass over the four arrays
 /// (`torch.optim.AdamW`, in its order of operations; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>).
-pub fn update<T: Element>(
+///
+/// Every level gives the same bits: nothing here is summed or fused.
+pub fn update<T: Element<Acc: Kernels>>(
+    isa: Isa,
     update: &Update,
     parameter: &mut [T],
     gradient: &[T],
@@ -73,59 +82,102 @@ pub fn update<T: Element>(
         [gradient.len(), first.len(), second.len()] == [parameter.len(); 3],
         "arrays of one length"
     );
-    let constants = update.constants::<T::Acc>();
-    if parameter.len() <= CHUNK {
-        return piece(&constants, parameter, gradient, first, second);
-    }
+    let constants = &update.constants::<T::Acc>();
     parameter
         .par_chunks_mut(CHUNK)
         .zip(gradient.par_chunks(CHUNK))
-        .zip(first.par_chunks_mut(CHUNK))
-        .zip(second.par_chunks_mut(CHUNK))
-        .for_each(|(((parameter, gradient), first), second)| {
-            piece(&constants, parameter, gradient, first, second);
+        .zip(
+            first
+                .par_chunks_mut(CHUNK)
+                .zip(second.par_chunks_mut(CHUNK)),
+        )
+        .for_each(|((parameter, gradient), (first, second))| {
+            let piece = Piece {
+                constants,
+                parameter,
+                gradient,
+                first,
+                second,
+            };
+            T::Acc::run(isa, piece);
         });
 }
 
-fn piece<T: Element>(
-    constants: &Constants<T::Acc>,
-    parameter: &mut [T],
-    gradient: &[T],
-    first: &mut [T::Acc],
-    second: &mut [T::Acc],
-) {
-    let c = constants;
-    let moments = first.iter_mut().zip(second);
-    for ((parameter, gradient), (first, second)) in parameter.iter_mut().zip(gradient).zip(moments)
-    {
-        let g = gradient.widen() * c.scale;
-        *first = *first + c.first_weight * (g - *first);
-        *second = *second * c.beta2 + c.second_weight * g * g;
-        let root = second.sqrt() / c.second_root + c.eps;
-        let kept = parameter.widen() * c.keep;
-        *parameter = T::narrow(kept - c.step_size * *first / root);
+/// A part of the four arrays.
+struct Piece<'a, T: Element> {
+    constants: &'a Constants<T::Acc>,
+    parameter: &'a mut [T],
+    gradient: &'a [T],
+    first: &'a mut [T::Acc],
+    second: &'a mut [T::Acc],
+}
+
+impl<T: Element<Acc: Kernels>> Task<T::Acc> for Piece<'_, T> {
+    // Plain arithmetic, which the compiler turns into the level's vectors.
+    #[inline(always)]
+    fn run<V: Vectors<T::Acc>>(self, _: V) {
+        let (n, c) = (self.parameter.len(), self.constants);
+        let (parameter, gradient) = (self.parameter, &self.gradient[..n]);
+        let (first, second) = (&mut self.first[..n], &mut self.second[..n]);
+        for i in 0..n {
+            let g = gradient[i].widen() * c.scale;
+            first[i] = first[i] + c.first_weight * (g - first[i]);
+            second[i] = second[i] * c.beta2 + c.second_weight * g * g;
+            let root = second[i].sqrt() / c.second_root + c.eps;
+            let kept = parameter[i].widen() * c.keep;
+            parameter[i] = T::narrow(kept - c.step_size * first[i] / root);
+        }
     }
 }
 
 /// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or infinity anywhere shows in it.
-pub fn sum_of_squares<T: Element<Acc: Into<f64>>>(threads: usize, x: &[T]) -> f64 {
+pub fn sum_of_squares<T: Element<Acc: Kernels + Into<f64>>>(
+    isa: Isa,
+    threads: usize,
+    x: &[T],
+) -> f64 {
     let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
     parallel::for_pieces(threads, &mut sums, 1, |index, total| {
-        let piece = &x[index * CHUNK..];
-        let mut wide = [0.0; 256];
-        for part in piece[..piece.len().min(CHUNK)].chunks(wide.len()) {
-            for (wide, x) in wide.iter_mut().zip(part) {
-                *wide = x.widen().into();
-            }
-            total[0] += sum(&wide[..part.len()], |x| x * x);
-        }
+        let x = &x[index * CHUNK..];
+        let x = &x[..x.len().min(CHUNK)];
+        let total = &mut total[0];
+        T::Acc::run(isa, Squares { x, total });
     });
     sums.iter().sum()
+}
+
+/// The sum of squares of one piece.
+struct Squares<'a, T> {
+    x: &'a [T],
+    total: &'a mut f64,
+}
+
+impl<T: Element<Acc: Kernels + Into<f64>>> Task<T::Acc> for Squares<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T::Acc>>(self, _: V) {
+        let mut lanes = [0.0; LANES];
+        let (chunks, tail) = self.x.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                let x: f64 = x.widen().into();
+                *lane += x * x;
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(tail) {
+            let x: f64 = x.widen().into();
+            *lane += x * x;
+        }
+        *self.total = lanes.iter().sum();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn levels() -> impl Iterator<Item = Isa> {
+        Isa::all().into_iter().flatten()
+    }
 
     /// AdamW as its paper writes it, in f64.
     fn naive(u: &Update, p: f64, g: f64, m: f64, v: f64) -> (f64, f64, f64) {
@@ -150,12 +202,13 @@ mod tests {
             gradient_scale: 0.5,
         };
         let value = |i: usize, k: f64| ((i as f64 + 0.5) * k).sin();
-        for n in [0, 1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
+        let sizes = [0, 1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
+        for (isa, n) in levels().flat_map(|isa| sizes.map(|n| (isa, n))) {
             let make = |k: f64| (0..n).map(|i| value(i, k)).collect::<Vec<f64>>();
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f64> = make(1.3).iter().map(|v| v.abs()).collect();
             let old = (p.clone(), m.clone(), v.clone());
-            update(&u, &mut p, &g, &mut m, &mut v);
+            update(isa, &u, &mut p, &g, &mut m, &mut v);
             for i in 0..n {
                 let expected = naive(&u, old.0[i], g[i], old.1[i], old.2[i]);
                 for (found, expected) in
@@ -165,6 +218,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_level_gives_the_same_bits() {
+        let u = Update {
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            step: 5,
+            gradient_scale: 0.3,
+        };
+        let make = |k: f32| {
+            (0..1000)
+                .map(|i| (i as f32 * k).sin())
+                .collect::<Vec<f32>>()
+        };
+        let run = |isa| {
+            let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
+            let mut v: Vec<f32> = make(1.3).iter().map(|v| v.abs()).collect();
+            update(isa, &u, &mut p, &g, &mut m, &mut v);
+            let bits = [p, m, v].concat().into_iter().map(f32::to_bits);
+            (
+                bits.collect::<Vec<u32>>(),
+                sum_of_squares(isa, 1, &g).to_bits(),
+            )
+        };
+        let portable = run(Isa::named("portable").unwrap());
+        assert!(levels().all(|isa| run(isa) == portable));
     }
 
     #[test]
@@ -182,7 +265,7 @@ mod tests {
         // Its square is below bf16's precision beside others, but not below f32's.
         let g = [half::bf16::from_f32(1e-3); 3];
         let (mut m, mut v) = ([0f32; 3], [0f32; 3]);
-        update(&u, &mut p, &g, &mut m, &mut v);
+        update(Isa::best(), &u, &mut p, &g, &mut m, &mut v);
         let g = f64::from(g[0].to_f32());
         let (expected, ..) = naive(&u, 1.0, g, 0.0, 0.0);
         assert_eq!(p[0], half::bf16::from_f64(expected));
@@ -194,16 +277,17 @@ mod tests {
         for n in [0, 1, 255, 257, CHUNK, 2 * CHUNK + 3] {
             let x: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 3.0).collect();
             let expected: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-            for threads in [1, 2, 5] {
-                assert_eq!(sum_of_squares(threads, &x), expected, "{n}");
+            for (isa, threads) in levels().flat_map(|isa| [1, 2, 5].map(|t| (isa, t))) {
+                assert_eq!(sum_of_squares(isa, threads, &x), expected, "{n}");
             }
         }
         let mut x = vec![1f32; 2 * CHUNK];
         x[CHUNK + 3] = f32::NAN;
-        assert!(sum_of_squares(2, &x).is_nan());
+        let isa = Isa::best();
+        assert!(sum_of_squares(isa, 2, &x).is_nan());
         x[CHUNK + 3] = f32::NEG_INFINITY;
-        assert_eq!(sum_of_squares(2, &x), f64::INFINITY);
+        assert_eq!(sum_of_squares(isa, 2, &x), f64::INFINITY);
         // The square of 1e30 is beyond f32.
-        assert!((sum_of_squares(1, &[1e30f32]) / 1e60 - 1.0).abs() < 1e-6);
+        assert!((sum_of_squares(isa, 1, &[1e30f32]) / 1e60 - 1.0).abs() < 1e-6);
     }
 }

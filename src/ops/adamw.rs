@@ -7,8 +7,11 @@ use candle_core::{
     backend::BackendStorage, bail, utils::get_num_threads,
 };
 
-use super::storage::{Float, slice, tensor_slice, with_float};
-use crate::cpu::adamw;
+use super::{
+    linear::selected_isa,
+    storage::{Float, slice, tensor_slice, with_float},
+};
+use crate::cpu::{Kernels, adamw};
 
 pub(crate) use crate::cpu::adamw::Update;
 
@@ -111,7 +114,7 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     let x = x.contiguous()?;
     let (storage, layout) = x.storage_and_layout();
     with_float!(OP, x.dtype(), T => {
-        Ok(adamw::sum_of_squares::<T>(get_num_threads(), tensor_slice(OP, &storage, layout)?))
+        Ok(adamw::sum_of_squares::<T>(selected_isa()?, get_num_threads(), tensor_slice(OP, &storage, layout)?))
     })
 }
 
@@ -122,7 +125,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    fn run<T: Float>(
+    fn run<T: Float<Acc: Kernels>>(
         &self,
         parameter: (&mut [T], &Layout),
         gradient: (&CpuStorage, &Layout),
@@ -135,6 +138,7 @@ impl Step<'_> {
             return Err(candle_core::Error::RequiresContiguous { op: OP }.bt());
         };
         adamw::update(
+            selected_isa()?,
             self.update,
             &mut parameter[start..end],
             gradient,
@@ -199,4 +203,67 @@ fn composed(
         .affine(1.0 - update.learning_rate * update.weight_decay, 0.0)?;
     let next = (kept - ((&*first / root)? * step_size)?)?;
     parameter.set(&next.to_dtype(parameter.dtype())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What other devices compute, on the CPU.
+    #[test]
+    fn the_composed_step_is_the_kernels() {
+        let tensor = |k: f64| {
+            let values: Vec<f64> = (0..60).map(|i| (f64::from(i) * k).sin()).collect();
+            Tensor::from_vec(values, (5, 12), &Device::Cpu).unwrap()
+        };
+        let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        let (a, b) = (tensor(0.3), tensor(0.3));
+        let (a, b) = (Var::from_tensor(&a).unwrap(), Var::from_tensor(&b).unwrap());
+        let mut moments = Moments::zeros(&a).unwrap();
+        let zeros = a.zeros_like().unwrap();
+        let (mut first, mut second) = (zeros.clone(), zeros);
+        for step in 1..=5 {
+            let update = Update {
+                learning_rate: 0.01,
+                beta1: 0.9,
+                beta2: 0.99,
+                eps: 1e-8,
+                weight_decay: 0.1,
+                step,
+                gradient_scale: 0.7,
+            };
+            // Not contiguous.
+            let gradient = tensor(step as f64).reshape((12, 5)).unwrap().t().unwrap();
+            adamw(&a, &gradient, &mut moments, &update).unwrap();
+            composed(&b, &gradient, &mut first, &mut second, &update).unwrap();
+        }
+        let (m, v) = moments.to_tensors(&a).unwrap();
+        for (ours, theirs) in [(&*a, &*b), (&m, &first), (&v, &second)] {
+            for (x, y) in values(ours).iter().zip(values(theirs)) {
+                assert!((x - y).abs() < 1e-14, "{x} {y}");
+            }
+        }
+        let squares: f64 = values(&a).iter().map(|x| x * x).sum();
+        assert!((sum_of_squares(&a.t().unwrap()).unwrap() / squares - 1.0).abs() < 1e-14);
+    }
+
+    #[test]
+    fn a_gradient_of_another_shape_or_type_is_refused() {
+        let parameter = Var::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
+        let mut moments = Moments::zeros(&parameter).unwrap();
+        let update = Update {
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            step: 1,
+            gradient_scale: 1.0,
+        };
+        for (shape, dtype) in [((3, 2), DType::F32), ((2, 3), DType::F64)] {
+            let gradient = Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+            let refused = adamw(&parameter, &gradient, &mut moments, &update);
+            assert!(refused.unwrap_err().to_string().contains("its parameter"));
+        }
+    }
 }
