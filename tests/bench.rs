@@ -308,7 +308,10 @@ fn bad_options_are_refused_with_what_is_right() {
     for (flags, words) in [
         (&["--op", "layer"] as &[&str], "feed_forward, block, model"),
         (&["--seq", "4"], "--op"),
-        (&["--op", "block", "--precision", "int3"], "f32, none"),
+        (
+            &["--op", "block", "--precision", "int3"],
+            "none, f32, bf16, int8",
+        ),
     ] {
         let answer = bench(flags);
         answer.assert_status(2);

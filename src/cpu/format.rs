@@ -53,7 +53,7 @@ pub trait Format: Sized + Send + Sync + 'static {
     fn pack_column<S: Element<Acc = Self::Number>>(terms: &[S], words: &mut [Self::Word]);
 
     /// Makes totals the product's sums: multiplies by the columns' scales, where the format has any.
-    /// `last` is the panel's last row of words, `totals` rows of as many.
+    /// `last` is the panel's last row of words, `totals` rows of as many. `#[inline(always)]`.
     fn finish(_last: &[Self::Word], _totals: &mut [Self::Number]) {}
 }
 
@@ -123,6 +123,7 @@ pub trait DotTask<F: Format> {
 }
 
 /// Words in a panel of columns of `depth` terms.
+#[cfg(test)]
 pub fn panel_words<F: Format, D: Dots<F>>(depth: usize) -> usize {
     F::column_words(depth) * D::PANEL
 }

@@ -369,7 +369,10 @@ impl<'a, F: Format> Product<'a, F> {
             }
         }
         if let Columns::Packed(b) = self.b {
-            F::finish(b.last_words::<D>(panel), totals);
+            d.run(Scaled {
+                last: b.last_words::<D>(panel),
+                totals,
+            });
         }
         d.vectors().run(Finish {
             epilogue: self.epilogue,
@@ -380,6 +383,19 @@ impl<'a, F: Format> Product<'a, F> {
             sums: totals,
             place,
         });
+    }
+}
+
+/// Makes totals sums.
+struct Scaled<'a, F: Format> {
+    last: &'a [F::Word],
+    totals: &'a mut [F::Number],
+}
+
+impl<F: Format> DotTask<F> for Scaled<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, _: D) {
+        F::finish(self.last, self.totals);
     }
 }
 

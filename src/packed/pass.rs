@@ -11,6 +11,9 @@ use crate::{
     layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
 };
 
+/// A linear bias and its number of heads.
+type OfHeads = (AlibiConfig, usize);
+
 /// Sizes, masks, and the tables made so far.
 pub(super) struct PackedPass<'c> {
     pub context: &'c ForwardContext,
@@ -26,7 +29,7 @@ pub(super) struct PackedPass<'c> {
     /// Added to the scores of every block.
     pub additive: Vec<Additive>,
     tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
-    alibi: RefCell<Vec<((AlibiConfig, usize), Arc<Additive>)>>,
+    alibi: RefCell<Vec<(OfHeads, Arc<Additive>)>>,
 }
 
 impl<'c> PackedPass<'c> {

@@ -36,6 +36,9 @@ pub struct PackedStack {
     threads: usize,
 }
 
+/// What is shown each layer's stages.
+type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
+
 thread_local!(static HIDDEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static HIDDEN_STATES: &Scratch<f32> = &HIDDEN;
 
@@ -191,7 +194,7 @@ impl PackedStack {
         x: &Tensor,
         mut pass: PackedPass,
         mut cache: Option<&mut PackedCache>,
-        mut observer: Option<&mut dyn FnMut(usize, &BlockStages) -> Result<()>>,
+        mut observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");

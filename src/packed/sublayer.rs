@@ -219,7 +219,6 @@ pub(super) trait PerRow {
     /// The width of input and output.
     fn d_model(&self) -> usize;
     /// `y = finishing(layer(x))`.
-
     fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
 }
 

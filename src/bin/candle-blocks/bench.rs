@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long)]
     heads: Option<usize>,
     /// The packed form of the weights; `none` is not packed.
-    #[arg(long, value_enum, default_value_t = PrecisionName::None)]
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     precision: PrecisionName,
     /// Threads to compute with; RAYON_NUM_THREADS or all cores if not given.
     #[arg(long)]

@@ -31,16 +31,18 @@ enum Layers {
     FeedForward(Box<Sublayer<BlockFeedForward>>),
     Block(Box<TransformerBlock>),
     Stack(Stack),
-    PackedFeedForward(PackedSublayer<PackedBlockFeedForward>),
-    PackedBlock(PackedBlock),
+    PackedFeedForward(Box<PackedSublayer<PackedBlockFeedForward>>),
+    PackedBlock(Box<PackedBlock>),
     PackedStack(PackedStack),
 }
 
 impl Layers {
     fn pack(self, precision: Precision) -> CandleResult<Self> {
         Ok(match self {
-            Self::FeedForward(sublayer) => Self::PackedFeedForward(sublayer.pack(precision)?),
-            Self::Block(block) => Self::PackedBlock(block.pack(precision)?),
+            Self::FeedForward(sublayer) => {
+                Self::PackedFeedForward(Box::new(sublayer.pack(precision)?))
+            }
+            Self::Block(block) => Self::PackedBlock(Box::new(block.pack(precision)?)),
             Self::Stack(stack) => Self::PackedStack(stack.pack(precision)?),
             packed => packed,
         })
