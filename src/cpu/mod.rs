@@ -41,5 +41,6 @@ pub mod reference;
 pub mod scratch;
 mod tile;
 
+pub use arch::Kernels;
 use arch::Routine;
 pub use element::{Element, Real};
