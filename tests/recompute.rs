@@ -126,7 +126,7 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
         compare(&label, &parameters, &found.gradients, &gradients, is_shared);
         n_stacks += 1;
     }
-    assert!(n_stacks >= 5, "{n_stacks}");
+    assert!(n_stacks >= 4, "{n_stacks}");
 }
 
 #[test]

