@@ -14,12 +14,23 @@ pub struct DotTile<'a, F: Format> {
     pub depth: usize,
     /// Packed rows of the left operand.
     pub a: &'a [F::Word],
-    /// The panel's words of this chunk.
+    /// The panel's words of this chunk, and the next tiles' behind them.
     pub b: &'a [F::Word],
+    /// Whether the words behind `b`'s chunk are needed soon.
+    pub ahead: Ahead,
     /// `[rows, columns]`.
     pub totals: &'a mut [F::Number],
     /// Whether `totals` holds anything yet.
     pub total: Total,
+}
+
+/// What a tile fetches of the right operand while it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Nothing: another tile of rows takes the same chunk.
+    Nothing,
+    /// The next chunk, which lies behind this one.
+    NextChunk,
 }
 
 /// Adds `Σ a·b` over the chunk to the totals.
@@ -146,6 +157,10 @@ impl<F: Format> DotTile<'_, F> {
         let lanes = D::PANEL / WIDTH;
         let Self { depth, a, b, .. } = self;
         let groups = depth.div_ceil(F::GROUP);
+        let next = match self.ahead {
+            Ahead::Nothing => std::ptr::null(),
+            Ahead::NextChunk => b.as_ptr().wrapping_add(groups * D::PANEL),
+        };
         assert!(depth <= CHUNK && a.len() >= ROWS * D::ROW_WORDS);
         assert!(b.len() >= groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
@@ -160,6 +175,11 @@ impl<F: Format> DotTile<'_, F> {
                 // The rows of the tile below lie next, and each step fetches a line of them.
                 let line = 64 / size_of::<F::Word>();
                 v.prefetch(row(ROWS).wrapping_add(group * line).cast());
+                if !next.is_null() {
+                    // A panel's row is two lines of most formats and levels.
+                    v.prefetch_far(next.wrapping_add(group * D::PANEL).cast());
+                    v.prefetch_far(next.wrapping_add(group * D::PANEL + line).cast());
+                }
             }
             for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: i < ROWS, `a` holds so many packed rows, and group < CHUNK / GROUP.

@@ -33,6 +33,8 @@ pub trait Format: Sized + Send + Sync + 'static {
     type Word: Pod + Send + Sync;
     /// Consecutive terms of a column in a word. Divides [`CHUNK`](super::tile::CHUNK).
     const GROUP: usize;
+    /// Whether a packed row's words are its numbers as they are, [`CHUNK`](super::tile::CHUNK) apart.
+    const NUMBERS: bool = false;
 
     /// Runs `task` with the fastest dot products that `isa` has for this format.
     fn run(isa: Isa, task: impl DotTask<Self>);

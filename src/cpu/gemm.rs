@@ -15,13 +15,13 @@
 
 use std::ops::Range;
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, cast_slice_mut};
 
 pub use super::epilogue::{Epilogue, Map, Scale};
 use super::{
     Real,
     arch::{Kernels, Vectors},
-    dot_tile::{DotTile, FewRows},
+    dot_tile::{Ahead, DotTile, FewRows},
     epilogue::{Finish, Place},
     format::{DotTask, Dots, Format},
     gemv::{self, InPlaceTile},
@@ -236,7 +236,9 @@ impl<'a, F: Format> Product<'a, F> {
         let n_unit_parts = if self.threads == 1 {
             1
         } else {
-            (4 * self.threads).div_ceil(n_row_parts).min(n_units)
+            (TASKS_PER_THREAD * self.threads)
+                .div_ceil(n_row_parts)
+                .min(n_units)
         };
         parallel::for_tasks(self.threads, n_row_parts * n_unit_parts, |task| {
             let rows = part(a.rows(), n_row_parts, task / n_unit_parts);
@@ -256,6 +258,7 @@ impl<'a, F: Format> Product<'a, F> {
         let n_rows = part.rows.len();
         let staged = match self.y {
             To::Rows(_) => 0,
+            To::Operand(_) if F::NUMBERS => 0,
             To::Operand(_) => n_rows * CHUNK,
         };
         let lengths = [n_rows * D::PANEL, CHUNK * D::PANEL, staged];
@@ -277,24 +280,29 @@ impl<'a, F: Format> Product<'a, F> {
                     let per_panel = self.b.halves().columns_per_panel::<F, D>();
                     let first_column = panels.start * per_panel;
                     let width = y.columns().min(panels.end * per_panel) - first_column;
-                    {
-                        let target = Target::row_major(staged, n_rows, CHUNK);
+                    let rows = part.first_row..part.first_row + n_rows;
+                    // SAFETY: of all tasks and units only this one has these rows and this chunk.
+                    let packed = unsafe { y.chunk(first_column / CHUNK, rows) };
+                    let mut write = |rows: &mut [F::Number]| {
+                        let target = Target::row_major(rows, n_rows, CHUNK);
                         let place = Place {
                             target: &target,
                             first_row: 0,
                             first_column,
                         };
-                        for panel in panels {
+                        for panel in panels.clone() {
                             self.panel(d, part, panel, a, totals, columns, &place);
                         }
+                    };
+                    if F::NUMBERS {
+                        return write(cast_slice_mut(packed));
                     }
-                    let rows = part.first_row..part.first_row + n_rows;
+                    write(staged);
                     d.run(PackRows {
                         a: View::new(staged, (n_rows, width), (CHUNK, 1)),
                         rows: 0..n_rows,
                         columns: 0..width,
-                        // SAFETY: of all tasks and units only this one has these rows and this chunk.
-                        packed: unsafe { y.chunk(first_column / CHUNK, rows) },
+                        packed,
                     });
                 }
             }
@@ -363,6 +371,11 @@ impl<'a, F: Format> Product<'a, F> {
                     depth: terms.len(),
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
+                    ahead: if tile + 1 == n_tiles && matches!(self.b, Columns::Packed(_)) {
+                        Ahead::NextChunk
+                    } else {
+                        Ahead::Nothing
+                    },
                     totals: &mut totals[rows.start * D::PANEL..rows.end * D::PANEL],
                     total,
                 });
@@ -434,6 +447,9 @@ impl<F: Format> Product<'_, F> {
 fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
     rows <= gemv::MOST_ROWS && columns.len() == width && b.transposed().has_whole_rows()
 }
+
+/// The last tasks end at different times: one of so many parts of a thread's share is not much to wait for.
+const TASKS_PER_THREAD: usize = 12;
 
 /// Packed words below which packing stays on the calling thread.
 const PACK_PARALLEL_FROM: usize = 1 << 16;

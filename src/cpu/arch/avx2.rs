@@ -77,6 +77,12 @@ impl Vectors<f32> for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch_far(self, from: *const f32) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn for_columns(
         self,
         from: *const f32,
@@ -167,6 +173,12 @@ impl Vectors<f64> for Avx2 {
     fn prefetch(self, from: *const f64) {
         // SAFETY: every x86-64 CPU has it, and it may be given any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, from: *const f64) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
 
     #[inline(always)]

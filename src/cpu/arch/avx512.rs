@@ -142,6 +142,12 @@ impl Vectors<f32> for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch_far(self, from: *const f32) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn for_columns(
         self,
         from: *const f32,
@@ -234,6 +240,12 @@ impl Vectors<f64> for Avx512 {
     fn prefetch(self, from: *const f64) {
         // SAFETY: every x86-64 CPU has it, and it may be given any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, from: *const f64) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
 
     #[inline(always)]

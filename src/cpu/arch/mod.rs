@@ -71,6 +71,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// Brings a cache line near, whatever is there.
     fn prefetch(self, from: *const T);
 
+    /// Brings a cache line into the second cache, whatever is there.
+    fn prefetch_far(self, from: *const T);
+
     /// Calls `each(j, column j)` for [`turned`] columns of `LANES` rows, in order.
     ///
     /// # Safety

@@ -57,6 +57,9 @@ impl<T: Real> Vectors<T> for Portable {
     fn prefetch(self, _: *const T) {}
 
     #[inline(always)]
+    fn prefetch_far(self, _: *const T) {}
+
+    #[inline(always)]
     unsafe fn for_columns(
         self,
         from: *const T,

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::{
     super::{
-        dot_tile::DotTile,
+        dot_tile::{Ahead, DotTile},
         packed_rows::PackRows,
         panel,
         parallel::for_tasks,
@@ -90,7 +90,8 @@ fn multiply<F: Format, D: Dots<F>>(
             depth: (depth - chunk * CHUNK).min(CHUNK),
             a: &rows[chunk * m * D::ROW_WORDS..],
             b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
-            totals: &mut *totals,
+            ahead: Ahead::Nothing,
+                        totals: &mut *totals,
             total: match chunk {
                 0 => Total::New,
                 _ => Total::Running,

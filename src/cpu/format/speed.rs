@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::{
     super::{
-        dot_tile::DotTile,
+        dot_tile::{Ahead, DotTile},
         packed_rows::PackRows,
         panel,
         peak::operations_per_second,
@@ -74,7 +74,8 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                             depth: (depth - chunk * CHUNK).min(CHUNK),
                             a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
                             b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
-                            totals: &mut totals[tile_rows.start * D::PANEL..],
+                            ahead: Ahead::Nothing,
+                        totals: &mut totals[tile_rows.start * D::PANEL..],
                             total: match chunk {
                                 0 => Total::New,
                                 _ => Total::Running,

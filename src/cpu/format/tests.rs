@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{
     super::{
         Real,
-        dot_tile::DotTile,
+        dot_tile::{Ahead, DotTile},
         gemm,
         packed_rows::PackRows,
         panel::pack_panel,
@@ -56,6 +56,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
                         depth: (depth - chunk * CHUNK).min(CHUNK),
                         a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
                         b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                        ahead: Ahead::Nothing,
                         totals,
                         total: if chunk == 0 {
                             Total::New
