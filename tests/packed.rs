@@ -65,6 +65,96 @@ fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+/// As in tests/conformance.rs: a fixture in f32 judges half precision by its own error, and our weights and inputs
+/// are rounded beside.
+#[test]
+fn every_committed_checkpoint_packed_in_bf16_is_within_the_rule_for_half_precision() {
+    const ROUNDED_WEIGHTS: f64 = 2.0;
+    let mut failures = Vec::new();
+    for stack in stacks() {
+        let fixture = stack.fixture();
+        let allowance = match fixture.hidden_states().dtype() {
+            DType::F16 => continue, // whose rule asks for more digits than bf16 has
+            DType::BF16 => 1.0,
+            _ => ROUNDED_WEIGHTS,
+        };
+        let input = committed::input(&fixture);
+        match trace::run_packed(&stack.open(), &input, DType::BF16, Precision::Bf16) {
+            Err(error) => failures.push(format!("{}: {error}", stack.label())),
+            Ok(stages) => {
+                let report = verify(&fixture, &stages.into_iter().collect());
+                let forward = |name: &str| !name.starts_with("grads.");
+                let mut forward = report.comparisons.iter().filter(|c| forward(&c.name));
+                if !forward.all(|c| c.tolerance.is_some() && c.share_used <= allowance) {
+                    failures.push(format!("{}\n{report}", stack.label()));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Root mean square of the difference over that of the exact values.
+fn relative_error(found: &Tensor, exact: &Tensor) -> f64 {
+    let exact = exact.to_dtype(DType::F64).unwrap();
+    let difference = (found.to_dtype(DType::F64).unwrap() - &exact).unwrap();
+    let size = |x: &Tensor| {
+        let square = x.sqr().unwrap().sum_all().unwrap();
+        square.to_scalar::<f64>().unwrap().sqrt()
+    };
+    size(&difference) / size(&exact)
+}
+
+/// Of numbers with normal distribution each precision errs as much as its digits say. int8: of 128 such numbers the largest
+/// is some 2.7 deviations, of 512 some 3.1; rounding to 1/127 of that errs by 1/√12 of a step, in the row and in the weight.
+#[test]
+fn each_precision_errs_as_its_digits_say() {
+    use candle_blocks::{Linear, candle_core::Module};
+    let normal = |shape: &[usize], seed| {
+        use rand::{RngExt, SeedableRng, rngs::StdRng};
+        let mut rng = StdRng::seed_from_u64(seed);
+        // Box and Muller 1958.
+        let mut number = || {
+            let (u, v): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
+            (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+        };
+        let numbers: Vec<f64> = (0..shape.iter().product()).map(|_| number()).collect();
+        Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap()
+    };
+    let (x, weight) = (normal(&[64, 512], 1), normal(&[96, 512], 2));
+    let exact = Linear::from_parts(weight.clone(), None).unwrap();
+    let exact = exact.forward(&x).unwrap();
+    let single = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+    let linear = Linear::from_parts(single(&weight), None).unwrap();
+    let step = |deviations: f64| deviations / 127.0 / 12f64.sqrt();
+    let int8 = (step(2.7).powi(2) + step(3.1).powi(2)).sqrt();
+    // A chain of 128 additions, each of which errs by some 2⁻²⁵ of a sum that grows.
+    let single_precision = 2f64.powi(-25) * 128f64.sqrt() / 2.0;
+    // Half a step of 2⁻⁷ at most, evenly: 1/√3 of that, of numbers some 1.4 times their power of two; in both factors.
+    let bf16 = 2f64.powi(-8) / 3f64.sqrt() / 1.4 * 2f64.sqrt();
+    for (precision, expected) in [
+        (Precision::F32, single_precision),
+        (Precision::Bf16, bf16),
+        (Precision::Int8, int8),
+    ] {
+        let found = linear
+            .pack(precision)
+            .unwrap()
+            .forward(&single(&x))
+            .unwrap();
+        let error = relative_error(&found, &exact);
+        println!("{precision:?}: {error:e}, expected {expected:e}");
+        assert!(
+            error < 2.0 * expected,
+            "{precision:?}: {error:e} against {expected:e}"
+        );
+        assert!(
+            error > 0.2 * expected,
+            "{precision:?}: {error:e} is too good to be true"
+        );
+    }
+}
+
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int8];
 
 /// Every committed stack in every precision.

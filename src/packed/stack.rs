@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{
     PackedBlock, PackedCache, Packing,
@@ -203,7 +203,7 @@ impl PackedStack {
             let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
             pass.additive.push(Additive::new(&bias)?);
         }
-        let shape = x.dims().to_vec();
+        let (shape, dtype) = (x.dims().to_vec(), x.dtype());
         map_rows("stack", x, (width, width), |x, y| {
             let mut layers = |y: &mut [f32]| {
                 let n = pass.n_rows() * width;
@@ -222,7 +222,7 @@ impl PackedStack {
                         let mut seen = observer.is_some().then(SeenBlock::default);
                         self.blocks[block].run(from, &pass, cache, seen.as_mut(), to)?;
                         if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                            observer(i, &stages(seen, to, &shape)?)?;
+                            observer(i, &stages(seen, to, &shape, dtype)?)?;
                         }
                         (from, to) = (to, from);
                     }
@@ -245,9 +245,9 @@ impl PackedStack {
     }
 }
 
-/// What a block's sublayers kept, as tensors of the input's shape.
-fn stages(seen: SeenBlock, output: &[f32], shape: &[usize]) -> Result<BlockStages> {
-    let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu);
+/// What a block's sublayers kept, as tensors of the input's shape and type.
+fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Result<BlockStages> {
+    let tensor = |rows: Vec<f32>| Tensor::from_vec(rows, shape, &Device::Cpu)?.to_dtype(dtype);
     let sublayer = |seen: Seen| -> Result<SublayerStages> {
         Ok(SublayerStages {
             input: tensor(seen.input)?,
