@@ -1,4 +1,5 @@
-//! Loading takes the memory of what is loaded and of one tensor more, not of the file a second time.
+//! Loading takes the memory of what is loaded and of one tensor more, not of the file a second time; loading and
+//! packing, that of what is packed and of one block more.
 //!
 //! Alone in its binary, because the peak is the whole process's.
 #![cfg(target_os = "linux")]
@@ -8,7 +9,7 @@ mod synthetic;
 use std::{env, fs, process::Command};
 
 use candle_blocks::{
-    Checkpoint,
+    Checkpoint, Precision,
     candle_core::{DType, Device},
 };
 use synthetic::{Sizes, write_bert, write_gpt2};
@@ -43,6 +44,7 @@ fn measure() {
     write_gpt2(folders[1].path(), SIZES);
     // All are kept, so that no load reuses the memory of another.
     let mut kept = Vec::new();
+    let mut packed_too = Vec::new();
     for folder in &folders {
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let files = checkpoint.files();
@@ -65,8 +67,21 @@ fn measure() {
             // The measure sees what was loaded.
             assert!(grown >= total / 10 * 9, "{family} {is_trainable}: {grown}");
         }
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+            let before = start_measuring();
+            let packed = checkpoint.packed_stack(precision).unwrap();
+            let grown = status("VmHWM:") - before;
+            let (bytes, block) = (packed.bytes(), total / SIZES.n_blocks);
+            println!("{precision:?}: {grown} bytes for {bytes} packed, a block has {block}");
+            assert!(
+                grown <= bytes / 10 * 11 + block + SLACK,
+                "{precision:?}: {grown}"
+            );
+            assert!(grown >= bytes / 10 * 9, "{precision:?}: {grown}");
+            packed_too.push(packed);
+        }
     }
-    assert_eq!(kept.len(), 4);
+    assert_eq!((kept.len(), packed_too.len()), (4, 6));
 }
 
 /// Sets the peak back to what is resident, and returns that.
