@@ -3,7 +3,7 @@
 //! At a kink the slope is PyTorch's choice. Forms that cancel are avoided where an equal one does
 //! not: `x/2 · (1 + tanh u)` is `x · σ(2u)`, and `tanh(softplus x)` is a ratio of positive sums.
 
-use super::{Element, Real, Routine, isa::Isa, parallel};
+use super::{Element, Real, Routine, fused::FusedF32, isa::Isa, parallel};
 
 /// Elements per piece of work: 32 kB of f32, the size of a first-level cache.
 const CHUNK: usize = 8192;
@@ -30,9 +30,21 @@ pub fn forward<T: Element>(
     });
 }
 
-/// `x = value(x)`, on the calling thread.
-pub fn apply<T: Real>(isa: Isa, values: &mut [T], value: impl Fn(T) -> T) {
-    isa.enter(Apply { values, value });
+/// `x = value(x)`, on the calling thread; with `fused`, the same function, where the level has the instructions.
+pub fn apply(
+    isa: Isa,
+    values: &mut [f32],
+    value: impl Fn(f32) -> f32,
+    fused: impl Fn(FusedF32) -> FusedF32,
+) {
+    if isa.has_fused() {
+        isa.enter(Apply {
+            values: FusedF32::of_slice(values),
+            value: fused,
+        });
+    } else {
+        isa.enter(Apply { values, value });
+    }
 }
 
 /// `dx = dy · slope(x)`.

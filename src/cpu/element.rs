@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
 
-use super::math;
+use super::math::{self, Separate};
 
 /// A stored number: f32, f64, f16 or bf16.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {
@@ -85,15 +85,15 @@ impl Real for f32 {
     }
     #[inline(always)]
     fn exp(self) -> Self {
-        math::exp(self)
+        math::exp::<Separate>(self)
     }
     #[inline(always)]
     fn erf(self) -> Self {
-        math::erf(self)
+        math::erf::<Separate>(self)
     }
     #[inline(always)]
     fn tanh(self) -> Self {
-        math::tanh(self)
+        math::tanh::<Separate>(self)
     }
     // Only `sqrtsoftplus` takes it, on router scores: a few numbers per token.
     fn ln_1p(self) -> Self {

@@ -73,6 +73,11 @@ impl Isa {
         }
     }
 
+    /// Whether it multiplies and adds in one instruction.
+    pub fn has_fused(self) -> bool {
+        !matches!(self, Self::Portable(_))
+    }
+
     /// Its name, as [`VARIABLE`] takes it.
     pub fn name(self) -> &'static str {
         match self {

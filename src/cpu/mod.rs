@@ -32,6 +32,7 @@ pub mod weight;
 mod arch;
 mod dot_tile;
 mod epilogue;
+mod fused;
 mod gemv;
 mod lanes;
 mod math;

@@ -120,6 +120,6 @@ pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map
         return None;
     }
     with_functions!(activation, value, slope => {
-        Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value)))
+        Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value, value)))
     })
 }

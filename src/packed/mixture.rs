@@ -156,7 +156,12 @@ impl PackedMixture {
         let source = Source::new(input, width);
         let mut gates = vec![0.0; source.rows()];
         shared.gate.run(&source, &Finishing::NONE, &mut gates);
-        activation::apply(self.isa, &mut gates, activation::sigmoid);
+        activation::apply(
+            self.isa,
+            &mut gates,
+            activation::sigmoid,
+            activation::sigmoid,
+        );
         lend(EXPERT_ROWS, input.len(), |output| {
             shared.feed_forward.run(&source, &Finishing::NONE, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     super::{
         arch::{MOST_LANES, Task, Vectors},
-        math,
+        math::{self, Separate},
         tile::{CHUNK, Total, WIDTH},
     },
     exp::{exp, map, zip},
@@ -103,7 +103,7 @@ impl Score<'_> {
             let scores = &mut scores[but];
             if let Some(cap) = soft_cap {
                 for score in &mut *scores {
-                    *score = math::tanh(*score / cap) * cap;
+                    *score = math::tanh::<Separate>(*score / cap) * cap;
                 }
             }
             for bias in biases {
