@@ -1,13 +1,20 @@
 //! Threads that stay awake between the steps of one computation.
 //!
 //! To wake a sleeping thread costs some 10 µs, as much as a small product. A team is called together
-//! once, for a whole forward pass; between its steps the helpers spin. Nothing waits for a helper that has not
-//! come: the leader can do every step alone, so a busy pool makes a team slow, never stuck.
+//! once, for a whole forward pass; between its steps the helpers spin. Nothing ever waits for a helper that has not
+//! come: the leader can do every step alone, so a busy pool makes a team slow, never stuck, and a pass ends when its
+//! work is done, whatever else the pool does.
 
 use std::{
+    any::Any,
     cell::{Cell, UnsafeCell},
-    hint, ptr,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    hint,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    ptr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
     thread,
 };
 
@@ -26,6 +33,8 @@ struct Team {
     active: AtomicUsize,
     /// Whether there will be no further step.
     closed: AtomicBool,
+    /// What a helper's task panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: `work` is written by the leader alone, and only where `open` is false and `active` is 0; helpers read it
@@ -49,21 +58,21 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     if threads <= 1 || is_here() {
         return work();
     }
-    let team = Team {
+    let team = Arc::new(Team {
         work: UnsafeCell::new(None),
         tasks: AtomicUsize::new(0),
         next: AtomicUsize::new(0),
         open: AtomicBool::new(false),
         active: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
-    };
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| team.help());
-        }
-        let _led = Led::new(&team);
-        work()
-    })
+        panic: Mutex::new(None),
+    });
+    for _ in 1..threads {
+        let team = team.clone();
+        rayon::spawn(move || team.help());
+    }
+    let _led = Led::new(&team);
+    work()
 }
 
 /// Does one step with the team that this thread leads.
@@ -87,8 +96,14 @@ impl Team {
         self.tasks.store(tasks, SeqCst);
         self.next.store(0, SeqCst);
         self.open.store(true, SeqCst);
-        let _closing = Closing(self);
-        self.take_tasks(work);
+        {
+            let _closing = Closing(self);
+            self.take_tasks(work);
+        }
+        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(panic) = { panic }.take() {
+            resume_unwind(panic);
+        }
     }
 
     fn take_tasks(&self, work: Work) {
@@ -113,7 +128,11 @@ impl Team {
                 if self.open.load(SeqCst) {
                     // SAFETY: `active` was raised before `open` was seen, so the leader keeps `work` as it is.
                     if let Some(work) = unsafe { *self.work.get() } {
-                        self.take_tasks(work);
+                        let done = catch_unwind(AssertUnwindSafe(|| self.take_tasks(work)));
+                        if let Err(panic) = done {
+                            let first = self.panic.lock();
+                            *first.unwrap_or_else(PoisonError::into_inner) = Some(panic);
+                        }
                     }
                 }
             } else if idle < SPINS {
@@ -193,10 +212,7 @@ impl Drop for Unled {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        panic::{AssertUnwindSafe, catch_unwind},
-        sync::atomic::AtomicU32,
-    };
+    use std::sync::atomic::AtomicU32;
 
     use super::{super::for_tasks, *};
 
@@ -250,6 +266,23 @@ mod tests {
         // Every worker of the pool leads a team of its own.
         rayon::broadcast(|_| {
             with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+        });
+    }
+
+    #[test]
+    fn a_pass_ends_although_the_pool_does_something_else() {
+        let release = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // All workers are kept busy until the pass is over.
+            scope.spawn(|| {
+                rayon::broadcast(|_| {
+                    while !release.load(SeqCst) {
+                        thread::yield_now();
+                    }
+                });
+            });
+            with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+            release.store(true, SeqCst);
         });
     }
 
