@@ -5,8 +5,9 @@ mod common;
 use candle_blocks::{
     AttentionMask, Checkpoint, ForwardContext, QueryKeyValue,
     candle_core::{DType, Tensor},
+    trace,
 };
-use common::{device, has_f64, numbers, present, weights};
+use common::{committed, device, has_f64, numbers, present, weights};
 
 fn largest(tensor: &Tensor) -> f64 {
     let sizes = numbers(tensor).into_iter().map(f64::abs);
@@ -68,6 +69,63 @@ fn every_parameter_gets_a_finite_gradient_that_is_not_zero() {
             }
         }
     }
+}
+
+/// The softmax takes away what a key's bias adds to all scores of a query, where no rotation comes between.
+fn is_key_bias(name: &str) -> bool {
+    let names = [
+        "key.bias",
+        "k_proj.bias",
+        "k_lin.bias",
+        ".k.bias",
+        "key_proj.bias",
+    ];
+    names.iter().any(|end| name.ends_with(end))
+}
+
+#[test]
+fn every_parameter_of_every_family_gets_a_gradient_that_is_not_zero() {
+    if !has_f64("gradients of families") {
+        return;
+    }
+    let (mut parameters, mut key_biases) = (0, 0);
+    for stack in committed::all() {
+        let fixture = stack.fixture();
+        let mut input = committed::input(&fixture);
+        let shape = input.hidden_states.shape().clone();
+        // Of no size in particular, and other than zero.
+        let cotangent = (0..shape.elem_count()).map(|i| ((i * 29 % 37) as f64 - 17.5) / 20.0);
+        let cotangent = Tensor::from_iter(cotangent, &device()).unwrap();
+        input.grad_output = Some(cotangent.reshape(shape).unwrap());
+        let label = stack.label();
+        // A parameter without a gradient is an error already.
+        let stages = trace::run_backward(&stack.open(), &input, DType::F64, &device());
+        let stages = stages.unwrap_or_else(|e| panic!("{label}: {e}"));
+        let sizes: Vec<(String, f64)> = stages
+            .iter()
+            .filter(|(name, _)| name.starts_with("grads."))
+            .map(|(name, gradient)| (name.clone(), largest(gradient)))
+            .collect();
+        let most = sizes
+            .iter()
+            .fold(0.0, |most: f64, (_, size)| most.max(*size));
+        for (name, size) in sizes {
+            assert!(size.is_finite(), "{label}: {name}");
+            if is_key_bias(&name) && size < 1e-9 * most {
+                key_biases += 1;
+            } else {
+                assert!(
+                    size > 1e-9 * most,
+                    "{label}: {name} got {size:e} of {most:e}"
+                );
+            }
+            parameters += 1;
+        }
+    }
+    println!(
+        "{parameters} gradients, of which {key_biases} of key biases are nothing but rounding"
+    );
+    assert!(parameters > 100);
 }
 
 #[test]
