@@ -4,7 +4,10 @@ mod common;
 
 use std::slice;
 
-use candle_blocks::{Activation, NormConfig, NormWeight, Visibility, ops, ops::Visible};
+use candle_blocks::{
+    Activation, Attention, AttentionConfig, Linear, NormConfig, NormWeight, QueryKeyValue,
+    RotaryPairing, Visibility, ops, ops::Visible,
+};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use common::{computable, device, has_f64, left_out, numbers};
 
@@ -123,6 +126,57 @@ fn activation_gradients_equal_central_differences_for_every_view() {
     for activation in Activation::all() {
         check_gradients_of_views(activation.name(), &|x| ops::activate(x, activation));
     }
+}
+
+#[test]
+fn rotation_gradients_equal_central_differences_of_part_and_all_of_a_head() {
+    if !has_f64("a rotation's central differences") {
+        return;
+    }
+    let x = random(&[2, 3, 4, 6], 1); // [batch, n_heads, seq, head_dim]
+    for pairing in [RotaryPairing::Halves, RotaryPairing::Interleaved] {
+        for (tables, pairs) in [(1, 3), (2, 2)] {
+            let angles = random(&[tables, 4, pairs], 2);
+            let (cos, sin) = (angles.cos().unwrap(), angles.sin().unwrap());
+            let name = format!("{pairing:?} {pairs}");
+            check_gradients(&name, slice::from_ref(&x), &|a| {
+                ops::rotate(&a[0], &cos, &sin, pairing)
+            });
+            let turned = x.transpose(1, 2).unwrap().contiguous().unwrap();
+            check_gradients(&name, &[turned], &|a| {
+                ops::rotate(&a[0].transpose(1, 2)?, &cos, &sin, pairing)
+            });
+        }
+    }
+}
+
+/// Products of queries and keys and of weights and values, soft cap, window and shared heads between them.
+#[test]
+fn attention_gradients_equal_central_differences_of_every_parameter() {
+    if !has_f64("attention's central differences") {
+        return;
+    }
+    let config = AttentionConfig::with_head_dim(5, 4, 2)
+        .with_kv_heads(2)
+        .causal()
+        .with_window(Some(2))
+        .with_soft_cap(Some(3.0));
+    let args = [
+        random(&[1, 3, 5], 1),
+        random(&[8, 5], 2),
+        random(&[4, 5], 3),
+        random(&[4, 5], 4),
+        random(&[5, 8], 5),
+    ];
+    check_gradients("attention", &args, &|a| {
+        let linear = |weight: &Tensor| Linear::from_parts(weight.clone(), None);
+        let projections = QueryKeyValue::Separate {
+            query: linear(&a[1])?,
+            key: linear(&a[2])?,
+            value: linear(&a[3])?,
+        };
+        Attention::from_parts(projections, linear(&a[4])?, config.clone())?.forward(&a[0])
+    });
 }
 
 #[test]
