@@ -35,7 +35,9 @@ const DOT: usize = 2;
 pub fn draw(path: &Path, losses: &[Losses]) -> Result<()> {
     let mut picture = Picture(vec![255; WIDTH * HEIGHT * 3]);
     let values = losses.iter().flat_map(|l| [l.trained, l.held_out]);
-    let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
+    let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| {
+        (low.min(v), high.max(v))
+    });
     let (low, high) = ((low * 2.0).floor() / 2.0, (high * 2.0).ceil() / 2.0);
     let last = losses.last().map_or(1, |l| l.step.max(1)) as f64;
     let [left, top, right, bottom] = FRAME.map(|edge| edge as f64);
@@ -74,7 +76,11 @@ impl Picture {
     }
 
     fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: [u8; 3]) {
-        let n = (to.0 - from.0).abs().max((to.1 - from.1).abs()).ceil().max(1.0);
+        let n = (to.0 - from.0)
+            .abs()
+            .max((to.1 - from.1).abs())
+            .ceil()
+            .max(1.0);
         for i in 0..=n as usize {
             let along = i as f64 / n;
             let x = (from.0 + along * (to.0 - from.0)).round() as usize;
@@ -102,7 +108,8 @@ impl Picture {
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut encoder = png::Encoder::new(BufWriter::new(file), WIDTH as u32, HEIGHT as u32);
         encoder.set_color(png::ColorType::Rgb);
         Ok(encoder.write_header()?.write_image_data(&self.0)?)

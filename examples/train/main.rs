@@ -59,11 +59,17 @@ fn main() -> Result<()> {
         seed: SEED,
     };
     print!("{}", args.prompt);
-    sample(&model, args.prompt.as_bytes(), N_SAMPLED, sampling, |byte| {
-        let mut out = stdout().lock();
-        // A terminal that cannot be written to is no reason to stop.
-        let _ = out.write_all(&[byte]).and_then(|()| out.flush());
-    })?;
+    sample(
+        &model,
+        args.prompt.as_bytes(),
+        N_SAMPLED,
+        sampling,
+        |byte| {
+            let mut out = stdout().lock();
+            // A terminal that cannot be written to is no reason to stop.
+            let _ = out.write_all(&[byte]).and_then(|()| out.flush());
+        },
+    )?;
     println!();
     Ok(())
 }
@@ -114,8 +120,10 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
     let lines = training.losses.iter().map(|losses| losses.to_string());
     let lines: Vec<String> = [COLUMNS.to_string()].into_iter().chain(lines).collect();
     fs::write(out.join("losses.csv"), lines.join("\n") + "\n")?;
-    curve::draw(&out.join("losses.png"), &training.losses)?;
-    println!("{}: model, losses.csv, losses.png", out.display());
+    if training.step() > 0 {
+        curve::draw(&out.join("losses.png"), &training.losses)?;
+    }
+    println!("{}: model and losses", out.display());
     Ok(())
 }
 

@@ -103,7 +103,11 @@ impl Gpt {
             token.dims()[0]
         );
         let config = fs::read(directory.join("config.json"))?;
-        let parts = (token.as_tensor().clone(), position.as_tensor().clone(), stack);
+        let parts = (
+            token.as_tensor().clone(),
+            position.as_tensor().clone(),
+            stack,
+        );
         let mut parameters = vec![(TOKEN.to_string(), token), (POSITION.to_string(), position)];
         parameters.extend(loader.parameters());
         Self::from_parts(serde_json::from_slice(&config)?, parts, parameters)
@@ -187,8 +191,9 @@ impl Gpt {
     /// Under GPT-2's names; weights of blocks lie as `[d_in, d_out]`, and query, key and value in one tensor. This is
     /// for a model that never was a checkpoint: one that was is written by `Checkpoint::save`.
     fn on_disk(&self) -> Result<Vec<(String, Tensor)>> {
-        let by_role: HashMap<&str, &Var> =
-            (self.parameters.iter()).map(|(role, p)| (role.as_str(), p)).collect();
+        let by_role: HashMap<&str, &Var> = (self.parameters.iter())
+            .map(|(role, p)| (role.as_str(), p))
+            .collect();
         let get = |role: &str| -> Result<Tensor> {
             let variable = by_role.get(role).with_context(|| format!("no {role}"))?;
             Ok(variable.as_detached_tensor())

@@ -57,5 +57,8 @@ fn choose(logits: &[f32], temperature: f64, at: f64) -> u8 {
         }
     }
     // Rounding left nothing: the last that has any probability.
-    weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0) as u8
+    weights
+        .iter()
+        .rposition(|&weight| weight > 0.0)
+        .unwrap_or(0) as u8
 }

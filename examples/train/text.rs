@@ -51,7 +51,10 @@ impl Text {
     /// FNV-1a of all bytes: another text has another.
     pub fn digest(&self) -> String {
         let fold = |hash: u64, &byte: &u8| (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3);
-        format!("{:016x}", self.bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold))
+        format!(
+            "{:016x}",
+            self.bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold)
+        )
     }
 
     /// What step `step` trains on: a function of the seed and the step alone, so that a resumed training sees the same.

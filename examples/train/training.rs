@@ -65,7 +65,11 @@ impl FromStr for Losses {
 
     fn from_str(line: &str) -> Result<Self> {
         let mut cells = line.split(',');
-        let mut next = || cells.next().with_context(|| format!("too few numbers: {line}"));
+        let mut next = || {
+            cells
+                .next()
+                .with_context(|| format!("too few numbers: {line}"))
+        };
         Ok(Self {
             step: next()?.parse()?,
             trained: next()?.parse()?,
@@ -175,8 +179,14 @@ impl Training {
         let notes = [
             ("text", self.text.digest()),
             ("settings", format!("{:?}", self.settings)),
-            ("losses", lines(self.losses.iter().map(Losses::to_string).collect())),
-            ("since", lines(self.since.iter().map(f64::to_string).collect())),
+            (
+                "losses",
+                lines(self.losses.iter().map(Losses::to_string).collect()),
+            ),
+            (
+                "since",
+                lines(self.since.iter().map(f64::to_string).collect()),
+            ),
         ];
         notes.into_iter().map(text).collect()
     }
