@@ -132,7 +132,8 @@ impl Training {
             bar.set_message(format!("loss {loss:.3}, {speed:.0} tokens/s"));
             bar.inc(1);
             let step = self.step();
-            if step % self.settings.evaluate_every == 0 || step == self.settings.steps {
+            let is_due = step.is_multiple_of(self.settings.evaluate_every);
+            if is_due || step == self.settings.steps {
                 let held_out = self.evaluate()?;
                 let trained = self.since.iter().sum::<f64>() / self.since.len() as f64;
                 self.since.clear();
