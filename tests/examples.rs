@@ -264,11 +264,11 @@ fn the_recorded_losses_end_where_pytorchs_do_and_are_the_committed_models() {
         .collect();
     let [step, _, ours, _, theirs] = *rows.last().unwrap();
     assert_eq!(step, Settings::default().steps as f64);
-    // Two trainings drift apart by rounding; this is a third of what the last quarter of the steps still gains.
+    // Two trainings drift apart by rounding; this is a twentieth of what the last quarter of the steps still gains.
     let quarter = rows[rows.len() * 3 / 4 - 1];
     let gained = quarter[4] - theirs;
     println!("ours {ours:.4}, PyTorch's {theirs:.4}, gained {gained:.4}");
-    assert!((ours - theirs).abs() < gained / 3.0, "{ours} {theirs}");
+    assert!((ours - theirs).abs() < gained / 20.0, "{ours} {theirs}");
 
     let model = Gpt::open(&weights("tiny-gpt-text")).unwrap();
     let text = weights("tiny-gpt-text/persuasion.txt");

@@ -4,7 +4,7 @@
 //! cargo run --release --example train                                      # samples from the committed model
 //! cargo run --release --example train -- --sample "Anne had"               # writes on
 //! cargo run --release --example train -- --text FILE --out DIR [--steps N] # trains
-//! cargo run --release --example train -- --resume DIR --text FILE          # goes on after an interruption
+//! cargo run --release --example train -- --resume DIR                      # goes on after an interruption
 //! ```
 //!
 //! `DIR` then holds the model as transformers reads it, the losses, their curve as `losses.png`, and the state to resume
@@ -25,6 +25,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
 
 use model::{Gpt, Size};
 use sample::{Sampling, sample};
@@ -45,9 +46,9 @@ const N_SAMPLED: usize = 600;
 
 fn main() -> Result<()> {
     let args = Args::parse()?;
-    let model = match (&args.text, &args.resume) {
-        (None, None) => Gpt::open(&args.committed()?)?,
-        _ => train(&args)?,
+    let model = match args.is_training() {
+        false => Gpt::open(&committed()?)?,
+        true => train(&args)?,
     };
     println!(
         "\n{} parameters, {} bytes of context\n",
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
         model.context()
     );
     let sampling = Sampling {
-        temperature: 0.7,
+        temperature: 0.5,
         seed: SEED,
     };
     print!("{}", args.prompt);
@@ -76,17 +77,28 @@ fn main() -> Result<()> {
 
 /// Trains, or goes on, until the last step.
 fn train(args: &Args) -> Result<Gpt> {
-    let text = match &args.text {
-        Some(text) => text.clone(),
-        None => bail!("--resume needs the text too: --text FILE"),
+    let (out, run) = match &args.resume {
+        Some(out) => {
+            ensure!(
+                args.out.is_none() && args.steps.is_none(),
+                "--resume goes on with the steps and in the directory of before: leave --steps and --out away"
+            );
+            (out.clone(), Run::read(out)?)
+        }
+        None => {
+            let text = args.text.clone();
+            let text = text.context("--out and --steps are of a training: add --text FILE")?;
+            let steps = args.steps.unwrap_or(Settings::default().steps);
+            let out = args.out.clone().unwrap_or("trained".into());
+            (out, Run { text, steps })
+        }
     };
     let settings = Settings {
-        steps: args.steps.unwrap_or(Settings::default().steps),
+        steps: run.steps,
         ..Settings::default()
     };
-    let text = Text::open(&text, SIZE.context, SEED)?;
+    let text = Text::open(args.text.as_ref().unwrap_or(&run.text), SIZE.context, SEED)?;
     let mut training = Training::new(Gpt::fresh(SIZE, SEED)?, text, settings)?;
-    let out = args.resume.as_ref().unwrap_or(&args.out);
     let state = out.join("state.safetensors");
     if args.resume.is_some() {
         training.restore(&state)?;
@@ -98,7 +110,8 @@ fn train(args: &Args) -> Result<Gpt> {
             state.display(),
             out.display()
         );
-        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+        run.write(&out)?;
     }
 
     let bar = ProgressBar::new(settings.steps);
@@ -110,7 +123,7 @@ fn train(args: &Args) -> Result<Gpt> {
         training.save(&state)?;
     }
     bar.finish_and_clear();
-    finish(&training, out)?;
+    finish(&training, &out)?;
     Ok(training.model)
 }
 
@@ -127,20 +140,55 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What the next process must know to go on; the state itself knows all else.
+#[derive(Serialize, Deserialize)]
+struct Run {
+    text: PathBuf,
+    steps: u64,
+}
+
+impl Run {
+    fn path(out: &Path) -> PathBuf {
+        out.join("run.json")
+    }
+
+    fn read(out: &Path) -> Result<Self> {
+        let path = Self::path(out);
+        let json = fs::read(&path).with_context(|| {
+            let path = path.display();
+            format!("cannot read {path}; --resume names the --out of a training")
+        })?;
+        serde_json::from_slice(&json).with_context(|| path.display().to_string())
+    }
+
+    fn write(&self, out: &Path) -> Result<()> {
+        let path = Self::path(out);
+        let text = fs::canonicalize(&self.text).unwrap_or(self.text.clone()); // not there: said when it is opened
+        let steps = self.steps;
+        let json = serde_json::to_string(&Self { text, steps })?;
+        fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
 struct Args {
     text: Option<PathBuf>,
     resume: Option<PathBuf>,
-    out: PathBuf,
+    out: Option<PathBuf>,
     steps: Option<u64>,
     prompt: String,
 }
 
 impl Args {
+    fn is_training(&self) -> bool {
+        let paths = [&self.text, &self.resume, &self.out];
+        paths.into_iter().any(Option::is_some) || self.steps.is_some()
+    }
+
     fn parse() -> Result<Self> {
         let mut parsed = Self {
             text: None,
             resume: None,
-            out: "trained".into(),
+            out: None,
             steps: None,
             prompt: "Anne had ".to_string(),
         };
@@ -150,7 +198,7 @@ impl Args {
             match arg.as_str() {
                 "--text" => parsed.text = Some(value()?.into()),
                 "--resume" => parsed.resume = Some(value()?.into()),
-                "--out" => parsed.out = value()?.into(),
+                "--out" => parsed.out = Some(value()?.into()),
                 "--steps" => {
                     let steps = value()?;
                     let number = steps.parse();
@@ -164,16 +212,16 @@ impl Args {
         }
         Ok(parsed)
     }
+}
 
-    /// The model that the repository holds.
-    fn committed(&self) -> Result<PathBuf> {
-        let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights/tiny-gpt-text");
-        ensure!(
-            committed.join("model.safetensors").exists(),
-            "{} holds no model: the published package leaves it out; run this in a clone of the repository, or train \
-             one with --text FILE",
-            committed.display()
-        );
-        Ok(committed)
-    }
+/// The model that the repository holds.
+fn committed() -> Result<PathBuf> {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights/tiny-gpt-text");
+    ensure!(
+        committed.join("model.safetensors").exists(),
+        "{} holds no model: the published package leaves it out; run this in a clone of the repository, or train \
+         one with --text FILE",
+        committed.display()
+    );
+    Ok(committed)
 }

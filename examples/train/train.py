@@ -3,11 +3,13 @@
     cargo run --release --example train -- --text FILE --steps 0 --out INITIAL     # the initial weights
     python examples/train/train.py --initial INITIAL --text FILE --out losses.csv [--steps N]
     python examples/train/train.py --initial DIR --text FILE --evaluate            # a trained model's loss
+    python examples/train/train.py --join DIR/losses.csv losses.csv --out BOTH     # the record beside this file
 
-Needs torch and transformers (weights/requirements.txt). The lines written are those of `losses.csv`.
+Needs torch and transformers (weights/requirements.txt). The lines written are those of the Rust side's `losses.csv`.
 """
 
 import argparse
+import csv
 import math
 import time
 from pathlib import Path
@@ -111,16 +113,33 @@ def train(model: torch.nn.Module, text: Text, steps: int, out: Path) -> None:
                 print(f"step {done:>5}: loss {trained:.4f}, held out {held_out:.4f}, {speed:.0f} tokens/s", flush=True)
 
 
+def join(ours: Path, theirs: Path, out: Path) -> None:
+    """Both sides' losses, step by step."""
+    with ours.open() as one, theirs.open() as other, out.open("w") as both:
+        rows = list(zip(csv.DictReader(one), csv.DictReader(other), strict=True))
+        print("step,trained,held_out,torch_trained,torch_held_out", file=both)
+        for our, their in rows:
+            if our["step"] != their["step"]:
+                raise SystemExit(f"step {our['step']} of {ours} stands beside step {their['step']} of {theirs}")
+            print(*our.values(), their["trained"], their["held_out"], sep=",", file=both)
+
+
 def main() -> None:
-    """Trains or evaluates."""
+    """Trains, evaluates or joins."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--initial", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--initial", type=Path, help="a directory that the Rust side wrote")
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=Path("losses.csv"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--join", type=Path, nargs=2, metavar=("OURS", "THEIRS"))
     args = parser.parse_args()
+    if args.join:
+        join(*args.join, args.out)
+        return
+    if not (args.initial and args.text):
+        parser.error("--initial and --text are needed")
     torch.set_num_threads(args.threads)
     model = transformers.GPT2LMHeadModel.from_pretrained(args.initial, local_files_only=True)
     text = Text(args.text, model.config.n_positions)

@@ -209,7 +209,7 @@ impl Training {
                 "since" => self.since = lines(&value)?,
                 _ => ensure!(
                     value == expected,
-                    "{}: the {key} of the training was {value}, but is {expected} now; resume it with the same",
+                    "{}: its training had {key} {value}, this one has {expected}; resume it with the same",
                     path.display()
                 ),
             }
