@@ -2,14 +2,19 @@
 
     python weights/check_saved.py ORIGINAL SAVED                  everything must be equal
     python weights/check_saved.py ORIGINAL SAVED --changed NAME   tensors whose name contains NAME must differ
+    python weights/check_saved.py ORIGINAL SAVED --outputs FILE   the saved blocks must give the outputs in FILE
 
 Compares the files (names, shapes, dtypes, values), what transformers says while loading, its parameters,
-and what the blocks give for the same random rows. Exits with 1 where something differs.
+and what the blocks give for the same random rows. Exits with 1 where something differs. FILE holds `hidden_states`,
+which go into block 0, and the `last_hidden_state` that this crate made of them.
 """
 
 import argparse
+import logging
 import os
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,13 +26,16 @@ from fixtures import capture, inputs, tensor_file, torch_stack
 from fixtures.families import family_of
 
 BATCH, SEQ = 2, 7
+# Of the largest output: both round sums of this many terms in float32, in another order.
+TOLERANCE = 1e-5
 
 
-def compare(original: Path, saved: Path, changed: list[str]) -> list[str]:
+def compare(original: Path, saved: Path, changed: list[str], outputs: Path | None) -> list[str]:
     """What is wrong with the saved checkpoint."""
     problems = compare_files(original, saved, changed)
-    theirs, said = load(original)
-    ours, says = load(saved)
+    (theirs, said), warned = listen(original)
+    (ours, says), warns = listen(saved)
+    problems += [f"transformers warns: {message}" for message in sorted(warns - warned)]
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         new = sorted(map(str, set(map(str, says.get(kind, ()))) - set(map(str, said.get(kind, ())))))
         if new:
@@ -35,7 +43,29 @@ def compare(original: Path, saved: Path, changed: list[str]) -> list[str]:
     problems += compare_tensors("parameter", theirs.state_dict(), ours.state_dict(), None if changed else [])
     if not changed:
         problems += compare_outputs(original, saved)
+    if outputs:
+        problems += compare_with_file(saved, outputs)
     return problems
+
+
+def listen(directory: Path) -> tuple[tuple[torch.nn.Module, dict], set[str]]:
+    """What `load` gives, and every warning on the way, through Python's module or transformers' logger."""
+    heard: set[str] = set()
+    ear = logging.Handler(logging.WARNING)
+    ear.emit = lambda record: heard.add(record.getMessage().replace(str(directory), "DIR"))
+    logger = logging.getLogger("transformers")
+    logger.addHandler(ear)
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_default_handler()  # they are judged, not shown
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = load(directory)
+    finally:
+        logger.removeHandler(ear)
+        transformers.logging.set_verbosity_error()
+    heard |= {str(warning.message).replace(str(directory), "DIR") for warning in caught}
+    return loaded, heard
 
 
 def compare_files(original: Path, saved: Path, changed: list[str]) -> list[str]:
@@ -74,6 +104,20 @@ def compare_outputs(original: Path, saved: Path) -> list[str]:
     return problems
 
 
+def compare_with_file(saved: Path, outputs: Path) -> list[str]:
+    """transformers' blocks on the rows that this crate ran."""
+    model, file = capture.load(saved, torch.float32), tensor_file.read(outputs)
+    (part,) = family_of(capture.model_type_of(saved)).parts
+    rows, expected = file["hidden_states"], file["last_hidden_state"]
+    batch, seq, _ = rows.shape
+    with_mask = inputs.random_inputs(model, part, batch, seq, "none", "none", seed=0)
+    stages = capture.run(model, part, replace(with_mask, hidden_states=rows), gradients=False)
+    found = list(stages.outputs.values())[-1]
+    off = ((found - expected).abs().max() / expected.abs().max()).item()
+    print(f"{saved}: transformers' outputs differ from ours by {off:.1e} of the largest")
+    return [] if off < TOLERANCE else [f"outputs differ by {off:.1e}"]
+
+
 def load(directory: Path) -> tuple[torch.nn.Module, dict]:
     """The model that config.json names, with its head, and what transformers said while loading it."""
     config = capture.config_of(directory)
@@ -99,11 +143,12 @@ def main() -> None:
     parser.add_argument("original", type=Path)
     parser.add_argument("saved", type=Path)
     parser.add_argument("--changed", action="append", default=[], metavar="NAME", help="part of a name; after training")
+    parser.add_argument("--outputs", type=Path, metavar="FILE", help="this crate's inputs and outputs")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    problems = compare(args.original, args.saved, args.changed)
+    problems = compare(args.original, args.saved, args.changed, args.outputs)
     if problems:
         sys.exit("\n".join(f"{args.saved}: {problem}" for problem in problems))
     print(f"{args.saved}: {len(tensor_file.read_all(args.saved))} tensors, as in {args.original}")

@@ -1,0 +1,227 @@
+//! Trains a small GPT from scratch on a text, and samples from it.
+//!
+//! ```sh
+//! cargo run --release --example train                                      # samples from the committed model
+//! cargo run --release --example train -- --sample "Anne had"               # writes on
+//! cargo run --release --example train -- --text FILE --out DIR [--steps N] # trains
+//! cargo run --release --example train -- --resume DIR                      # goes on after an interruption
+//! ```
+//!
+//! `DIR` then holds the model as transformers reads it, the losses, their curve as `losses.png`, and the state to resume
+//! from. `train.py` is the same training in PyTorch.
+
+mod curve;
+mod model;
+mod random;
+mod sample;
+mod text;
+mod training;
+
+use std::{
+    fs,
+    io::{Write, stdout},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use model::{Gpt, Size};
+use sample::{Sampling, sample};
+use text::Text;
+use training::{COLUMNS, Settings, Training};
+
+const SEED: u64 = 42;
+const SIZE: Size = Size {
+    d_model: 128,
+    n_blocks: 4,
+    n_heads: 4,
+    context: 128,
+};
+/// Steps between two states on the disk.
+const SAVE_EVERY: u64 = 200;
+/// How many bytes are sampled.
+const N_SAMPLED: usize = 600;
+
+fn main() -> Result<()> {
+    let args = Args::parse()?;
+    let model = match args.is_training() {
+        false => Gpt::open(&committed()?)?,
+        true => train(&args)?,
+    };
+    println!(
+        "\n{} parameters, {} bytes of context\n",
+        model.n_parameters(),
+        model.context()
+    );
+    let sampling = Sampling {
+        temperature: 0.5,
+        seed: SEED,
+    };
+    print!("{}", args.prompt);
+    sample(
+        &model,
+        args.prompt.as_bytes(),
+        N_SAMPLED,
+        sampling,
+        |byte| {
+            let mut out = stdout().lock();
+            // A terminal that cannot be written to is no reason to stop.
+            let _ = out.write_all(&[byte]).and_then(|()| out.flush());
+        },
+    )?;
+    println!();
+    Ok(())
+}
+
+/// Trains, or goes on, until the last step.
+fn train(args: &Args) -> Result<Gpt> {
+    let (out, run) = match &args.resume {
+        Some(out) => {
+            ensure!(
+                args.out.is_none() && args.steps.is_none(),
+                "--resume goes on with the steps and in the directory of before: leave --steps and --out away"
+            );
+            (out.clone(), Run::read(out)?)
+        }
+        None => {
+            let text = args.text.clone();
+            let text = text.context("--out and --steps are of a training: add --text FILE")?;
+            let steps = args.steps.unwrap_or(Settings::default().steps);
+            let out = args.out.clone().unwrap_or("trained".into());
+            (out, Run { text, steps })
+        }
+    };
+    let settings = Settings {
+        steps: run.steps,
+        ..Settings::default()
+    };
+    let text = Text::open(args.text.as_ref().unwrap_or(&run.text), SIZE.context, SEED)?;
+    let mut training = Training::new(Gpt::fresh(SIZE, SEED)?, text, settings)?;
+    let state = out.join("state.safetensors");
+    if args.resume.is_some() {
+        training.restore(&state)?;
+        println!("goes on after step {}", training.step());
+    } else {
+        ensure!(
+            !state.exists(),
+            "{} holds a training already: --resume {} goes on with it, another --out begins a new one",
+            state.display(),
+            out.display()
+        );
+        fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+        run.write(&out)?;
+    }
+
+    let bar = ProgressBar::new(settings.steps);
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:40} {pos}/{len} {msg}, {eta} left",
+    )?);
+    while training.step() < settings.steps {
+        training.run(training.step() + SAVE_EVERY, &bar)?;
+        training.save(&state)?;
+    }
+    bar.finish_and_clear();
+    finish(&training, &out)?;
+    Ok(training.model)
+}
+
+/// What stays of a training.
+fn finish(training: &Training, out: &Path) -> Result<()> {
+    training.model.save(out)?;
+    let lines = training.losses.iter().map(|losses| losses.to_string());
+    let lines: Vec<String> = [COLUMNS.to_string()].into_iter().chain(lines).collect();
+    fs::write(out.join("losses.csv"), lines.join("\n") + "\n")?;
+    if training.step() > 0 {
+        curve::draw(&out.join("losses.png"), &training.losses)?;
+    }
+    println!("{}: model and losses", out.display());
+    Ok(())
+}
+
+/// What the next process must know to go on; the state itself knows all else.
+#[derive(Serialize, Deserialize)]
+struct Run {
+    text: PathBuf,
+    steps: u64,
+}
+
+impl Run {
+    fn path(out: &Path) -> PathBuf {
+        out.join("run.json")
+    }
+
+    fn read(out: &Path) -> Result<Self> {
+        let path = Self::path(out);
+        let json = fs::read(&path).with_context(|| {
+            let path = path.display();
+            format!("cannot read {path}; --resume names the --out of a training")
+        })?;
+        serde_json::from_slice(&json).with_context(|| path.display().to_string())
+    }
+
+    fn write(&self, out: &Path) -> Result<()> {
+        let path = Self::path(out);
+        let text = fs::canonicalize(&self.text).unwrap_or(self.text.clone()); // not there: said when it is opened
+        let steps = self.steps;
+        let json = serde_json::to_string(&Self { text, steps })?;
+        fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+struct Args {
+    text: Option<PathBuf>,
+    resume: Option<PathBuf>,
+    out: Option<PathBuf>,
+    steps: Option<u64>,
+    prompt: String,
+}
+
+impl Args {
+    fn is_training(&self) -> bool {
+        let paths = [&self.text, &self.resume, &self.out];
+        paths.into_iter().any(Option::is_some) || self.steps.is_some()
+    }
+
+    fn parse() -> Result<Self> {
+        let mut parsed = Self {
+            text: None,
+            resume: None,
+            out: None,
+            steps: None,
+            prompt: "Anne had ".to_string(),
+        };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--text" => parsed.text = Some(value()?.into()),
+                "--resume" => parsed.resume = Some(value()?.into()),
+                "--out" => parsed.out = Some(value()?.into()),
+                "--steps" => {
+                    let steps = value()?;
+                    let number = steps.parse();
+                    parsed.steps = Some(number.with_context(|| format!("--steps {steps}"))?);
+                }
+                "--sample" => parsed.prompt = value()?,
+                _ => bail!(
+                    "unknown argument {arg}; known: --text FILE, --out DIR, --steps N, --resume DIR, --sample PROMPT"
+                ),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// The model that the repository holds.
+fn committed() -> Result<PathBuf> {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights/tiny-gpt-text");
+    ensure!(
+        committed.join("model.safetensors").exists(),
+        "{} holds no model: the published package leaves it out; run this in a clone of the repository, or train \
+         one with --text FILE",
+        committed.display()
+    );
+    Ok(committed)
+}

@@ -1,0 +1,231 @@
+//! A GPT-2 over bytes: this crate's blocks, and around them the embeddings and the head that a model needs.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use candle_blocks::{
+    Architecture, Checkpoint, ForwardContext, KvCache, Linear, Parameters, Stack,
+    candle_core::{DType, Device, Module, Tensor, Var},
+    candle_nn::{Embedding, loss::cross_entropy},
+    checkpoint::write::write_safetensors,
+    train::Fresh,
+};
+use serde_json::{Value, json};
+
+use crate::text::Batch;
+
+/// Every byte is a token, so that any text can be read and no vocabulary need be kept.
+const N_TOKENS: usize = 256;
+const TOKEN: &str = "token_embedding.weight";
+const POSITION: &str = "position_embedding.weight";
+
+/// How large a new model is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub d_model: usize,
+    pub n_blocks: usize,
+    pub n_heads: usize,
+    /// How many bytes it sees at once.
+    pub context: usize,
+}
+
+impl Size {
+    /// `config.json` as transformers writes it for a GPT-2 of this size without dropout.
+    fn config(self) -> Value {
+        json!({
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            "vocab_size": N_TOKENS,
+            "n_positions": self.context,
+            "n_embd": self.d_model,
+            "n_layer": self.n_blocks,
+            "n_head": self.n_heads,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "initializer_range": 0.02,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "tie_word_embeddings": true,
+            "bos_token_id": 10,
+            "eos_token_id": 10,
+            "dtype": "float32",
+        })
+    }
+}
+
+/// The model with its variables.
+pub struct Gpt {
+    config: Value,
+    token: Embedding,
+    position: Embedding,
+    stack: Stack,
+    /// The token embedding once more: GPT-2 ties the two.
+    head: Linear,
+    parameters: Parameters,
+}
+
+impl Gpt {
+    /// With parameters drawn from a seed, as transformers draws GPT-2's.
+    pub fn fresh(size: Size, seed: u64) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("config.json");
+        fs::write(&path, size.config().to_string())?;
+        let Architecture {
+            config,
+            initialisation,
+            ..
+        } = Architecture::open(&path)?;
+        let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        let vb = fresh.var_builder();
+        let token = vb.get((N_TOKENS, size.d_model), TOKEN)?;
+        let position = vb.get((size.context, size.d_model), POSITION)?;
+        let stack = fresh.stack(&config)?;
+        let parts = (token, position, stack);
+        Self::from_parts(size.config(), parts, fresh.parameters())
+    }
+
+    /// From a directory that [`Self::save`] wrote.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let checkpoint = Checkpoint::open(directory)?;
+        let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+        let stack = loader.stack()?;
+        let variable = |name: &str| -> Result<Var> {
+            let tensor = checkpoint.files().read(name)?.to_dtype(DType::F32)?;
+            Ok(Var::from_tensor(&tensor)?)
+        };
+        let token = variable("transformer.wte.weight")?;
+        let position = variable("transformer.wpe.weight")?;
+        ensure!(
+            token.dims()[0] == N_TOKENS,
+            "{}: {} tokens, expected the {N_TOKENS} bytes",
+            directory.display(),
+            token.dims()[0]
+        );
+        let config = fs::read(directory.join("config.json"))?;
+        let parts = (
+            token.as_tensor().clone(),
+            position.as_tensor().clone(),
+            stack,
+        );
+        let mut parameters = vec![(TOKEN.to_string(), token), (POSITION.to_string(), position)];
+        parameters.extend(loader.parameters());
+        Self::from_parts(serde_json::from_slice(&config)?, parts, parameters)
+    }
+
+    fn from_parts(
+        config: Value,
+        (token, position, stack): (Tensor, Tensor, Stack),
+        parameters: Parameters,
+    ) -> Result<Self> {
+        let width = token.dims()[1];
+        Ok(Self {
+            config,
+            head: Linear::from_parts(token.clone(), None)?,
+            token: Embedding::new(token, width),
+            position: Embedding::new(position, width),
+            stack,
+            parameters,
+        })
+    }
+
+    /// What is trained, by role.
+    pub fn parameters(&self) -> Parameters {
+        self.parameters.clone()
+    }
+
+    /// How many bytes it sees at once.
+    pub fn context(&self) -> usize {
+        self.position.embeddings().dims()[0]
+    }
+
+    /// How many numbers it has learnt.
+    pub fn n_parameters(&self) -> usize {
+        let sizes = self.parameters.iter().map(|(_, p)| p.elem_count());
+        sizes.sum()
+    }
+
+    /// The mean of `-ln p` of the byte that follows each, in nats.
+    pub fn loss(&self, batch: &Batch, context: &ForwardContext) -> Result<Tensor> {
+        let x = self.embed(&batch.inputs, 0)?;
+        let hidden = self.stack.forward_with(&x, context)?; // [rows, context, d_model]
+        let logits = self.head.forward(&hidden)?.flatten_to(1)?; // [rows · context, tokens]
+        Ok(cross_entropy(&logits, &batch.targets.flatten_all()?)?)
+    }
+
+    /// An empty cache for [`Self::next`].
+    pub fn new_cache(&self) -> KvCache {
+        self.stack.new_cache()
+    }
+
+    /// The logits of the byte behind `bytes`, which stand behind those that the cache has seen.
+    pub fn next(&self, bytes: &[u8], cache: &mut KvCache) -> Result<Vec<f32>> {
+        let ids: Vec<u32> = bytes.iter().map(|&byte| byte as u32).collect();
+        let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
+        let x = self.embed(&ids, cache.seen())?;
+        let context = ForwardContext::evaluation();
+        let hidden = self.stack.forward_cached(&x, &context, cache)?;
+        let last = hidden.narrow(1, bytes.len() - 1, 1)?;
+        Ok(self.head.forward(&last)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// `[rows, seq]` to `[rows, seq, d_model]`; the first column stands at position `from`.
+    fn embed(&self, ids: &Tensor, from: usize) -> Result<Tensor> {
+        let until = from + ids.dim(1)?;
+        let positions = Tensor::arange(from as u32, until as u32, &Device::Cpu)?;
+        let position = self.position.forward(&positions)?;
+        Ok(self.token.forward(ids)?.broadcast_add(&position)?)
+    }
+
+    /// Writes `config.json` and `model.safetensors` as transformers' `GPT2LMHeadModel` reads them.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let config = serde_json::to_string_pretty(&self.config)? + "\n";
+        fs::write(directory.join("config.json"), config)?;
+        let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+        let path = directory.join("model.safetensors");
+        Ok(write_safetensors(path, &self.on_disk()?, Some(metadata))?)
+    }
+
+    /// Under GPT-2's names; weights of blocks lie as `[d_in, d_out]`, and query, key and value in one tensor. This is
+    /// for a model that never was a checkpoint: one that was is written by `Checkpoint::save`.
+    fn on_disk(&self) -> Result<Vec<(String, Tensor)>> {
+        let by_role: HashMap<&str, &Var> = (self.parameters.iter())
+            .map(|(role, p)| (role.as_str(), p))
+            .collect();
+        let get = |role: &str| -> Result<Tensor> {
+            let variable = by_role.get(role).with_context(|| format!("no {role}"))?;
+            Ok(variable.as_detached_tensor())
+        };
+        let mut tensors = vec![("wte.weight".to_string(), get(TOKEN)?)];
+        tensors.push(("wpe.weight".to_string(), get(POSITION)?));
+        for kind in ["weight", "bias"] {
+            // A Conv1D's weight is the transpose of a linear layer's.
+            let lie = |t: Tensor| match kind {
+                "weight" => t.t(),
+                _ => Ok(t),
+            };
+            tensors.push((format!("ln_f.{kind}"), get(&format!("final_norm.{kind}"))?));
+            for i in 0..self.stack.blocks().len() {
+                let role = |name: &str| get(&format!("blocks.{i}.{name}.{kind}"));
+                let query_key_value = ["query", "key", "value"]
+                    .map(|name| role(&format!("attention.{name}")))
+                    .into_iter()
+                    .collect::<Result<Vec<_>>>()?;
+                for (name, tensor) in [
+                    ("ln_1", role("attention_norm")?),
+                    ("ln_2", role("feed_forward_norm")?),
+                    ("attn.c_attn", lie(Tensor::cat(&query_key_value, 0)?)?),
+                    ("attn.c_proj", lie(role("attention.output")?)?),
+                    ("mlp.c_fc", lie(role("feed_forward.up")?)?),
+                    ("mlp.c_proj", lie(role("feed_forward.down")?)?),
+                ] {
+                    tensors.push((format!("h.{i}.{name}.{kind}"), tensor));
+                }
+            }
+        }
+        let prefixed = |(name, tensor)| (format!("transformer.{name}"), tensor);
+        Ok(tensors.into_iter().map(prefixed).collect())
+    }
+}

@@ -1,0 +1,64 @@
+//! Writes on where a prompt ends.
+
+use anyhow::{Result, ensure};
+
+use crate::{model::Gpt, random::Random};
+
+/// How bytes are chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// Below 1 the likely becomes likelier.
+    pub temperature: f64,
+    pub seed: u64,
+}
+
+/// `n` bytes behind `prompt`, handed to `show` as they come. Each step computes the new byte alone; the cache knows the
+/// others. When the context is full, its later half is read again from the first position on.
+pub fn sample(
+    model: &Gpt,
+    prompt: &[u8],
+    n: usize,
+    sampling: Sampling,
+    mut show: impl FnMut(u8),
+) -> Result<()> {
+    ensure!(
+        !prompt.is_empty(),
+        "the prompt is empty; --sample needs at least a letter"
+    );
+    let context = model.context();
+    let mut random = Random::seeded(sampling.seed);
+    let mut text = prompt.to_vec();
+    let mut cache = model.new_cache();
+    let mut n_unseen = text.len().min(context);
+    for _ in 0..n {
+        if cache.seen() + n_unseen > context {
+            cache.reset();
+            n_unseen = context / 2;
+        }
+        let logits = model.next(&text[text.len() - n_unseen..], &mut cache)?;
+        let byte = choose(&logits, sampling.temperature, random.unit());
+        text.push(byte);
+        show(byte);
+        n_unseen = 1;
+    }
+    Ok(())
+}
+
+/// The byte at `at` of `0..1` when the bytes divide it by their probabilities.
+fn choose(logits: &[f32], temperature: f64, at: f64) -> u8 {
+    let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+    let weight = |logit: &f32| (((logit - largest) as f64) / temperature).exp();
+    let weights: Vec<f64> = logits.iter().map(weight).collect();
+    let mut left = at * weights.iter().sum::<f64>();
+    for (byte, weight) in weights.iter().enumerate() {
+        left -= weight;
+        if left < 0.0 {
+            return byte as u8;
+        }
+    }
+    // Rounding left nothing: the last that has any probability.
+    weights
+        .iter()
+        .rposition(|&weight| weight > 0.0)
+        .unwrap_or(0) as u8
+}
