@@ -91,7 +91,7 @@ fn multiply<F: Format, D: Dots<F>>(
             a: &rows[chunk * m * D::ROW_WORDS..],
             b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
             ahead: Ahead::Nothing,
-                        totals: &mut *totals,
+            totals: &mut *totals,
             total: match chunk {
                 0 => Total::New,
                 _ => Total::Running,

@@ -75,7 +75,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                             a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
                             b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
                             ahead: Ahead::Nothing,
-                        totals: &mut totals[tile_rows.start * D::PANEL..],
+                            totals: &mut totals[tile_rows.start * D::PANEL..],
                             total: match chunk {
                                 0 => Total::New,
                                 _ => Total::Running,
