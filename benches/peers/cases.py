@@ -21,7 +21,7 @@ class Model:
 class Case:
     """One line of the table. `rows` of a feed-forward are its batch; its sequences have length 1."""
 
-    op: str  # feed_forward, encoder, prefill, step
+    op: str  # feed_forward, encoder, prefill, step, train_step
     model: str
     batch: int
     seq: int
@@ -59,11 +59,19 @@ DECODERS = {
     "llama-gqa": Model("llama", 1024, 2816, 16, 4, 12),
 }
 CONTEXT = 512
+# What is trained: forward, backward and AdamW, without dropout.
+TRAINED = {
+    "bert-block": Model("bert", 768, 3072, 12, n_layers=1),
+    "bert-6-blocks": Model("bert", 768, 3072, 12, n_layers=6),
+}
+TRAINED_SHAPE = (8, 128)
+LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
+COMPARED_STEPS = 4  # losses that are compared before any step is timed
 
 
 def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[dict[str, Model], list[Case]]:
     """Models by name, and cases in the order in which they are run: those of a model together."""
-    models = WIDTHS | ENCODERS | DECODERS
+    models = WIDTHS | ENCODERS | DECODERS | TRAINED
     encoders = list(ENCODERS)
     if minilm is not None:
         models = models | {"minilm": Model("bert", directory=minilm)}
@@ -82,6 +90,9 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
                 cases += [Case("encoder", model, b, s, precision, padded) for b, s in shapes if not padded or b > 1]
         for model in DECODERS:
             cases += [Case(op, model, 1, CONTEXT, precision) for op in ("prefill", "step")]
+    if "f32" in precisions:
+        trained = list(TRAINED)[:1] if quick else list(TRAINED)
+        cases += [Case("train_step", model, *TRAINED_SHAPE, "f32") for model in trained]
     used = {case.model for case in cases}
     return {name: model for name, model in models.items() if name in used}, cases
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaForCausalLM
 
-from cases import CONTEXT, Case, Model
+from cases import COMPARED_STEPS, CONTEXT, LEARNING_RATE, WEIGHT_DECAY, Case, Model
 
 VOCABULARY = 32  # embeddings are no part of a stack; files stay small
 
@@ -48,7 +48,8 @@ def build(model: Model):
 
 
 def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]:
-    """`hidden_states` [batch, seq, d_model]; of a padded batch `attention_mask` [batch, seq]; of a step `step`."""
+    """`hidden_states` [batch, seq, d_model]; of a padded batch `attention_mask` [batch, seq]; of a step `step`;
+    of a training `target` in the shape of the hidden states, and `training`: learning rate, weight decay, compared steps."""
     generator = torch.Generator().manual_seed(2)
     tensors = {"hidden_states": torch.randn(case.batch, case.seq, d_model, generator=generator)}
     if case.padded:
@@ -58,6 +59,9 @@ def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]
         tensors["attention_mask"] = (torch.arange(case.seq) < lengths[:, None]).long()
     if case.op == "step":
         tensors["step"] = torch.randn(case.batch, 1, d_model, generator=generator)
+    if case.op == "train_step":
+        tensors["target"] = torch.randn(tensors["hidden_states"].shape, generator=generator)
+        tensors["training"] = torch.tensor([LEARNING_RATE, WEIGHT_DECAY, COMPARED_STEPS], dtype=torch.float64)
     save_file(tensors, path)
     return tensors
 
@@ -80,6 +84,9 @@ class Reference:
                 directory, dtype=torch.float64, attn_implementation="sdpa", **without_pooler
             ).eval()
             self.directory = directory
+        if case.op == "train_step":
+            self.directory = None  # its weights are others afterwards
+            return {"output": losses(self.network.encoder, inputs)}
         x = inputs["hidden_states"].double()
         if case.op == "feed_forward":
             layer = self.network.encoder.layer[0]
@@ -100,6 +107,21 @@ class Reference:
         if case.op == "step":
             output = output[:, -1:]
         return {"output": output} | logits
+
+
+@torch.enable_grad()
+def losses(encoder, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Of the first steps of a training by mean squares, [steps]."""
+    x, target = inputs["hidden_states"].double(), inputs["target"].double()
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    found = []
+    for _ in range(COMPARED_STEPS):
+        optimizer.zero_grad()
+        loss = (encoder(x).last_hidden_state - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    return torch.stack(found)
 
 
 def disagreement(case: Case, reference: dict, inputs: dict, path: Path) -> float:

@@ -22,6 +22,8 @@ class OnnxRuntime:
     def load(self, task):
         if task.precision != "f32":
             raise ValueError(f"ONNX Runtime's CPU provider has no {task.precision} on this architecture")
+        if task.op == "train_step":
+            raise ValueError("it does not train")
         weights = modules.Weights(task.checkpoint)
         graph = Graph()
         inputs = {"x": task.x.numpy()}

@@ -21,6 +21,8 @@ class OpenVino:
     def load(self, task):
         if task.precision not in TYPES:
             raise ValueError(f"OpenVINO is not measured in {task.precision}")
+        if task.op == "train_step":
+            raise ValueError("it does not train")
         network = modules.build(task.op, task.checkpoint, task.x.shape[1])
         x = task.x
         if task.op == "feed_forward":

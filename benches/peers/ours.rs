@@ -7,9 +7,10 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
     AttentionMask, Checkpoint, ForwardContext, KvCache, PackedCache, PackedStack, Precision, Stack,
+    train::{AdamW, AdamWConfig, ParameterGroup},
 };
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
-use protocol::{Case, Run, Simply, serve};
+use protocol::{Case, Run, Simply, Steps, serve};
 
 /// What the worker's argument says.
 #[derive(Clone, Copy)]
@@ -47,6 +48,12 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
         Some(mask) => ForwardContext::evaluation().with_mask(mask),
         None => ForwardContext::evaluation(),
     };
+    if case.op == "train_step" {
+        return match form {
+            Form::Plain => training(&checkpoint, case),
+            Form::Packed => bail!("a packed layer does not train"),
+        };
+    }
     match (form, case.precision.as_str()) {
         (Form::Plain, "f32") => {
             let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
@@ -126,6 +133,30 @@ fn plain(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Ru
         }
         other => bail!("{other} is not measured"),
     })
+}
+
+fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
+    let Case { x, training, .. } = case;
+    let training = training.context("the input has no training")?;
+    let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+    let stack = Stack::new(checkpoint.config(), loader.var_builder())?;
+    let config = AdamWConfig {
+        learning_rate: training.learning_rate,
+        ..Default::default()
+    };
+    let group = ParameterGroup::new(loader.parameters(), training.weight_decay);
+    let mut optimiser = AdamW::new([group], config)?;
+    // Evaluation: no dropout, as with the others.
+    let context = ForwardContext::evaluation();
+    Ok(Box::new(Steps {
+        compared: training.compared,
+        step: move || {
+            let loss = training.loss(&stack.forward_with(&x, &context)?)?;
+            let gradients = optimiser.gradients(&loss.backward()?);
+            optimiser.update(&gradients, 1.0)?;
+            Ok(loss.detach())
+        },
+    }))
 }
 
 /// One position more, each time behind the same ones.

@@ -25,6 +25,24 @@ pub struct Case {
     pub mask: Option<Tensor>,
     /// `[batch, 1, d_model]`, behind `x`.
     pub step: Option<Tensor>,
+    pub training: Option<Training>,
+}
+
+/// What a step of training has beside its input.
+pub struct Training {
+    /// In the shape of the output, which is to come near it by mean squares.
+    pub target: Tensor,
+    pub learning_rate: f64,
+    pub weight_decay: f64,
+    /// Losses that are compared before any step is timed.
+    pub compared: usize,
+}
+
+impl Training {
+    /// The mean square of what `y` lacks.
+    pub fn loss(&self, y: &Tensor) -> candle_core::Result<Tensor> {
+        (y - &self.target)?.sqr()?.mean_all()
+    }
 }
 
 /// A case, ready to be computed again and again.
@@ -36,6 +54,12 @@ pub trait Run {
 
     /// What is measured.
     fn compute(&mut self) -> Result<Tensor>;
+
+    /// What is compared with the reference.
+    fn check(&mut self) -> Result<Tensor> {
+        self.prepare()?;
+        self.compute()
+    }
 
     /// What the result is: `output`, or `last_logits`.
     fn result(&self) -> &'static str {
@@ -49,6 +73,25 @@ pub struct Simply<F>(pub F);
 impl<F: FnMut() -> candle_core::Result<Tensor>> Run for Simply<F> {
     fn compute(&mut self) -> Result<Tensor> {
         Ok((self.0)()?)
+    }
+}
+
+/// Steps of training; each gives its loss.
+pub struct Steps<F> {
+    pub step: F,
+    pub compared: usize,
+}
+
+impl<F: FnMut() -> Result<Tensor>> Run for Steps<F> {
+    fn compute(&mut self) -> Result<Tensor> {
+        (self.step)()
+    }
+
+    fn check(&mut self) -> Result<Tensor> {
+        let losses: Vec<Tensor> = (0..self.compared)
+            .map(|_| self.compute())
+            .collect::<Result<_>>()?;
+        Ok(Tensor::stack(&losses, 0)?)
     }
 }
 
@@ -68,6 +111,7 @@ pub fn serve(
                 current = None; // its memory first
                 case(&command).and_then(&mut load).map(|run| {
                     current = Some(run);
+                    forget_peak();
                     json!({"settings": settings})
                 })
             }
@@ -102,6 +146,21 @@ fn loaded(current: &mut Option<Box<dyn Run>>) -> Result<&mut dyn Run> {
 fn case(command: &Value) -> Result<Case> {
     let mut input: HashMap<String, Tensor> =
         safetensors::load(text(command, "input")?, &Device::Cpu)?;
+    let training = match input.remove("training") {
+        None => None,
+        Some(numbers) => {
+            let numbers = numbers.to_vec1::<f64>()?;
+            let [learning_rate, weight_decay, compared] = numbers[..] else {
+                bail!("the input's training has {} numbers", numbers.len())
+            };
+            Some(Training {
+                target: input.remove("target").context("the input has no target")?,
+                learning_rate,
+                weight_decay,
+                compared: compared as usize,
+            })
+        }
+    };
     Ok(Case {
         op: text(command, "op")?.to_string(),
         precision: text(command, "precision")?.to_string(),
@@ -111,12 +170,12 @@ fn case(command: &Value) -> Result<Case> {
             .context("the input has no hidden_states")?,
         mask: input.remove("attention_mask"),
         step: input.remove("step"),
+        training,
     })
 }
 
 fn check(run: &mut dyn Run, path: &str) -> Result<Value> {
-    run.prepare()?;
-    let y = run.compute()?.to_dtype(candle_core::DType::F32)?;
+    let y = run.check()?.to_dtype(candle_core::DType::F32)?;
     y.contiguous()?.save_safetensors(run.result(), path)?;
     Ok(json!({}))
 }
@@ -134,7 +193,19 @@ fn times(run: &mut dyn Run, warm: u64, count: u64) -> Result<Value> {
         once()?;
     }
     let ms: Vec<f64> = (0..count).map(|_| once()).collect::<Result<_>>()?;
-    Ok(json!({"ms": ms}))
+    Ok(json!({"ms": ms, "peak_mb": peak_mb()}))
+}
+
+/// Has the system count the most resident memory anew; where it cannot, the peak is that of the whole process.
+fn forget_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn peak_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
+    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
 }
 
 fn text<'a>(command: &'a Value, key: &str) -> Result<&'a str> {

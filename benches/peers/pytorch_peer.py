@@ -24,6 +24,8 @@ class Eager:
         dtype = DTYPES.get(task.precision)
         if dtype is None:
             raise ValueError(f"PyTorch is not measured in {task.precision}")
+        if task.op == "train_step":
+            return self.train(task)
         x = task.x.to(dtype)
         network = modules.build(task.op, task.checkpoint, x.shape[1]).to(dtype)
         if task.op == "feed_forward":
@@ -44,6 +46,31 @@ class Eager:
         return lambda: run(step, seen, *room)
 
 
+    def train(self, task):
+        return Training(modules.build("encoder", task.checkpoint, task.x.shape[1]), task)
+
+
+class Training:
+    """Steps of AdamW on a fixed batch; each gives its loss."""
+
+    def __init__(self, network, task):
+        self.network, self.x, self.target = network.requires_grad_(), task.x, task.target
+        learning_rate, weight_decay, self.compared = task.training.tolist()
+        # Fused: one pass over each parameter, the fastest of the three forms here.
+        self.optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+    @torch.enable_grad()
+    def __call__(self):
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(self.network(self.x), self.target)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def check(self):
+        return torch.stack([self() for _ in range(int(self.compared))])
+
+
 class Compiled(Eager):
     def __init__(self, threads: int):
         super().__init__(threads)
@@ -53,6 +80,9 @@ class Compiled(Eager):
         config.cpp.threads = threads
         self.mode = os.environ.get("PEERS_COMPILE_MODE", "default")
         self.settings = f"torch.compile, inductor, mode {self.mode}, freezing, static shapes"
+
+    def train(self, task):
+        raise ValueError("compiled with frozen weights, it does not train")
 
     def compile(self, function):
         torch._dynamo.reset()  # shapes of earlier cases would count against the limit of recompilations

@@ -9,6 +9,7 @@ TITLES = {
     "encoder": "Encoder, batch x sequence",
     "prefill": "Decoder, prefill",
     "step": "Decoder, one token behind a cache",
+    "train_step": "A step of training, forward, backward and AdamW, batch x sequence",
 }
 # The same colour for a peer in every plot.
 COLOURS = {
@@ -92,6 +93,10 @@ def markdown(record: dict) -> str:
                 cells.append(f"**{text}**" if best and name == best[0] else text)
             factor = lead(entry)
             lines.append(f"| {entry['shape']} | {' | '.join(cells)} | {f'{factor:.2f}' if factor else '-'} |")
+            if op == "train_step":  # elsewhere memory is mostly that of the weights, once or twice
+                peaks = [entry["times"].get(name, {}).get("peak_mb") for name in names]
+                cells = [f"{peak:.0f} MB" if peak else "-" for peak in peaks]
+                lines.append(f"| peak memory | {' | '.join(cells)} | |")
         leads = [factor for factor in map(lead, entries) if factor]
         if leads:
             lines += ["", f"Geometric mean {geometric_mean(leads):.2f}, least {min(leads):.2f}."]

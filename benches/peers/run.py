@@ -146,7 +146,9 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dic
                     counts[worker.name] = max(1, min(10_000, int(1e3 * options.turn / min(first))))
                     continue
                 count = counts[worker.name]
-                times["ms"].append(worker.ask(do="run", warm=min(5, 1 + count // 10), count=count)["ms"])
+                answer = worker.ask(do="run", warm=min(5, 1 + count // 10), count=count)
+                times["ms"].append(answer["ms"])
+                times["peak_mb"] = answer.get("peak_mb")
             except workers.Failure as failure:
                 entry["failed"][worker.name] = str(failure)
                 counts[worker.name] = 0
@@ -165,6 +167,7 @@ def summary(times: dict) -> dict:
         "samples": len(samples),
         "turns_ms": [round(turn, 6) for turn in turns],
         "error": times["error"],
+        "peak_mb": times.get("peak_mb"),
     }
 
 

@@ -2,7 +2,7 @@
 
     load    a case: checkpoint, input, op, precision, threads   -> settings
     check   computes once and writes the result to a file       -> nothing
-    run     computes `warm` times, then `count` times measured  -> ms, a list
+    run     computes `warm` times, then `count` times measured  -> ms, a list; peak_mb, memory since it was loaded
 
 Run as `worker.py NAME`; the driver does.
 """
@@ -35,14 +35,15 @@ def main(name: str):
                     run = None
                     gc.collect()
                     run = peer.load(Task(command))
+                    forget_peak()
                     answer(settings=peer.settings)
                 case "check":
-                    write(Path(command["output"]), run())
+                    write(Path(command["output"]), getattr(run, "check", run)())
                     answer()
                 case "run":
                     for _ in range(command["warm"]):
                         run()
-                    answer(ms=[timed(run) for _ in range(command["count"])])
+                    answer(ms=[timed(run) for _ in range(command["count"])], peak_mb=peak_mb())
         except Exception as error:  # the driver notes it and goes on with the other peers
             text = str(error).strip() or type(error).__name__
             answer(error=text.splitlines()[0][:300])
@@ -60,6 +61,7 @@ class Task:
         self.x = tensors["hidden_states"]
         self.mask = tensors.get("attention_mask")
         self.step = tensors.get("step")
+        self.target, self.training = tensors.get("target"), tensors.get("training")
 
 
 def make(name: str, threads: int):
@@ -76,6 +78,22 @@ def make(name: str, threads: int):
         case _:
             sys.exit(f"worker.py: no peer is called {name}")
     return Peer(threads)
+
+
+def forget_peak():
+    """Has the system count the most resident memory anew."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # then the peak is that of the whole process
+
+
+def peak_mb() -> float | None:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM")), None)
 
 
 def timed(run) -> float:

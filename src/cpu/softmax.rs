@@ -40,19 +40,33 @@ pub fn forward<'a, T: Element>(
     }
     let rows = (CHUNK / width).max(1);
     parallel::for_chunks(y, rows * width, |start, y| {
-        let mut scratch = vec![T::Acc::ZERO; width];
         let x = &x[start..][..y.len()];
-        let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width));
-        for (index, (x, y)) in rows.enumerate() {
-            let seen = seen(start / width + index);
-            isa.enter(Forward {
-                x,
-                y,
-                seen: &seen,
-                scratch: &mut scratch,
-            });
-        }
+        forward_here(isa, x, y, width, |row| seen(start / width + row));
     });
+}
+
+/// As [`forward`], on the calling thread.
+pub fn forward_here<'a, T: Element>(
+    isa: Isa,
+    x: &[T],
+    y: &mut [T],
+    width: usize,
+    seen: impl Fn(usize) -> Seen<'a>,
+) {
+    assert_eq!(x.len(), y.len());
+    let mut scratch = vec![T::Acc::ZERO; width];
+    let rows = x
+        .chunks_exact(width.max(1))
+        .zip(y.chunks_exact_mut(width.max(1)));
+    for (index, (x, y)) in rows.enumerate() {
+        let seen = seen(index);
+        isa.enter(Forward {
+            x,
+            y,
+            seen: &seen,
+            scratch: &mut scratch,
+        });
+    }
 }
 
 /// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`.
@@ -65,13 +79,15 @@ pub fn backward<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: us
     }
     let rows = (CHUNK / width).max(1);
     parallel::for_chunks(dx, rows * width, |start, dx| {
-        isa.enter(Backward {
-            y: &y[start..],
-            dy: &dy[start..],
-            dx,
-            width,
-        });
+        backward_here(isa, &y[start..], &dy[start..], dx, width);
     });
+}
+
+/// As [`backward`], on the calling thread; of as many rows as `dx` has.
+pub fn backward_here<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
+    if width > 0 {
+        isa.enter(Backward { y, dy, dx, width });
+    }
 }
 
 struct Forward<'a, T: Element> {

@@ -214,6 +214,19 @@ impl Attention {
         let (batch, seq) = batch_and_seq(x)?;
         let train = pass.context.train();
         let (query, key, value) = self.project(x, train)?;
+        let fused = self.is_fused(x, pass.additive.as_ref(), train);
+        if fused && self.mixes_projections() && cache.is_none() && x.rank() == 3 {
+            let wide = |t: Tensor| t.to_dtype(ops::product_dtype(&t));
+            let (query, key, value) = (wide(query)?, wide(key)?, wide(value)?);
+            if let Some(keep) = &pass.keep
+                && keep.dims() != [batch, seq]
+            {
+                AttentionMask::padding(keep)?.check(batch, seq)?;
+            }
+            let visible = self.visible(pass.keep.as_ref(), 0);
+            let mixed = self.mix(&query, &key, &value, None, &visible, train)?;
+            return self.merge(mixed, x, train);
+        }
         let query = self.heads(&query, batch, self.config.n_heads, Role::Query)?;
         let key = self.heads(&key, batch, self.config.n_kv_heads, Role::Key)?;
         let value = self.heads(&value, batch, self.config.n_kv_heads, Role::Value)?;
@@ -241,12 +254,7 @@ impl Attention {
                 Some(keep.narrow(1, all - keys, keys)?.contiguous()?)
             }
         };
-        let visible = Visible {
-            keep: keep.as_ref(),
-            visibility: self.config.visibility,
-            window: self.config.window,
-            first_query: keys - seq,
-        };
+        let visible = self.visible(keep.as_ref(), keys - seq);
         let mixed = self.mix(
             &query,
             &key,
@@ -356,7 +364,30 @@ impl Attention {
             .contiguous()
     }
 
-    /// `softmax(scale · q·kᵀ + additive)·v`, all `[batch, heads, seq, head_dim]`.
+    /// What queries from the `first_query`th position on see of themselves and what is before.
+    fn visible<'a>(&self, keep: Option<&'a Tensor>, first_query: usize) -> Visible<'a> {
+        Visible {
+            keep,
+            visibility: self.config.visibility,
+            window: self.config.window,
+            first_query,
+        }
+    }
+
+    /// Whether projections can be mixed as they are: nothing is done to queries or keys alone.
+    fn mixes_projections(&self) -> bool {
+        let unmoved = !matches!(self.config.position, Position::Rotary(_));
+        unmoved && self.norms.is_none() && self.config.clip.is_none()
+    }
+
+    /// Whether softmax of what is seen is all that lies between scores and weights, on a CPU.
+    fn is_fused(&self, x: &Tensor, additive: Option<&Tensor>, train: bool) -> bool {
+        let no_bias = additive.is_none() && !matches!(self.config.position, Position::Alibi(_));
+        let no_dropout = !train || self.dropout.p() == 0.0;
+        no_bias && no_dropout && self.config.soft_cap.is_none() && x.device().is_cpu()
+    }
+
+    /// `softmax(scale · q·kᵀ + additive)·v` of `[batch, heads, seq, head_dim]`, to `[batch, queries, n_heads · head_dim]`.
     fn mix(
         &self,
         query: &Tensor,
@@ -366,6 +397,15 @@ impl Attention {
         visible: &Visible,
         train: bool,
     ) -> Result<Tensor> {
+        if self.is_fused(query, additive, train) {
+            let mixing = ops::Mixing {
+                n_heads: self.config.n_heads,
+                n_kv_heads: self.config.n_kv_heads,
+                scale: self.config.scale,
+                visible,
+            };
+            return ops::mix(query, key, value, &mixing);
+        }
         let (batch, n_heads, queries, head_dim) = query.dims4()?;
         let (_, n_kv_heads, keys, _) = key.dims4()?;
         // The query heads of one key/value head lie side by side: stack them as more rows.
@@ -389,16 +429,24 @@ impl Attention {
         let weights = ops::attention_softmax(&scores, visible)?;
         let weights = self.dropout.forward_t(&weights, train)?;
         let weights = weights.reshape((batch, n_kv_heads, rows, keys))?;
-        ops::batched_product(&weights, value)?.reshape((batch, n_heads, queries, head_dim))
+        ops::batched_product(&weights, value)?
+            .reshape((batch, n_heads, queries, head_dim))?
+            .transpose(1, 2)?
+            .reshape((batch, queries, n_heads * head_dim))
     }
 
-    /// `[batch, n_heads, seq, head_dim]` through the output projection, in the shape and type of `x`.
+    /// `[batch, seq, n_heads · head_dim]` through the output projection, in the shape and type of `x`.
     fn merge(&self, mixed: Tensor, x: &Tensor, train: bool) -> Result<Tensor> {
-        let mut dims = x.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.config.query_width();
-        }
-        let mixed = mixed.transpose(1, 2)?.reshape(dims)?;
+        let mixed = match x.rank() {
+            3 => mixed,
+            _ => {
+                let mut dims = x.dims().to_vec();
+                if let Some(last) = dims.last_mut() {
+                    *last = self.config.query_width();
+                }
+                mixed.reshape(dims)?
+            }
+        };
         self.output.forward_t(&mixed.to_dtype(x.dtype())?, train)
     }
 }

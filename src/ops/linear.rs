@@ -38,24 +38,29 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     let rows: usize = dims.iter().product();
     dims.push(d_out);
     let dtype = product_dtype(x);
-    let flat = if x.rank() == 2 {
-        x.clone()
-    } else {
-        x.reshape((rows, d_in))?
-    };
-    let (flat, weight) = (flat.to_dtype(dtype)?, weight.to_dtype(dtype)?);
+    let weight = weight.to_dtype(dtype)?;
     let bias = bias.map(|bias| bias.to_dtype(dtype)).transpose()?;
-    let y = if x.device().is_cpu() {
-        match bias {
-            None => flat.apply_op2(&weight, Product)?,
-            Some(bias) => flat.apply_op3(&weight, &bias.contiguous()?, Product)?,
-        }
-    } else {
-        let y = flat.matmul(&weight.t()?)?;
-        match bias {
-            None => y,
-            Some(bias) => y.broadcast_add(&bias)?,
-        }
+    if x.device().is_cpu() {
+        // No reshape: candle would copy the gradient twice on its way back through each.
+        let wide = x.to_dtype(dtype)?;
+        let wide = if x.rank() == 2 {
+            wide
+        } else {
+            wide.contiguous()?
+        };
+        let y = match bias {
+            None => wide.apply_op2(&weight, Product)?,
+            Some(bias) => wide.apply_op3(&weight, &bias.contiguous()?, Product)?,
+        };
+        return y.to_dtype(x.dtype());
+    }
+    let y = x
+        .reshape((rows, d_in))?
+        .to_dtype(dtype)?
+        .matmul(&weight.t()?)?;
+    let y = match bias {
+        None => y,
+        Some(bias) => y.broadcast_add(&bias)?,
     };
     y.to_dtype(x.dtype())?.reshape(dims)
 }
@@ -103,7 +108,7 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     Ok(())
 }
 
-/// Of `x` `[m, k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
+/// Of `x` `[.., k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
 struct Product;
 
 /// Runs `$body` with `$T` the type of a product.
@@ -201,9 +206,12 @@ fn forward<T: Float + Plain>(
 ) -> Result<(CpuStorage, Shape)> {
     let x = view(x.as_slice::<T>()?, x_layout)?;
     let weight = view(weight.as_slice::<T>()?, weight_layout)?;
-    let shape = (x.rows(), weight.rows());
+    let mut dims = x_layout.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = weight.rows();
+    }
     let y = product(x, weight.transposed(), &Epilogue::bias(bias))?;
-    Ok((T::to_cpu_storage_owned(y), shape.into()))
+    Ok((T::to_cpu_storage_owned(y), dims.into()))
 }
 
 /// `dx = dy·W` and `dW = dyᵀ·x`, each where somebody asks for it.
@@ -237,15 +245,21 @@ fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<V
     Ok(y)
 }
 
-/// A matrix of a storage, as it lies.
+/// A matrix of a storage, as it lies; of another rank, the rows of its last dimension without gaps.
 fn view<'a, T: Float>(data: &'a [T], layout: &Layout) -> Result<View<'a, T>> {
-    let shape = layout.shape().dims2()?;
     let data = data.get(layout.start_offset()..).unwrap_or(&[]);
-    Ok(View::new(
-        data,
-        shape,
-        (layout.stride()[0], layout.stride()[1]),
-    ))
+    match (layout.dims(), layout.stride()) {
+        (&[rows, columns], &[row_stride, column_stride]) => Ok(View::new(
+            data,
+            (rows, columns),
+            (row_stride, column_stride),
+        )),
+        ([before @ .., columns], _) if layout.is_contiguous() => {
+            let rows = before.iter().product();
+            Ok(View::new(data, (rows, *columns), (*columns, 1)))
+        }
+        _ => Err(candle_core::Error::RequiresContiguous { op: OP }.bt()),
+    }
 }
 
 /// As [`view`], of a tensor's storage.

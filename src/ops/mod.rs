@@ -27,6 +27,7 @@
 
 mod activation;
 mod adamw;
+mod attention;
 mod batched_product;
 mod composed;
 mod dropout;
@@ -42,6 +43,7 @@ use candle_core::DType;
 pub use activation::activate;
 pub(crate) use activation::activation_map;
 pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
+pub(crate) use attention::{Mixing, mix};
 pub(crate) use batched_product::batched_product;
 pub use dropout::dropout;
 pub(crate) use linear::selected_isa;

@@ -86,6 +86,27 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
             scores.shape()
         )
     };
+    check_keep(visible, scores, (batch, keys))?;
+    if !scores.device().is_cpu() {
+        return composed::attention_softmax(scores, visible);
+    }
+    let attention = Attention {
+        keep: visible.keep.map(Tensor::contiguous).transpose()?,
+        reach: Reach::of(visible),
+        heads,
+        queries,
+    };
+    scores.contiguous()?.apply_op1(Softmax {
+        attention: Some(attention),
+    })
+}
+
+/// Whether the marks of the keys fit scores of so many sequences and keys, on the device of `x`.
+pub(super) fn check_keep(
+    visible: &Visible,
+    x: &Tensor,
+    (batch, keys): (usize, usize),
+) -> Result<()> {
     if let Some(keep) = visible.keep {
         if keep.dtype() != DType::U8 {
             bail!(
@@ -99,24 +120,13 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
                 keep.shape()
             )
         }
-        if !keep.device().same_device(scores.device()) {
+        if !keep.device().same_device(x.device()) {
             bail!(
                 "attention_softmax: keep and scores are on different devices; move one with to_device"
             )
         }
     }
-    if !scores.device().is_cpu() {
-        return composed::attention_softmax(scores, visible);
-    }
-    let attention = Attention {
-        keep: visible.keep.map(Tensor::contiguous).transpose()?,
-        reach: Reach::of(visible),
-        heads,
-        queries,
-    };
-    scores.contiguous()?.apply_op1(Softmax {
-        attention: Some(attention),
-    })
+    Ok(())
 }
 
 /// The keys that a query may see by its position.

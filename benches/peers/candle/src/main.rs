@@ -2,6 +2,7 @@
 
 #[path = "../../protocol.rs"]
 mod protocol;
+mod training;
 
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Module, Tensor};
@@ -32,6 +33,9 @@ fn load(case: Case) -> Result<Box<dyn Run>> {
         .as_str()
         .unwrap_or_default()
         .to_string();
+    if case.op == "train_step" {
+        return training::load(case, config);
+    }
     let x = case.x.to_dtype(dtype)?;
     Ok(match (case.op.as_str(), family.as_str()) {
         ("feed_forward", "bert") => {

@@ -1,0 +1,118 @@
+//! A step of training with candle alone.
+//!
+//! candle-transformers' BERT cannot be trained: its norms and softmax are candle-nn's fused ones, which return no
+//! gradient. So these are the same layers from candle-nn's differentiable functions.
+
+use anyhow::{Context, Result};
+use candle_core::{D, DType, Device, Module, Tensor};
+use candle_nn::{AdamW, Linear, Optimizer, ParamsAdamW, VarBuilder, VarMap, linear, ops};
+use candle_transformers::models::bert::Config;
+use serde_json::Value;
+
+use crate::protocol::{Case, Run, Steps};
+
+pub fn load(case: Case, config: Value) -> Result<Box<dyn Run>> {
+    let Case { x, training, .. } = case;
+    let training = training.context("the input has no training")?;
+    let config: Config = serde_json::from_value(config)?;
+    let mut variables = VarMap::new();
+    let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
+    let layers = (0..config.num_hidden_layers)
+        .map(|i| Block::new(&config, vb.pp(format!("encoder.layer.{i}"))))
+        .collect::<Result<Vec<_>>>()?;
+    variables.load(case.checkpoint.join("model.safetensors"))?;
+    let mut optimiser = AdamW::new(
+        variables.all_vars(),
+        ParamsAdamW {
+            lr: training.learning_rate,
+            weight_decay: training.weight_decay,
+            ..Default::default()
+        },
+    )?;
+    Ok(Box::new(Steps {
+        compared: training.compared,
+        step: move || {
+            let mut y = x.clone();
+            for layer in &layers {
+                y = layer.forward(&y)?;
+            }
+            let loss = training.loss(&y)?;
+            optimiser.backward_step(&loss)?;
+            Ok(loss.detach())
+        },
+    }))
+}
+
+/// candle-nn's norm, of which only the slow form returns a gradient.
+struct Norm {
+    weight: Tensor,
+    bias: Tensor,
+    eps: f32,
+}
+
+impl Norm {
+    fn new(config: &Config, vb: VarBuilder) -> Result<Self> {
+        Ok(Self {
+            weight: vb.get(config.hidden_size, "weight")?,
+            bias: vb.get(config.hidden_size, "bias")?,
+            eps: config.layer_norm_eps as f32,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        ops::layer_norm_slow(x, &self.weight, &self.bias, self.eps)
+    }
+}
+
+/// BERT's layer.
+struct Block {
+    projections: [Linear; 3],
+    output: Linear,
+    attention_norm: Norm,
+    up: Linear,
+    down: Linear,
+    norm: Norm,
+    n_heads: usize,
+}
+
+impl Block {
+    fn new(config: &Config, vb: VarBuilder) -> Result<Self> {
+        let (d_model, d_ff) = (config.hidden_size, config.intermediate_size);
+        let attention = vb.pp("attention");
+        let projection = |name| linear(d_model, d_model, attention.pp("self").pp(name));
+        Ok(Self {
+            projections: [
+                projection("query")?,
+                projection("key")?,
+                projection("value")?,
+            ],
+            output: linear(d_model, d_model, attention.pp("output.dense"))?,
+            attention_norm: Norm::new(config, attention.pp("output.LayerNorm"))?,
+            up: linear(d_model, d_ff, vb.pp("intermediate.dense"))?,
+            down: linear(d_ff, d_model, vb.pp("output.dense"))?,
+            norm: Norm::new(config, vb.pp("output.LayerNorm"))?,
+            n_heads: config.num_attention_heads,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let (batch, seq, d_model) = x.dims3()?;
+        let head_dim = d_model / self.n_heads;
+        let heads = |linear: &Linear| {
+            let y = linear
+                .forward(x)?
+                .reshape((batch, seq, self.n_heads, head_dim))?;
+            y.transpose(1, 2)?.contiguous()
+        };
+        let [query, key, value] = &self.projections;
+        let scores = heads(query)?.matmul(&heads(key)?.t()?)?;
+        let weights = ops::softmax(&(scores / (head_dim as f64).sqrt())?, D::Minus1)?;
+        let mixed = weights.matmul(&heads(value)?)?.transpose(1, 2)?;
+        let mixed = self
+            .output
+            .forward(&mixed.reshape((batch, seq, d_model))?)?;
+        let x = self.attention_norm.forward(&(x + mixed)?)?;
+        let hidden = self.up.forward(&x)?.gelu_erf()?;
+        self.norm.forward(&(&x + self.down.forward(&hidden)?)?)
+    }
+}
