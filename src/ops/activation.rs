@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Activation,
-    cpu::{activation as kernel, gemm::Map, isa::Isa},
+    cpu::{Real, activation as kernel, gemm::Map, isa::Isa},
 };
 
 const OP: &str = "activation";
@@ -110,7 +110,16 @@ fn forward<T: Float>(activation: Activation, x: &[T]) -> Result<Vec<T>> {
 fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T>> {
     let isa = selected_isa()?;
     let mut dx = vec![T::ZERO; x.len()];
-    with_functions!(activation, value, slope => kernel::backward(isa, x, dy, &mut dx, slope));
+    with_functions!(activation, value, slope => {
+        struct Chosen;
+        impl kernel::Slope for Chosen {
+            #[inline(always)]
+            fn at<R: Real>(x: R) -> R {
+                slope(x)
+            }
+        }
+        kernel::backward::<T, Chosen>(isa, x, dy, &mut dx);
+    });
     Ok(dx)
 }
 
