@@ -23,8 +23,10 @@ impl<T: Pod> Aligned<T> {
     /// `len` zeros.
     pub fn zeros(len: usize) -> Self {
         const { assert!(align_of::<T>() <= LINE) };
-        // From the system, which clears a page when it is first touched: by the thread that fills it.
-        let lines = bytemuck::zeroed_vec((len * size_of::<T>()).div_ceil(LINE));
+        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+        let mut lines = Vec::with_capacity(n_lines);
+        prefer_large_pages(&lines);
+        lines.resize(n_lines, Line::zeroed());
         Self {
             lines,
             len,
@@ -64,6 +66,31 @@ impl<T> ops::DerefMut for Aligned<T> {
         // SAFETY: as in `deref`; the lines are borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
+}
+
+/// Asks the system for large pages behind memory that is reserved and not yet touched: weights of many megabytes are read
+/// from end to end, and with small pages each 4 KiB begin with a look into the page table.
+fn prefer_large_pages(lines: &Vec<Line>) {
+    /// Below two large pages there may be none.
+    const LEAST: usize = 4 << 20;
+    /// The smallest unit of the call; a multiple of every page size up to this.
+    const PAGE: usize = 64 << 10;
+    let bytes = lines.capacity() * LINE;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if bytes >= LEAST {
+        const HUGE_PAGES: i32 = 14; // MADV_HUGEPAGE of <linux/mman.h>
+        unsafe extern "C" {
+            fn madvise(start: *mut std::ffi::c_void, len: usize, advice: i32) -> i32;
+        }
+        let start = lines.as_ptr().cast_mut();
+        let skipped = start.cast::<u8>().align_offset(PAGE);
+        let len = (bytes - skipped) / PAGE * PAGE;
+        // SAFETY: PAGE-aligned and within the vector's own memory; the advice changes no content. What it returns is no
+        // matter: a system without large pages goes on with small ones.
+        unsafe { madvise(start.cast::<u8>().add(skipped).cast(), len, HUGE_PAGES) };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (bytes, LEAST, PAGE);
 }
 
 /// The working memory of one thread.
