@@ -57,7 +57,8 @@ pub fn pack_pairs<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
     }
 }
 
-/// Words of a row packed by [`pack_pairs`].
+/// Words of a row packed by [`pack_pairs`], for the instruction.
+#[cfg(target_arch = "x86_64")]
 pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
 
 /// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, without branches.

@@ -162,6 +162,7 @@ pub fn pack_quads(row: &[f32], words: &mut [u32]) {
 }
 
 /// Words of a row packed by [`pack_quads`].
+#[cfg(target_arch = "x86_64")]
 pub const QUAD_ROW_WORDS: usize = HEAD + CHUNK / 4;
 
 /// Products of 16 bits where there is no instruction for bytes: rows are packed widened, columns are
