@@ -84,35 +84,36 @@ impl Attention {
         config: AttentionConfig,
     ) -> Result<Self> {
         config.validate()?;
-        let (q, kv) = (config.query_width(), config.key_width());
-        let check = |name: &str, linear: &Linear, d_out: usize, d_in: usize| {
-            if linear.weight().dims() != [d_out, d_in] {
-                bail!(
-                    "attention: {name} has shape {:?}, expected [{d_out}, {d_in}]",
-                    linear.weight().dims()
-                );
-            }
-            Ok(())
-        };
-        match &projections {
-            QueryKeyValue::Separate { query, key, value } => {
-                check("query", query, q, config.d_model)?;
-                check("key", key, kv, config.d_memory)?;
-                check("value", value, kv, config.d_memory)?;
-            }
-            QueryKeyValue::Fused(fused) => {
-                check("query_key_value", fused, q + 2 * kv, config.d_model)?;
-            }
-        }
-        check("output", &output, config.d_model, q)?;
         let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
-        Ok(Self {
+        let attention = Self {
             projections,
             output,
             norms: None,
             dropout,
             config,
-        })
+        };
+        attention.check_shapes()?;
+        Ok(attention)
+    }
+
+    /// # Errors
+    /// If a projection's shape does not fit the configuration.
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        let config = &self.config;
+        let (q, kv) = (config.query_width(), config.key_width());
+        let check =
+            |role: &str, linear: &Linear, shape| linear.expect_shape("attention", role, shape);
+        match &self.projections {
+            QueryKeyValue::Separate { query, key, value } => {
+                check("query", query, [q, config.d_model])?;
+                check("key", key, [kv, config.d_memory])?;
+                check("value", value, [kv, config.d_memory])?;
+            }
+            QueryKeyValue::Fused(fused) => {
+                check("query_key_value", fused, [q + 2 * kv, config.d_model])?;
+            }
+        }
+        check("output", &self.output, [config.d_model, q])
     }
 
     /// With norms of queries and keys.
@@ -227,9 +228,9 @@ impl Attention {
             let mixed = self.mix(&query, &key, &value, None, &visible, train)?;
             return self.merge(mixed, x, train);
         }
-        let query = self.heads(&query, batch, self.config.n_heads, Role::Query)?;
-        let key = self.heads(&key, batch, self.config.n_kv_heads, Role::Key)?;
-        let value = self.heads(&value, batch, self.config.n_kv_heads, Role::Value)?;
+        let query = self.heads(&query, (batch, seq), Role::Query)?;
+        let key = self.heads(&key, (batch, seq), Role::Key)?;
+        let value = self.heads(&value, (batch, seq), Role::Value)?;
         let (query, key) = match &self.config.position {
             Position::Rotary(rotary) => {
                 let tables = pass.rotary_tables(rotary, seq, query.dtype(), query.device())?;
@@ -273,7 +274,7 @@ impl Attention {
         context: &ForwardContext,
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
-        let (batch, _) = batch_and_seq(x)?;
+        let (batch, seq) = batch_and_seq(x)?;
         let train = context.train();
         let Some(memory) = context.memory() else {
             bail!(
@@ -288,25 +289,13 @@ impl Attention {
             bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
         memory.mask.check(batch, keys)?;
-        let query = self.heads(
-            &query.forward_t(x, train)?,
-            batch,
-            self.config.n_heads,
-            Role::Query,
-        )?;
+        let query = self.heads(&query.forward_t(x, train)?, (batch, seq), Role::Query)?;
         let project = || -> Result<(Tensor, Tensor)> {
-            let n_kv_heads = self.config.n_kv_heads;
-            let source = &memory.hidden_states;
-            let key = self.heads(&key.forward_t(source, train)?, batch, n_kv_heads, Role::Key)?;
-            Ok((
-                key,
-                self.heads(
-                    &value.forward_t(source, train)?,
-                    batch,
-                    n_kv_heads,
-                    Role::Value,
-                )?,
-            ))
+            let heads = |linear: &Linear, role| {
+                let projected = linear.forward_t(&memory.hidden_states, train)?;
+                self.heads(&projected, (batch, keys), role)
+            };
+            Ok((heads(key, Role::Key)?, heads(value, Role::Value)?))
         };
         let (key, value) = match cache {
             None => project()?,
@@ -347,7 +336,11 @@ impl Attention {
     }
 
     /// `[.., n_heads · head_dim]` to `[batch, n_heads, seq, head_dim]`, clamped and normalised.
-    fn heads(&self, x: &Tensor, batch: usize, n_heads: usize, role: Role) -> Result<Tensor> {
+    fn heads(&self, x: &Tensor, (batch, seq): (usize, usize), role: Role) -> Result<Tensor> {
+        let n_heads = match role {
+            Role::Query => self.config.n_heads,
+            Role::Key | Role::Value => self.config.n_kv_heads,
+        };
         let x = x.to_dtype(ops::product_dtype(x))?;
         let x = match self.config.clip {
             Some(clip) => x.clamp(-clip, clip)?,
@@ -358,7 +351,6 @@ impl Attention {
             (Some(norms), Role::Key) => norms.key(&x, n_heads)?,
             _ => x,
         };
-        let seq = x.elem_count() / (batch * n_heads * self.config.head_dim).max(1);
         x.reshape((batch, seq, n_heads, self.config.head_dim))?
             .transpose(1, 2)?
             .contiguous()
