@@ -8,7 +8,7 @@ use super::{
     PackedBlock, PackedCache, Packing,
     block::SeenBlock,
     map_rows,
-    norm::row_norm,
+    norm::norm_of_rows,
     pass::{Additive, PackedPass},
     sublayer::Seen,
 };
@@ -20,7 +20,9 @@ use crate::{
         scratch::{Aligned, Scratch, lend},
         source::RowNorm,
     },
-    layers::{BlockStages, ForwardContext, RelativeBias, Stack, SublayerStages, batch_and_seq},
+    layers::{
+        BlockStages, ForwardContext, Norm, RelativeBias, Stack, SublayerStages, batch_and_seq,
+    },
 };
 
 /// A [`Stack`] packed for inference on the CPU; made by [`Stack::pack`] and
@@ -50,19 +52,17 @@ impl Stack {
     pub fn pack(self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
         let layers = self.layers().to_vec();
-        let final_norm = self.final_norm().map(row_norm).transpose()?;
+        let final_norm = self.final_norm().cloned();
         let relative_bias = self.relative_bias().cloned();
         let blocks = self.into_blocks().into_iter();
-        Ok(PackedStack {
-            blocks: blocks
-                .map(|block| PackedBlock::new(&packing, block))
-                .collect::<Result<_>>()?,
-            layers,
+        let blocks = blocks.map(|block| PackedBlock::new(&packing, block));
+        let blocks = blocks.collect::<Result<_>>()?;
+        PackedStack::of_blocks(
+            &packing,
+            (blocks, layers),
             relative_bias,
-            final_norm,
-            isa: packing.isa,
-            threads: packing.threads,
-        })
+            final_norm.as_ref(),
+        )
     }
 }
 
@@ -84,11 +84,37 @@ impl PackedStack {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedBlock::new(&packing, block)
         });
-        Ok(Self {
-            blocks: blocks.collect::<Result<_>>()?,
-            layers: config.layers.clone(),
+        let blocks = blocks.collect::<Result<_>>()?;
+        let layers = config.layers.clone();
+        Self::of_blocks(
+            &packing,
+            (blocks, layers),
             relative_bias,
-            final_norm: final_norm.as_ref().map(row_norm).transpose()?,
+            final_norm.as_ref(),
+        )
+    }
+
+    /// # Errors
+    /// If blocks and norm are of different widths.
+    fn of_blocks(
+        packing: &Packing,
+        (blocks, layers): (Vec<PackedBlock>, Vec<usize>),
+        relative_bias: Option<RelativeBias>,
+        final_norm: Option<&Norm>,
+    ) -> Result<Self> {
+        let widths: Vec<usize> = blocks.iter().map(PackedBlock::d_model).collect();
+        if widths.iter().any(|&width| width != widths[0]) {
+            bail!("stack: blocks of the widths {widths:?}, expected one");
+        }
+        let norm = match (final_norm, widths.first()) {
+            (Some(norm), Some(&width)) => Some(norm_of_rows(norm, width)?),
+            _ => None,
+        };
+        Ok(Self {
+            blocks,
+            layers,
+            relative_bias,
+            final_norm: norm,
             isa: packing.isa,
             threads: packing.threads,
         })
@@ -163,7 +189,7 @@ impl PackedStack {
     ///
     /// # Errors
     /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an additive mask, or the cache is of
-    /// another stack or batch.
+    /// another stack, batch or encoder output. The cache is then as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
@@ -185,8 +211,15 @@ impl PackedStack {
         if !self.blocks.iter().all(is_causal) {
             bail!("a cache needs causal attention; earlier positions of this stack see later ones");
         }
-        let pass = PackedPass::cached(context, cache, batch, seq)?;
-        self.run(x, pass, Some(cache), None)
+        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_cache(layer, batch)?;
+        }
+        let seen = cache.seen();
+        let run = |cache: &mut PackedCache| {
+            let pass = PackedPass::cached(context, cache, batch, seq)?;
+            self.run(x, pass, Some(cache), None)
+        };
+        run(cache).inspect_err(|_| cache.undo(seen))
     }
 
     fn run(
@@ -201,7 +234,7 @@ impl PackedStack {
         };
         if let Some(relative) = &self.relative_bias {
             let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
-            pass.additive.push(Additive::new(&bias)?);
+            pass.additive.push(Additive::new(&bias.detach())?);
         }
         let (shape, dtype) = (x.dims().to_vec(), x.dtype());
         map_rows("stack", x, (width, width), |x, y| {
