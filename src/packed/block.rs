@@ -223,7 +223,8 @@ impl PackedBlock {
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
-        lend(BETWEEN_ROWS, 2 * x.len(), |memory| {
+        let n_between = 1 + usize::from(self.cross_attention.is_some());
+        lend(BETWEEN_ROWS, n_between * x.len(), |memory| {
             let (attended, crossed) = memory.split_at_mut(x.len());
             let of_attention = seen.as_deref_mut().map(|seen| &mut seen.attention);
             self.attention.run(

@@ -41,8 +41,10 @@ pub struct PackedStack {
 /// What is shown each layer's stages.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
-thread_local!(static HIDDEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static HIDDEN_STATES: &Scratch<f32> = &HIDDEN;
+thread_local!(static KEPT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static KEPT_ROWS: &Scratch<f32> = &KEPT;
+thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static BETWEEN_LAYERS: &Scratch<f32> = &BETWEEN;
 
 impl Stack {
     /// Packs the weights for inference on the CPU, and frees each block's as it is packed.
@@ -226,8 +228,8 @@ impl PackedStack {
         &self,
         x: &Tensor,
         mut pass: PackedPass,
-        mut cache: Option<&mut PackedCache>,
-        mut observer: Option<&mut Observer>,
+        cache: Option<&mut PackedCache>,
+        observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");
@@ -236,44 +238,58 @@ impl PackedStack {
             let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
             pass.additive.push(Additive::new(&bias.detach())?);
         }
-        let (shape, dtype) = (x.dims().to_vec(), x.dtype());
+        let form = (x.dims(), x.dtype());
         map_rows("stack", x, (width, width), |x, y| {
-            let mut layers = |y: &mut [f32]| {
-                let n = pass.n_rows() * width;
-                lend(HIDDEN_STATES, 2 * n, |memory| {
-                    let (mut from, mut to) = memory.split_at_mut(n);
-                    match pass.kept() {
-                        None => from.copy_from_slice(x),
-                        Some(kept) => {
-                            for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
-                                row.copy_from_slice(&x[at * width..][..width]);
-                            }
-                        }
+            parallel::with_team(self.threads, || match pass.kept() {
+                None => self.run_layers(x, &pass, cache, observer, form, y),
+                Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory| {
+                    let (from, to) = memory.split_at_mut(kept.len() * width);
+                    for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
+                        row.copy_from_slice(&x[at * width..][..width]);
                     }
-                    for (i, &block) in self.layers.iter().enumerate() {
-                        let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-                        let mut seen = observer.is_some().then(SeenBlock::default);
-                        self.blocks[block].run(from, &pass, cache, seen.as_mut(), to)?;
-                        if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                            observer(i, &stages(seen, to, &shape, dtype)?)?;
-                        }
-                        (from, to) = (to, from);
+                    self.run_layers(from, &pass, cache, observer, form, to)?;
+                    for (row, &at) in to.chunks_exact(width).zip(kept) {
+                        y[at * width..][..width].copy_from_slice(row);
                     }
-                    if let Some(norm) = &self.final_norm {
-                        norm.rows_in_place(self.isa, from);
-                    }
-                    match pass.kept() {
-                        None => y.copy_from_slice(from),
-                        Some(kept) => {
-                            for (row, &at) in from.chunks_exact(width).zip(kept) {
-                                y[at * width..][..width].copy_from_slice(row);
-                            }
-                        }
-                    }
-                    Ok::<_, candle_core::Error>(())
-                })
+                    Ok(())
+                }),
+            })
+        })
+    }
+
+    /// All blocks and the final norm: the first reads `x`, the last writes `y`, and those between write by turns to `y` and
+    /// beside it.
+    fn run_layers(
+        &self,
+        x: &[f32],
+        pass: &PackedPass,
+        mut cache: Option<&mut PackedCache>,
+        mut observer: Option<&mut Observer>,
+        (shape, dtype): (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        lend(BETWEEN_LAYERS, y.len(), |between| {
+            let (mut from, mut to) = match self.layers.len() % 2 {
+                0 => (y, between),
+                _ => (between, y),
             };
-            parallel::with_team(self.threads, || layers(y))
+            if self.layers.is_empty() {
+                from.copy_from_slice(x);
+            }
+            for (i, &block) in self.layers.iter().enumerate() {
+                let input = if i == 0 { x } else { &*from };
+                let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+                let mut seen = observer.is_some().then(SeenBlock::default);
+                self.blocks[block].run(input, pass, cache, seen.as_mut(), to)?;
+                if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                    observer(i, &stages(seen, to, shape, dtype)?)?;
+                }
+                (from, to) = (to, from);
+            }
+            if let Some(norm) = &self.final_norm {
+                norm.rows_in_place(self.isa, from);
+            }
+            Ok(())
         })
     }
 }
