@@ -68,18 +68,31 @@ impl<'a, T: Real> Epilogue<'a, T> {
     }
 }
 
-/// Writes the results of a panel.
-pub(super) struct Finish<'a, T> {
+/// The results of a part's panel.
+pub(super) struct Results<'a, T> {
     pub epilogue: &'a Epilogue<'a, T>,
     pub halves: Halves,
+    /// Of the part, in the result.
     pub first_row: usize,
-    /// Of the result.
+    /// Of the panel, in the result.
     pub columns: Range<usize>,
     /// Columns of the whole result.
     pub n_columns: usize,
+    pub place: &'a Place<'a, T>,
+}
+
+/// Brings near what results of some of the part's rows are written to and added to.
+pub(super) struct Approach<'a, T> {
+    pub results: &'a Results<'a, T>,
+    pub rows: Range<usize>,
+}
+
+/// Writes the results of some of the part's rows.
+pub(super) struct Finish<'a, T> {
+    pub results: &'a Results<'a, T>,
+    pub rows: Range<usize>,
     /// `[rows, panel width]`, overwritten on the way.
     pub sums: &'a mut [T],
-    pub place: &'a Place<'a, T>,
 }
 
 /// Where the results of a part go.
@@ -97,10 +110,24 @@ const GROUP: usize = 16;
 /// Numbers in the widest panel.
 const MOST_COLUMNS: usize = WIDTH * MOST_LANES;
 
+impl<T: Real> Task<T> for Approach<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T>>(self, v: V) {
+        for row in self.rows {
+            let (target_row, columns) = self.results.target(row);
+            let target = &self.results.place.target;
+            prefetch(v, target.address(target_row, columns.start), columns.len());
+            if let Some(residual) = self.results.residual(row) {
+                prefetch(v, residual.as_ptr(), residual.len());
+            }
+        }
+    }
+}
+
 impl<T: Real> Task<T> for Finish<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(mut self, v: V) {
-        match self.halves {
+        match self.results.halves {
             Halves::One => self.plain(v),
             Halves::GateAndUp => self.gated(v),
         }
@@ -110,12 +137,14 @@ impl<T: Real> Task<T> for Finish<'_, T> {
 impl<T: Real> Finish<'_, T> {
     #[inline(always)]
     fn plain<V: Vectors<T>>(&mut self, v: V) {
-        let bias = self.of_columns::<V, WIDTH>(v, self.epilogue.bias);
-        let writer = Writer::<V, WIDTH, T>::new(v, self);
+        let bias = self
+            .results
+            .of_columns::<V, WIDTH>(v, self.results.epilogue.bias);
+        let writer = Writer::<V, WIDTH, T>::new(v, self.results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
-            let rows = group * GROUP..;
-            let Some(activation) = self.epilogue.activation else {
+            let rows = self.rows.start + group * GROUP..;
+            let Some(activation) = self.results.epilogue.activation else {
                 for (i, row) in rows.zip(sums.chunks_exact(width)) {
                     writer.write(i, add(v, load(v, row), bias));
                 }
@@ -133,9 +162,13 @@ impl<T: Real> Finish<'_, T> {
 
     #[inline(always)]
     fn gated<V: Vectors<T>>(&mut self, v: V) {
-        let [bias] = self.of_columns::<V, 1>(v, self.epilogue.bias);
-        let [up_bias] = self.of_columns::<V, 1>(v, self.epilogue.up_bias);
-        let writer = Writer::<V, 1, T>::new(v, self);
+        let [bias] = self
+            .results
+            .of_columns::<V, 1>(v, self.results.epilogue.bias);
+        let [up_bias] = self
+            .results
+            .of_columns::<V, 1>(v, self.results.epilogue.up_bias);
+        let writer = Writer::<V, 1, T>::new(v, self.results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
             let mut gates = [T::ZERO; GROUP * MOST_LANES];
@@ -145,15 +178,33 @@ impl<T: Real> Finish<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
-            if let Some(activation) = self.epilogue.activation {
+            if let Some(activation) = self.results.epilogue.activation {
                 activation(gates);
             }
+            let first_row = self.rows.start + group * GROUP;
             for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
                 let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));
                 let result = v.multiply(gate, v.add(up, up_bias));
-                writer.write(group * GROUP + i, [result]);
+                writer.write(first_row + i, [result]);
             }
         }
+    }
+}
+
+impl<T: Real> Results<'_, T> {
+    /// Row and columns of a row's results in the target.
+    #[inline(always)]
+    fn target(&self, row: usize) -> (usize, Range<usize>) {
+        let start = self.columns.start - self.place.first_column;
+        let columns = start..start + self.columns.len();
+        (self.place.first_row + row, columns)
+    }
+
+    #[inline(always)]
+    fn residual(&self, row: usize) -> Option<&[T]> {
+        let start = (self.first_row + row) * self.n_columns + self.columns.start;
+        let residual = self.epilogue.residual?;
+        Some(&residual[start..][..self.columns.len()])
     }
 
     /// What each column has of its own; -0, which changes nothing that it is added to, where there is nothing.
@@ -174,48 +225,44 @@ impl<T: Real> Finish<'_, T> {
 struct Writer<'a, V: Vectors<T>, const N: usize, T: Real> {
     v: V,
     factors: Option<[V::Vector; N]>,
-    residual: Option<&'a [T]>,
-    first_row: usize,
-    columns: Range<usize>,
-    n_columns: usize,
-    place: &'a Place<'a, T>,
+    results: &'a Results<'a, T>,
 }
 
 impl<'a, V: Vectors<T>, const N: usize, T: Real> Writer<'a, V, N, T> {
     #[inline(always)]
-    fn new(v: V, finish: &Finish<'a, T>) -> Self {
+    fn new(v: V, results: &'a Results<'a, T>) -> Self {
         Self {
             v,
-            factors: match finish.epilogue.scale {
+            factors: match results.epilogue.scale {
                 Scale::One => None,
                 Scale::Constant(factor) => Some([v.splat(factor); N]),
-                Scale::Columns(factors) => Some(load(v, &factors[finish.columns.clone()])),
+                Scale::Columns(factors) => Some(load(v, &factors[results.columns.clone()])),
             },
-            residual: finish.epilogue.residual,
-            first_row: finish.first_row,
-            columns: finish.columns.clone(),
-            n_columns: finish.n_columns,
-            place: finish.place,
+            results,
         }
     }
 
-    /// The `i`th row of the part.
     #[inline(always)]
-    fn write(&self, i: usize, mut values: [V::Vector; N]) {
+    fn write(&self, row: usize, mut values: [V::Vector; N]) {
         let v = self.v;
         if let Some(factors) = self.factors {
             values = std::array::from_fn(|j| v.multiply(values[j], factors[j]));
         }
-        if let Some(residual) = self.residual {
-            let start = (self.first_row + i) * self.n_columns + self.columns.start;
-            let residual = load(v, &residual[start..][..self.columns.len()]);
-            values = add(v, residual, values);
+        if let Some(residual) = self.results.residual(row) {
+            values = add(v, load(v, residual), values);
         }
-        let start = self.columns.start - self.place.first_column;
-        let columns = start..start + self.columns.len();
+        let (row, columns) = self.results.target(row);
         // SAFETY: of all tasks and panels only this one has this row and these columns.
-        let out = unsafe { self.place.target.piece(self.place.first_row + i, columns) };
+        let out = unsafe { self.results.place.target.piece(row, columns) };
         store(v, values, out);
+    }
+}
+
+/// Brings numbers that lie side by side into the second cache.
+#[inline(always)]
+fn prefetch<T: Real, V: Vectors<T>>(v: V, from: *const T, len: usize) {
+    for line in (0..len).step_by(64 / size_of::<T>()) {
+        v.prefetch_far(from.wrapping_add(line));
     }
 }
 
