@@ -22,7 +22,7 @@ use super::{
     Real,
     arch::{Kernels, Vectors},
     dot_tile::{Ahead, DotTile, FewRows},
-    epilogue::{Finish, Place},
+    epilogue::{Approach, Finish, Place, Results},
     format::{DotTask, Dots, Format},
     gemv::{self, InPlaceTile},
     isa::Isa,
@@ -333,8 +333,32 @@ impl<'a, F: Format> Product<'a, F> {
             }
             _ => 0,
         };
+        let results = Results {
+            epilogue: self.epilogue,
+            halves,
+            first_row: part.first_row,
+            columns: columns.clone(),
+            n_columns,
+            place,
+        };
+        let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
+            if let Columns::Packed(b) = self.b {
+                let last = b.last_words::<D>(panel);
+                d.run(Scaled { last, totals: sums });
+            }
+            let results = &results;
+            d.vectors().run(Finish {
+                results,
+                rows,
+                sums,
+            });
+        };
+        if few == n_chunks {
+            return finish(0..part.rows.len(), totals);
+        }
         for chunk in few..n_chunks {
             let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            let is_last = chunk + 1 == n_chunks;
             let total = if chunk == 0 {
                 Total::New
             } else {
@@ -352,6 +376,9 @@ impl<'a, F: Format> Product<'a, F> {
                         totals,
                         total,
                     });
+                    if is_last {
+                        finish(0..part.rows.len(), totals);
+                    }
                     continue;
                 }
                 Columns::InPlace(b) => {
@@ -366,6 +393,13 @@ impl<'a, F: Format> Product<'a, F> {
             };
             for tile in 0..n_tiles {
                 let rows = self::part(part.rows.len(), n_tiles, tile);
+                let totals = &mut totals[rows.start * D::PANEL..rows.end * D::PANEL];
+                if is_last {
+                    d.vectors().run(Approach {
+                        results: &results,
+                        rows: rows.clone(),
+                    });
+                }
                 d.run(DotTile {
                     rows: rows.len(),
                     depth: terms.len(),
@@ -376,26 +410,14 @@ impl<'a, F: Format> Product<'a, F> {
                     } else {
                         Ahead::Nothing
                     },
-                    totals: &mut totals[rows.start * D::PANEL..rows.end * D::PANEL],
+                    totals,
                     total,
                 });
+                if is_last {
+                    finish(rows, totals);
+                }
             }
         }
-        if let Columns::Packed(b) = self.b {
-            d.run(Scaled {
-                last: b.last_words::<D>(panel),
-                totals,
-            });
-        }
-        d.vectors().run(Finish {
-            epilogue: self.epilogue,
-            halves,
-            first_row: part.first_row,
-            columns,
-            n_columns,
-            sums: totals,
-            place,
-        });
     }
 }
 

@@ -129,6 +129,12 @@ impl<'a, T> Target<'a, T> {
         self.columns
     }
 
+    /// Where a row's column lies, to be fetched and not read.
+    #[inline(always)]
+    pub fn address(&self, row: usize, column: usize) -> *const T {
+        self.data.address(row * self.columns + column)
+    }
+
     /// Some columns of a row.
     ///
     /// # Safety

@@ -53,6 +53,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// `a + b`.
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// `a * b`.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// `a * b + c`: rounded once, except at the portable level, which rounds twice.
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
