@@ -89,7 +89,7 @@ fn steps() -> Vec<Vec<usize>> {
 
 #[test]
 fn steps_behind_a_cache_give_the_bits_of_the_whole() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
             let case = Case {
                 reach: Reach::Causal,
@@ -113,7 +113,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
 
 #[test]
 fn what_a_window_dropped_is_not_missed() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for window in [1, 5, 130] {
             let case = Case {
                 reach: Reach::CausalWindow(window),
@@ -134,7 +134,7 @@ fn what_a_window_dropped_is_not_missed() {
 
 #[test]
 fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let case = Case::new((1, 4, 300), (1, 1, 8));
         let mut panels = KeyValuePanels::new(panel_shape(isa, (1, 1, 8)));
         for round in 0..3 {
