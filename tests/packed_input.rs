@@ -5,8 +5,8 @@ mod small;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_blocks::{
-    AttentionMask, BranchScale, ForwardContext, Linear, Norm, NormConfig, Precision, Stack,
-    StackConfig, Sublayer, SublayerNorm, TransformerBlock,
+    AttentionMask, BranchScale, ForwardContext, Linear, Norm, NormConfig, ParallelNorm, Precision,
+    Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
     candle_core::{Device, Module, Result, Tensor},
 };
 use small::{MEMORY, WIDTH, block, made, numbers, stack};
@@ -252,6 +252,32 @@ fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
         assert!(message.contains("[3, 0]"), "{message}");
         let packed = linear(0, 3).pack(precision).unwrap();
         assert_eq!(packed.forward(&numbers(&[4, 3], 1)).unwrap().dims(), [4, 0]);
+    }
+}
+
+#[test]
+fn a_parallel_block_has_no_place_for_cross_attention() {
+    let layer = block_of(8);
+    let cross = layer.attention().clone();
+    let layer = layer
+        .with_cross_attention(cross)
+        .with_topology(Topology::Parallel(ParallelNorm::Shared));
+    let memory = ForwardContext::evaluation();
+    let memory = memory.with_memory(numbers(&[1, 4, 8], 2), AttentionMask::none());
+    let x = numbers(&[1, 2, 8], 1);
+    let message = refusal("the layer", || layer.forward_with(&x, &memory));
+    assert!(message.contains("Topology::Sequential"), "{message}");
+    let message = refusal("its packed form", || layer.pack(Precision::F32));
+    assert!(message.contains("Topology::Sequential"), "{message}");
+}
+
+#[test]
+fn a_bound_that_nothing_is_within_is_refused() {
+    for clip in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let mut config = small::encoder();
+        config.blocks[0].attention.clip = Some(clip);
+        let message = config.validate().unwrap_err().to_string();
+        assert!(message.contains("positive"), "{message}");
     }
 }
 
