@@ -37,7 +37,7 @@ use super::{
 
 /// Rows that are packed at a time: enough that packing columns for each block costs little, and the
 /// working memory stays small.
-pub const BLOCK_ROWS: usize = 512;
+pub const BLOCK_ROWS: usize = 256;
 
 /// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
 /// is usual.
