@@ -207,35 +207,45 @@ impl Norm {
             *centred = x.to_wide();
         }
         let squares = match self.statistic {
-            Statistic::MeanSquare => sum(centred, |x| x * x),
+            Statistic::MeanSquare => sum(centred, |x: T::Wide| x * x),
             Statistic::Variance => {
-                let mean = sum(centred, |x| x) / n;
-                if size_of::<T::Wide>() > size_of::<T>().max(4) {
+                let mean = sum(centred, |x: T::Wide| x) / n;
+                if sums_are_wider::<T>() {
                     // A mean in f64 of numbers in f32 leaves nothing over.
                     let squares = update_and_sum(centred, |x| x - mean, |x| x * x);
-                    return T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt();
+                    return self.scale(squares / n);
                 }
                 let left_over = update_and_sum(centred, |x| x - mean, |x| x) / n;
                 update_and_sum(centred, |x| x - left_over, |x| x * x)
             }
         };
-        T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt()
+        self.scale(squares / n)
     }
 
-    /// Writes a row from what [`Self::centre`] made of it.
+    /// What [`Self::centre`] takes off a row, and what it returns; for sums that are wider than the row's numbers.
     #[inline(always)]
-    fn finish<T: Element>(
-        &self,
-        centred: &[T::Wide],
-        scale: T::Wide,
-        affine: &Affine<T::Wide>,
-        y: &mut [T],
-    ) {
-        let terms = centred.iter().zip(affine.gain.iter().zip(&affine.bias));
-        for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
-            let normal = self.rounded::<T>(centred * scale);
-            *y = T::from_wide(normal * gain + bias);
-        }
+    fn moments<T: Element>(&self, x: &[T]) -> (T::Wide, T::Wide) {
+        let n = T::Wide::of(x.len() as f64);
+        let mean = match self.statistic {
+            Statistic::MeanSquare => T::Wide::ZERO,
+            Statistic::Variance => sum(x, T::to_wide) / n,
+        };
+        let squares = sum(x, |x: T| {
+            let centred = x.to_wide() - mean;
+            centred * centred
+        });
+        (mean, self.scale(squares / n))
+    }
+
+    #[inline(always)]
+    fn scale<W: Real>(&self, statistic: W) -> W {
+        W::of(1.0) / (statistic + W::of(self.eps)).sqrt()
+    }
+
+    /// One element of a row.
+    #[inline(always)]
+    fn finish<T: Element>(&self, normal: T::Wide, (gain, bias): (T::Wide, T::Wide)) -> T {
+        T::from_wide(self.rounded::<T>(normal) * gain + bias)
     }
 
     #[inline(always)]
@@ -262,7 +272,13 @@ pub struct Affine<W> {
     bias: Vec<W>,
 }
 
-impl<W> Affine<W> {
+impl<W: Copy> Affine<W> {
+    /// Gain and bias of each column.
+    #[inline(always)]
+    fn terms(&self) -> impl Iterator<Item = (W, W)> {
+        self.gain.iter().copied().zip(self.bias.iter().copied())
+    }
+
     /// The length of a row.
     pub fn width(&self) -> usize {
         self.gain.len()
@@ -280,8 +296,20 @@ struct Row<'a, T: Element> {
 impl<T: Element> Routine for Row<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let scale = self.norm.centre(self.x, self.scratch);
-        self.norm.finish(self.scratch, scale, self.affine, self.y);
+        let Self { norm, x, y, .. } = self;
+        let affine = self.affine.terms();
+        if sums_are_wider::<T>() {
+            // Widened three times rather than written down wide.
+            let (mean, scale) = norm.moments(x);
+            for ((y, x), affine) in y.iter_mut().zip(x).zip(affine) {
+                *y = norm.finish((x.to_wide() - mean) * scale, affine);
+            }
+        } else {
+            let scale = norm.centre(x, self.scratch);
+            for ((y, &centred), affine) in y.iter_mut().zip(&*self.scratch).zip(affine) {
+                *y = norm.finish(centred * scale, affine);
+            }
+        }
     }
 }
 
@@ -295,9 +323,25 @@ struct RowInPlace<'a, T: Element> {
 impl<T: Element> Routine for RowInPlace<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let scale = self.norm.centre(self.row, self.scratch);
-        self.norm.finish(self.scratch, scale, self.affine, self.row);
+        let Self { norm, row, .. } = self;
+        let affine = self.affine.terms();
+        if sums_are_wider::<T>() {
+            let (mean, scale) = norm.moments(row);
+            for (x, affine) in row.iter_mut().zip(affine) {
+                *x = norm.finish((x.to_wide() - mean) * scale, affine);
+            }
+        } else {
+            let scale = norm.centre(row, self.scratch);
+            for ((y, &centred), affine) in row.iter_mut().zip(&*self.scratch).zip(affine) {
+                *y = norm.finish(centred * scale, affine);
+            }
+        }
     }
+}
+
+/// Whether a row's sums have more digits than f32 computes with, beyond those of its numbers.
+const fn sums_are_wider<T: Element>() -> bool {
+    size_of::<T::Wide>() > 4 && size_of::<T::Wide>() > size_of::<T>()
 }
 
 struct BackwardRows<'a, T: Element> {
