@@ -5,7 +5,7 @@
 //! one instruction adds a word's products to a sum. Sums start anew in each chunk of [`CHUNK`](super::tile::CHUNK) terms and
 //! are added, in order, to totals of [`Format::Number`]: a row's bits are its own in every format.
 //!
-//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::packed_rows::PackRows)).
+//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::pack_rows::PackRows)).
 //! The right one consists of panels as wide as a tile, each `[word][column]`
 //! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms is its last word.
 
@@ -124,6 +124,20 @@ pub trait DotTask<F: Format> {
     fn run<D: Dots<F>>(self, dots: D);
 }
 
+/// Packs all chunks of rows, one after the other; the words are to be as many.
+#[cfg(test)]
+pub fn pack_chunks<F: Format, D: Dots<F>>(d: D, a: View<F::Number>, words: &mut [F::Word]) {
+    let chunks = words.chunks_exact_mut((a.rows() * D::ROW_WORDS).max(1));
+    for (chunk, packed) in chunks.enumerate() {
+        d.run(PackRows {
+            a,
+            rows: 0..a.rows(),
+            columns: chunk * CHUNK..a.columns().min((chunk + 1) * CHUNK),
+            packed,
+        });
+    }
+}
+
 /// Words in a panel of columns of `depth` terms.
 #[cfg(test)]
 pub fn panel_words<F: Format, D: Dots<F>>(depth: usize) -> usize {
@@ -170,6 +184,9 @@ macro_rules! word_scratch {
     };
 }
 use word_scratch;
+
+#[cfg(test)]
+use super::{pack_rows::PackRows, tile::CHUNK, view::View};
 
 #[cfg(test)]
 mod bandwidth;

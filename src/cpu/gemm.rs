@@ -27,7 +27,7 @@ use super::{
     gemv::{self, InPlaceTile},
     isa::Isa,
     pack::{Halves, PackColumns, PackedMatrix},
-    packed_rows::PackRows,
+    pack_rows::PackRows,
     parallel,
     rows::{PackedRows, PackedTarget, Target},
     scratch::lend,

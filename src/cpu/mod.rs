@@ -19,7 +19,7 @@ pub mod gemm;
 pub mod isa;
 pub mod norm;
 pub mod pack;
-mod packed_rows;
+mod pack_rows;
 mod panel;
 pub mod peak;
 pub mod rotary;

@@ -173,33 +173,27 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
     }
 }
 
-/// Packs some rows of the left operand, in one chunk of columns: `[rows, CHUNK]`.
-pub struct PackRows<'a, T> {
-    /// The left operand.
+/// Gathers some rows of a matrix that has no whole ones, in one chunk of columns: `[rows, CHUNK]`.
+pub struct GatherRows<'a, T> {
+    /// The matrix.
     pub a: View<'a, T>,
     /// Which rows.
     pub rows: Range<usize>,
     /// At most a chunk.
     pub columns: Range<usize>,
     /// Where to.
-    pub packed: &'a mut [T],
+    pub gathered: &'a mut [T],
 }
 
-impl<T: Real> Task<T> for PackRows<'_, T> {
+impl<T: Real> Task<T> for GatherRows<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, v: V) {
         let Self {
             a,
             rows,
             columns,
-            packed,
+            gathered,
         } = self;
-        if a.has_whole_rows() {
-            for (row, packed) in rows.zip(packed.chunks_exact_mut(CHUNK)) {
-                packed[..columns.len()].copy_from_slice(a.row(row, columns.clone()));
-            }
-            return;
-        }
         let lanes = <V::Turner as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
             let strip = Strip {
@@ -207,7 +201,7 @@ impl<T: Real> Task<T> for PackRows<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.turner(), &mut packed[first - columns.start..], CHUNK);
+            strip.transpose(v.turner(), &mut gathered[first - columns.start..], CHUNK);
         }
     }
 }

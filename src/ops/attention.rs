@@ -194,8 +194,8 @@ impl<T: Float + Plain> Task<'_, T> {
         let (group, sizes) = (self.group(), self.value.sizes);
         let length = group * self.query.sizes.seq * sizes.head_dim;
         let mut pieces = zeros(sizes.batch * sizes.heads * length);
-        if pieces.is_empty() {
-            return pieces;
+        if pieces.is_empty() || sizes.seq == 0 {
+            return pieces; // who sees no key gets zeros
         }
         parallel::for_pieces(self.threads(), &mut pieces, length, |i, y| {
             let query = self.stacked_queries(i);
@@ -223,7 +223,7 @@ impl<T: Float + Plain> Task<'_, T> {
         let lengths = all.map(|sizes| sizes.elements() / n_tasks.max(1));
         let length: usize = lengths.iter().sum();
         let mut pieces = zeros(n_tasks * length); // of each task dq, dk, dv
-        if pieces.is_empty() {
+        if pieces.is_empty() || all[1].seq == 0 {
             return all.map(|sizes| zeros(sizes.elements()));
         }
         parallel::for_pieces(self.threads(), &mut pieces, length, |i, gradients| {

@@ -8,7 +8,6 @@ use half::bf16;
 use super::{
     super::{
         dot_tile::{Ahead, DotTile},
-        packed_rows::PackRows,
         panel,
         parallel::for_tasks,
         scratch::Aligned,
@@ -40,14 +39,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Pass<'_, F> {
         let (m, depth) = (self.a.rows(), self.a.columns());
         let n_chunks = depth.div_ceil(CHUNK);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
-        for chunk in 0..n_chunks {
-            d.run(PackRows {
-                a: self.a,
-                rows: 0..m,
-                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
-                packed: &mut rows[chunk * m * D::ROW_WORDS..],
-            });
-        }
+        pack_chunks(d, self.a, &mut rows);
         let words = F::column_words(depth) * D::PANEL;
         let n_panels = self.panels.len() / words;
         let bytes = size_of_val(self.panels);

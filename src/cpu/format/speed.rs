@@ -8,7 +8,6 @@ use half::bf16;
 use super::{
     super::{
         dot_tile::{Ahead, DotTile},
-        packed_rows::PackRows,
         panel,
         peak::operations_per_second,
         reference::normal,
@@ -53,14 +52,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
         let words = F::column_words(depth) * D::PANEL;
         let times = (1e9 / operations) as usize + 20;
         self.seconds.packing = least(times, || {
-            for chunk in 0..n_chunks {
-                d.run(PackRows {
-                    a: self.a,
-                    rows: 0..m,
-                    columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
-                    packed: &mut rows[chunk * m * D::ROW_WORDS..],
-                });
-            }
+            pack_chunks(d, self.a, &mut rows);
         });
         let mut totals = Aligned::<f32>::zeros(m * D::PANEL);
         let n_tiles = m.div_ceil(D::ROWS);
@@ -98,7 +90,7 @@ pub fn random(n: usize, seed: u64) -> Vec<f32> {
 }
 
 fn shares<F: Format<Number = f32>>(name: &str) {
-    for isa in Isa::all().into_iter().flatten() {
+    for isa in Isa::levels() {
         let peak = operations_per_second::<F>(isa, 1);
         let per_second = peak * 1e-9;
         println!("{name} {}: {per_second:.0} G/s per thread", isa.name());

@@ -9,7 +9,7 @@ use super::{
     Element,
     arch::Vectors,
     format::{DotTask, Dots, Format},
-    pack,
+    pack::GatherRows,
     tile::CHUNK,
     view::View,
 };
@@ -45,11 +45,11 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();
-            d.vectors().run(pack::PackRows {
+            d.vectors().run(GatherRows {
                 a,
                 rows,
                 columns: columns.clone(),
-                packed: &mut gathered,
+                gathered: &mut gathered,
             });
             for (row, words) in gathered.chunks_exact(CHUNK).take(n_rows).zip(&mut packed) {
                 D::pack_row(&row[..columns.len()], words);
