@@ -46,10 +46,8 @@ pub struct Norm {
     pub eps: f64,
 }
 
-/// Gradients of a norm's arguments.
+/// Gradients of a norm's parameters.
 pub struct Gradients<T> {
-    /// As long as `x`.
-    pub dx: Vec<T>,
     /// One row.
     pub dweight: Vec<T>,
     /// One row.
@@ -135,17 +133,22 @@ impl Norm {
         });
     }
 
-    /// Gradients of `x`, weight and bias for the cotangent `dy`, in one pass over the rows.
+    /// Writes the gradient of `x` for the cotangent `dy`, and returns those of weight and bias, in one pass over the rows.
     ///
     /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
     /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
-    pub fn backward<T: Element>(&self, isa: Isa, x: &[T], weight: &[T], dy: &[T]) -> Gradients<T> {
+    pub fn backward<T: Element>(
+        &self,
+        isa: Isa,
+        x: &[T],
+        weight: &[T],
+        dy: &[T],
+        dx: &mut [T],
+    ) -> Gradients<T> {
         let width = weight.len();
-        assert_eq!(x.len(), dy.len());
-        let mut dx = vec![T::ZERO; x.len()];
+        assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()));
         if width == 0 {
             return Gradients {
-                dx,
                 dweight: Vec::new(),
                 dbias: Vec::new(),
             };
@@ -154,7 +157,7 @@ impl Norm {
         let chunk = ROWS_PER_SUM * width;
         // Per chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
-        parallel::for_chunk_pairs(&mut dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
+        parallel::for_chunk_pairs(dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
             isa.enter(BackwardRows {
                 norm: self,
                 gain: &gain,
@@ -173,7 +176,6 @@ impl Norm {
         let mut total = total.into_iter().map(T::from_wide);
         let dweight = total.by_ref().take(width).collect();
         Gradients {
-            dx,
             dweight,
             dbias: total.collect(),
         }
