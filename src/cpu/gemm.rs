@@ -27,17 +27,17 @@ use super::{
     gemv::{self, InPlaceTile},
     isa::Isa,
     pack::{Halves, PackColumns, PackedMatrix},
-    pack_rows::PackRows,
+    pack_rows::{PackRows, pack_rows},
     parallel,
     rows::{PackedRows, PackedTarget, Target},
-    scratch::lend,
+    scratch::{Aligned, lend},
     tile::{CHUNK, Total},
     view::View,
 };
 
 /// Rows that are packed at a time: enough that packing columns for each block costs little, and the
 /// working memory stays small.
-pub const BLOCK_ROWS: usize = 512;
+pub const BLOCK_ROWS: usize = 256;
 
 /// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
 /// is usual.
@@ -62,7 +62,11 @@ pub fn multiply<T: Plain>(
 ) {
     if a.rows() > BLOCK_ROWS {
         // Each block would pack `b` anew.
-        return PackedMatrix::<T>::new(isa, b, threads).multiply(a, epilogue, y, threads);
+        let memory = T::hidden_scratch().replace(Aligned::empty());
+        let b = PackedMatrix::<T>::new_in(memory, isa, b, threads);
+        b.multiply(a, epilogue, y, threads);
+        T::hidden_scratch().set(b.into_memory());
+        return;
     }
     let y = Target::row_major(y, a.rows(), b.columns());
     let columns = Columns::InPlace(b);
@@ -133,36 +137,6 @@ impl<F: Format> DotTask<F> for WithRows<'_, F> {
             });
         }
     }
-}
-
-/// Packs some rows.
-fn pack_rows<F: Format, D: Dots<F>>(
-    d: D,
-    a: View<F::Number>,
-    rows: Range<usize>,
-    packed: &mut [F::Word],
-    threads: usize,
-) {
-    let depth = a.columns();
-    let threads = if packed.len() < PACK_PARALLEL_FROM {
-        1
-    } else {
-        threads
-    };
-    parallel::for_pieces(
-        threads,
-        packed,
-        rows.len() * D::ROW_WORDS,
-        |chunk, packed| {
-            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
-            d.run(PackRows {
-                a,
-                rows: rows.clone(),
-                columns,
-                packed,
-            });
-        },
-    );
 }
 
 impl<F: Format> Columns<'_, F> {
@@ -472,9 +446,6 @@ fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, widt
 
 /// The last tasks end at different times: one of so many parts of a thread's share is not much to wait for.
 const TASKS_PER_THREAD: usize = 12;
-
-/// Packed words below which packing stays on the calling thread.
-const PACK_PARALLEL_FROM: usize = 1 << 16;
 
 /// The rows that a task computes.
 struct Part {

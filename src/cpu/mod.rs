@@ -22,6 +22,7 @@ pub mod pack;
 mod pack_rows;
 mod panel;
 pub mod peak;
+pub mod recycled;
 pub mod rotary;
 pub mod rows;
 pub mod softmax;

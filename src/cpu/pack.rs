@@ -50,7 +50,23 @@ pub struct PackedMatrix<F: Format> {
 impl<F: Format> PackedMatrix<F> {
     /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
     pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
-        Self::of(isa, b, Halves::One, panel::pack::<F, S>(isa, &[b], threads))
+        Self::new_in(Aligned::empty(), isa, b, threads)
+    }
+
+    /// As [`Self::new`], in memory that [`Self::into_memory`] gave back, if it is large enough.
+    pub fn new_in<S: Element<Acc = F::Number>>(
+        memory: Aligned<F::Word>,
+        isa: Isa,
+        b: View<S>,
+        threads: usize,
+    ) -> Self {
+        let panels = panel::pack::<F, S>(memory, isa, &[b], threads);
+        Self::of(isa, b, Halves::One, panels)
+    }
+
+    /// The memory, to pack another matrix into.
+    pub fn into_memory(self) -> Aligned<F::Word> {
+        self.panels
     }
 
     /// Packs two matrices of one shape, whose results are to be multiplied.
@@ -61,7 +77,7 @@ impl<F: Format> PackedMatrix<F> {
         threads: usize,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        let panels = panel::pack::<F, S>(isa, &[gate, up], threads);
+        let panels = panel::pack::<F, S>(Aligned::empty(), isa, &[gate, up], threads);
         Self::of(isa, gate, Halves::GateAndUp, panels)
     }
 

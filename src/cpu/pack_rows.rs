@@ -10,9 +10,75 @@ use super::{
     arch::Vectors,
     format::{DotTask, Dots, Format},
     pack::GatherRows,
+    parallel,
+    rows::PackedTarget,
     tile::CHUNK,
     view::View,
 };
+
+/// Packs some rows in all chunks: what a [`PackedRows`](super::rows::PackedRows) is of.
+pub fn pack_rows<F: Format, D: Dots<F>>(
+    d: D,
+    a: View<F::Number>,
+    rows: Range<usize>,
+    packed: &mut [F::Word],
+    threads: usize,
+) {
+    let depth = a.columns();
+    let threads = if packed.len() < PACK_PARALLEL_FROM {
+        1
+    } else {
+        threads
+    };
+    if a.has_whole_rows() {
+        return pack_whole_rows(d, a, rows, packed, threads);
+    }
+    parallel::for_pieces(
+        threads,
+        packed,
+        rows.len() * D::ROW_WORDS,
+        |chunk, packed| {
+            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            d.run(PackRows {
+                a,
+                rows: rows.clone(),
+                columns,
+                packed,
+            });
+        },
+    );
+}
+
+/// Packs rows that lie whole, some from end to end at a time, as they are read fastest.
+fn pack_whole_rows<F: Format, D: Dots<F>>(
+    d: D,
+    a: View<F::Number>,
+    rows: Range<usize>,
+    packed: &mut [F::Word],
+    threads: usize,
+) {
+    let (depth, n_rows) = (a.columns(), rows.len());
+    let packed = PackedTarget::new(packed, n_rows, depth, D::ROW_WORDS);
+    parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
+        let group = task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK);
+        for chunk in 0..depth.div_ceil(CHUNK).max(1) {
+            // SAFETY: `for_tasks` gives each number out once, and no two tasks have a row in common.
+            let packed = unsafe { packed.chunk(chunk, group.clone()) };
+            d.run(PackRows {
+                a,
+                rows: rows.start + group.start..rows.start + group.end,
+                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
+                packed,
+            });
+        }
+    });
+}
+
+/// Rows of the left operand that are packed together.
+const ROWS_PER_TASK: usize = 16;
+
+/// Packed words below which packing stays on the calling thread.
+pub(super) const PACK_PARALLEL_FROM: usize = 1 << 16;
 
 /// Packs some rows of the left operand, in one chunk of columns: `[rows, Dots::ROW_WORDS]`.
 pub struct PackRows<'a, F: Format> {

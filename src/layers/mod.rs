@@ -11,6 +11,7 @@ mod block;
 mod context;
 mod dropout;
 mod feed_forward;
+mod joint;
 mod kv_cache;
 mod linear;
 mod low_rank;

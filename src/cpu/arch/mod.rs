@@ -133,6 +133,19 @@ pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
 }
 
+/// Brings numbers into the first cache, to be read soon.
+#[inline(always)]
+pub fn fetch<T>(numbers: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in numbers.chunks(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = numbers;
+}
+
 /// An algorithm over the vectors of any level. A struct and not a closure, which cannot be told to be
 /// inlined.
 pub trait Task<T: Real> {

@@ -121,7 +121,7 @@ fn shares<F: Format<Number = f32>>(name: &str) {
         let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
         let weight = random(n * k, 1);
         let b = View::row_major(&weight, n, k).transposed();
-        let panels = panel::pack::<F, f32>(isa, &[b], 2);
+        let panels = panel::pack::<F, f32>(Aligned::empty(), isa, &[b], 2);
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
             let a = random(m * k, 2);
             let per_second = |what| {

@@ -98,7 +98,7 @@ fn shares<F: Format<Number = f32>>(name: &str) {
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = panel::pack::<F, f32>(isa, &[b], 1);
+            let panels = panel::pack::<F, f32>(Aligned::empty(), isa, &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 2);
                 let mut seconds = Seconds::default();

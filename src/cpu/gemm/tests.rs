@@ -292,7 +292,7 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
         return vec![];
     }
     assert!(3 * 1000 * 200 > parallel::worthwhile());
-    const { assert!(1024 * 512 > PACK_PARALLEL_FROM) };
+    const { assert!(1024 * 512 > crate::cpu::pack_rows::PACK_PARALLEL_FROM) };
     vec![
         (1, 2000, 300),
         (3, 1000, 200),
