@@ -1,7 +1,7 @@
 //! Products of matrices, `y = a·b`, the same bits however they are computed.
 //!
 //! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms
-//! of [`CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero,
+//! of [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero,
 //! each with one rounding (two at the portable level); the chunks' sums are added one by one, first
 //! to last, to the first chunk's; the epilogue comes last. Nothing else enters: not the other rows
 //! or their number, nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in
@@ -31,7 +31,7 @@ use super::{
     parallel,
     rows::{PackedRows, PackedTarget, Target},
     scratch::{Aligned, lend},
-    tile::{CHUNK, Total},
+    tile::Total,
     view::View,
 };
 
@@ -129,10 +129,10 @@ impl<F: Format> DotTask<F> for WithRows<'_, F> {
         for block in 0..n_blocks {
             let rows = part(a.rows(), n_blocks, block);
             let (first_row, n_rows) = (rows.start, rows.len());
-            let words = PackedRows::<F::Word>::words(n_rows, depth, D::ROW_WORDS);
+            let words = PackedRows::<F::Word>::words(n_rows, depth, D::CHUNKS);
             lend(F::word_scratch(), words, |packed| {
                 pack_rows(d, a, rows, packed, product.threads);
-                let packed = PackedRows::new(packed, n_rows, depth, D::ROW_WORDS);
+                let packed = PackedRows::new(packed, n_rows, depth, D::CHUNKS);
                 product.block(d, first_row, packed);
             });
         }
@@ -194,26 +194,25 @@ impl<'a, F: Format> Product<'a, F> {
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
         let per_panel = self.b.halves().columns_per_panel::<F, D>();
         let n_panels = columns.div_ceil(per_panel);
+        let per_unit = match self.y {
+            To::Rows(_) => 1,
+            // The next operand is packed in whole chunks.
+            To::Operand(_) => F::CHUNK / per_panel,
+        };
+        let n_units = n_panels.div_ceil(per_unit);
+        let (least, wanted) = match self.threads {
+            1 => (1, 1),
+            threads => (LEAST_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
+        };
         let n_row_parts = match self.b {
             // Each part packs the columns anew.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => size_of_val(a.all())
                 .div_ceil(CACHED_BYTES)
+                .max(least.div_ceil(n_units))
                 .clamp(1, a.rows().div_ceil(D::ROWS)),
         };
-        let per_unit = match self.y {
-            To::Rows(_) => 1,
-            // The next operand is packed in whole chunks.
-            To::Operand(_) => CHUNK / per_panel,
-        };
-        let n_units = n_panels.div_ceil(per_unit);
-        let n_unit_parts = if self.threads == 1 {
-            1
-        } else {
-            (TASKS_PER_THREAD * self.threads)
-                .div_ceil(n_row_parts)
-                .min(n_units)
-        };
+        let n_unit_parts = wanted.div_ceil(n_row_parts).min(n_units);
         parallel::for_tasks(self.threads, n_row_parts * n_unit_parts, |task| {
             let rows = part(a.rows(), n_row_parts, task / n_unit_parts);
             let part = Part {
@@ -233,9 +232,9 @@ impl<'a, F: Format> Product<'a, F> {
         let staged = match self.y {
             To::Rows(_) => 0,
             To::Operand(_) if F::NUMBERS => 0,
-            To::Operand(_) => n_rows * CHUNK,
+            To::Operand(_) => n_rows * F::CHUNK,
         };
-        let lengths = [n_rows * D::PANEL, CHUNK * D::PANEL, staged];
+        let lengths = [n_rows * D::PANEL, F::CHUNK * D::PANEL, staged];
         lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
             let (totals, rest) = memory.split_at_mut(lengths[0]);
             let (columns, staged) = rest.split_at_mut(lengths[1]);
@@ -256,9 +255,9 @@ impl<'a, F: Format> Product<'a, F> {
                     let width = y.columns().min(panels.end * per_panel) - first_column;
                     let rows = part.first_row..part.first_row + n_rows;
                     // SAFETY: of all tasks and units only this one has these rows and this chunk.
-                    let packed = unsafe { y.chunk(first_column / CHUNK, rows) };
+                    let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
                     let mut write = |rows: &mut [F::Number]| {
-                        let target = Target::row_major(rows, n_rows, CHUNK);
+                        let target = Target::row_major(rows, n_rows, F::CHUNK);
                         let place = Place {
                             target: &target,
                             first_row: 0,
@@ -273,7 +272,7 @@ impl<'a, F: Format> Product<'a, F> {
                     }
                     write(staged);
                     d.run(PackRows {
-                        a: View::new(staged, (n_rows, width), (CHUNK, 1)),
+                        a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
                         rows: 0..n_rows,
                         columns: 0..width,
                         packed,
@@ -299,7 +298,7 @@ impl<'a, F: Format> Product<'a, F> {
         let halves = self.b.halves();
         let per_panel = halves.columns_per_panel::<F, D>();
         let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
-        let n_chunks = depth.div_ceil(CHUNK).max(1);
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
         let few = match self.b {
             Columns::Packed(b) if part.rows.len() <= FewRows::<F>::MOST_ROWS => {
@@ -331,7 +330,7 @@ impl<'a, F: Format> Product<'a, F> {
             return finish(0..part.rows.len(), totals);
         }
         for chunk in few..n_chunks {
-            let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
             let is_last = chunk + 1 == n_chunks;
             let total = if chunk == 0 {
                 Total::New
@@ -419,7 +418,7 @@ impl<F: Format> Product<'_, F> {
         totals: &mut [F::Number],
     ) -> usize {
         let at_once = FewRows::<F>::chunks(part.rows.len());
-        let whole = a.columns() / CHUNK;
+        let whole = a.columns() / F::CHUNK;
         let end = whole - whole % at_once;
         for chunk in (0..end).step_by(at_once) {
             d.run(FewRows {
@@ -446,6 +445,9 @@ fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, widt
 
 /// The last tasks end at different times: one of so many parts of a thread's share is not much to wait for.
 const TASKS_PER_THREAD: usize = 12;
+
+/// With fewer, rows are cut too, though each part reads all columns.
+const LEAST_TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
 struct Part {

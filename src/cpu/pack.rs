@@ -14,7 +14,7 @@ use super::{
     isa::Isa,
     panel,
     scratch::Aligned,
-    tile::{CHUNK, WIDTH},
+    tile::WIDTH,
     view::View,
 };
 
@@ -129,7 +129,7 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel, from a chunk on.
     pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
-        &self.panel::<D>(panel)[chunk * (CHUNK / F::GROUP) * D::PANEL..]
+        &self.panel::<D>(panel)[chunk * (F::CHUNK / F::GROUP) * D::PANEL..]
     }
 
     /// The last row of words of a panel: what [`Format::finish`] takes.
@@ -189,7 +189,7 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
     }
 }
 
-/// Gathers some rows of a matrix that has no whole ones, in one chunk of columns: `[rows, CHUNK]`.
+/// Gathers some rows of a matrix that has no whole ones, in one chunk of columns.
 pub struct GatherRows<'a, T> {
     /// The matrix.
     pub a: View<'a, T>,
@@ -197,8 +197,9 @@ pub struct GatherRows<'a, T> {
     pub rows: Range<usize>,
     /// At most a chunk.
     pub columns: Range<usize>,
-    /// Where to.
+    /// Where to, and from one row to the next.
     pub gathered: &'a mut [T],
+    pub stride: usize,
 }
 
 impl<T: Real> Task<T> for GatherRows<'_, T> {
@@ -209,6 +210,7 @@ impl<T: Real> Task<T> for GatherRows<'_, T> {
             rows,
             columns,
             gathered,
+            stride,
         } = self;
         let lanes = <V::Turner as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
@@ -217,7 +219,7 @@ impl<T: Real> Task<T> for GatherRows<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.turner(), &mut gathered[first - columns.start..], CHUNK);
+            strip.transpose(v.turner(), &mut gathered[first - columns.start..], stride);
         }
     }
 }

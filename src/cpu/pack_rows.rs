@@ -1,6 +1,6 @@
 //! The left operand in the order in which the micro-kernel reads it, in any format.
 //!
-//! Chunks of [`CHUNK`] columns, in each the rows one after the other: tiles of any height can be cut
+//! Chunks of [`Format::CHUNK`] columns, in each the rows one after the other: tiles of any height can be cut
 //! from it, and a producer can write it without knowing them.
 
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub fn pack_rows<F: Format, D: Dots<F>>(
         packed,
         rows.len() * D::ROW_WORDS,
         |chunk, packed| {
-            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            let columns = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
             d.run(PackRows {
                 a,
                 rows: rows.clone(),
@@ -58,16 +58,16 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     threads: usize,
 ) {
     let (depth, n_rows) = (a.columns(), rows.len());
-    let packed = PackedTarget::new(packed, n_rows, depth, D::ROW_WORDS);
+    let packed = PackedTarget::new(packed, n_rows, depth, D::CHUNKS);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
         let group = task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK);
-        for chunk in 0..depth.div_ceil(CHUNK).max(1) {
+        for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
             // SAFETY: `for_tasks` gives each number out once, and no two tasks have a row in common.
             let packed = unsafe { packed.chunk(chunk, group.clone()) };
             d.run(PackRows {
                 a,
                 rows: rows.start + group.start..rows.start + group.end,
-                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
+                columns: chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK),
                 packed,
             });
         }
@@ -95,11 +95,15 @@ pub struct PackRows<'a, F: Format> {
 /// Rows of a matrix without whole rows that are gathered at a time.
 const GATHERED: usize = 16;
 
+/// Columns of the longest chunk of any format.
+const MOST_COLUMNS: usize = 2 * CHUNK;
+
 impl<F: Format> DotTask<F> for PackRows<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, d: D) {
         let Self { a, columns, .. } = self;
-        assert!(columns.len() <= CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
+        const { assert!(F::CHUNK <= MOST_COLUMNS) };
+        assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
         let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
         if a.has_whole_rows() {
             for (row, words) in self.rows.zip(packed) {
@@ -107,7 +111,7 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
             }
             return;
         }
-        let mut gathered = [F::Number::ZERO; GATHERED * CHUNK];
+        let mut gathered = [F::Number::ZERO; GATHERED * MOST_COLUMNS];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();
@@ -116,8 +120,13 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
                 rows,
                 columns: columns.clone(),
                 gathered: &mut gathered,
+                stride: F::CHUNK,
             });
-            for (row, words) in gathered.chunks_exact(CHUNK).take(n_rows).zip(&mut packed) {
+            for (row, words) in gathered
+                .chunks_exact(F::CHUNK)
+                .take(n_rows)
+                .zip(&mut packed)
+            {
                 D::pack_row(&row[..columns.len()], words);
             }
         }

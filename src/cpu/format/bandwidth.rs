@@ -11,7 +11,7 @@ use super::{
         panel,
         parallel::for_tasks,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     speed::{least, random},
@@ -37,7 +37,7 @@ enum What {
 impl<F: Format<Number = f32>> DotTask<F> for Pass<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, depth) = (self.a.rows(), self.a.columns());
-        let n_chunks = depth.div_ceil(CHUNK);
+        let n_chunks = depth.div_ceil(F::CHUNK);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
         pack_chunks(d, self.a, &mut rows);
         let words = F::column_words(depth) * D::PANEL;
@@ -76,12 +76,12 @@ fn multiply<F: Format, D: Dots<F>>(
     totals: &mut [F::Number],
 ) {
     let m = totals.len() / D::PANEL;
-    for chunk in 0..depth.div_ceil(CHUNK) {
+    for chunk in 0..depth.div_ceil(F::CHUNK) {
         d.run(DotTile {
             rows: m,
-            depth: (depth - chunk * CHUNK).min(CHUNK),
+            depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
             a: &rows[chunk * m * D::ROW_WORDS..],
-            b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
             ahead: Ahead::Nothing,
             totals: &mut *totals,
             total: match chunk {

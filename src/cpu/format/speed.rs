@@ -12,7 +12,7 @@ use super::{
         peak::operations_per_second,
         reference::normal,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     *,
@@ -46,7 +46,7 @@ struct Seconds {
 impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, depth) = (self.a.rows(), self.a.columns());
-        let n_chunks = depth.div_ceil(CHUNK);
+        let n_chunks = depth.div_ceil(F::CHUNK);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
         let operations = (2 * m * self.columns * depth) as f64;
         let words = F::column_words(depth) * D::PANEL;
@@ -63,9 +63,9 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                         let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
                         d.run(DotTile {
                             rows: tile_rows.len(),
-                            depth: (depth - chunk * CHUNK).min(CHUNK),
+                            depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                             a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
-                            b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
                             ahead: Ahead::Nothing,
                             totals: &mut totals[tile_rows.start * D::PANEL..],
                             total: match chunk {

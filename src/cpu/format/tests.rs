@@ -10,7 +10,7 @@ use super::{
         panel::pack_panel,
         reference::normal,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     *,
@@ -28,7 +28,7 @@ struct Product<'a, F: Format, S> {
 impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, n, depth) = (self.a.rows(), self.b.columns(), self.b.rows());
-        let n_chunks = depth.div_ceil(CHUNK).max(1);
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
         let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
         garbage(&mut rows);
@@ -45,9 +45,9 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
                 for chunk in 0..n_chunks {
                     d.run(DotTile {
                         rows: n_rows,
-                        depth: (depth - chunk * CHUNK).min(CHUNK),
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
-                        b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                        b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
                         ahead: Ahead::Nothing,
                         totals,
                         total: if chunk == 0 {
@@ -137,7 +137,7 @@ trait WrittenOut: Format<Number = f32> {
 
 /// Sums of chunks, added in order.
 fn total(a: &[f32], w: &[f32], chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
-    let chunks = a.chunks(128).zip(w.chunks(128)).map(|(a, w)| chunk(a, w));
+    let chunks = a.chunks(256).zip(w.chunks(256)).map(|(a, w)| chunk(a, w));
     chunks.reduce(|total, sum| total + sum).unwrap_or(0.0)
 }
 
@@ -184,7 +184,7 @@ const K: &[usize] = if cfg!(miri) {
     &[0, 5, 129]
 } else {
     &[
-        0, 1, 2, 3, 4, 5, 31, 33, 127, 128, 129, 130, 131, 255, 256, 257,
+        0, 1, 2, 3, 4, 5, 31, 33, 127, 128, 129, 130, 131, 255, 256, 257, 513,
     ]
 };
 

@@ -97,7 +97,7 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         let view = View::row_major(&a, m, k);
         let b = View::row_major(&w, n, k).transposed();
         let in_bf16 = reference(&a, &w, k, bf16_roundings, bf16_roundings);
-        let in_int8 = reference(&a, &w, k, int8_roundings(CHUNK), int8_roundings(k));
+        let in_int8 = reference(&a, &w, k, int8_roundings(i8::CHUNK), int8_roundings(k));
         for isa in Isa::levels() {
             let what = |format| format!("{format} {} {m}x{n}x{k}", isa.name());
             check(
