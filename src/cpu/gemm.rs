@@ -41,7 +41,7 @@ pub const BLOCK_ROWS: usize = 256;
 
 /// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
 /// is usual.
-const CACHED_BYTES: usize = 512 << 10;
+pub(super) const CACHED_BYTES: usize = 512 << 10;
 
 /// A format whose words are its numbers, so that a matrix can be read where it lies: f32 and f64.
 pub trait Plain: Kernels + Format<Number = Self, Word = Self> {}

@@ -1,12 +1,15 @@
 //! A linear map's weight, packed in one of several number formats, and the products it takes part in.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::{
     format::{DotTask, Dots, Format},
-    gemm::{self, BLOCK_ROWS, Columns, Epilogue, Product, To},
+    gemm::{self, BLOCK_ROWS, CACHED_BYTES, Columns, Epilogue, Product, To},
     isa::Isa,
     pack::PackedMatrix,
+    parallel::{self, Shared},
     rows::{PackedRows, PackedTarget, Target},
     scratch::lend,
     source::Source,
@@ -89,12 +92,13 @@ impl PackedWeight {
 
     /// `y = epilogue(x · weightᵀ)`, row after row.
     pub fn multiply(&self, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32], threads: usize) {
+        assert_eq!(y.len(), x.rows() * self.d_out());
         with_matrix!(self, matrix => run(Map {
             up: None,
             down: matrix,
             x,
             epilogue,
-            y,
+            y: Shared::new(y),
             threads,
         }));
     }
@@ -111,6 +115,7 @@ impl PackedWeight {
         y: &mut [f32],
         threads: usize,
     ) {
+        assert_eq!(y.len(), x.rows() * self.d_out());
         macro_rules! matching {
             ($($storage:ident)*) => {
                 match (up, self) {
@@ -119,7 +124,7 @@ impl PackedWeight {
                         down,
                         x,
                         epilogue,
-                        y,
+                        y: Shared::new(y),
                         threads,
                     }),)*
                     _ => panic!("weights of different formats"),
@@ -136,7 +141,7 @@ struct Map<'a, F: Format> {
     down: &'a PackedMatrix<F>,
     x: &'a Source<'a>,
     epilogue: &'a Epilogue<'a, f32>,
-    y: &'a mut [f32],
+    y: Shared<'a, f32>,
     threads: usize,
 }
 
@@ -146,43 +151,78 @@ fn run<F: Format<Number = f32>>(map: Map<F>) {
 
 impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
-        let columns = self.down.columns();
-        assert_eq!(self.y.len(), self.x.rows() * columns);
-        let n_blocks = self.x.rows().div_ceil(BLOCK_ROWS);
-        for block in 0..n_blocks {
-            let rows = gemm::part(self.x.rows(), n_blocks, block);
-            let elements = rows.start * columns..rows.end * columns;
-            let residual = self.epilogue.residual;
-            let epilogue = Epilogue {
-                residual: residual.map(|residual| &residual[elements.clone()]),
-                ..*self.epilogue
-            };
-            let n_rows = rows.len();
-            let y = Target::row_major(&mut self.y[elements], n_rows, columns);
-            let x = self.x.part(rows);
-            let threads = self.threads;
-            let down = Product::new(
-                Columns::Packed(self.down),
-                &epilogue,
-                To::Rows(&y),
-                n_rows,
-                threads,
-            );
-            match self.up {
-                None => with_packed(d, self.down.isa(), &x, threads, |x| down.block(d, 0, x)),
-                Some((up, up_epilogue)) => {
-                    let d_ff = up.columns();
-                    let words = PackedRows::<F::Word>::words(n_rows, d_ff, D::CHUNKS);
-                    lend(F::hidden_scratch(), words, |hidden| {
-                        let to = PackedTarget::new(hidden, n_rows, d_ff, D::CHUNKS);
-                        let (columns, to) = (Columns::Packed(up), To::Operand(&to));
-                        let up_product = Product::new(columns, up_epilogue, to, n_rows, threads);
-                        with_packed(d, up.isa(), &x, threads, |x| up_product.block(d, 0, x));
-                        down.block(d, 0, PackedRows::new(hidden, n_rows, d_ff, D::CHUNKS));
-                    });
-                }
+        let (n_rows, threads) = (self.x.rows(), self.threads);
+        let (least, most) = self.own_rows::<D>();
+        if n_rows < threads * least {
+            // All threads take the same rows, and columns of their own.
+            let n_blocks = n_rows.div_ceil(BLOCK_ROWS);
+            for block in 0..n_blocks {
+                self.block(d, gemm::part(n_rows, n_blocks, block), threads);
             }
+        } else {
+            // Each takes rows of its own, whose hidden activations no other cache has to give.
+            let n_blocks = n_rows.div_ceil(most).next_multiple_of(threads);
+            parallel::for_tasks(threads, n_blocks, |block| {
+                self.block(d, gemm::part(n_rows, n_blocks, block), 1);
+            });
         }
+    }
+}
+
+/// Tiles of rows that reading small weights for does not show.
+const FEW_TILES: usize = 2;
+
+/// The same of weights that come from memory.
+const MANY_TILES: usize = 8;
+
+/// Bytes of a weight that the last cache is taken to keep.
+const SMALL_WEIGHT: usize = 16 << 20;
+
+impl<F: Format<Number = f32>> Map<'_, F> {
+    /// The least rows that a thread may take through all columns by itself, as every such block reads the whole
+    /// weights; and the most, that it and its hidden activations stay in the second cache.
+    fn own_rows<D: Dots<F>>(&self) -> (usize, usize) {
+        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, D::CHUNKS);
+        let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
+        let row_bytes = (row_words(self.x.width()) + hidden) * size_of::<F::Word>();
+        let least = match self.down.bytes() {
+            ..=SMALL_WEIGHT => FEW_TILES,
+            _ => MANY_TILES,
+        };
+        let most = (CACHED_BYTES / row_bytes / D::ROWS).clamp(least, MANY_TILES);
+        (least * D::ROWS, most * D::ROWS)
+    }
+
+    /// Some rows, which no other call has.
+    fn block<D: Dots<F>>(&self, d: D, rows: Range<usize>, threads: usize) {
+        let Self {
+            up, down, epilogue, ..
+        } = *self;
+        let (n_rows, columns) = (rows.len(), down.columns());
+        let elements = rows.start * columns..rows.end * columns;
+        let residual = epilogue.residual;
+        let epilogue = Epilogue {
+            residual: residual.map(|residual| &residual[elements.clone()]),
+            ..*epilogue
+        };
+        // SAFETY: the calls have no row in common.
+        let y = unsafe { self.y.range(elements) };
+        let y = Target::row_major(y, n_rows, columns);
+        let x = self.x.part(rows);
+        let to = To::Rows(&y);
+        let product = Product::new(Columns::Packed(down), &epilogue, to, n_rows, threads);
+        let Some((up, up_epilogue)) = up else {
+            return with_packed(d, down.isa(), &x, threads, |x| product.block(d, 0, x));
+        };
+        let d_ff = up.columns();
+        let words = PackedRows::<F::Word>::words(n_rows, d_ff, D::CHUNKS);
+        lend(F::hidden_scratch(), words, |hidden| {
+            let to = PackedTarget::new(hidden, n_rows, d_ff, D::CHUNKS);
+            let (columns, to) = (Columns::Packed(up), To::Operand(&to));
+            let up_product = Product::new(columns, up_epilogue, to, n_rows, threads);
+            with_packed(d, up.isa(), &x, threads, |x| up_product.block(d, 0, x));
+            product.block(d, 0, PackedRows::new(hidden, n_rows, d_ff, D::CHUNKS));
+        });
     }
 }
 
