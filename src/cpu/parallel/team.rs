@@ -4,11 +4,15 @@
 //! once, for a whole forward pass; between its steps the helpers spin. Nothing ever waits for a helper that has not
 //! come: the leader can do every step alone, so a busy pool makes a team slow, never stuck, and a pass ends when its
 //! work is done, whatever else the pool does.
+//!
+//! Each member begins with a share of its own of a step's tasks, the same part of all: what it wrote in one step lies in
+//! its cache when it reads the same rows in the next. Then it takes what is left of the others' shares.
 
 use std::{
     any::Any,
     cell::{Cell, UnsafeCell},
     hint,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     ptr,
     sync::{
@@ -26,7 +30,8 @@ struct Team {
     /// Valid while `open`, and until `active` is 0 again.
     work: UnsafeCell<Option<Work<'static>>>,
     tasks: AtomicUsize,
-    next: AtomicUsize,
+    /// The next task of each member's share.
+    next: Box<[OwnLine]>,
     /// Whether a helper may begin to take tasks.
     open: AtomicBool,
     /// Helpers that look at `work`, or are about to find out that they may not.
@@ -36,6 +41,10 @@ struct Team {
     /// What a helper's task panicked with.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
+
+/// A counter that shares its cache line with none.
+#[repr(align(128))]
+struct OwnLine(AtomicUsize);
 
 // SAFETY: `work` is written by the leader alone, and only where `open` is false and `active` is 0; helpers read it
 // only after they raised `active` and then saw `open`. All four accesses are sequentially consistent.
@@ -61,15 +70,15 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     let team = Arc::new(Team {
         work: UnsafeCell::new(None),
         tasks: AtomicUsize::new(0),
-        next: AtomicUsize::new(0),
+        next: (0..threads).map(|_| OwnLine(AtomicUsize::new(0))).collect(),
         open: AtomicBool::new(false),
         active: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
         panic: Mutex::new(None),
     });
-    for _ in 1..threads {
+    for member in 1..threads {
         let team = team.clone();
-        rayon::spawn(move || team.help());
+        rayon::spawn(move || team.help(member));
     }
     let _led = Led::new(&team);
     work()
@@ -94,11 +103,13 @@ impl Team {
         // SAFETY: no step is open and none is active: the last one's `closing` saw to it.
         unsafe { *self.work.get() = Some(work) };
         self.tasks.store(tasks, SeqCst);
-        self.next.store(0, SeqCst);
+        for (member, next) in self.next.iter().enumerate() {
+            next.0.store(self.share(member, tasks).start, SeqCst);
+        }
         self.open.store(true, SeqCst);
         {
             let _closing = Closing(self);
-            self.take_tasks(work);
+            self.take_tasks(work, 0);
         }
         let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(panic) = { panic }.take() {
@@ -106,29 +117,45 @@ impl Team {
         }
     }
 
-    fn take_tasks(&self, work: Work) {
-        let tasks = self.tasks.load(SeqCst);
-        loop {
-            let task = self.next.fetch_add(1, SeqCst);
-            if task >= tasks {
-                break;
+    /// The tasks that a member begins with.
+    fn share(&self, member: usize, tasks: usize) -> Range<usize> {
+        let start = |member: usize| member * tasks / self.next.len();
+        start(member)..start(member + 1)
+    }
+
+    /// Its own, and then those that others have left.
+    fn take_tasks(&self, work: Work, member: usize) {
+        let (tasks, members) = (self.tasks.load(SeqCst), self.next.len());
+        for whose in (member..members).chain(0..member) {
+            let end = self.share(whose, tasks).end;
+            loop {
+                let task = self.next[whose].0.fetch_add(1, SeqCst);
+                if task >= end {
+                    break;
+                }
+                work(task);
             }
-            work(task);
         }
     }
 
+    fn has_tasks(&self) -> bool {
+        let tasks = self.tasks.load(SeqCst);
+        let mut shares = self.next.iter().enumerate();
+        shares.any(|(member, next)| next.0.load(SeqCst) < self.share(member, tasks).end)
+    }
+
     /// What a helper does until the team is closed.
-    fn help(&self) {
+    fn help(&self, member: usize) {
         let mut idle = 0u32;
         while !self.closed.load(SeqCst) {
-            if self.open.load(SeqCst) && self.next.load(SeqCst) < self.tasks.load(SeqCst) {
+            if self.open.load(SeqCst) && self.has_tasks() {
                 idle = 0;
                 self.active.fetch_add(1, SeqCst);
                 let _leaving = Leaving(self);
                 if self.open.load(SeqCst) {
                     // SAFETY: `active` was raised before `open` was seen, so the leader keeps `work` as it is.
                     if let Some(work) = unsafe { *self.work.get() } {
-                        let done = catch_unwind(AssertUnwindSafe(|| self.take_tasks(work)));
+                        let done = catch_unwind(AssertUnwindSafe(|| self.take_tasks(work, member)));
                         if let Err(panic) = done {
                             let first = self.panic.lock();
                             *first.unwrap_or_else(PoisonError::into_inner) = Some(panic);
@@ -156,7 +183,9 @@ impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let team = self.0;
         // In a panic, nobody begins another task.
-        team.next.store(usize::MAX / 2, SeqCst);
+        for next in &team.next {
+            next.0.store(usize::MAX / 2, SeqCst);
+        }
         team.open.store(false, SeqCst);
         let mut waited = 0u32;
         while team.active.load(SeqCst) != 0 {
