@@ -191,8 +191,8 @@ fn gradients_equal_central_differences() {
             let norm = Norm { eps: 0.1, ..norm };
             let mut dx = vec![0.0; x.len()];
             let found = norm.backward(Isa::best(), &x, &weight, &dy, &mut dx);
-            for i in 0..x.len() {
-                let error = gradient_error(&x, i, dx[i], |x| loss(norm, x, &weight, &bias, &dy));
+            for (i, &dx) in dx.iter().enumerate() {
+                let error = gradient_error(&x, i, dx, |x| loss(norm, x, &weight, &bias, &dy));
                 assert!(
                     error <= allowed,
                     "{norm:?} {rows}x{width} dx[{i}]: {error:e}"
