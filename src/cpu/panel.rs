@@ -108,6 +108,13 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S>
             }
             for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
                 let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
+                if terms.len() == D::PANEL {
+                    // A length that is known when compiled.
+                    for j in 0..D::PANEL {
+                        to[j] = terms[j].widen();
+                    }
+                    continue;
+                }
                 let (filled, rest) = to.split_at_mut(terms.len());
                 for (to, term) in filled.iter_mut().zip(terms) {
                     *to = term.widen();
