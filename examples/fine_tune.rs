@@ -108,7 +108,7 @@ fn train(
         if step % 10 == 0 {
             println!("{name}: step {step:>3}, loss {value:.4}");
         }
-        let mut gradients = optimiser.gradients(&loss.backward()?);
+        let mut gradients = optimiser.backward(&loss)?;
         gradients.clip_norm(1.0)?;
         optimiser.update(&gradients, 1.0)?;
     }

@@ -45,7 +45,7 @@ fn main() -> Result<()> {
         if step % 20 == 0 {
             println!("step {step}: loss {:.4}", loss_value(&loss)?);
         }
-        let mut gradients = optimiser.gradients(&loss.backward()?);
+        let mut gradients = optimiser.backward(&loss)?;
         gradients.clip_norm(1.0)?;
         optimiser.update(&gradients, 1.0)?;
     }

@@ -6,8 +6,9 @@ use candle_blocks::{
     AttentionMask, Checkpoint, ForwardContext, QueryKeyValue,
     candle_core::{DType, Tensor},
     trace,
+    train::Gradients,
 };
-use common::{committed, device, has_f64, numbers, present, weights};
+use common::{bits, committed, device, has_f64, numbers, present, weights};
 
 fn largest(tensor: &Tensor) -> f64 {
     let sizes = numbers(tensor).into_iter().map(f64::abs);
@@ -181,4 +182,55 @@ fn a_fused_projection_equals_separate_ones() {
     for variable in [&weight, &bias] {
         assert!(largest(gradients.get(variable).unwrap()) > 0.0);
     }
+}
+
+/// Whoever looks at a stack's stages has its layers computed one by one, which is what fixtures are compared with; else
+/// they are computed together where they can be.
+#[test]
+fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
+    let mut n_stacks = 0;
+    for committed in committed::all() {
+        let label = committed.label();
+        let checkpoint = committed.open();
+        let loader = checkpoint.trainable(DType::F64, &device()).unwrap();
+        let stack = loader.stack().unwrap();
+        let parameters = loader.parameters();
+        let block = &checkpoint.config().blocks[0];
+        let random =
+            |dims: (usize, usize, usize)| Tensor::randn(0f64, 1., dims, &device()).unwrap();
+        let x = random((2, 5, block.d_model()));
+        let keep = Tensor::new(&[[1u8, 1, 1, 1, 1], [0, 0, 1, 1, 1]], &device()).unwrap();
+        let mut context =
+            ForwardContext::evaluation().with_mask(AttentionMask::padding(&keep).unwrap());
+        if let Some(cross) = &block.cross_attention {
+            context = context.with_memory(random((2, 4, cross.d_memory)), AttentionMask::none());
+        }
+        let one_by_one = stack.observe(&x, &context, |_, _| Ok(())).unwrap();
+        let whole = stack.forward_with(&x, &context).unwrap();
+        assert!(bits(&whole) == bits(&one_by_one), "{label}");
+
+        // Of the first parameter candle's own operations have a share too.
+        let (_, first) = &parameters[0];
+        let cotangent = random(x.dims3().unwrap());
+        let loss = |y: Tensor| {
+            let loss = (y * &cotangent).unwrap().sum_all().unwrap();
+            (loss + first.sqr().unwrap().sum_all().unwrap()).unwrap()
+        };
+        let store = loss(one_by_one).backward().unwrap();
+        let expected = Gradients::of(&parameters, &store);
+        let found = Gradients::backward(&parameters, &loss(whole)).unwrap();
+        let roles = |gradients: &Gradients| gradients.roles().map(String::from).collect::<Vec<_>>();
+        assert_eq!(roles(&found), roles(&expected), "{label}");
+        for role in expected.roles() {
+            let of = |gradients: &Gradients| numbers(&gradients.get(role).unwrap().unwrap());
+            let (found, expected) = (of(&found), of(&expected));
+            let largest = expected.iter().fold(1.0, |all: f64, x| all.max(x.abs()));
+            for (found, expected) in found.iter().zip(&expected) {
+                let error = (found - expected).abs();
+                assert!(error <= 1e-11 * largest, "{label}: {role}: {error:e}");
+            }
+        }
+        n_stacks += 1;
+    }
+    assert!(n_stacks >= 4, "{n_stacks}");
 }

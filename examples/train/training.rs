@@ -159,7 +159,7 @@ impl Training {
         let batch = self.text.batch(self.step(), self.settings.rows)?;
         let loss = self.model.loss(&batch, &ForwardContext::training())?;
         let value = loss_value(&loss)?; // NaN ends here
-        let mut gradients = self.optimiser.gradients(&loss.backward()?);
+        let mut gradients = self.optimiser.backward(&loss)?;
         gradients.clip_norm(self.settings.clip)?;
         let factor = self.schedule.factor(self.step());
         self.optimiser.update(&gradients, factor)?;

@@ -56,15 +56,14 @@ pub trait Slope {
     fn at<R: Real>(x: R) -> R;
 }
 
-/// `dx = dy · slope(x)`.
-pub fn backward<T: Element, S: Slope>(isa: Isa, x: &[T], dy: &[T], dx: &mut [T]) {
-    assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()));
-    parallel::for_chunks(dx, CHUNK, |start, dx| {
-        let (x, dy) = (&x[start..][..dx.len()], &dy[start..][..dx.len()]);
+/// Makes `dy` the gradient of `x`: `dy · slope(x)`.
+pub fn backward<T: Element, S: Slope>(isa: Isa, x: &[T], gradient: &mut [T]) {
+    assert_eq!(x.len(), gradient.len());
+    parallel::for_chunks(gradient, CHUNK, |start, gradient| {
+        let x = &x[start..][..gradient.len()];
         isa.enter(Backward::<T, S> {
             x,
-            dy,
-            dx,
+            gradient,
             slope: PhantomData,
         });
     });
@@ -106,8 +105,8 @@ impl<T: Real, F: Fn(T) -> T> Routine for Apply<'_, T, F> {
 
 struct Backward<'a, T, S> {
     x: &'a [T],
-    dy: &'a [T],
-    dx: &'a mut [T],
+    /// Of the value, then of `x`.
+    gradient: &'a mut [T],
     slope: PhantomData<S>,
 }
 
@@ -116,14 +115,13 @@ impl<T: Element, S: Slope> Routine for Backward<'_, T, S> {
     fn run(self) {
         let mut block = [T::Acc::ZERO; BLOCK];
         let mut cotangents = [T::Acc::ZERO; BLOCK];
-        let arguments = self.x.chunks(BLOCK).zip(self.dy.chunks(BLOCK));
-        for ((x, dy), dx) in arguments.zip(self.dx.chunks_mut(BLOCK)) {
+        for (x, gradient) in self.x.chunks(BLOCK).zip(self.gradient.chunks_mut(BLOCK)) {
             widen(x, &mut block);
-            widen(dy, &mut cotangents);
+            widen(gradient, &mut cotangents);
             for (x, &dy) in block.iter_mut().zip(&cotangents) {
                 *x = dy * S::at(*x);
             }
-            narrow(&block, dx);
+            narrow(&block, gradient);
         }
     }
 }

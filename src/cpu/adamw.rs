@@ -1,13 +1,11 @@
 //! AdamW's update of a parameter, and the sum of squares that gradients are clipped by.
 
-use rayon::prelude::*;
-
 use super::{
     Element, Kernels, Real,
     arch::{Task, Vectors},
     isa::Isa,
     lanes::LANES,
-    parallel,
+    parallel::{self, Shared},
 };
 
 /// What one update does, the same for every element.
@@ -72,6 +70,7 @@ const CHUNK: usize = 16 * 1024;
 /// Every level gives the same bits: nothing here is summed or fused.
 pub fn update<T: Element<Acc: Kernels>>(
     isa: Isa,
+    threads: usize,
     update: &Update,
     parameter: &mut [T],
     gradient: &[T],
@@ -83,24 +82,27 @@ pub fn update<T: Element<Acc: Kernels>>(
         "arrays of one length"
     );
     let constants = &update.constants::<T::Acc>();
-    parameter
-        .par_chunks_mut(CHUNK)
-        .zip(gradient.par_chunks(CHUNK))
-        .zip(
-            first
-                .par_chunks_mut(CHUNK)
-                .zip(second.par_chunks_mut(CHUNK)),
-        )
-        .for_each(|((parameter, gradient), (first, second))| {
-            let piece = Piece {
-                constants,
-                parameter,
-                gradient,
-                first,
-                second,
-            };
-            T::Acc::run(isa, piece);
-        });
+    let len = parameter.len();
+    let (parameter, first, second) = (
+        Shared::new(parameter),
+        Shared::new(first),
+        Shared::new(second),
+    );
+    parallel::for_tasks(threads, len.div_ceil(CHUNK), |task| {
+        let range = task * CHUNK..len.min((task + 1) * CHUNK);
+        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        let parameter = unsafe { parameter.range(range.clone()) };
+        // SAFETY: the same.
+        let (first, second) = unsafe { (first.range(range.clone()), second.range(range.clone())) };
+        let piece = Piece {
+            constants,
+            parameter,
+            gradient: &gradient[range],
+            first,
+            second,
+        };
+        T::Acc::run(isa, piece);
+    });
 }
 
 /// A part of the four arrays.
@@ -207,7 +209,7 @@ mod tests {
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f64> = make(1.3).iter().map(|v| v.abs()).collect();
             let old = (p.clone(), m.clone(), v.clone());
-            update(isa, &u, &mut p, &g, &mut m, &mut v);
+            update(isa, 2, &u, &mut p, &g, &mut m, &mut v);
             for i in 0..n {
                 let expected = naive(&u, old.0[i], g[i], old.1[i], old.2[i]);
                 for (found, expected) in
@@ -238,7 +240,7 @@ mod tests {
         let run = |isa| {
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f32> = make(1.3).iter().map(|v| v.abs()).collect();
-            update(isa, &u, &mut p, &g, &mut m, &mut v);
+            update(isa, 1, &u, &mut p, &g, &mut m, &mut v);
             let bits = [p, m, v].concat().into_iter().map(f32::to_bits);
             (
                 bits.collect::<Vec<u32>>(),
@@ -264,7 +266,7 @@ mod tests {
         // Its square is below bf16's precision beside others, but not below f32's.
         let g = [half::bf16::from_f32(1e-3); 3];
         let (mut m, mut v) = ([0f32; 3], [0f32; 3]);
-        update(Isa::best(), &u, &mut p, &g, &mut m, &mut v);
+        update(Isa::best(), 1, &u, &mut p, &g, &mut m, &mut v);
         let g = f64::from(g[0].to_f32());
         let (expected, ..) = naive(&u, 1.0, g, 0.0, 0.0);
         assert_eq!(p[0], half::bf16::from_f64(expected));

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use bytemuck::cast_slice_mut;
+
 use super::{
     Element,
     arch::Vectors,
@@ -49,7 +51,7 @@ pub fn pack_rows<F: Format, D: Dots<F>>(
     );
 }
 
-/// Packs rows that lie whole, some from end to end at a time, as they are read fastest.
+/// Packs rows that lie whole, each from end to end, as they are read fastest.
 fn pack_whole_rows<F: Format, D: Dots<F>>(
     d: D,
     a: View<F::Number>,
@@ -60,18 +62,31 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     let (depth, n_rows) = (a.columns(), rows.len());
     let packed = PackedTarget::new(packed, n_rows, depth, D::CHUNKS);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
-        let group = task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK);
-        for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
-            // SAFETY: `for_tasks` gives each number out once, and no two tasks have a row in common.
-            let packed = unsafe { packed.chunk(chunk, group.clone()) };
-            d.run(PackRows {
-                a,
-                rows: rows.start + group.start..rows.start + group.end,
-                columns: chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK),
-                packed,
-            });
+        for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
+            for chunk in 0..depth.div_ceil(F::CHUNK) {
+                // SAFETY: `for_tasks` gives each number out once, and no two tasks have a row in common.
+                let packed = unsafe { packed.chunk(chunk, row..row + 1) };
+                let columns = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
+                d.run(PackRow {
+                    row: a.row(rows.start + row, columns),
+                    packed,
+                });
+            }
         }
     });
+}
+
+/// One row of a chunk.
+struct PackRow<'a, F: Format> {
+    row: &'a [F::Number],
+    packed: &'a mut [F::Word],
+}
+
+impl<F: Format> DotTask<F> for PackRow<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, _: D) {
+        D::pack_row(self.row, self.packed);
+    }
 }
 
 /// Rows of the left operand that are packed together.
@@ -104,13 +119,24 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
         let Self { a, columns, .. } = self;
         const { assert!(F::CHUNK <= MOST_COLUMNS) };
         assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
-        let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
         if a.has_whole_rows() {
+            let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
             for (row, words) in self.rows.zip(packed) {
                 D::pack_row(a.row(row, columns.clone()), words);
             }
             return;
         }
+        if F::NUMBERS {
+            let packed = cast_slice_mut(self.packed);
+            return d.vectors().run(GatherRows {
+                a,
+                rows: self.rows,
+                columns,
+                gathered: packed,
+                stride: F::CHUNK,
+            });
+        }
+        let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
         let mut gathered = [F::Number::ZERO; GATHERED * MOST_COLUMNS];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);

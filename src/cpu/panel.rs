@@ -78,6 +78,9 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackAll<'_, F, S> {
     }
 }
 
+/// How far ahead rows are fetched.
+const ROWS_AHEAD: usize = 8;
+
 /// Panels that lie side by side in a matrix are packed together: rows are read in longer pieces.
 const PANELS_PER_TASK: usize = 4;
 
@@ -91,14 +94,27 @@ struct CopyPanels<'a, F: Format, S> {
 
 impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S> {
     #[inline(always)]
-    fn run<D: Dots<F>>(self, _: D) {
+    fn run<D: Dots<F>>(self, d: D) {
         let (b, columns) = (self.b, self.columns);
         let out = cast_slice_mut::<F::Word, F::Number>(self.out);
         let words = b.rows() * D::PANEL;
         for row in 0..b.rows() {
             let terms = b.row(row, columns.clone());
+            // The next rows lie far from this one, where the hardware does not look ahead.
+            let ahead = b.from(row, columns.start).as_ptr();
+            let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
+            for line in (0..terms.len()).step_by(64 / size_of::<S>()) {
+                d.vectors().prefetch(ahead.wrapping_add(line).cast());
+            }
             for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
                 let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
+                if terms.len() == D::PANEL {
+                    // A length that is known when compiled.
+                    for j in 0..D::PANEL {
+                        to[j] = terms[j].widen();
+                    }
+                    continue;
+                }
                 let (filled, rest) = to.split_at_mut(terms.len());
                 for (to, term) in filled.iter_mut().zip(terms) {
                     *to = term.widen();

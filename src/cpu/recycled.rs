@@ -2,7 +2,7 @@
 //!
 //! Large vectors go back to the system when they are freed, and come anew page by page, each of them cleared first. While
 //! a [`Keeper`] lives, buffers stay instead, and are handed out again with whatever they held. What is kept and what is
-//! in use never exceed together what was in use at the most by more than a quarter, so it does not grow with time.
+//! in use never exceed together what was in use at the most by more than a half, so it does not grow with time.
 
 use std::{
     ops,
@@ -81,7 +81,7 @@ impl<T: Real> Pool<T> {
 
     fn trim(&mut self) {
         // Each size has its most at another time.
-        let most = self.most_used + self.most_used / 4;
+        let most = self.most_used + self.most_used / 2;
         while !self.free.is_empty() && self.n_free + self.n_used > most {
             self.n_free -= self.free.remove(0).capacity();
         }
@@ -215,7 +215,7 @@ mod tests {
         for len in [100, 200, 50, 300, 60, 90] {
             let buffer = used(&mut pool, len);
             pool.give(buffer);
-            assert!(pool.n_free + pool.n_used <= 5 * pool.most_used / 4);
+            assert!(pool.n_free + pool.n_used <= 3 * pool.most_used / 2);
         }
         assert_eq!(pool.most_used, 300);
     }

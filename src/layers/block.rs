@@ -273,7 +273,7 @@ impl TransformerBlock {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         if cache.is_none()
-            && let Some(output) = joint(self, x, pass)?
+            && let Some(output) = joint([self].into_iter(), None, x, pass)?
         {
             return Ok(output);
         }

@@ -1,4 +1,4 @@
-//! A block as one operation, where it consists of steps that [`ops::Joint`] has.
+//! Blocks as one operation, where they consist of steps that [`Joint`] has.
 
 use candle_core::{Result, Tensor};
 
@@ -11,8 +11,35 @@ use crate::{
     ops::{Joint, Mixing, Value, Visible},
 };
 
-/// The block's output; none if something in it is no such step, and it is to be computed layer by layer.
-pub(super) fn joint(block: &TransformerBlock, x: &Tensor, pass: &Pass) -> Result<Option<Tensor>> {
+/// The output of blocks one after the other and a norm; none if something in them is no such step, and they are to be
+/// computed layer by layer.
+pub(super) fn joint<'b>(
+    blocks: impl Iterator<Item = &'b TransformerBlock>,
+    final_norm: Option<&Norm>,
+    x: &Tensor,
+    pass: &Pass,
+) -> Result<Option<Tensor>> {
+    let Some((mut joint, mut value)) = Joint::new(x) else {
+        return Ok(None);
+    };
+    for b in blocks {
+        let Some(output) = block(&mut joint, b, pass, value)? else {
+            return Ok(None);
+        };
+        value = output;
+    }
+    match normalised(&mut joint, value, final_norm) {
+        Some(_) if !joint.is_empty() => joint.run().map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn block(
+    joint: &mut Joint,
+    block: &TransformerBlock,
+    pass: &Pass,
+    x: Value,
+) -> Result<Option<Value>> {
     let (attention, feed_forward) = (block.attention(), block.feed_forward());
     let BlockFeedForward::Dense(inner) = feed_forward.inner() else {
         return Ok(None);
@@ -23,20 +50,21 @@ pub(super) fn joint(block: &TransformerBlock, x: &Tensor, pass: &Pass) -> Result
     if draws || !sequential || block.cross_attention().is_some() || pass.additive.is_some() {
         return Ok(None);
     }
-    let Some((mut joint, x)) = Joint::new(x) else {
-        return Ok(None);
-    };
     let mixed = |joint: &mut Joint, input, residual| {
         self::attention(joint, attention.inner(), pass, input, residual)
     };
-    let Some(x) = sublayer(&mut joint, attention, x, mixed)? else {
+    let Some(x) = sublayer(joint, attention, x, mixed)? else {
         return Ok(None);
     };
     let fed =
         |joint: &mut Joint, input, residual| Ok(self::feed_forward(joint, inner, input, residual));
-    match sublayer(&mut joint, feed_forward, x, fed)? {
-        Some(_) => joint.run().map(Some),
-        None => Ok(None),
+    sublayer(joint, feed_forward, x, fed)
+}
+
+fn normalised(joint: &mut Joint, x: Value, norm: Option<&Norm>) -> Option<Value> {
+    match norm {
+        Some(norm) => joint.norm(x, norm.weight(), norm.bias(), norm.config()),
+        None => Some(x),
     }
 }
 
@@ -57,10 +85,6 @@ fn sublayer<L>(
         SublayerNorm::Post(norm) => (None, Some(norm)),
         SublayerNorm::None => (None, None),
         SublayerNorm::Sandwich { .. } | SublayerNorm::Output(_) => return Ok(None),
-    };
-    let normalised = |joint: &mut Joint, x, norm: Option<&Norm>| match norm {
-        Some(norm) => joint.norm(x, norm.weight(), norm.bias(), norm.config()),
-        None => Some(x),
     };
     let Some(input) = normalised(joint, x, before) else {
         return Ok(None);

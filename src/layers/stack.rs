@@ -7,7 +7,7 @@ use crate::{
     config::{StackConfig, Visibility},
     layers::{
         BlockStages, DropoutSource, ForwardContext, Linear, Norm, RelativeBias, TransformerBlock,
-        kv_cache::KvCache, pass::Pass,
+        joint::joint, kv_cache::KvCache, pass::Pass,
     },
 };
 
@@ -222,6 +222,12 @@ impl Stack {
         mut observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         pass.additive = self.additive(x, pass.additive.as_ref(), pass.seen)?;
+        if cache.is_none() && observer.is_none() {
+            let blocks = self.layers.iter().map(|&block| &self.blocks[block]);
+            if let Some(output) = joint(blocks, self.final_norm.as_ref(), x, &pass)? {
+                return Ok(output);
+            }
+        }
         let mut x = x.clone();
         for (i, &block) in self.layers.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);

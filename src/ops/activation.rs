@@ -60,8 +60,8 @@ impl CustomOp1 for Activate {
         let (x_storage, x_layout) = x.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
             let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
-            let mut dx = vec![T::ZERO; dy.len()];
-            backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy, &mut dx)?;
+            let mut dx = dy.to_vec();
+            backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, &mut dx)?;
             gradient(dx, x).map(Some)
         })
     }
@@ -112,8 +112,7 @@ pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) ->
 pub(super) fn backward<T: Float>(
     activation: Activation,
     x: &[T],
-    dy: &[T],
-    dx: &mut [T],
+    gradient: &mut [T],
 ) -> Result<()> {
     let isa = selected_isa()?;
     with_functions!(activation, value, slope => {
@@ -124,7 +123,7 @@ pub(super) fn backward<T: Float>(
                 slope(x)
             }
         }
-        kernel::backward::<T, Chosen>(isa, x, dy, dx);
+        kernel::backward::<T, Chosen>(isa, x, gradient);
     });
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::{
     linear::selected_isa,
     storage::{Float, slice, tensor_slice, with_float},
 };
-use crate::cpu::{Kernels, adamw};
+use crate::cpu::{Kernels, adamw, parallel};
 
 pub(crate) use crate::cpu::adamw::Update;
 
@@ -118,6 +118,11 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     })
 }
 
+/// Runs `work` with one team of threads for all the operations in it: small ones come one upon the other.
+pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
+    parallel::with_team(get_num_threads(), work)
+}
+
 struct Step<'a> {
     update: &'a Update,
     /// candle hands an operation out as shared.
@@ -139,6 +144,7 @@ impl Step<'_> {
         };
         adamw::update(
             selected_isa()?,
+            get_num_threads(),
             self.update,
             &mut parameter[start..end],
             gradient,

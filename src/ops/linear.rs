@@ -6,6 +6,7 @@ use candle_core::{
 };
 
 use super::{
+    collected::handed_over,
     product_dtype,
     storage::{Float, check_float, cotangent, gradient, slice, tensor_slice},
 };
@@ -13,6 +14,7 @@ use crate::cpu::{
     bias::column_sums,
     gemm::{self, Epilogue, Plain},
     isa::Isa,
+    recycled::{Buffer, Recycled},
     view::View,
 };
 
@@ -192,9 +194,11 @@ impl CustomOp3 for Product {
             let dbias = || {
                 let (dy, layout) = grad.storage_and_layout();
                 let dy = tensor_slice::<T>(OP, &dy, layout)?;
-                gradient(column_sums(dy, bias.elem_count()), bias)
+                let sums = column_sums(dy, bias.elem_count());
+                handed_over(Buffer::copied(&sums), bias)
             };
-            Ok((dx, dweight, bias.track_op().then(dbias).transpose()?))
+            let dbias = bias.track_op().then(dbias).transpose()?.flatten();
+            Ok((dx, dweight, dbias))
         })
     }
 }
@@ -215,7 +219,7 @@ fn forward<T: Float + Plain>(
 }
 
 /// `dx = dy·W` and `dW = dyᵀ·x`, each where somebody asks for it.
-fn backward<T: Float + Plain>(
+fn backward<T: Float + Plain + Recycled>(
     x: &Tensor,
     weight: &Tensor,
     grad: &Tensor,
@@ -229,12 +233,22 @@ fn backward<T: Float + Plain>(
     };
     let dweight = || {
         let (x, layout) = x.storage_and_layout();
-        let dweight = product(dy.transposed(), tensor_view(&x, layout)?, &Epilogue::NONE)?;
-        gradient(dweight, weight)
+        let (isa, threads) = (selected_isa()?, get_num_threads());
+        let x = tensor_view(&x, layout)?;
+        let mut dweight = Buffer::new(weight.elem_count());
+        gemm::multiply(
+            isa,
+            dy.transposed(),
+            x,
+            &Epilogue::NONE,
+            &mut dweight,
+            threads,
+        );
+        handed_over(dweight, weight)
     };
     Ok((
         x.track_op().then(dx).transpose()?,
-        weight.track_op().then(dweight).transpose()?,
+        weight.track_op().then(dweight).transpose()?.flatten(),
     ))
 }
 

@@ -47,7 +47,7 @@ pub(crate) use crate::cpu::recycled::Keeper as MemoryKeeper;
 
 pub use activation::activate;
 pub(crate) use activation::activation_map;
-pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
+pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares, with_team};
 pub(crate) use attention::{Mixing, mix};
 pub(crate) use batched_product::batched_product;
 pub(crate) use collected::{Collected, collecting};

@@ -196,6 +196,10 @@ impl AdamW {
     /// If a gradient holds NaN or infinity, there is none at all, or one is of a parameter that is not trained
     /// here. No parameter has moved then.
     pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
+        ops::with_team(|| self.update_all(gradients, factor))
+    }
+
+    fn update_all(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
         gradients.norm()?; // NaN and infinity are found before anything moves
         let (by_role, gradient_scale) = gradients.unscaled();
         if by_role.is_empty() {

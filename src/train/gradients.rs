@@ -19,7 +19,7 @@ use crate::{
 /// let mut sum = Gradients::default();
 /// for _ in 0..2 {
 ///     let loss = (weight.sqr()?.sum_all()? * 0.5)?; // its gradient is the weight
-///     sum.accumulate(Gradients::of(&parameters, &loss.backward()?))?;
+///     sum.accumulate(Gradients::backward(&parameters, &loss)?)?;
 /// }
 /// sum.scale(1.0 / 2.0);
 /// assert_eq!(sum.clip_norm(1.0)?, 5.0);

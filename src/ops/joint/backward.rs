@@ -80,7 +80,7 @@ struct Way<'a, T: Recycled> {
 }
 
 impl<T: Float + Plain + Recycled> Way<'_, T> {
-    fn step(&mut self, step: &Step, dy: Buffer<T>) -> Result<()> {
+    fn step(&mut self, step: &Step, mut dy: Buffer<T>) -> Result<()> {
         match step {
             Step::Linear {
                 x,
@@ -90,10 +90,8 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
             } => self.linear(*x, *weight, *bias, *residual, dy),
             Step::Activate { x, activation } => {
                 if self.tracked[x.0] {
-                    let mut dx = Buffer::new(dy.len());
-                    activation::backward(*activation, self.known.value(*x), &dy, &mut dx)?;
-                    drop(dy);
-                    self.add(*x, dx);
+                    activation::backward(*activation, self.known.value(*x), &mut dy)?;
+                    self.add(*x, dy);
                 }
                 Ok(())
             }

@@ -33,7 +33,8 @@ pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> 
             .iter()
             .map(|(storage, layout)| (&**storage, *layout)),
     )?;
-    let mut values = Vec::with_capacity(joint.steps.len());
+    let mut values: Vec<Buffer<T>> = Vec::with_capacity(joint.steps.len());
+    let (last_uses, kept) = (joint.last_uses(), joint.tracked().contains(&true));
     parallel::with_team(get_num_threads(), || {
         for (i, step) in joint.steps.iter().enumerate() {
             let mut y = Buffer::new(joint.rows() * joint.widths[i + 1]);
@@ -44,6 +45,10 @@ pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> 
             };
             known.step(step, &mut y)?;
             values.push(y);
+            if !kept {
+                let done = (0..i).filter(|&before| last_uses[before + 1] == i);
+                done.for_each(|before| values[before] = Buffer::new(0));
+            }
         }
         Ok::<(), candle_core::Error>(())
     })?;

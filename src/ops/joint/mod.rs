@@ -204,6 +204,11 @@ impl Joint {
         Ok(Some(self.push(step, heads * (of_value / kv_heads))))
     }
 
+    /// Whether there is no step yet.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Computes all steps; the last one's value as a tensor `[batch, seq, width]`.
     pub fn run(self) -> Result<Tensor> {
         if self.steps.is_empty() {
@@ -218,6 +223,24 @@ impl Joint {
 
     fn rows(&self) -> usize {
         self.batch * self.seq
+    }
+
+    /// Of each value, the last step that reads it.
+    fn last_uses(&self) -> Vec<usize> {
+        let mut last = vec![0; self.widths.len()];
+        for (i, step) in self.steps.iter().enumerate() {
+            let used = match *step {
+                Step::Linear { x, residual, .. } => [Some(x), residual, None],
+                Step::Activate { x, .. } | Step::Norm { x, .. } => [Some(x), None, None],
+                Step::Mix {
+                    query, key, value, ..
+                } => [query, key, value].map(Some),
+            };
+            for value in used.into_iter().flatten() {
+                last[value.0] = i;
+            }
+        }
+        last
     }
 
     /// Of each value, whether it depends on something tracked.
