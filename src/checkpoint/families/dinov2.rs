@@ -57,11 +57,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-6)?);
     let residual = ResidualConfig {
         layer_scale: true,
+        drop_path: json.number(&["drop_path_rate"], 0.0)?, // the same at every depth
         ..ResidualConfig::default()
     };
-    let mut block =
+    // `hidden_dropout_prob` is that of the embeddings alone.
+    let block =
         BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
-    block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

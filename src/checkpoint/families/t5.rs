@@ -125,7 +125,8 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
         max_distance: or("relative_attention_max_distance", 128)?,
         n_heads,
     };
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias))
+    let stack = StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias);
+    Ok(stack.with_output_dropout(dropout))
 }
 
 /// Each deviation is the inverse root of a width, since the scores are not scaled.
