@@ -21,6 +21,7 @@ mod plan;
 mod report;
 mod rotary_json;
 mod save;
+mod save_new;
 pub mod scheme;
 pub mod write;
 

@@ -37,6 +37,10 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])
         .initialisation(initialisation)
+        .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
+            true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
+            false => Ok(&["*.fc1.*", "*.fc2.*"]),
+        })
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

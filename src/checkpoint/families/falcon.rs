@@ -39,6 +39,18 @@ pub(super) fn family() -> Family {
         FusedLayout::PerGroup,
     ))
     .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+    .new_names(|json| {
+        let is_grouped = json.flag(&["new_decoder_architecture"], false)?;
+        match is_grouped
+            && json
+                .optional_size(&["num_ln_in_parallel_attn"])?
+                .unwrap_or(2)
+                == 2
+        {
+            true => Ok(&["*.ln_attn.*", "*.ln_mlp.*"]),
+            false => Ok(&["*.input_layernorm.*", "*.post_attention_layernorm.*"]),
+        }
+    })
     .ignored(&["*.inv_freq"])
     .outside(&[
         "word_embeddings.*",

@@ -29,6 +29,10 @@ pub(super) fn families() -> Vec<Family> {
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
             .initialisation(initialisation)
+            .new_names(|json| match json.text(&["feed_forward_proj"])? {
+                Some(name) if name.starts_with("gated-") => Ok(&["*.wi_1.*"]),
+                _ => Ok(&["*.wi.*"]),
+            })
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
             .blocks(
                 "block.{i}.",
