@@ -8,7 +8,7 @@ mod program;
 use std::fs;
 
 use common::present;
-use program::{Scratch, answer, program};
+use program::{Scratch, answer};
 
 const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
 const PRECISIONS: [&str; 3] = ["f32", "bf16", "int8"];
@@ -16,18 +16,8 @@ const LEVELS: [&str; 5] = ["portable", "avx2", "avx512", "avx512_vnni", "avx512_
 
 /// The bytes that a run in the environment writes.
 fn written(scratch: &Scratch, precision: &str, (key, value): (&str, &str)) -> Option<Vec<u8>> {
-    let mut command = program();
-    command
-        .arg("run")
-        .arg("--model")
-        .arg(scratch.model())
-        .arg("--input")
-        .arg(scratch.input())
-        .arg("--output")
-        .arg(scratch.output())
-        .args(["--precision", precision])
-        .env(key, value);
-    let answer = answer(&mut command);
+    let mut command = scratch.run_command(&["--precision", precision]);
+    let answer = answer(command.env(key, value));
     if answer.stderr.contains("this CPU lacks") {
         println!("LEFT OUT: {key}={value}, which this CPU lacks");
         return None;
@@ -55,16 +45,8 @@ fn every_level_of_instructions_gives_pytorchs_numbers() {
     for name in present(CHECKPOINTS, |&name| name) {
         let scratch = Scratch::of(name);
         for level in LEVELS {
-            let mut command = program();
-            command
-                .arg("verify")
-                .arg("--model")
-                .arg(scratch.model())
-                .arg("--fixture")
-                .arg(scratch.input())
-                .args(["--precision", "f32"])
-                .env("CANDLE_BLOCKS_ISA", level);
-            let answer = answer(&mut command);
+            let mut command = scratch.verify_command(&["--precision", "f32"]);
+            let answer = answer(command.env("CANDLE_BLOCKS_ISA", level));
             if answer.stderr.contains("this CPU lacks") {
                 assert_ne!(level, "portable");
                 println!("LEFT OUT: {level}, which this CPU lacks");

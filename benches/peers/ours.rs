@@ -152,7 +152,7 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
         compared: training.compared,
         step: move || {
             let loss = training.loss(&stack.forward_with(&x, &context)?)?;
-            let gradients = optimiser.gradients(&loss.backward()?);
+            let gradients = optimiser.backward(&loss)?;
             optimiser.update(&gradients, 1.0)?;
             Ok(loss.detach())
         },

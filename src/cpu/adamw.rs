@@ -175,10 +175,6 @@ impl<T: Element<Acc: Kernels + Into<f64>>> Task<T::Acc> for Squares<'_, T> {
 mod tests {
     use super::*;
 
-    fn levels() -> impl Iterator<Item = Isa> {
-        Isa::all().into_iter().flatten()
-    }
-
     /// AdamW as its paper writes it, in f64.
     fn naive(u: &Update, p: f64, g: f64, m: f64, v: f64) -> (f64, f64, f64) {
         let g = g * u.gradient_scale;
@@ -203,7 +199,10 @@ mod tests {
         };
         let value = |i: usize, k: f64| ((i as f64 + 0.5) * k).sin();
         let sizes = [0, 1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
-        for (isa, n) in levels().flat_map(|isa| sizes.map(|n| (isa, n))) {
+        for (isa, n) in Isa::levels()
+            .into_iter()
+            .flat_map(|isa| sizes.map(|n| (isa, n)))
+        {
             let make = |k: f64| (0..n).map(|i| value(i, k)).collect::<Vec<f64>>();
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f64> = make(1.3).iter().map(|v| v.abs()).collect();
@@ -247,7 +246,7 @@ mod tests {
             )
         };
         let portable = run(Isa::named("portable").unwrap());
-        assert!(levels().all(|isa| run(isa) == portable));
+        assert!(Isa::levels().into_iter().all(|isa| run(isa) == portable));
     }
 
     #[test]
@@ -277,7 +276,10 @@ mod tests {
         for n in [0, 1, 255, 257, CHUNK, 2 * CHUNK + 3] {
             let x: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 3.0).collect();
             let expected: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-            for (isa, threads) in levels().flat_map(|isa| [1, 2, 5].map(|t| (isa, t))) {
+            for (isa, threads) in Isa::levels()
+                .into_iter()
+                .flat_map(|isa| [1, 2, 5].map(|t| (isa, t)))
+            {
                 assert_eq!(sum_of_squares(isa, threads, &x), expected, "{n}");
             }
         }

@@ -25,7 +25,7 @@ mod softmax;
 
 use std::{cell::Cell, ops::Range};
 
-pub use cache::KeyValuePanels;
+pub use cache::{KeyValuePanels, PanelShape};
 pub use mask::{Bias, Scoring};
 pub use operands::{Heads, KeyValue, Sequences, Shape};
 

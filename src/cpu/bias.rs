@@ -1,6 +1,6 @@
-//! The gradient of a row that is added to every row: sums over columns.
+//! Sums of gradients: over the columns, of a row that is added to every row; and of two that come together.
 
-use super::{Element, parallel};
+use super::{Element, Real, parallel};
 
 /// Rows that are summed in sequence before they are added to the others': part of the result, since it
 /// fixes the order of addition.
@@ -30,6 +30,19 @@ pub fn column_sums<T: Element>(dy: &[T], width: usize) -> Vec<T> {
     }
     total.into_iter().map(T::from_wide).collect()
 }
+
+/// `sum += more`, of gradients that come together.
+pub fn add<T: Real>(sum: &mut [T], more: &[T]) {
+    assert_eq!(sum.len(), more.len());
+    parallel::for_chunks(sum, CHUNK, |start, sum| {
+        for (sum, &more) in sum.iter_mut().zip(&more[start..]) {
+            *sum += more;
+        }
+    });
+}
+
+/// Elements per piece of work.
+const CHUNK: usize = 8192;
 
 #[cfg(test)]
 mod tests {

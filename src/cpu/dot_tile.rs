@@ -3,14 +3,14 @@
 use super::{
     arch::Vectors,
     format::{DotTask, Dots, Format},
-    tile::{CHUNK, Total, WIDTH},
+    tile::{Total, WIDTH},
 };
 
 /// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
 pub struct DotTile<'a, F: Format> {
     /// At most [`Dots::ROWS`].
     pub rows: usize,
-    /// Terms in this chunk, at most [`CHUNK`].
+    /// Terms in this chunk, at most [`Format::CHUNK`].
     pub depth: usize,
     /// Packed rows of the left operand.
     pub a: &'a [F::Word],
@@ -99,7 +99,7 @@ impl<F: Format> FewRows<'_, F> {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
         let Self { a, a_stride, b, .. } = self;
-        let groups = CHUNK / F::GROUP;
+        let groups = F::CHUNK / F::GROUP;
         assert!(a.len() >= (CHUNKS - 1) * a_stride + ROWS * D::ROW_WORDS);
         assert!(b.len() >= CHUNKS * groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
         let row = |c: usize, i: usize| a.as_ptr().wrapping_add(c * a_stride + i * D::ROW_WORDS);
@@ -161,7 +161,7 @@ impl<F: Format> DotTile<'_, F> {
             Ahead::Nothing => std::ptr::null(),
             Ahead::NextChunk => b.as_ptr().wrapping_add(groups * D::PANEL),
         };
-        assert!(depth <= CHUNK && a.len() >= ROWS * D::ROW_WORDS);
+        assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
         assert!(b.len() >= groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         // SAFETY: i < ROWS, and `a` holds so many packed rows.

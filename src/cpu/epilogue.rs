@@ -66,64 +66,33 @@ impl<'a, T: Real> Epilogue<'a, T> {
         assert!(fits(self.bias, columns) && fits(self.up_bias, columns) && fits(scales, columns));
         assert!(fits(self.residual, rows * columns));
     }
-
-    /// Writes the results of the `i`th row of a tile whose first is `first_row`.
-    #[inline(always)]
-    fn write(
-        &self,
-        values: &[T],
-        (first_row, i): (usize, usize),
-        columns: Range<usize>,
-        n_columns: usize,
-        place: &Place<T>,
-    ) {
-        let start = columns.start - place.first_column;
-        // SAFETY: of all tasks and panels only this one has this row and these columns.
-        let out = unsafe {
-            place
-                .target
-                .piece(place.first_row + i, start..start + columns.len())
-        };
-        let values = &values[..out.len()];
-        let row = first_row + i;
-        match (self.scale, self.residual) {
-            (Scale::One, None) => out.copy_from_slice(values),
-            (Scale::One, Some(residual)) => {
-                let residual = &residual[row * n_columns..][columns];
-                for ((out, &value), &residual) in out.iter_mut().zip(values).zip(residual) {
-                    *out = residual + value;
-                }
-            }
-            (scale, residual) => {
-                for (i, (out, &value)) in out.iter_mut().zip(values).enumerate() {
-                    let column = columns.start + i;
-                    let scaled = match scale {
-                        Scale::One => value,
-                        Scale::Constant(factor) => value * factor,
-                        Scale::Columns(factors) => value * factors[column],
-                    };
-                    *out = match residual {
-                        Some(residual) => residual[row * n_columns + column] + scaled,
-                        None => scaled,
-                    };
-                }
-            }
-        }
-    }
 }
 
-/// Writes the results of a panel.
-pub(super) struct Finish<'a, T> {
+/// The results of a part's panel.
+pub(super) struct Results<'a, T> {
     pub epilogue: &'a Epilogue<'a, T>,
     pub halves: Halves,
+    /// Of the part, in the result.
     pub first_row: usize,
-    /// Of the result.
+    /// Of the panel, in the result.
     pub columns: Range<usize>,
     /// Columns of the whole result.
     pub n_columns: usize,
+    pub place: &'a Place<'a, T>,
+}
+
+/// Brings near what results of some of the part's rows are written to and added to.
+pub(super) struct Approach<'a, T> {
+    pub results: &'a Results<'a, T>,
+    pub rows: Range<usize>,
+}
+
+/// Writes the results of some of the part's rows.
+pub(super) struct Finish<'a, T> {
+    pub results: &'a Results<'a, T>,
+    pub rows: Range<usize>,
     /// `[rows, panel width]`, overwritten on the way.
     pub sums: &'a mut [T],
-    pub place: &'a Place<'a, T>,
 }
 
 /// Where the results of a part go.
@@ -138,63 +107,213 @@ pub(super) struct Place<'a, T> {
 /// Rows that an activation is computed for at a time: they stay in the first cache.
 const GROUP: usize = 16;
 
-impl<T: Real> Task<T> for Finish<'_, T> {
+/// Numbers in the widest panel.
+const MOST_COLUMNS: usize = WIDTH * MOST_LANES;
+
+impl<T: Real> Task<T> for Approach<'_, T> {
     #[inline(always)]
-    fn run<V: Vectors<T>>(self, _: V) {
-        let (epilogue, columns) = (self.epilogue, self.columns);
-        let (width, n_columns) = (WIDTH * V::LANES, self.n_columns);
-        for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
-            let at = |i: usize| (self.first_row, group * GROUP + i);
-            match self.halves {
-                Halves::One => {
-                    if let Some(bias) = epilogue.bias {
-                        for row in sums.chunks_exact_mut(width) {
-                            add(row, &bias[columns.clone()]);
-                        }
-                    }
-                    if let Some(activation) = epilogue.activation {
-                        activation(sums);
-                    }
-                    for (i, row) in sums.chunks_exact(width).enumerate() {
-                        epilogue.write(row, at(i), columns.clone(), n_columns, self.place);
-                    }
-                }
-                Halves::GateAndUp => {
-                    let mut gates = [T::ZERO; GROUP * MOST_LANES];
-                    let gates = &mut gates[..sums.len() / WIDTH];
-                    for (gate, row) in gates
-                        .chunks_exact_mut(V::LANES)
-                        .zip(sums.chunks_exact(width))
-                    {
-                        gate.copy_from_slice(&row[..V::LANES]);
-                        if let Some(bias) = epilogue.bias {
-                            add(gate, &bias[columns.clone()]);
-                        }
-                    }
-                    if let Some(activation) = epilogue.activation {
-                        activation(gates);
-                    }
-                    let rows = sums.chunks_exact_mut(width);
-                    for (i, (row, gate)) in rows.zip(gates.chunks_exact(V::LANES)).enumerate() {
-                        let up = &mut row[V::LANES..];
-                        if let Some(bias) = epilogue.up_bias {
-                            add(up, &bias[columns.clone()]);
-                        }
-                        for (up, &gate) in up.iter_mut().zip(gate) {
-                            *up = gate * *up;
-                        }
-                        epilogue.write(up, at(i), columns.clone(), n_columns, self.place);
-                    }
-                }
+    fn run<V: Vectors<T>>(self, v: V) {
+        for row in self.rows {
+            let (target_row, columns) = self.results.target(row);
+            let target = &self.results.place.target;
+            prefetch(v, target.address(target_row, columns.start), columns.len());
+            if let Some(residual) = self.results.residual(row) {
+                prefetch(v, residual.as_ptr(), residual.len());
             }
         }
     }
 }
 
-/// `row + bias`, as far as there is a bias.
-#[inline(always)]
-fn add<T: Real>(row: &mut [T], bias: &[T]) {
-    for (value, &bias) in row.iter_mut().zip(bias) {
-        *value += bias;
+impl<T: Real> Task<T> for Finish<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T>>(mut self, v: V) {
+        match self.results.halves {
+            Halves::One => self.plain(v),
+            Halves::GateAndUp => self.gated(v),
+        }
     }
+}
+
+impl<T: Real> Finish<'_, T> {
+    #[inline(always)]
+    fn plain<V: Vectors<T>>(&mut self, v: V) {
+        let bias = self
+            .results
+            .of_columns::<V, WIDTH>(v, self.results.epilogue.bias);
+        let writer = Writer::<V, WIDTH, T>::new(v, self.results);
+        let width = WIDTH * V::LANES;
+        for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
+            let rows = self.rows.start + group * GROUP..;
+            let Some(activation) = self.results.epilogue.activation else {
+                for (i, row) in rows.zip(sums.chunks_exact(width)) {
+                    writer.write(i, add(v, load(v, row), bias));
+                }
+                continue;
+            };
+            for row in sums.chunks_exact_mut(width) {
+                store(v, add(v, load(v, row), bias), row);
+            }
+            activation(sums);
+            for (i, row) in rows.zip(sums.chunks_exact(width)) {
+                writer.write(i, load(v, row));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn gated<V: Vectors<T>>(&mut self, v: V) {
+        let [bias] = self
+            .results
+            .of_columns::<V, 1>(v, self.results.epilogue.bias);
+        let [up_bias] = self
+            .results
+            .of_columns::<V, 1>(v, self.results.epilogue.up_bias);
+        let writer = Writer::<V, 1, T>::new(v, self.results);
+        let width = WIDTH * V::LANES;
+        for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
+            let mut gates = [T::ZERO; GROUP * MOST_LANES];
+            let gates = &mut gates[..sums.len() / WIDTH];
+            let rows = sums.chunks_exact(width);
+            for (gate, row) in gates.chunks_exact_mut(V::LANES).zip(rows.clone()) {
+                let [sum] = load(v, &row[..V::LANES]);
+                store(v, [v.add(sum, bias)], gate);
+            }
+            if let Some(activation) = self.results.epilogue.activation {
+                activation(gates);
+            }
+            let first_row = self.rows.start + group * GROUP;
+            for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
+                let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));
+                let result = v.multiply(gate, v.add(up, up_bias));
+                writer.write(first_row + i, [result]);
+            }
+        }
+    }
+}
+
+impl<T: Real> Results<'_, T> {
+    /// Row and columns of a row's results in the target.
+    #[inline(always)]
+    fn target(&self, row: usize) -> (usize, Range<usize>) {
+        let start = self.columns.start - self.place.first_column;
+        let columns = start..start + self.columns.len();
+        (self.place.first_row + row, columns)
+    }
+
+    #[inline(always)]
+    fn residual(&self, row: usize) -> Option<&[T]> {
+        let start = (self.first_row + row) * self.n_columns + self.columns.start;
+        let residual = self.epilogue.residual?;
+        Some(&residual[start..][..self.columns.len()])
+    }
+
+    /// What each column has of its own; -0, which changes nothing that it is added to, where there is nothing.
+    #[inline(always)]
+    fn of_columns<V: Vectors<T>, const N: usize>(
+        &self,
+        v: V,
+        values: Option<&[T]>,
+    ) -> [V::Vector; N] {
+        match values {
+            Some(values) => load(v, &values[self.columns.clone()]),
+            None => [v.splat(T::of(-0.0)); N],
+        }
+    }
+}
+
+/// Scales rows, adds the residual and writes them, each `N` vectors or, at the right edge, less.
+struct Writer<'a, V: Vectors<T>, const N: usize, T: Real> {
+    v: V,
+    factors: Option<[V::Vector; N]>,
+    results: &'a Results<'a, T>,
+}
+
+impl<'a, V: Vectors<T>, const N: usize, T: Real> Writer<'a, V, N, T> {
+    #[inline(always)]
+    fn new(v: V, results: &'a Results<'a, T>) -> Self {
+        Self {
+            v,
+            factors: match results.epilogue.scale {
+                Scale::One => None,
+                Scale::Constant(factor) => Some([v.splat(factor); N]),
+                Scale::Columns(factors) => Some(load(v, &factors[results.columns.clone()])),
+            },
+            results,
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, row: usize, mut values: [V::Vector; N]) {
+        let v = self.v;
+        if let Some(factors) = self.factors {
+            values = std::array::from_fn(|j| v.multiply(values[j], factors[j]));
+        }
+        if let Some(residual) = self.results.residual(row) {
+            values = add(v, load(v, residual), values);
+        }
+        let (row, columns) = self.results.target(row);
+        // SAFETY: of all tasks and panels only this one has this row and these columns.
+        let out = unsafe { self.results.place.target.piece(row, columns) };
+        store(v, values, out);
+    }
+}
+
+/// Brings numbers that lie side by side into the second cache.
+#[inline(always)]
+fn prefetch<T: Real, V: Vectors<T>>(v: V, from: *const T, len: usize) {
+    for line in (0..len).step_by(64 / size_of::<T>()) {
+        v.prefetch_far(from.wrapping_add(line));
+    }
+}
+
+/// Reads `N` vectors, or as much of them as there is.
+#[inline(always)]
+fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
+    if from.len() == N * V::LANES {
+        return load_whole(v, from);
+    }
+    let mut padded = [T::ZERO; MOST_COLUMNS];
+    padded[..from.len()].copy_from_slice(from);
+    load_whole(v, &padded)
+}
+
+#[inline(always)]
+fn load_whole<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
+    let from = &from[..N * V::LANES];
+    // SAFETY: `from` is N vectors long.
+    std::array::from_fn(|j| unsafe { v.load(from.as_ptr().add(j * V::LANES)) })
+}
+
+/// Writes `N` vectors, or as much of them as there is room for.
+#[inline(always)]
+fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], to: &mut [T]) {
+    if to.len() == N * V::LANES {
+        return store_whole(v, vectors, to);
+    }
+    let mut padded = [T::ZERO; MOST_COLUMNS];
+    store_whole(v, vectors, &mut padded);
+    to.copy_from_slice(&padded[..to.len()]);
+}
+
+#[inline(always)]
+fn store_whole<T: Real, V: Vectors<T>, const N: usize>(
+    v: V,
+    vectors: [V::Vector; N],
+    to: &mut [T],
+) {
+    let to = &mut to[..N * V::LANES];
+    for (j, &vector) in vectors.iter().enumerate() {
+        // SAFETY: `to` is N vectors long.
+        unsafe { v.store(vector, to.as_mut_ptr().add(j * V::LANES)) };
+    }
+}
+
+/// `a + b`.
+#[inline(always)]
+fn add<T: Real, V: Vectors<T>, const N: usize>(
+    v: V,
+    a: [V::Vector; N],
+    b: [V::Vector; N],
+) -> [V::Vector; N] {
+    std::array::from_fn(|j| v.add(a[j], b[j]))
 }

@@ -2,10 +2,10 @@
 //!
 //! A format goes by the type that numbers are stored in. Rows come in and results go out as
 //! [`Format::Number`]; both operands are packed into words of one or more consecutive terms, so that
-//! one instruction adds a word's products to a sum. Sums start anew in each chunk of [`CHUNK`](super::tile::CHUNK) terms and
+//! one instruction adds a word's products to a sum. Sums start anew in each chunk of [`Format::CHUNK`] terms and
 //! are added, in order, to totals of [`Format::Number`]: a row's bits are its own in every format.
 //!
-//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::packed_rows::PackRows)).
+//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::pack_rows::PackRows)).
 //! The right one consists of panels as wide as a tile, each `[word][column]`
 //! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms is its last word.
 
@@ -21,6 +21,7 @@ use super::{
     arch::{Kernels, Task, Vectors},
     element::Element,
     isa::Isa,
+    rows::Chunks,
     scratch::Scratch,
     tile::WIDTH,
 };
@@ -31,9 +32,12 @@ pub trait Format: Sized + Send + Sync + 'static {
     type Number: Kernels;
     /// What packed operands consist of; as large as a number.
     type Word: Pod + Send + Sync;
-    /// Consecutive terms of a column in a word. Divides [`CHUNK`](super::tile::CHUNK).
+    /// Consecutive terms of a column in a word. Divides [`Self::CHUNK`].
     const GROUP: usize;
-    /// Whether a packed row's words are its numbers as they are, [`CHUNK`](super::tile::CHUNK) apart.
+    /// Terms that are summed in registers before they are added to the total. Part of every result: see
+    /// [`gemm`](super::gemm) on the order of addition.
+    const CHUNK: usize;
+    /// Whether a packed row's words are its numbers as they are, [`Self::CHUNK`] apart.
     const NUMBERS: bool = false;
 
     /// Runs `task` with the fastest dot products that `isa` has for this format.
@@ -73,6 +77,11 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Words of a row in a chunk, as packed.
     const ROW_WORDS: usize;
+    /// How a packed row is cut.
+    const CHUNKS: Chunks = Chunks {
+        columns: F::CHUNK,
+        words: Self::ROW_WORDS,
+    };
     /// Columns of a panel.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
 
@@ -82,7 +91,7 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     /// The level's vectors.
     fn vectors(self) -> Self::Vectors;
 
-    /// Packs one row of a chunk, at most [`CHUNK`](super::tile::CHUNK) terms, into [`Self::ROW_WORDS`] words. Its last
+    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. Its last
     /// group is filled up with zeros.
     fn pack_row(row: &[F::Number], words: &mut [F::Word]);
 
@@ -122,6 +131,20 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
 pub trait DotTask<F: Format> {
     /// Runs it.
     fn run<D: Dots<F>>(self, dots: D);
+}
+
+/// Packs all chunks of rows, one after the other; the words are to be as many.
+#[cfg(test)]
+pub fn pack_chunks<F: Format, D: Dots<F>>(d: D, a: View<F::Number>, words: &mut [F::Word]) {
+    let chunks = words.chunks_exact_mut((a.rows() * D::ROW_WORDS).max(1));
+    for (chunk, packed) in chunks.enumerate() {
+        d.run(PackRows {
+            a,
+            rows: 0..a.rows(),
+            columns: chunk * F::CHUNK..a.columns().min((chunk + 1) * F::CHUNK),
+            packed,
+        });
+    }
 }
 
 /// Words in a panel of columns of `depth` terms.
@@ -170,6 +193,9 @@ macro_rules! word_scratch {
     };
 }
 use word_scratch;
+
+#[cfg(test)]
+use super::{pack_rows::PackRows, view::View};
 
 #[cfg(test)]
 mod bandwidth;

@@ -1,7 +1,7 @@
 //! Products of matrices, `y = a·b`, the same bits however they are computed.
 //!
 //! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms
-//! of [`CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero,
+//! of [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero,
 //! each with one rounding (two at the portable level); the chunks' sums are added one by one, first
 //! to last, to the first chunk's; the epilogue comes last. Nothing else enters: not the other rows
 //! or their number, nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in
@@ -22,22 +22,22 @@ use super::{
     Real,
     arch::{Kernels, Vectors},
     dot_tile::{Ahead, DotTile, FewRows},
-    epilogue::{Finish, Place},
+    epilogue::{Approach, Finish, Place, Results},
     format::{DotTask, Dots, Format},
     gemv::{self, InPlaceTile},
     isa::Isa,
     pack::{Halves, PackColumns, PackedMatrix},
-    packed_rows::PackRows,
+    pack_rows::{PackRows, pack_rows},
     parallel,
     rows::{PackedRows, PackedTarget, Target},
-    scratch::lend,
-    tile::{CHUNK, Total},
+    scratch::{Aligned, lend},
+    tile::Total,
     view::View,
 };
 
 /// Rows that are packed at a time: enough that packing columns for each block costs little, and the
 /// working memory stays small.
-pub const BLOCK_ROWS: usize = 512;
+pub const BLOCK_ROWS: usize = 256;
 
 /// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
 /// is usual.
@@ -62,7 +62,11 @@ pub fn multiply<T: Plain>(
 ) {
     if a.rows() > BLOCK_ROWS {
         // Each block would pack `b` anew.
-        return PackedMatrix::<T>::new(isa, b, threads).multiply(a, epilogue, y, threads);
+        let memory = T::hidden_scratch().replace(Aligned::empty());
+        let b = PackedMatrix::<T>::new_in(memory, isa, b, threads);
+        b.multiply(a, epilogue, y, threads);
+        T::hidden_scratch().set(b.into_memory());
+        return;
     }
     let y = Target::row_major(y, a.rows(), b.columns());
     let columns = Columns::InPlace(b);
@@ -125,44 +129,14 @@ impl<F: Format> DotTask<F> for WithRows<'_, F> {
         for block in 0..n_blocks {
             let rows = part(a.rows(), n_blocks, block);
             let (first_row, n_rows) = (rows.start, rows.len());
-            let words = PackedRows::<F::Word>::words(n_rows, depth, D::ROW_WORDS);
+            let words = PackedRows::<F::Word>::words(n_rows, depth, D::CHUNKS);
             lend(F::word_scratch(), words, |packed| {
                 pack_rows(d, a, rows, packed, product.threads);
-                let packed = PackedRows::new(packed, n_rows, depth, D::ROW_WORDS);
+                let packed = PackedRows::new(packed, n_rows, depth, D::CHUNKS);
                 product.block(d, first_row, packed);
             });
         }
     }
-}
-
-/// Packs some rows.
-fn pack_rows<F: Format, D: Dots<F>>(
-    d: D,
-    a: View<F::Number>,
-    rows: Range<usize>,
-    packed: &mut [F::Word],
-    threads: usize,
-) {
-    let depth = a.columns();
-    let threads = if packed.len() < PACK_PARALLEL_FROM {
-        1
-    } else {
-        threads
-    };
-    parallel::for_pieces(
-        threads,
-        packed,
-        rows.len() * D::ROW_WORDS,
-        |chunk, packed| {
-            let columns = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
-            d.run(PackRows {
-                a,
-                rows: rows.clone(),
-                columns,
-                packed,
-            });
-        },
-    );
 }
 
 impl<F: Format> Columns<'_, F> {
@@ -220,26 +194,25 @@ impl<'a, F: Format> Product<'a, F> {
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
         let per_panel = self.b.halves().columns_per_panel::<F, D>();
         let n_panels = columns.div_ceil(per_panel);
+        let per_unit = match self.y {
+            To::Rows(_) => 1,
+            // The next operand is packed in whole chunks.
+            To::Operand(_) => F::CHUNK / per_panel,
+        };
+        let n_units = n_panels.div_ceil(per_unit);
+        let (least, wanted) = match self.threads {
+            1 => (1, 1),
+            threads => (LEAST_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
+        };
         let n_row_parts = match self.b {
             // Each part packs the columns anew.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => size_of_val(a.all())
                 .div_ceil(CACHED_BYTES)
+                .max(least.div_ceil(n_units))
                 .clamp(1, a.rows().div_ceil(D::ROWS)),
         };
-        let per_unit = match self.y {
-            To::Rows(_) => 1,
-            // The next operand is packed in whole chunks.
-            To::Operand(_) => CHUNK / per_panel,
-        };
-        let n_units = n_panels.div_ceil(per_unit);
-        let n_unit_parts = if self.threads == 1 {
-            1
-        } else {
-            (TASKS_PER_THREAD * self.threads)
-                .div_ceil(n_row_parts)
-                .min(n_units)
-        };
+        let n_unit_parts = wanted.div_ceil(n_row_parts).min(n_units);
         parallel::for_tasks(self.threads, n_row_parts * n_unit_parts, |task| {
             let rows = part(a.rows(), n_row_parts, task / n_unit_parts);
             let part = Part {
@@ -259,9 +232,9 @@ impl<'a, F: Format> Product<'a, F> {
         let staged = match self.y {
             To::Rows(_) => 0,
             To::Operand(_) if F::NUMBERS => 0,
-            To::Operand(_) => n_rows * CHUNK,
+            To::Operand(_) => n_rows * F::CHUNK,
         };
-        let lengths = [n_rows * D::PANEL, CHUNK * D::PANEL, staged];
+        let lengths = [n_rows * D::PANEL, F::CHUNK * D::PANEL, staged];
         lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
             let (totals, rest) = memory.split_at_mut(lengths[0]);
             let (columns, staged) = rest.split_at_mut(lengths[1]);
@@ -282,9 +255,9 @@ impl<'a, F: Format> Product<'a, F> {
                     let width = y.columns().min(panels.end * per_panel) - first_column;
                     let rows = part.first_row..part.first_row + n_rows;
                     // SAFETY: of all tasks and units only this one has these rows and this chunk.
-                    let packed = unsafe { y.chunk(first_column / CHUNK, rows) };
+                    let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
                     let mut write = |rows: &mut [F::Number]| {
-                        let target = Target::row_major(rows, n_rows, CHUNK);
+                        let target = Target::row_major(rows, n_rows, F::CHUNK);
                         let place = Place {
                             target: &target,
                             first_row: 0,
@@ -299,7 +272,7 @@ impl<'a, F: Format> Product<'a, F> {
                     }
                     write(staged);
                     d.run(PackRows {
-                        a: View::new(staged, (n_rows, width), (CHUNK, 1)),
+                        a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
                         rows: 0..n_rows,
                         columns: 0..width,
                         packed,
@@ -325,7 +298,7 @@ impl<'a, F: Format> Product<'a, F> {
         let halves = self.b.halves();
         let per_panel = halves.columns_per_panel::<F, D>();
         let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
-        let n_chunks = depth.div_ceil(CHUNK).max(1);
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
         let few = match self.b {
             Columns::Packed(b) if part.rows.len() <= FewRows::<F>::MOST_ROWS => {
@@ -333,8 +306,32 @@ impl<'a, F: Format> Product<'a, F> {
             }
             _ => 0,
         };
+        let results = Results {
+            epilogue: self.epilogue,
+            halves,
+            first_row: part.first_row,
+            columns: columns.clone(),
+            n_columns,
+            place,
+        };
+        let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
+            if let Columns::Packed(b) = self.b {
+                let last = b.last_words::<D>(panel);
+                d.run(Scaled { last, totals: sums });
+            }
+            let results = &results;
+            d.vectors().run(Finish {
+                results,
+                rows,
+                sums,
+            });
+        };
+        if few == n_chunks {
+            return finish(0..part.rows.len(), totals);
+        }
         for chunk in few..n_chunks {
-            let terms = chunk * CHUNK..depth.min((chunk + 1) * CHUNK);
+            let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
+            let is_last = chunk + 1 == n_chunks;
             let total = if chunk == 0 {
                 Total::New
             } else {
@@ -352,6 +349,9 @@ impl<'a, F: Format> Product<'a, F> {
                         totals,
                         total,
                     });
+                    if is_last {
+                        finish(0..part.rows.len(), totals);
+                    }
                     continue;
                 }
                 Columns::InPlace(b) => {
@@ -366,6 +366,13 @@ impl<'a, F: Format> Product<'a, F> {
             };
             for tile in 0..n_tiles {
                 let rows = self::part(part.rows.len(), n_tiles, tile);
+                let totals = &mut totals[rows.start * D::PANEL..rows.end * D::PANEL];
+                if is_last {
+                    d.vectors().run(Approach {
+                        results: &results,
+                        rows: rows.clone(),
+                    });
+                }
                 d.run(DotTile {
                     rows: rows.len(),
                     depth: terms.len(),
@@ -376,26 +383,14 @@ impl<'a, F: Format> Product<'a, F> {
                     } else {
                         Ahead::Nothing
                     },
-                    totals: &mut totals[rows.start * D::PANEL..rows.end * D::PANEL],
+                    totals,
                     total,
                 });
+                if is_last {
+                    finish(rows, totals);
+                }
             }
         }
-        if let Columns::Packed(b) = self.b {
-            d.run(Scaled {
-                last: b.last_words::<D>(panel),
-                totals,
-            });
-        }
-        d.vectors().run(Finish {
-            epilogue: self.epilogue,
-            halves,
-            first_row: part.first_row,
-            columns,
-            n_columns,
-            sums: totals,
-            place,
-        });
     }
 }
 
@@ -423,7 +418,7 @@ impl<F: Format> Product<'_, F> {
         totals: &mut [F::Number],
     ) -> usize {
         let at_once = FewRows::<F>::chunks(part.rows.len());
-        let whole = a.columns() / CHUNK;
+        let whole = a.columns() / F::CHUNK;
         let end = whole - whole % at_once;
         for chunk in (0..end).step_by(at_once) {
             d.run(FewRows {
@@ -451,8 +446,8 @@ fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, widt
 /// The last tasks end at different times: one of so many parts of a thread's share is not much to wait for.
 const TASKS_PER_THREAD: usize = 12;
 
-/// Packed words below which packing stays on the calling thread.
-const PACK_PARALLEL_FROM: usize = 1 << 16;
+/// With fewer, rows are cut too, though each part reads all columns.
+const LEAST_TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
 struct Part {

@@ -18,7 +18,7 @@ const GROUPS: usize = 2;
 /// The most rows for which this is faster than to pack.
 pub const MOST_ROWS: usize = 4;
 
-/// One chunk of a tile of at most [`MOST_ROWS`] rows; as [`Tile`](super::tile::Tile), with the right
+/// One chunk of a tile of at most [`MOST_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), with the right
 /// operand in place.
 pub struct InPlaceTile<'a, T> {
     /// At most [`MOST_ROWS`].

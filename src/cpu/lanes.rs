@@ -10,7 +10,7 @@ pub const LANES: usize = 16;
 
 /// The sum of `term(x)`.
 #[inline(always)]
-pub fn sum<R: Real>(values: &[R], term: impl Fn(R) -> R) -> R {
+pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
     let mut lanes = [R::ZERO; LANES];
     let (chunks, tail) = values.as_chunks::<LANES>();
     for chunk in chunks {
@@ -83,7 +83,8 @@ pub fn max<R: Real>(values: &[R]) -> R {
 }
 
 /// Folds the upper half onto the lower until one is left.
-#[inline(always)]
+// A call: taken in, its pattern of halves would decide how the compiler makes vectors of the loops before it.
+#[inline(never)]
 fn combine<R: Real>(mut lanes: [R; LANES], merge: impl Fn(R, R) -> R) -> R {
     let mut half = LANES / 2;
     while half > 0 {

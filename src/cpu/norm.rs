@@ -46,10 +46,8 @@ pub struct Norm {
     pub eps: f64,
 }
 
-/// Gradients of a norm's arguments.
+/// Gradients of a norm's parameters.
 pub struct Gradients<T> {
-    /// As long as `x`.
-    pub dx: Vec<T>,
     /// One row.
     pub dweight: Vec<T>,
     /// One row.
@@ -135,17 +133,22 @@ impl Norm {
         });
     }
 
-    /// Gradients of `x`, weight and bias for the cotangent `dy`, in one pass over the rows.
+    /// Writes the gradient of `x` for the cotangent `dy`, and returns those of weight and bias, in one pass over the rows.
     ///
     /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
     /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
-    pub fn backward<T: Element>(&self, isa: Isa, x: &[T], weight: &[T], dy: &[T]) -> Gradients<T> {
+    pub fn backward<T: Element>(
+        &self,
+        isa: Isa,
+        x: &[T],
+        weight: &[T],
+        dy: &[T],
+        dx: &mut [T],
+    ) -> Gradients<T> {
         let width = weight.len();
-        assert_eq!(x.len(), dy.len());
-        let mut dx = vec![T::ZERO; x.len()];
+        assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()));
         if width == 0 {
             return Gradients {
-                dx,
                 dweight: Vec::new(),
                 dbias: Vec::new(),
             };
@@ -154,7 +157,7 @@ impl Norm {
         let chunk = ROWS_PER_SUM * width;
         // Per chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
-        parallel::for_chunk_pairs(&mut dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
+        parallel::for_chunk_pairs(dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
             isa.enter(BackwardRows {
                 norm: self,
                 gain: &gain,
@@ -173,7 +176,6 @@ impl Norm {
         let mut total = total.into_iter().map(T::from_wide);
         let dweight = total.by_ref().take(width).collect();
         Gradients {
-            dx,
             dweight,
             dbias: total.collect(),
         }
@@ -207,35 +209,45 @@ impl Norm {
             *centred = x.to_wide();
         }
         let squares = match self.statistic {
-            Statistic::MeanSquare => sum(centred, |x| x * x),
+            Statistic::MeanSquare => sum(centred, |x: T::Wide| x * x),
             Statistic::Variance => {
-                let mean = sum(centred, |x| x) / n;
-                if size_of::<T::Wide>() > size_of::<T>().max(4) {
+                let mean = sum(centred, |x: T::Wide| x) / n;
+                if sums_are_wider::<T>() {
                     // A mean in f64 of numbers in f32 leaves nothing over.
                     let squares = update_and_sum(centred, |x| x - mean, |x| x * x);
-                    return T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt();
+                    return self.scale(squares / n);
                 }
                 let left_over = update_and_sum(centred, |x| x - mean, |x| x) / n;
                 update_and_sum(centred, |x| x - left_over, |x| x * x)
             }
         };
-        T::Wide::of(1.0) / (squares / n + T::Wide::of(self.eps)).sqrt()
+        self.scale(squares / n)
     }
 
-    /// Writes a row from what [`Self::centre`] made of it.
+    /// What [`Self::centre`] takes off a row, and what it returns; for sums that are wider than the row's numbers.
     #[inline(always)]
-    fn finish<T: Element>(
-        &self,
-        centred: &[T::Wide],
-        scale: T::Wide,
-        affine: &Affine<T::Wide>,
-        y: &mut [T],
-    ) {
-        let terms = centred.iter().zip(affine.gain.iter().zip(&affine.bias));
-        for (y, (&centred, (&gain, &bias))) in y.iter_mut().zip(terms) {
-            let normal = self.rounded::<T>(centred * scale);
-            *y = T::from_wide(normal * gain + bias);
-        }
+    fn moments<T: Element>(&self, x: &[T]) -> (T::Wide, T::Wide) {
+        let n = T::Wide::of(x.len() as f64);
+        let mean = match self.statistic {
+            Statistic::MeanSquare => T::Wide::ZERO,
+            Statistic::Variance => sum(x, T::to_wide) / n,
+        };
+        let squares = sum(x, |x: T| {
+            let centred = x.to_wide() - mean;
+            centred * centred
+        });
+        (mean, self.scale(squares / n))
+    }
+
+    #[inline(always)]
+    fn scale<W: Real>(&self, statistic: W) -> W {
+        W::of(1.0) / (statistic + W::of(self.eps)).sqrt()
+    }
+
+    /// One element of a row.
+    #[inline(always)]
+    fn finish<T: Element>(&self, normal: T::Wide, (gain, bias): (T::Wide, T::Wide)) -> T {
+        T::from_wide(self.rounded::<T>(normal) * gain + bias)
     }
 
     #[inline(always)]
@@ -263,7 +275,13 @@ pub struct Affine<W> {
     bias: Vec<W>,
 }
 
-impl<W> Affine<W> {
+impl<W: Copy> Affine<W> {
+    /// Gain and bias of each column.
+    #[inline(always)]
+    fn terms(&self) -> impl Iterator<Item = (W, W)> {
+        self.gain.iter().copied().zip(self.bias.iter().copied())
+    }
+
     /// The length of a row.
     pub fn width(&self) -> usize {
         self.gain.len()
@@ -281,8 +299,20 @@ struct Row<'a, T: Element> {
 impl<T: Element> Routine for Row<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let scale = self.norm.centre(self.x, self.scratch);
-        self.norm.finish(self.scratch, scale, self.affine, self.y);
+        let Self { norm, x, y, .. } = self;
+        let affine = self.affine.terms();
+        if sums_are_wider::<T>() {
+            // Widened three times rather than written down wide.
+            let (mean, scale) = norm.moments(x);
+            for ((y, x), affine) in y.iter_mut().zip(x).zip(affine) {
+                *y = norm.finish((x.to_wide() - mean) * scale, affine);
+            }
+        } else {
+            let scale = norm.centre(x, self.scratch);
+            for ((y, &centred), affine) in y.iter_mut().zip(&*self.scratch).zip(affine) {
+                *y = norm.finish(centred * scale, affine);
+            }
+        }
     }
 }
 
@@ -296,9 +326,25 @@ struct RowInPlace<'a, T: Element> {
 impl<T: Element> Routine for RowInPlace<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let scale = self.norm.centre(self.row, self.scratch);
-        self.norm.finish(self.scratch, scale, self.affine, self.row);
+        let Self { norm, row, .. } = self;
+        let affine = self.affine.terms();
+        if sums_are_wider::<T>() {
+            let (mean, scale) = norm.moments(row);
+            for (x, affine) in row.iter_mut().zip(affine) {
+                *x = norm.finish((x.to_wide() - mean) * scale, affine);
+            }
+        } else {
+            let scale = norm.centre(row, self.scratch);
+            for ((y, &centred), affine) in row.iter_mut().zip(&*self.scratch).zip(affine) {
+                *y = norm.finish(centred * scale, affine);
+            }
+        }
     }
+}
+
+/// Whether a row's sums have more digits than f32 computes with, beyond those of its numbers.
+const fn sums_are_wider<T: Element>() -> bool {
+    size_of::<T::Wide>() > 4 && size_of::<T::Wide>() > size_of::<T>()
 }
 
 struct BackwardRows<'a, T: Element> {

@@ -14,7 +14,7 @@ use super::{
     isa::Isa,
     panel,
     scratch::Aligned,
-    tile::{CHUNK, WIDTH},
+    tile::WIDTH,
     view::View,
 };
 
@@ -50,7 +50,23 @@ pub struct PackedMatrix<F: Format> {
 impl<F: Format> PackedMatrix<F> {
     /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
     pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
-        Self::of(isa, b, Halves::One, panel::pack::<F, S>(isa, &[b], threads))
+        Self::new_in(Aligned::empty(), isa, b, threads)
+    }
+
+    /// As [`Self::new`], in memory that [`Self::into_memory`] gave back, if it is large enough.
+    pub fn new_in<S: Element<Acc = F::Number>>(
+        memory: Aligned<F::Word>,
+        isa: Isa,
+        b: View<S>,
+        threads: usize,
+    ) -> Self {
+        let panels = panel::pack::<F, S>(memory, isa, &[b], threads);
+        Self::of(isa, b, Halves::One, panels)
+    }
+
+    /// The memory, to pack another matrix into.
+    pub fn into_memory(self) -> Aligned<F::Word> {
+        self.panels
     }
 
     /// Packs two matrices of one shape, whose results are to be multiplied.
@@ -61,7 +77,7 @@ impl<F: Format> PackedMatrix<F> {
         threads: usize,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        let panels = panel::pack::<F, S>(isa, &[gate, up], threads);
+        let panels = panel::pack::<F, S>(Aligned::empty(), isa, &[gate, up], threads);
         Self::of(isa, gate, Halves::GateAndUp, panels)
     }
 
@@ -113,7 +129,7 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel, from a chunk on.
     pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
-        &self.panel::<D>(panel)[chunk * (CHUNK / F::GROUP) * D::PANEL..]
+        &self.panel::<D>(panel)[chunk * (F::CHUNK / F::GROUP) * D::PANEL..]
     }
 
     /// The last row of words of a panel: what [`Format::finish`] takes.
@@ -173,33 +189,29 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
     }
 }
 
-/// Packs some rows of the left operand, in one chunk of columns: `[rows, CHUNK]`.
-pub struct PackRows<'a, T> {
-    /// The left operand.
+/// Gathers some rows of a matrix that has no whole ones, in one chunk of columns.
+pub struct GatherRows<'a, T> {
+    /// The matrix.
     pub a: View<'a, T>,
     /// Which rows.
     pub rows: Range<usize>,
     /// At most a chunk.
     pub columns: Range<usize>,
-    /// Where to.
-    pub packed: &'a mut [T],
+    /// Where to, and from one row to the next.
+    pub gathered: &'a mut [T],
+    pub stride: usize,
 }
 
-impl<T: Real> Task<T> for PackRows<'_, T> {
+impl<T: Real> Task<T> for GatherRows<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, v: V) {
         let Self {
             a,
             rows,
             columns,
-            packed,
+            gathered,
+            stride,
         } = self;
-        if a.has_whole_rows() {
-            for (row, packed) in rows.zip(packed.chunks_exact_mut(CHUNK)) {
-                packed[..columns.len()].copy_from_slice(a.row(row, columns.clone()));
-            }
-            return;
-        }
         let lanes = <V::Turner as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
             let strip = Strip {
@@ -207,7 +219,7 @@ impl<T: Real> Task<T> for PackRows<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.turner(), &mut packed[first - columns.start..], CHUNK);
+            strip.transpose(v.turner(), &mut gathered[first - columns.start..], stride);
         }
     }
 }

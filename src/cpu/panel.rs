@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{
     Element,
@@ -10,7 +10,7 @@ use super::{
     format::{DotTask, Dots, Format},
     isa::Isa,
     pack::Strip,
-    parallel,
+    parallel::{self, Shared},
     scratch::{Aligned, lend},
     tile::WIDTH,
     view::View,
@@ -18,13 +18,13 @@ use super::{
 
 /// All panels of matrices of one shape, one after the other, each of `F::column_words(depth)` rows of
 /// `Dots::PANEL` words, of which every matrix has an equal share. A weight `[n, k]` is
-/// `View::new(weight, (n, k), ..).transposed()`.
+/// `View::new(weight, (n, k), ..).transposed()`. In `panels`' memory, if it is large enough.
 pub fn pack<F: Format, S: Element<Acc = F::Number>>(
+    mut panels: Aligned<F::Word>,
     isa: Isa,
     matrices: &[View<S>],
     threads: usize,
 ) -> Aligned<F::Word> {
-    let mut panels = Aligned::empty();
     let task = PackAll {
         matrices,
         threads,
@@ -45,16 +45,67 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackAll<'_, F, S> {
         let (depth, columns) = (self.matrices[0].rows(), self.matrices[0].columns());
         let words = F::column_words(depth) * D::PANEL;
         let share = D::PANEL / self.matrices.len();
-        *self.panels = Aligned::zeros(columns.div_ceil(share) * words);
+        let n_panels = columns.div_ceil(share);
+        self.panels.set_len(n_panels * words);
         if words == 0 {
             return;
         }
-        parallel::for_pieces(self.threads, self.panels, words, |panel, out| {
-            let columns = panel * share..columns.min((panel + 1) * share);
-            for (i, &b) in self.matrices.iter().enumerate() {
-                pack_panel(dots, b, columns.clone(), &mut out[i * share..]);
+        let tasks = n_panels.div_ceil(PANELS_PER_TASK);
+        let all = Shared::new(self.panels);
+        parallel::for_tasks(self.threads, tasks, |task| {
+            let panels = task * PANELS_PER_TASK..n_panels.min((task + 1) * PANELS_PER_TASK);
+            // SAFETY: `for_tasks` gives each number out once, and no two tasks have a panel in common.
+            let out = unsafe { all.range(panels.start * words..panels.end * words) };
+            match self.matrices {
+                &[b] if F::NUMBERS && b.has_whole_rows() => {
+                    let first = panels.start * share;
+                    let columns = first..columns.min(panels.end * share);
+                    dots.run(CopyPanels { b, columns, out });
+                }
+                matrices => {
+                    for (panel, out) in panels.zip(out.chunks_exact_mut(words)) {
+                        let columns = panel * share..columns.min((panel + 1) * share);
+                        if columns.len() < share {
+                            out.fill(F::Word::zeroed());
+                        }
+                        for (i, &b) in matrices.iter().enumerate() {
+                            pack_panel(dots, b, columns.clone(), &mut out[i * share..]);
+                        }
+                    }
+                }
             }
         });
+    }
+}
+
+/// Panels that lie side by side in a matrix are packed together: rows are read in longer pieces.
+const PANELS_PER_TASK: usize = 4;
+
+/// Packs columns whose words are their numbers, and whose rows lie whole: nothing is to be turned.
+struct CopyPanels<'a, F: Format, S> {
+    b: View<'a, S>,
+    columns: Range<usize>,
+    /// As many panels as the columns take.
+    out: &'a mut [F::Word],
+}
+
+impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, _: D) {
+        let (b, columns) = (self.b, self.columns);
+        let out = cast_slice_mut::<F::Word, F::Number>(self.out);
+        let words = b.rows() * D::PANEL;
+        for row in 0..b.rows() {
+            let terms = b.row(row, columns.clone());
+            for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
+                let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
+                let (filled, rest) = to.split_at_mut(terms.len());
+                for (to, term) in filled.iter_mut().zip(terms) {
+                    *to = term.widen();
+                }
+                rest.fill(F::Number::ZERO);
+            }
+        }
     }
 }
 

@@ -122,6 +122,12 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
+    /// Where an element would lie, within the elements or not.
+    #[inline(always)]
+    pub fn address(&self, index: usize) -> *const T {
+        self.start.wrapping_add(index)
+    }
+
     /// Some of the elements.
     ///
     /// # Safety

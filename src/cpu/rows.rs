@@ -2,32 +2,40 @@
 
 use std::ops::Range;
 
-use super::{parallel::Shared, tile::CHUNK};
+use super::parallel::Shared;
 
-/// The left operand of a product, packed: chunks of [`CHUNK`] columns, in each the rows one after the other,
-/// in so many words each.
+/// How a packed row is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunks {
+    /// Columns of a chunk.
+    pub columns: usize,
+    /// Words of a row in a chunk.
+    pub words: usize,
+}
+
+/// The left operand of a product, packed: chunks of columns, in each the rows one after the other.
 #[derive(Clone, Copy)]
 pub struct PackedRows<'a, W> {
     data: &'a [W],
     rows: usize,
     columns: usize,
-    row_words: usize,
+    chunks: Chunks,
 }
 
 impl<'a, W> PackedRows<'a, W> {
     /// Words that so many packed rows take. Rows of nothing have one chunk too, of no terms.
-    pub fn words(rows: usize, columns: usize, row_words: usize) -> usize {
-        rows * columns.div_ceil(CHUNK).max(1) * row_words
+    pub fn words(rows: usize, columns: usize, chunks: Chunks) -> usize {
+        rows * columns.div_ceil(chunks.columns).max(1) * chunks.words
     }
 
     /// Of rows that were packed, as through a [`PackedTarget`].
-    pub fn new(data: &'a [W], rows: usize, columns: usize, row_words: usize) -> Self {
-        assert_eq!(data.len(), Self::words(rows, columns, row_words));
+    pub fn new(data: &'a [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
+        assert_eq!(data.len(), Self::words(rows, columns, chunks));
         Self {
             data,
             rows,
             columns,
-            row_words,
+            chunks,
         }
     }
 
@@ -48,13 +56,13 @@ impl<'a, W> PackedRows<'a, W> {
 
     /// Words of a chunk of columns.
     pub fn chunk_words(&self) -> usize {
-        self.rows * self.row_words
+        self.rows * self.chunks.words
     }
 
     /// A chunk of columns from a row on.
     #[inline(always)]
     pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [W] {
-        &self.data[(chunk * self.rows + first_row) * self.row_words..]
+        &self.data[(chunk * self.rows + first_row) * self.chunks.words..]
     }
 }
 
@@ -63,18 +71,18 @@ pub struct PackedTarget<'a, W> {
     data: Shared<'a, W>,
     rows: usize,
     columns: usize,
-    row_words: usize,
+    chunks: Chunks,
 }
 
 impl<'a, W> PackedTarget<'a, W> {
     /// Of words that become a [`PackedRows`].
-    pub fn new(data: &'a mut [W], rows: usize, columns: usize, row_words: usize) -> Self {
-        assert_eq!(data.len(), PackedRows::<W>::words(rows, columns, row_words));
+    pub fn new(data: &'a mut [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
+        assert_eq!(data.len(), PackedRows::<W>::words(rows, columns, chunks));
         Self {
             data: Shared::new(data),
             rows,
             columns,
-            row_words,
+            chunks,
         }
     }
 
@@ -95,7 +103,7 @@ impl<'a, W> PackedTarget<'a, W> {
     #[allow(clippy::mut_from_ref)] // as `Shared::range`
     pub unsafe fn chunk(&self, chunk: usize, rows: Range<usize>) -> &mut [W] {
         assert!(rows.start <= rows.end && rows.end <= self.rows);
-        let word = |row: usize| (chunk * self.rows + row) * self.row_words;
+        let word = |row: usize| (chunk * self.rows + row) * self.chunks.words;
         // SAFETY: the caller's promise; words of different rows or chunks are apart.
         unsafe { self.data.range(word(rows.start)..word(rows.end)) }
     }
@@ -127,6 +135,12 @@ impl<'a, T> Target<'a, T> {
     /// The number of columns.
     pub fn columns(&self) -> usize {
         self.columns
+    }
+
+    /// Where a row's column lies, to be fetched and not read.
+    #[inline(always)]
+    pub fn address(&self, row: usize, column: usize) -> *const T {
+        self.data.address(row * self.columns + column)
     }
 
     /// Some columns of a row.

@@ -44,7 +44,7 @@ impl<T: Pod> Aligned<T> {
     }
 
     /// Makes room for `len` numbers; what they are is left over from before.
-    fn set_len(&mut self, len: usize) {
+    pub(super) fn set_len(&mut self, len: usize) {
         if self.lines.len() * LINE < len * size_of::<T>() {
             *self = Self::zeros(len);
         }

@@ -3,6 +3,7 @@
 use std::{cell::Cell, ops::Range};
 
 use super::{
+    arch::fetch,
     isa::Isa,
     norm::{Affine, Norm},
     parallel,
@@ -65,7 +66,9 @@ impl RowNorm {
     pub fn rows_in_place(&self, isa: Isa, rows: &mut [f32]) {
         let width = self.width();
         parallel::for_chunks(rows, ROWS * width, |_, rows| {
-            for row in rows.chunks_exact_mut(width) {
+            let mut rest = rows;
+            while let Some(row) = rest.split_off_mut(..width) {
+                fetch(&rest[..width.min(rest.len())]);
                 self.row_in_place(isa, row);
             }
         });
@@ -127,8 +130,12 @@ impl<'a> Source<'a> {
         };
         parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
             lend(NARROW_ROW, self.width, |normal| {
-                for i in task * ROWS..n_rows.min((task + 1) * ROWS) {
-                    let row = &self.rows[i * self.width..(i + 1) * self.width];
+                let rows = task * ROWS..n_rows.min((task + 1) * ROWS);
+                let mut rest = &self.rows[rows.start * self.width..rows.end * self.width];
+                for i in rows {
+                    let (row, behind) = rest.split_at(self.width);
+                    rest = behind;
+                    fetch(&rest[..self.width.min(rest.len())]);
                     match self.norm {
                         None => take(i, row),
                         Some(norm) => {

@@ -10,7 +10,6 @@ use super::{
     rows::{PackedRows, PackedTarget, Target},
     scratch::lend,
     source::Source,
-    tile::CHUNK,
     view::View,
 };
 
@@ -173,13 +172,13 @@ impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
                 None => with_packed(d, self.down.isa(), &x, threads, |x| down.block(d, 0, x)),
                 Some((up, up_epilogue)) => {
                     let d_ff = up.columns();
-                    let words = PackedRows::<F::Word>::words(n_rows, d_ff, D::ROW_WORDS);
+                    let words = PackedRows::<F::Word>::words(n_rows, d_ff, D::CHUNKS);
                     lend(F::hidden_scratch(), words, |hidden| {
-                        let to = PackedTarget::new(hidden, n_rows, d_ff, D::ROW_WORDS);
+                        let to = PackedTarget::new(hidden, n_rows, d_ff, D::CHUNKS);
                         let (columns, to) = (Columns::Packed(up), To::Operand(&to));
                         let up_product = Product::new(columns, up_epilogue, to, n_rows, threads);
                         with_packed(d, up.isa(), &x, threads, |x| up_product.block(d, 0, x));
-                        down.block(d, 0, PackedRows::new(hidden, n_rows, d_ff, D::ROW_WORDS));
+                        down.block(d, 0, PackedRows::new(hidden, n_rows, d_ff, D::CHUNKS));
                     });
                 }
             }
@@ -196,13 +195,13 @@ fn with_packed<F: Format<Number = f32>, D: Dots<F>>(
     work: impl FnOnce(PackedRows<F::Word>),
 ) {
     let (rows, width) = (x.rows(), x.width());
-    let words = PackedRows::<F::Word>::words(rows, width, D::ROW_WORDS);
+    let words = PackedRows::<F::Word>::words(rows, width, D::CHUNKS);
     lend(F::word_scratch(), words, |packed| {
-        let to = PackedTarget::new(packed, rows, width, D::ROW_WORDS);
+        let to = PackedTarget::new(packed, rows, width, D::CHUNKS);
         x.for_rows(isa, threads, |i, row| {
             d.run(PackRow::<F> { row, i, to: &to });
         });
-        work(PackedRows::new(packed, rows, width, D::ROW_WORDS));
+        work(PackedRows::new(packed, rows, width, D::CHUNKS));
     });
 }
 
@@ -216,7 +215,7 @@ struct PackRow<'a, F: Format> {
 impl<F: Format<Number = f32>> DotTask<F> for PackRow<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, _: D) {
-        for (chunk, terms) in self.row.chunks(CHUNK).enumerate() {
+        for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
             // SAFETY: each row is given out once.
             D::pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
         }

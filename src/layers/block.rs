@@ -7,7 +7,7 @@ use crate::{
     config::{BlockConfig, NormPlacement, ParallelNorm, Topology},
     layers::{
         Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
-        Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass,
+        Sublayer, SublayerNorm, SublayerStages, joint::joint, kv_cache::LayerCache, pass::Pass,
     },
 };
 
@@ -226,12 +226,27 @@ impl TransformerBlock {
     /// If the width is not `d_model`, the rank is above 3, a mask does not fit, or a block with
     /// cross-attention is given no memory.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        Ok(self.stages(x, context)?.feed_forward.output)
+        self.output(x, &Pass::new(context), None)
     }
 
     /// As [`Self::forward_with`], with everything computed on the way.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         self.run(x, &Pass::new(context), None)
+    }
+
+    /// The output in a pass, behind the cached positions: as one operation if it can be.
+    pub(crate) fn output(
+        &self,
+        x: &Tensor,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Tensor> {
+        if cache.is_none()
+            && let Some(output) = joint(self, x, pass)?
+        {
+            return Ok(output);
+        }
+        Ok(self.run(x, pass, cache)?.feed_forward.output)
     }
 
     /// The stages in a pass, behind the cached positions.

@@ -1,6 +1,6 @@
 //! The position-wise feed-forward network, plain and gated.
 
-use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_core::{Module, ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -72,29 +72,27 @@ impl FeedForward {
         down: Linear,
         activation: Activation,
     ) -> Result<Self> {
-        let widened = up.weight().dims().to_vec();
-        if let Some(gate) = &gate
-            && gate.weight().dims() != widened
-        {
-            bail!(
-                "feed-forward: gate has shape {:?}, expected {widened:?} as up",
-                gate.weight().dims()
-            );
-        }
-        if down.weight().dims()[1] != widened[0] {
-            bail!(
-                "feed-forward: down has shape {:?}, expected [.., {}] behind up of {widened:?}",
-                down.weight().dims(),
-                widened[0]
-            );
-        }
-        Ok(Self {
+        let feed_forward = Self {
             gate,
             up,
             down,
             activation,
             dropout: Dropout::none(),
-        })
+        };
+        feed_forward.check_shapes()?;
+        Ok(feed_forward)
+    }
+
+    /// # Errors
+    /// If the projections' shapes do not fit each other.
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        let (d_ff, d_model) = self.up.weight().dims2()?;
+        if let Some(gate) = &self.gate {
+            gate.expect_shape("feed-forward", "gate", [d_ff, d_model])?;
+        }
+        let d_out = self.down.weight().dim(0)?;
+        self.down
+            .expect_shape("feed-forward", "down", [d_out, d_ff])
     }
 
     /// With the given dropout after the activation.

@@ -157,6 +157,16 @@ impl Linear {
         }
     }
 
+    /// # Errors
+    /// If the weight of this layer, in this role of that one, has not the given shape.
+    pub(crate) fn expect_shape(&self, of: &str, role: &str, shape: [usize; 2]) -> Result<()> {
+        let found = self.weight.dims();
+        if found != shape {
+            bail!("{of}: {role} has shape {found:?}, expected {shape:?}");
+        }
+        Ok(())
+    }
+
     /// The weight, `[d_out, d_in]`.
     pub fn weight(&self) -> &Tensor {
         &self.weight

@@ -12,6 +12,7 @@ mod block_feed_forward;
 mod context;
 mod dropout;
 mod feed_forward;
+mod joint;
 mod kv_cache;
 mod linear;
 mod low_rank;

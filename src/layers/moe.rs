@@ -58,6 +58,30 @@ impl MixtureOfExperts {
         }))
     }
 
+    /// # Errors
+    /// If the parts' shapes do not fit each other.
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        let (of, d_model) = ("mixture of experts", self.router.weight().dim(1)?);
+        let n_experts = self.experts.len();
+        self.router
+            .expect_shape(of, "router", [n_experts, d_model])?;
+        if let Some(shared) = &self.shared {
+            shared.gate.expect_shape(of, "shared gate", [1, d_model])?;
+        }
+        let shared = self.shared.iter().map(|shared| &shared.feed_forward);
+        for expert in self.experts.iter().chain(shared) {
+            expert.check_shapes()?;
+            let d_ff = expert.up().weight().dim(0)?;
+            expert
+                .up()
+                .expect_shape(of, "an expert's up", [d_ff, d_model])?;
+            expert
+                .down()
+                .expect_shape(of, "an expert's down", [d_model, d_ff])?;
+        }
+        Ok(())
+    }
+
     /// The experts.
     pub fn experts(&self) -> &[FeedForward] {
         &self.experts

@@ -147,7 +147,7 @@ impl Stack {
     /// # Errors
     /// If the width is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        self.observe(x, context, |_, _| Ok(()))
+        self.run(x, Pass::new(context), None, None)
     }
 
     /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come. A layer that training
@@ -156,9 +156,9 @@ impl Stack {
         &self,
         x: &Tensor,
         context: &ForwardContext,
-        observer: impl FnMut(usize, &BlockStages) -> Result<()>,
+        mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(x, Pass::new(context), None, observer)
+        self.run(x, Pass::new(context), None, Some(&mut observer))
     }
 
     /// An empty cache for [`Self::forward_cached`].
@@ -204,7 +204,7 @@ impl Stack {
             bail!("a cache needs causal attention; earlier positions of this stack see later ones");
         }
         let pass = Pass::cached(context, cache, batch, seq)?;
-        self.run(x, pass, Some(cache), |_, _| Ok(()))
+        self.run(x, pass, Some(cache), None)
     }
 
     /// What every block adds to its scores behind `seen` earlier positions: the mask and the position bias.
@@ -234,7 +234,7 @@ impl Stack {
         x: &Tensor,
         mut pass: Pass,
         mut cache: Option<&mut KvCache>,
-        mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
+        mut observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         pass.additive = self.additive(x, pass.additive.as_ref(), pass.seen)?;
         let mut x = x.clone();
@@ -243,9 +243,15 @@ impl Stack {
                 continue;
             }
             let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-            let stages = self.blocks[block].run(&x, &pass, cache)?;
-            observer(i, &stages)?;
-            x = stages.feed_forward.output;
+            let block = &self.blocks[block];
+            x = match &mut observer {
+                None => block.output(&x, &pass, cache)?,
+                Some(observer) => {
+                    let stages = block.run(&x, &pass, cache)?;
+                    observer(i, &stages)?;
+                    stages.feed_forward.output
+                }
+            };
         }
         self.behind_blocks(&x, pass.context.train())
     }
@@ -259,6 +265,9 @@ impl Stack {
         self.output_dropout.forward_t(&y, train)
     }
 }
+
+/// Is shown each layer's stages.
+type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 impl ModuleT for Stack {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Activation,
-    cpu::{Real, activation as kernel, gemm::Map, isa::Isa},
+    cpu::{Element, Real, activation as kernel, gemm::Map, isa::Isa},
 };
 
 const OP: &str = "activation";
@@ -48,7 +48,9 @@ impl CustomOp1 for Activate {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         with_float!(OP, storage.dtype(), T => {
             let x = slice::<T>(OP, storage, layout)?;
-            Ok(output(forward(self.0, x)?, layout))
+            let mut y = vec![T::ZERO; x.len()];
+            forward(self.0, x, &mut y)?;
+            Ok(output(y, layout))
         })
     }
 
@@ -58,7 +60,8 @@ impl CustomOp1 for Activate {
         let (x_storage, x_layout) = x.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
             let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
-            let dx = backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy)?;
+            let mut dx = vec![T::ZERO; dy.len()];
+            backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, dy, &mut dx)?;
             gradient(dx, x).map(Some)
         })
     }
@@ -99,17 +102,20 @@ macro_rules! with_functions {
 }
 
 /// `kernel::forward` with the value of the activation.
-fn forward<T: Float>(activation: Activation, x: &[T]) -> Result<Vec<T>> {
+pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) -> Result<()> {
     let isa = selected_isa()?;
-    let mut y = vec![T::ZERO; x.len()];
-    with_functions!(activation, value, slope => kernel::forward(isa, x, &mut y, value));
-    Ok(y)
+    with_functions!(activation, value, slope => kernel::forward(isa, x, y, value));
+    Ok(())
 }
 
 /// `kernel::backward` with the slope of the activation.
-fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T>> {
+pub(super) fn backward<T: Float>(
+    activation: Activation,
+    x: &[T],
+    dy: &[T],
+    dx: &mut [T],
+) -> Result<()> {
     let isa = selected_isa()?;
-    let mut dx = vec![T::ZERO; x.len()];
     with_functions!(activation, value, slope => {
         struct Chosen;
         impl kernel::Slope for Chosen {
@@ -118,9 +124,9 @@ fn backward<T: Float>(activation: Activation, x: &[T], dy: &[T]) -> Result<Vec<T
                 slope(x)
             }
         }
-        kernel::backward::<T, Chosen>(isa, x, dy, &mut dx);
+        kernel::backward::<T, Chosen>(isa, x, dy, dx);
     });
-    Ok(dx)
+    Ok(())
 }
 
 /// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.

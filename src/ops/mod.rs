@@ -29,9 +29,12 @@ mod activation;
 mod adamw;
 mod attention;
 mod batched_product;
+mod collected;
 mod composed;
 mod dropout;
+mod joint;
 mod linear;
+mod many;
 mod norm;
 mod peak;
 mod rotary;
@@ -40,12 +43,16 @@ mod storage;
 
 use candle_core::DType;
 
+pub(crate) use crate::cpu::recycled::Keeper as MemoryKeeper;
+
 pub use activation::activate;
 pub(crate) use activation::activation_map;
 pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
 pub(crate) use attention::{Mixing, mix};
 pub(crate) use batched_product::batched_product;
+pub(crate) use collected::{Collected, collecting};
 pub use dropout::dropout;
+pub(crate) use joint::{Joint, Value};
 pub(crate) use linear::selected_isa;
 pub use linear::{isa, linear};
 pub use norm::norm;

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     NormConfig, NormKind, NormWeight,
-    cpu::norm::{Gain, Gradients, Norm, Statistic},
+    cpu::{
+        Element,
+        norm::{Gain, Gradients, Norm, Statistic},
+    },
 };
 
 const OP: &str = "norm";
@@ -116,11 +119,13 @@ impl Normalise {
         let (x_storage, x_layout) = x.storage_and_layout();
         let (weight_storage, weight_layout) = weight.storage_and_layout();
         with_float!(OP, x.dtype(), T => {
-            let Gradients { dx, dweight, dbias } = self.0.backward::<T>(
+            let mut dx = vec![T::ZERO; x.elem_count()];
+            let Gradients { dweight, dbias } = self.0.backward::<T>(
                 selected_isa()?,
                 tensor_slice(OP, &x_storage, x_layout)?,
                 tensor_slice(OP, &weight_storage, weight_layout)?,
                 tensor_slice(OP, &dy, dy_layout)?,
+                &mut dx,
             );
             Ok([gradient(dx, x)?, gradient(dweight, weight)?, gradient(dbias, weight)?])
         })

@@ -1,5 +1,10 @@
 //! Attention with packed projections, and no matrix of scores.
 
+mod memory;
+mod mix;
+mod own;
+mod prepare;
+
 use std::{cell::Cell, fmt};
 
 use candle_core::{Result, Tensor, bail};
@@ -11,20 +16,17 @@ use super::{
     map_rows,
     norm::SpanNorms,
     pass::PackedPass,
-    with_elements,
 };
 use crate::{
-    config::{AttentionConfig, Position, Precision, Visibility},
+    config::{AttentionConfig, Precision, Visibility},
     cpu::{
-        attention::{Bias, Heads, KeyValue, KeyValuePanels, Scoring, Shape, attend},
+        attention::PanelShape,
         isa::Isa,
         parallel,
-        rotary::rotate_heads,
-        scratch::{Aligned, Scratch, lend},
+        scratch::{Aligned, Scratch},
         source::Source,
     },
     layers::{Attention, ForwardContext, QueryKeyValue, batch_and_seq},
-    ops::{Reach, Visible},
 };
 
 /// An [`Attention`] packed for inference on the CPU; made by [`Attention::pack`] and [`Attention::pack_cross`].
@@ -53,12 +55,6 @@ enum Projections {
 
 thread_local!(static PROJECTED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static PROJECTED_ROWS: &Scratch<f32> = &PROJECTED;
-thread_local!(static MIXED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static MIXED_ROWS: &Scratch<f32> = &MIXED;
-
-/// Rows whose queries and keys a task normalises and rotates.
-const ROWS: usize = 16;
-
 impl Attention {
     /// Packs the weights for attention to the input itself, for inference on the CPU.
     ///
@@ -77,6 +73,7 @@ impl Attention {
 
 impl PackedAttention {
     pub(super) fn new(packing: &Packing, attention: &Attention) -> Result<Self> {
+        attention.check_shapes()?;
         let config = attention.config();
         if config.d_memory != config.d_model {
             bail!(
@@ -95,6 +92,7 @@ impl PackedAttention {
     }
 
     pub(super) fn cross(packing: &Packing, attention: &Attention) -> Result<Self> {
+        attention.check_shapes()?;
         let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
             bail!("cross-attention needs separate projections of query, key and value")
         };
@@ -110,11 +108,15 @@ impl PackedAttention {
         attention: &Attention,
         projections: Projections,
     ) -> Result<Self> {
+        let config = attention.config().clone();
+        let norms = attention.norms();
         Ok(Self {
             projections,
             output: PackedLinear::new(packing, attention.output())?,
-            norms: attention.norms().map(SpanNorms::new).transpose()?,
-            config: attention.config().clone(),
+            norms: norms
+                .map(|norms| SpanNorms::new(norms, &config))
+                .transpose()?,
+            config,
             isa: packing.isa,
             threads: packing.threads,
         })
@@ -168,252 +170,28 @@ impl PackedAttention {
         cache: Option<&mut PackedLayerCache>,
         y: &mut [f32],
     ) -> Result<()> {
+        let call = Call {
+            x,
+            finishing,
+            pass,
+            y,
+        };
         match &self.projections {
-            Projections::Input(joined) => self.attend_input(joined, x, finishing, pass, cache, y),
+            Projections::Input(joined) => self.attend_own(joined, cache, call),
             Projections::Memory { query, key_value } => {
-                self.attend_memory(query, key_value, x, finishing, pass, cache, y)
+                self.attend_memory(query, key_value, cache, call)
             }
         }
     }
 
-    fn attend_input(
-        &self,
-        joined: &PackedLinear,
-        x: &Source,
-        finishing: &Finishing,
-        pass: &PackedPass,
-        cache: Option<&mut PackedLayerCache>,
-        y: &mut [f32],
-    ) -> Result<()> {
-        let (q, kv) = (self.config.query_width(), self.config.key_width());
-        let width = q + 2 * kv;
-        lend(PROJECTED_ROWS, x.rows() * width, |projected| {
-            joined.run(x, &Finishing::NONE, projected);
-            self.prepare(projected, width, Columns { q, kv }, pass)?;
-            let heads = |offset| Heads {
-                data: projected,
-                row_stride: width,
-                offset,
-            };
-            let (key, value) = (heads(q), heads(q + kv));
-            let keys = pass.seen + pass.seq;
-            let visible = Visible {
-                keep: None,
-                visibility: self.config.visibility,
-                window: self.config.window,
-                first_query: pass.seen,
-            };
-            let key_value = match cache {
-                None => KeyValue::Projected {
-                    keys: pass.queries(),
-                    key,
-                    value,
-                },
-                Some(cache) => {
-                    let panels = cache.panels(self.isa, pass.batch, &self.config)?;
-                    if let Some(window) = self.config.window {
-                        panels.drop_before(pass.seen.saturating_sub(window - 1));
-                    }
-                    panels.append(pass.seq, key, value);
-                    KeyValue::Packed(panels)
-                }
-            };
-            let keep = pass.keep(keys)?;
-            self.mix(heads(0), key_value, keys, keep, visible, finishing, pass, y)
-        })
-    }
-
-    #[allow(clippy::too_many_arguments)] // the two weights beside what `run` is given
-    fn attend_memory(
-        &self,
-        query: &PackedLinear,
-        key_value: &PackedLinear,
-        x: &Source,
-        finishing: &Finishing,
-        pass: &PackedPass,
-        cache: Option<&mut PackedLayerCache>,
-        y: &mut [f32],
-    ) -> Result<()> {
-        let (q, kv) = (self.config.query_width(), self.config.key_width());
-        let Some(memory) = pass.context.memory() else {
-            bail!(
-                "cross-attention: no encoder_hidden_states given; see ForwardContext::with_memory"
-            )
-        };
-        let (batch, keys) = batch_and_seq(&memory.hidden_states)?;
-        if batch != pass.batch {
-            bail!(
-                "encoder_hidden_states: a batch of {batch}, expected {}",
-                pass.batch
-            );
+    /// What a cache holds for a batch.
+    pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
+        PanelShape {
+            isa: self.isa,
+            batch,
+            n_kv_heads: self.config.n_kv_heads,
+            head_dim: self.config.head_dim,
         }
-        memory.mask.check(batch, keys)?;
-        let keep = memory.mask.keep().map(Tensor::flatten_all).transpose()?;
-        let keep = keep.map(|keep| keep.to_vec1::<u8>()).transpose()?;
-        let known = cache.as_ref().is_some_and(|cache| cache.memory.is_some());
-        let mut of_memory = vec![0.0; if known { 0 } else { batch * keys * 2 * kv }];
-        if !known {
-            with_elements("cross-attention", &memory.hidden_states, |rows| {
-                let rows = Source::new(rows, self.config.d_memory);
-                key_value.run(&rows, &Finishing::NONE, &mut of_memory);
-                Ok(())
-            })?;
-            self.prepare(&mut of_memory, 2 * kv, Columns { q: 0, kv }, pass)?;
-        }
-        let heads = |offset| Heads {
-            data: &of_memory,
-            row_stride: 2 * kv,
-            offset,
-        };
-        let (key, value) = (heads(0), heads(kv));
-        let key_value = match cache {
-            None => KeyValue::Projected {
-                keys: pass.keys(keys),
-                key,
-                value,
-            },
-            Some(cache) => {
-                let (isa, config) = (self.isa, &self.config);
-                KeyValue::Packed(cache.memory.get_or_insert_with(|| {
-                    let mut panels =
-                        KeyValuePanels::new(isa, batch, config.n_kv_heads, config.head_dim);
-                    panels.append(keys, key, value);
-                    panels
-                }))
-            }
-        };
-        lend(PROJECTED_ROWS, x.rows() * q, |projected| {
-            query.run(x, &Finishing::NONE, projected);
-            self.prepare(projected, q, Columns { q, kv: 0 }, pass)?;
-            let query = Heads {
-                data: projected,
-                row_stride: q,
-                offset: 0,
-            };
-            let visible = Visible::default();
-            self.mix(
-                query,
-                key_value,
-                keys,
-                keep.as_deref(),
-                visible,
-                finishing,
-                pass,
-                y,
-            )
-        })
-    }
-
-    /// Clips projections, and normalises and rotates their queries and keys.
-    fn prepare(
-        &self,
-        projected: &mut [f32],
-        width: usize,
-        columns: Columns,
-        pass: &PackedPass,
-    ) -> Result<()> {
-        let Columns { q, kv } = columns;
-        let is_cross = matches!(self.projections, Projections::Memory { .. });
-        let tables = match &self.config.position {
-            Position::Rotary(rotary) if !is_cross => {
-                Some((pass.rotary_tables(rotary)?, rotary.pairing))
-            }
-            _ => None,
-        };
-        let kept = pass.kept();
-        if self.config.clip.is_none() && self.norms.is_none() && tables.is_none() {
-            return Ok(());
-        }
-        parallel::for_chunks(projected, ROWS * width, |start, rows| {
-            for (i, row) in rows.chunks_exact_mut(width).enumerate() {
-                if let Some(clip) = self.config.clip {
-                    let clip = clip as f32;
-                    row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
-                }
-                if let Some(norms) = &self.norms {
-                    norms.query(self.isa, &mut row[..q]);
-                    norms.key(self.isa, &mut row[q..q + kv]);
-                }
-                if let Some((tables, pairing)) = &tables {
-                    let at = start / width + i;
-                    let (cos, sin) = tables.row(kept.map_or(at, |kept| kept[at]));
-                    let turned = &mut row[..q + kv];
-                    rotate_heads(
-                        self.isa,
-                        turned,
-                        self.config.head_dim,
-                        cos,
-                        sin,
-                        (*pairing).into(),
-                    );
-                }
-            }
-        });
-        Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)] // all that attention depends on
-    fn mix(
-        &self,
-        query: Heads,
-        key_value: KeyValue,
-        keys: usize,
-        keep: Option<&[u8]>,
-        visible: Visible,
-        finishing: &Finishing,
-        pass: &PackedPass,
-        y: &mut [f32],
-    ) -> Result<()> {
-        let config = &self.config;
-        let shape = Shape {
-            queries: pass.queries(),
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
-        };
-        let is_cross = matches!(self.projections, Projections::Memory { .. });
-        let mut biases: Vec<Bias> = Vec::new();
-        let alibi = match &config.position {
-            Position::Alibi(alibi) => Some(pass.alibi(alibi, config.n_heads, keys)?),
-            _ => None,
-        };
-        biases.extend(alibi.as_ref().map(|bias| bias.as_bias()));
-        let lengths = [pass.batch, config.n_heads, pass.seq, keys];
-        let additive = if is_cross {
-            let memory = pass.context.memory();
-            let mask = memory.and_then(|memory| memory.mask.additive());
-            mask.map(super::pass::Additive::new)
-                .transpose()?
-                .into_iter()
-                .collect()
-        } else {
-            pass.additive.clone()
-        };
-        for bias in &additive {
-            biases.push(bias.checked(lengths)?);
-        }
-        let reach = Reach::of(&visible);
-        let scoring = Scoring {
-            scale: config.scale as f32,
-            soft_cap: config.soft_cap.map(|cap| cap as f32),
-            biases: &biases,
-            keep,
-            reach: &|query| reach.range(query, keys),
-        };
-        lend(MIXED_ROWS, pass.n_rows() * config.query_width(), |mixed| {
-            attend(
-                self.isa,
-                &shape,
-                &scoring,
-                query,
-                key_value,
-                mixed,
-                self.threads,
-            );
-            let mixed = Source::new(mixed, config.query_width());
-            self.output.run(&mixed, finishing, y);
-        });
-        Ok(())
     }
 
     /// Whether later positions are unseen, so that a cache may serve.
@@ -422,11 +200,12 @@ impl PackedAttention {
     }
 }
 
-/// The columns of queries and of keys in projected rows.
-#[derive(Clone, Copy)]
-struct Columns {
-    q: usize,
-    kv: usize,
+/// Rows that come in, where they go, and the pass they are of.
+struct Call<'a> {
+    x: &'a Source<'a>,
+    finishing: &'a Finishing<'a>,
+    pass: &'a PackedPass<'a>,
+    y: &'a mut [f32],
 }
 
 impl fmt::Debug for PackedAttention {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::{
     PackedAttention, PackedFeedForward, PackedSublayer, Packing,
@@ -20,7 +20,9 @@ use crate::{
         scratch::{Aligned, Scratch, lend},
         source::Source,
     },
-    layers::{BlockFeedForward, ForwardContext, TransformerBlock, batch_and_seq},
+    layers::{
+        Attention, BlockFeedForward, ForwardContext, Sublayer, TransformerBlock, batch_and_seq,
+    },
 };
 
 /// The feed-forward of a packed block: one network, or a mixture of experts.
@@ -48,6 +50,14 @@ impl PackedBlockFeedForward {
         match self {
             Self::Dense(dense) => dense.d_model(),
             Self::Experts(experts) => experts.d_model(),
+        }
+    }
+
+    /// Of input and output.
+    pub(super) fn widths(&self) -> (usize, usize) {
+        match self {
+            Self::Dense(dense) => (dense.d_model(), dense.d_out()),
+            Self::Experts(experts) => (experts.d_model(), experts.d_model()),
         }
     }
 
@@ -100,25 +110,46 @@ impl TransformerBlock {
 
 impl PackedBlock {
     pub(super) fn new(packing: &Packing, block: TransformerBlock) -> Result<Self> {
+        let sublayer = |attention: &Sublayer<Attention>, inner: PackedAttention| {
+            let d_model = inner.config().d_model;
+            PackedSublayer::new(packing, attention, inner, (d_model, d_model))
+        };
         let attention = block.attention();
-        let inner = PackedAttention::new(packing, attention.inner())?;
-        let attention = PackedSublayer::new(packing, attention, inner)?;
+        let attention = sublayer(attention, PackedAttention::new(packing, attention.inner())?)?;
         let cross_attention = match block.cross_attention() {
             None => None,
-            Some(cross) => {
-                let inner = PackedAttention::cross(packing, cross.inner())?;
-                Some(PackedSublayer::new(packing, cross, inner)?)
-            }
+            Some(cross) => Some(sublayer(
+                cross,
+                PackedAttention::cross(packing, cross.inner())?,
+            )?),
         };
         let feed_forward = block.feed_forward();
         let inner = PackedBlockFeedForward::new(packing, feed_forward.inner())?;
-        Ok(Self {
+        let widths = inner.widths();
+        let packed = Self {
             attention,
             cross_attention,
-            feed_forward: PackedSublayer::new(packing, feed_forward, inner)?,
+            feed_forward: PackedSublayer::new(packing, feed_forward, inner, widths)?,
             topology: block.topology(),
             threads: packing.threads,
-        })
+        };
+        packed.check_widths()?;
+        Ok(packed)
+    }
+
+    /// # Errors
+    /// If its sublayers are of different widths.
+    fn check_widths(&self) -> Result<()> {
+        let cross = self.cross_attention.iter();
+        let cross = cross.map(|cross| cross.inner().config().d_model);
+        let mut others = cross.chain([self.feed_forward.inner().d_model()]);
+        if let Some(other) = others.find(|&width| width != self.d_model()) {
+            bail!(
+                "block: attention of rows of {}, beside a sublayer of rows of {other}; expected one width",
+                self.d_model()
+            );
+        }
+        Ok(())
     }
 
     /// The width of input and output.
@@ -130,6 +161,15 @@ impl PackedBlock {
     pub(super) fn has_alibi(&self) -> bool {
         let attention = self.attention.inner().config();
         matches!(attention.position, Position::Alibi(_))
+    }
+
+    /// # Errors
+    /// If a cache is not of this block's heads and so many sequences.
+    pub(super) fn check_cache(&self, cache: &PackedLayerCache, batch: usize) -> Result<()> {
+        let shape = |attention: &PackedAttention| attention.panel_shape(batch);
+        let memory = self.cross_attention.as_ref();
+        let memory = memory.map(|cross| shape(cross.inner()));
+        cache.check(shape(self.attention.inner()), memory)
     }
 
     /// The self-attention sublayer.
@@ -183,7 +223,8 @@ impl PackedBlock {
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
-        lend(BETWEEN_ROWS, 2 * x.len(), |memory| {
+        let n_between = 1 + usize::from(self.cross_attention.is_some());
+        lend(BETWEEN_ROWS, n_between * x.len(), |memory| {
             let (attended, crossed) = memory.split_at_mut(x.len());
             let of_attention = seen.as_deref_mut().map(|seen| &mut seen.attention);
             self.attention.run(

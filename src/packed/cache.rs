@@ -2,10 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::{
-    config::AttentionConfig,
-    cpu::{attention::KeyValuePanels, isa::Isa},
-};
+use crate::cpu::attention::{KeyValuePanels, PanelShape};
 
 /// The cache of a [`PackedStack`](crate::PackedStack); made by [`PackedStack::new_cache`](crate::PackedStack::new_cache).
 ///
@@ -14,6 +11,8 @@ use crate::{
 #[derive(Debug)]
 pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
+    /// Sequences, as soon as positions were seen.
+    batch: usize,
     /// Positions seen so far, dropped ones included.
     seen: usize,
     /// As many as before the last call.
@@ -27,14 +26,14 @@ pub struct PackedCache {
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
     /// Of an encoder's output, projected once.
-    pub memory: Option<KeyValuePanels>,
-    batch: usize,
+    memory: Option<KeyValuePanels>,
 }
 
 impl PackedCache {
     pub(super) fn new(n_layers: usize) -> Self {
         Self {
             layers: (0..n_layers).map(|_| PackedLayerCache::default()).collect(),
+            batch: 0,
             seen: 0,
             last_seen: 0,
             keep: Vec::new(),
@@ -46,7 +45,7 @@ impl PackedCache {
         self.seen
     }
 
-    /// Forgets everything, and keeps the memory for the next sequence.
+    /// Forgets everything, and keeps the memory for the next sequences, of as large a batch.
     pub fn reset(&mut self) {
         (self.seen, self.last_seen) = (0, 0);
         self.keep.clear();
@@ -62,32 +61,48 @@ impl PackedCache {
     ///
     /// # Errors
     /// If a sliding window has dropped positions that those before `seen` would see: at most as many positions
-    /// as came with the last call may be taken back.
+    /// as came with the last call may be taken back. Nothing is forgotten then.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
-        if seen >= self.seen {
-            return Ok(());
+        let has_dropped = |layer: &PackedLayerCache| {
+            let own = layer.own.as_ref();
+            own.is_some_and(|own| own.positions().start > 0)
+        };
+        if seen < self.last_seen && self.layers.iter().any(has_dropped) {
+            bail!(
+                "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
+                self.seen
+            );
         }
-        for own in self
-            .layers
-            .iter_mut()
-            .filter_map(|layer| layer.own.as_mut())
-        {
-            if own.positions().start > 0 && seen < self.last_seen {
-                bail!(
-                    "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
-                    self.seen
-                );
+        self.forget_from(seen);
+        Ok(())
+    }
+
+    /// Undoes a call that failed behind `seen` positions, whatever layer it came to.
+    pub(super) fn undo(&mut self, seen: usize) {
+        self.forget_from(seen);
+        // A window may have dropped what no later query sees, but an earlier one would.
+        self.last_seen = self.seen;
+        if seen == 0 {
+            for layer in &mut self.layers {
+                layer.memory = None;
             }
+        }
+    }
+
+    fn forget_from(&mut self, seen: usize) {
+        for own in self.layers.iter_mut().filter_map(|l| l.own.as_mut()) {
             own.truncate(seen);
         }
         for keep in &mut self.keep {
             keep.truncate(seen);
         }
-        self.seen = seen;
-        Ok(())
+        self.seen = self.seen.min(seen);
     }
 
     /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
+    ///
+    /// # Errors
+    /// If the positions before, or the marks, are of another batch; nothing is taken in then.
     pub(super) fn extend(
         &mut self,
         new: Option<&Tensor>,
@@ -95,6 +110,12 @@ impl PackedCache {
         seq: usize,
     ) -> Result<(usize, Option<Tensor>)> {
         let seen = self.seen;
+        if seen > 0 && batch != self.batch {
+            bail!(
+                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
+                self.batch
+            );
+        }
         if let Some(new) = new
             && new.dims() != [batch, seq]
         {
@@ -103,24 +124,23 @@ impl PackedCache {
                 new.dims()
             );
         }
+        let marks = match new {
+            Some(new) => Some(new.to_dtype(DType::U8)?.to_vec2()?),
+            None => None,
+        };
+        self.batch = batch;
         self.last_seen = seen;
         self.seen += seq;
-        if self.keep.is_empty() && new.is_none() {
+        if seen == 0 {
+            self.keep.clear();
+        }
+        if self.keep.is_empty() && marks.is_none() {
             return Ok((seen, None));
         }
         if self.keep.is_empty() {
             self.keep = vec![vec![1; seen]; batch];
         }
-        let marks = match new {
-            Some(new) => new.to_dtype(DType::U8)?.to_vec2()?,
-            None => vec![vec![1; seq]; batch],
-        };
-        if marks.len() != self.keep.len() {
-            bail!(
-                "the cache is of a batch of {}, the input of {batch}",
-                self.keep.len()
-            );
-        }
+        let marks = marks.unwrap_or_else(|| vec![vec![1; seq]; batch]);
         for (keep, marks) in self.keep.iter_mut().zip(marks) {
             keep.extend::<Vec<u8>>(marks);
         }
@@ -130,25 +150,62 @@ impl PackedCache {
 }
 
 impl PackedLayerCache {
-    /// Where the keys and values of a batch go.
+    /// # Errors
+    /// If what is there is not of these shapes: of the layer's own positions, and of an encoder's.
+    pub fn check(&self, own: PanelShape, memory: Option<PanelShape>) -> Result<()> {
+        let there = |panels: &Option<KeyValuePanels>| {
+            let panels = panels.as_ref()?;
+            (panels.positions().end > 0).then(|| panels.shape())
+        };
+        match (there(&self.own), there(&self.memory), memory) {
+            (Some(theirs), ..) if theirs != own => Err(misfit(theirs, own)),
+            (_, Some(theirs), Some(memory)) if theirs != memory => Err(misfit(theirs, memory)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the keys and values of new positions go; those of another shape are forgotten.
+    pub fn own(&mut self, shape: PanelShape) -> &mut KeyValuePanels {
+        self.own.take_if(|own| own.shape() != shape);
+        self.own.get_or_insert_with(|| KeyValuePanels::new(shape))
+    }
+
+    /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.
     ///
     /// # Errors
-    /// If those that are there are of another batch.
-    pub fn panels(
+    /// If those that are known are of an output of another length.
+    pub fn memory(
         &mut self,
-        isa: Isa,
-        batch: usize,
-        config: &AttentionConfig,
-    ) -> Result<&mut KeyValuePanels> {
-        if self.own.is_some() && self.batch != batch {
+        shape: PanelShape,
+        keys: usize,
+        project: impl FnOnce() -> Result<KeyValuePanels>,
+    ) -> Result<&KeyValuePanels> {
+        self.memory.take_if(|memory| memory.shape() != shape);
+        let memory = match self.memory.take() {
+            Some(known) => known,
+            None => project()?,
+        };
+        let memory = self.memory.insert(memory);
+        let known = memory.positions().end;
+        if known != keys {
             bail!(
-                "the cache is of a batch of {}, the input of {batch}; make a new cache",
-                self.batch
+                "encoder_hidden_states: {keys} positions, but the cache is of an output of {known}; reset it, or make another with new_cache"
             );
         }
-        self.batch = batch;
-        Ok(self.own.get_or_insert_with(|| {
-            KeyValuePanels::new(isa, batch, config.n_kv_heads, config.head_dim)
-        }))
+        Ok(memory)
     }
+}
+
+fn misfit(theirs: PanelShape, ours: PanelShape) -> candle_core::Error {
+    let words = |shape: PanelShape| {
+        format!(
+            "a batch of {} with {} key/value heads of {}",
+            shape.batch, shape.n_kv_heads, shape.head_dim
+        )
+    };
+    candle_core::Error::msg(format!(
+        "the cache is of {}, and this attention has {}; make another with new_cache",
+        words(theirs),
+        words(ours)
+    ))
 }

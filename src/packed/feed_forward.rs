@@ -6,7 +6,7 @@ use candle_core::{Module, Result, Tensor};
 
 use super::{
     Packing, elements,
-    linear::{Finishing, PackedLinear, whole_weight},
+    linear::{Finishing, PackedLinear, check_inputs, whole_weight},
     map_rows, with_elements,
 };
 use crate::{
@@ -47,6 +47,7 @@ impl FeedForward {
 
 impl PackedFeedForward {
     pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
+        feed_forward.check_shapes()?;
         let bias = |linear: &Linear| -> Result<Option<Arc<[f32]>>> {
             let bias = linear.bias().map(elements).transpose()?;
             Ok(bias.map(Arc::from))
@@ -73,9 +74,14 @@ impl PackedFeedForward {
         })
     }
 
-    /// The width of input and output.
+    /// The width of the input, and in a block of the output.
     pub fn d_model(&self) -> usize {
         self.up.d_in()
+    }
+
+    /// The width of the output, where that is another.
+    pub(super) fn d_out(&self) -> usize {
+        self.down.d_out()
     }
 
     /// The width of the hidden layer.
@@ -106,6 +112,7 @@ impl PackedFeedForward {
 /// The weights of gate and up as one.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
     let shape = gate.weight().dims2()?;
+    check_inputs(shape.0, shape.1)?;
     let (gate, up) = (whole_weight(gate)?, whole_weight(up)?);
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
@@ -135,7 +142,7 @@ impl Module for PackedFeedForward {
     /// # Errors
     /// If the last dimension is not `d_model`, the input asks for a gradient, is f64 or not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let widths = (self.d_model(), self.down.d_out());
+        let widths = (self.d_model(), self.d_out());
         map_rows("feed-forward", x, widths, |x, y| {
             self.run(&Source::new(x, self.d_model()), &Finishing::NONE, y);
             Ok(())

@@ -68,6 +68,7 @@ impl PackedLinear {
             }
         };
         let (d_out, d_in) = weight.dims2()?;
+        check_inputs(d_out, d_in)?;
         let weight = with_elements("pack", &weight, |weight| {
             let weight = View::new(weight, (d_out, d_in), (d_in, 1));
             Ok(PackedWeight::new(
@@ -112,6 +113,15 @@ impl PackedLinear {
             ..Epilogue::bias(self.bias.as_deref())
         }
     }
+}
+
+/// # Errors
+/// If a weight maps nothing.
+pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
+    if d_in == 0 {
+        bail!("pack: a weight of [{d_out}, {d_in}] has no inputs; packed layers need at least one");
+    }
+    Ok(())
 }
 
 /// A weight with its adapter merged in, if it has one.

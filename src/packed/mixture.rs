@@ -57,6 +57,7 @@ static EXPERT_ROWS: &Scratch<f32> = &EXPERT;
 
 impl PackedMixture {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
+        mixture.check_shapes()?;
         let exact = Packing {
             format: WeightFormat::F32,
             ..*packing

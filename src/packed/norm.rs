@@ -1,16 +1,29 @@
 //! A norm's parameters as the kernels take them.
 
-use candle_core::Result;
+use candle_core::{Result, bail};
 
 use super::{elements, linear::plain};
 use crate::{
+    config::AttentionConfig,
     cpu::{isa::Isa, source::RowNorm},
     layers::{Norm, QueryKeyNorms},
     ops,
 };
 
+/// As [`row_norm`], of rows of `width` numbers.
+///
+/// # Errors
+/// If it is of others.
+pub(super) fn norm_of_rows(norm: &Norm, width: usize) -> Result<RowNorm> {
+    let packed = row_norm(norm)?;
+    if packed.width() != width {
+        bail!("norm: of rows of {}, expected {width}", packed.width());
+    }
+    Ok(packed)
+}
+
 /// Of a layer's parameters.
-pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
+fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;
     let kernel = ops::norm_kernel(norm.config());
@@ -25,11 +38,12 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
-        let pack = |norms: Vec<Norm>| norms.iter().map(row_norm).collect::<Result<Vec<_>>>();
+    /// # Errors
+    /// If the norms are not of this attention's heads.
+    pub fn new(norms: &QueryKeyNorms, config: &AttentionConfig) -> Result<Self> {
         Ok(Self {
-            query: pack(norms.query_spans()?)?,
-            key: pack(norms.key_spans()?)?,
+            query: spans("queries", &norms.query_spans()?, config.query_width())?,
+            key: spans("keys", &norms.key_spans()?, config.key_width())?,
         })
     }
 
@@ -42,6 +56,23 @@ impl SpanNorms {
     pub fn key(&self, isa: Isa, row: &mut [f32]) {
         normalise(isa, &self.key, row);
     }
+}
+
+/// Norms that make up rows of `width` numbers: each one span of them, or one norm all spans.
+fn spans(of: &str, norms: &[Norm], width: usize) -> Result<Vec<RowNorm>> {
+    let norms: Vec<RowNorm> = norms.iter().map(row_norm).collect::<Result<_>>()?;
+    let of_one = norms.first().map_or(0, RowNorm::width);
+    let fits = match norms.len() {
+        1 => of_one > 0 && width.is_multiple_of(of_one),
+        n => n * of_one == width,
+    };
+    if !fits {
+        bail!(
+            "attention: {} norms of {of}, each of {of_one}, expected to fill {width} columns",
+            norms.len()
+        );
+    }
+    Ok(norms)
 }
 
 fn normalise(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {

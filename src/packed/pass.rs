@@ -1,13 +1,20 @@
 //! One forward pass through packed blocks: what they share, as the kernels take it.
 
-use std::{cell::RefCell, sync::Arc};
+mod additive;
+mod memory;
+
+use std::{
+    cell::{OnceCell, RefCell},
+    sync::Arc,
+};
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::{cache::PackedCache, with_elements};
+pub(super) use self::{additive::Additive, memory::PassMemory};
+use super::cache::PackedCache;
 use crate::{
     config::{AlibiConfig, RotaryConfig},
-    cpu::attention::{Bias, Sequences},
+    cpu::attention::Sequences,
     layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
 };
 
@@ -16,7 +23,7 @@ type OfHeads = (AlibiConfig, usize);
 
 /// Sizes, masks, and the tables made so far.
 pub(super) struct PackedPass<'c> {
-    pub context: &'c ForwardContext,
+    context: &'c ForwardContext,
     pub batch: usize,
     pub seq: usize,
     /// Positions before this pass's.
@@ -28,6 +35,7 @@ pub(super) struct PackedPass<'c> {
     kept: Option<Kept>,
     /// Added to the scores of every block.
     pub additive: Vec<Additive>,
+    memory: OnceCell<PassMemory>,
     tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
     alibi: RefCell<Vec<(OfHeads, Arc<Additive>)>>,
 }
@@ -70,6 +78,7 @@ impl<'c> PackedPass<'c> {
             keep,
             kept: None,
             additive: additive.into_iter().collect(),
+            memory: OnceCell::new(),
             tables: RefCell::default(),
             alibi: RefCell::default(),
         })
@@ -127,6 +136,18 @@ impl<'c> PackedPass<'c> {
             Some(_) => None,
             None => self.keep_elements.as_deref(),
         })
+    }
+
+    /// What cross-attention attends to.
+    ///
+    /// # Errors
+    /// As [`PassMemory::new`].
+    pub fn memory(&self) -> Result<&PassMemory> {
+        if let Some(known) = self.memory.get() {
+            return Ok(known);
+        }
+        let made = PassMemory::new(self.context, self.batch)?;
+        Ok(self.memory.get_or_init(|| made))
     }
 
     /// Cosines and sines of this pass's positions.
@@ -224,59 +245,5 @@ impl Tables {
             &self.cos[at..at + self.pairs],
             &self.sin[at..at + self.pairs],
         )
-    }
-}
-
-/// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
-#[derive(Clone)]
-pub(super) struct Additive {
-    elements: Arc<[f32]>,
-    dims: [usize; 4],
-    strides: [usize; 4],
-}
-
-impl Additive {
-    pub fn new(mask: &Tensor) -> Result<Self> {
-        let mask = mask.to_dtype(DType::F32)?.contiguous()?;
-        if mask.rank() > 4 {
-            bail!(
-                "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",
-                mask.dims()
-            );
-        }
-        let mut dims = [1; 4];
-        dims[4 - mask.rank()..].copy_from_slice(mask.dims());
-        let mut strides = [0; 4];
-        let mut stride = 1;
-        for (to, &dim) in strides.iter_mut().zip(&dims).rev() {
-            *to = if dim == 1 { 0 } else { stride };
-            stride *= dim;
-        }
-        let elements = with_elements("additive mask", &mask, |elements| Ok(elements.into()))?;
-        Ok(Self {
-            elements,
-            dims,
-            strides,
-        })
-    }
-
-    pub fn as_bias(&self) -> Bias<'_> {
-        Bias {
-            data: &self.elements,
-            strides: self.strides,
-        }
-    }
-
-    /// # Errors
-    /// If it does not broadcast to these lengths.
-    pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
-        let fits = |(&dim, length): (&usize, usize)| dim == 1 || dim == length;
-        if !self.dims.iter().zip(lengths).all(fits) {
-            bail!(
-                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {lengths:?}",
-                self.dims
-            );
-        }
-        Ok(self.as_bias())
     }
 }

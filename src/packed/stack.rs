@@ -8,7 +8,7 @@ use super::{
     PackedBlock, PackedCache, Packing,
     block::SeenBlock,
     map_rows,
-    norm::row_norm,
+    norm::norm_of_rows,
     pass::{Additive, PackedPass},
     sublayer::Seen,
 };
@@ -20,7 +20,9 @@ use crate::{
         scratch::{Aligned, Scratch, lend},
         source::RowNorm,
     },
-    layers::{BlockStages, ForwardContext, RelativeBias, Stack, SublayerStages, batch_and_seq},
+    layers::{
+        BlockStages, ForwardContext, Norm, RelativeBias, Stack, SublayerStages, batch_and_seq,
+    },
 };
 
 /// A [`Stack`] packed for inference on the CPU; made by [`Stack::pack`] and
@@ -39,8 +41,10 @@ pub struct PackedStack {
 /// What is shown each layer's stages.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
-thread_local!(static HIDDEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static HIDDEN_STATES: &Scratch<f32> = &HIDDEN;
+thread_local!(static KEPT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static KEPT_ROWS: &Scratch<f32> = &KEPT;
+thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static BETWEEN_LAYERS: &Scratch<f32> = &BETWEEN;
 
 impl Stack {
     /// Packs the weights for inference on the CPU, and frees each block's as it is packed.
@@ -50,19 +54,17 @@ impl Stack {
     pub fn pack(self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
         let layers = self.layers().to_vec();
-        let final_norm = self.final_norm().map(row_norm).transpose()?;
+        let final_norm = self.final_norm().cloned();
         let relative_bias = self.relative_bias().cloned();
         let blocks = self.into_blocks().into_iter();
-        Ok(PackedStack {
-            blocks: blocks
-                .map(|block| PackedBlock::new(&packing, block))
-                .collect::<Result<_>>()?,
-            layers,
+        let blocks = blocks.map(|block| PackedBlock::new(&packing, block));
+        let blocks = blocks.collect::<Result<_>>()?;
+        PackedStack::of_blocks(
+            &packing,
+            (blocks, layers),
             relative_bias,
-            final_norm,
-            isa: packing.isa,
-            threads: packing.threads,
-        })
+            final_norm.as_ref(),
+        )
     }
 }
 
@@ -84,11 +86,37 @@ impl PackedStack {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedBlock::new(&packing, block)
         });
-        Ok(Self {
-            blocks: blocks.collect::<Result<_>>()?,
-            layers: config.layers.clone(),
+        let blocks = blocks.collect::<Result<_>>()?;
+        let layers = config.layers.clone();
+        Self::of_blocks(
+            &packing,
+            (blocks, layers),
             relative_bias,
-            final_norm: final_norm.as_ref().map(row_norm).transpose()?,
+            final_norm.as_ref(),
+        )
+    }
+
+    /// # Errors
+    /// If blocks and norm are of different widths.
+    fn of_blocks(
+        packing: &Packing,
+        (blocks, layers): (Vec<PackedBlock>, Vec<usize>),
+        relative_bias: Option<RelativeBias>,
+        final_norm: Option<&Norm>,
+    ) -> Result<Self> {
+        let widths: Vec<usize> = blocks.iter().map(PackedBlock::d_model).collect();
+        if widths.iter().any(|&width| width != widths[0]) {
+            bail!("stack: blocks of the widths {widths:?}, expected one");
+        }
+        let norm = match (final_norm, widths.first()) {
+            (Some(norm), Some(&width)) => Some(norm_of_rows(norm, width)?),
+            _ => None,
+        };
+        Ok(Self {
+            blocks,
+            layers,
+            relative_bias,
+            final_norm: norm,
             isa: packing.isa,
             threads: packing.threads,
         })
@@ -163,7 +191,7 @@ impl PackedStack {
     ///
     /// # Errors
     /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an additive mask, or the cache is of
-    /// another stack or batch.
+    /// another stack, batch or encoder output. The cache is then as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
@@ -185,62 +213,83 @@ impl PackedStack {
         if !self.blocks.iter().all(is_causal) {
             bail!("a cache needs causal attention; earlier positions of this stack see later ones");
         }
-        let pass = PackedPass::cached(context, cache, batch, seq)?;
-        self.run(x, pass, Some(cache), None)
+        for (layer, &block) in cache.layers.iter().zip(&self.layers) {
+            self.blocks[block].check_cache(layer, batch)?;
+        }
+        let seen = cache.seen();
+        let run = |cache: &mut PackedCache| {
+            let pass = PackedPass::cached(context, cache, batch, seq)?;
+            self.run(x, pass, Some(cache), None)
+        };
+        run(cache).inspect_err(|_| cache.undo(seen))
     }
 
     fn run(
         &self,
         x: &Tensor,
         mut pass: PackedPass,
-        mut cache: Option<&mut PackedCache>,
-        mut observer: Option<&mut Observer>,
+        cache: Option<&mut PackedCache>,
+        observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");
         };
         if let Some(relative) = &self.relative_bias {
             let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
-            pass.additive.push(Additive::new(&bias)?);
+            pass.additive.push(Additive::new(&bias.detach())?);
         }
-        let (shape, dtype) = (x.dims().to_vec(), x.dtype());
+        let form = (x.dims(), x.dtype());
         map_rows("stack", x, (width, width), |x, y| {
-            let mut layers = |y: &mut [f32]| {
-                let n = pass.n_rows() * width;
-                lend(HIDDEN_STATES, 2 * n, |memory| {
-                    let (mut from, mut to) = memory.split_at_mut(n);
-                    match pass.kept() {
-                        None => from.copy_from_slice(x),
-                        Some(kept) => {
-                            for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
-                                row.copy_from_slice(&x[at * width..][..width]);
-                            }
-                        }
+            parallel::with_team(self.threads, || match pass.kept() {
+                None => self.run_layers(x, &pass, cache, observer, form, y),
+                Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory| {
+                    let (from, to) = memory.split_at_mut(kept.len() * width);
+                    for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
+                        row.copy_from_slice(&x[at * width..][..width]);
                     }
-                    for (i, &block) in self.layers.iter().enumerate() {
-                        let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-                        let mut seen = observer.is_some().then(SeenBlock::default);
-                        self.blocks[block].run(from, &pass, cache, seen.as_mut(), to)?;
-                        if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                            observer(i, &stages(seen, to, &shape, dtype)?)?;
-                        }
-                        (from, to) = (to, from);
+                    self.run_layers(from, &pass, cache, observer, form, to)?;
+                    for (row, &at) in to.chunks_exact(width).zip(kept) {
+                        y[at * width..][..width].copy_from_slice(row);
                     }
-                    if let Some(norm) = &self.final_norm {
-                        norm.rows_in_place(self.isa, from);
-                    }
-                    match pass.kept() {
-                        None => y.copy_from_slice(from),
-                        Some(kept) => {
-                            for (row, &at) in from.chunks_exact(width).zip(kept) {
-                                y[at * width..][..width].copy_from_slice(row);
-                            }
-                        }
-                    }
-                    Ok::<_, candle_core::Error>(())
-                })
+                    Ok(())
+                }),
+            })
+        })
+    }
+
+    /// All blocks and the final norm: the first reads `x`, the last writes `y`, and those between write by turns to `y` and
+    /// beside it.
+    fn run_layers(
+        &self,
+        x: &[f32],
+        pass: &PackedPass,
+        mut cache: Option<&mut PackedCache>,
+        mut observer: Option<&mut Observer>,
+        (shape, dtype): (&[usize], DType),
+        y: &mut [f32],
+    ) -> Result<()> {
+        lend(BETWEEN_LAYERS, y.len(), |between| {
+            let (mut from, mut to) = match self.layers.len() % 2 {
+                0 => (y, between),
+                _ => (between, y),
             };
-            parallel::with_team(self.threads, || layers(y))
+            if self.layers.is_empty() {
+                from.copy_from_slice(x);
+            }
+            for (i, &block) in self.layers.iter().enumerate() {
+                let input = if i == 0 { x } else { &*from };
+                let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+                let mut seen = observer.is_some().then(SeenBlock::default);
+                self.blocks[block].run(input, pass, cache, seen.as_mut(), to)?;
+                if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                    observer(i, &stages(seen, to, shape, dtype)?)?;
+                }
+                (from, to) = (to, from);
+            }
+            if let Some(norm) = &self.final_norm {
+                norm.rows_in_place(self.isa, from);
+            }
+            Ok(())
         })
     }
 }

@@ -2,11 +2,11 @@
 
 use std::{cell::Cell, fmt};
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
     PackedBlockFeedForward, PackedFeedForward, Packing, elements, linear::Finishing, map_rows,
-    norm::row_norm,
+    norm::norm_of_rows,
 };
 use crate::{
     config::{Precision, ResidualSource},
@@ -75,7 +75,20 @@ thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empt
 static INPUT_ROWS: &Scratch<f32> = &INPUT;
 
 impl<L> PackedSublayer<L> {
-    pub(super) fn new<P>(packing: &Packing, sublayer: &Sublayer<P>, inner: L) -> Result<Self> {
+    /// Of an inner layer from `d_in` to `d_out` columns.
+    ///
+    /// # Errors
+    /// If these differ, or norms or scale are of others.
+    pub(super) fn new<P>(
+        packing: &Packing,
+        sublayer: &Sublayer<P>,
+        inner: L,
+        (d_in, d_out): (usize, usize),
+    ) -> Result<Self> {
+        if d_in != d_out {
+            bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
+        }
+        let row_norm = |norm| norm_of_rows(norm, d_in);
         Ok(Self {
             inner,
             placement: match sublayer.norm() {
@@ -91,6 +104,10 @@ impl<L> PackedSublayer<L> {
             scale: match sublayer.scale() {
                 BranchScale::One => PackedScale::One,
                 BranchScale::Constant(factor) => PackedScale::Constant(*factor as f32),
+                BranchScale::Learned(vector) if vector.dims() != [d_in] => bail!(
+                    "sublayer: its scale has shape {:?}, expected [{d_in}]",
+                    vector.dims()
+                ),
                 BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
             },
             source: sublayer.source(),
@@ -250,7 +267,8 @@ impl Sublayer<FeedForward> {
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
         let packing = Packing::new(precision)?;
         let inner = PackedFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
+        let widths = (inner.d_model(), inner.d_out());
+        PackedSublayer::new(&packing, self, inner, widths)
     }
 }
 
@@ -262,7 +280,8 @@ impl Sublayer<BlockFeedForward> {
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
         let packing = Packing::new(precision)?;
         let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
+        let widths = inner.widths();
+        PackedSublayer::new(&packing, self, inner, widths)
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Result,
     checkpoint::Parameters,
-    ops::{self, Moments, Update},
+    ops::{self, MemoryKeeper, Moments, Update},
     train::{Gradients, ParameterGroup},
 };
 
@@ -73,7 +73,7 @@ impl AdamWConfig {
 /// let schedule = Schedule::new(Decay::Cosine, 5, 100);
 /// for step in 0..100 {
 ///     let loss = weight.as_tensor().sqr()?.sum_all()?;
-///     let mut gradients = optimiser.gradients(&loss.backward()?);
+///     let mut gradients = optimiser.backward(&loss)?;
 ///     gradients.clip_norm(1.0)?;
 ///     optimiser.update(&gradients, schedule.factor(step))?;
 /// }
@@ -85,6 +85,8 @@ pub struct AdamW {
     pub(super) parameters: Vec<Trained>,
     config: AdamWConfig,
     n_updates: u64,
+    /// Steps of training take the same memory again and again.
+    _keeper: MemoryKeeper,
 }
 
 /// A parameter with what the optimiser knows about it.
@@ -151,6 +153,7 @@ impl AdamW {
             parameters,
             config,
             n_updates: 0,
+            _keeper: MemoryKeeper::new(),
         })
     }
 
@@ -172,6 +175,14 @@ impl AdamW {
     pub fn parameters(&self) -> Parameters {
         let pair = |p: &Trained| (p.role.clone(), p.variable.clone());
         self.parameters.iter().map(pair).collect()
+    }
+
+    /// The gradients of its parameters, of a backward pass of the loss; [`Gradients::backward`] says more.
+    ///
+    /// # Errors
+    /// If the backward pass fails.
+    pub fn backward(&self, loss: &Tensor) -> Result<Gradients> {
+        Gradients::backward(&self.parameters(), loss)
     }
 
     /// The gradients of its parameters that a backward pass found.
@@ -212,7 +223,7 @@ impl AdamW {
             };
             ops::adamw(
                 &parameter.variable,
-                gradient,
+                gradient.tensor(),
                 &mut parameter.moments,
                 &update,
             )?;

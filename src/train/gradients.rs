@@ -2,7 +2,11 @@
 
 use candle_core::{Tensor, Var, backprop::GradStore};
 
-use crate::{Error, Result, checkpoint::Parameters, ops};
+use crate::{
+    Error, Result,
+    checkpoint::Parameters,
+    ops::{self, Collected},
+};
 
 /// The gradients of named parameters, in their order.
 ///
@@ -25,7 +29,7 @@ use crate::{Error, Result, checkpoint::Parameters, ops};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Gradients {
-    by_role: Vec<(String, Tensor)>,
+    by_role: Vec<(String, Collected)>,
     /// What every gradient is to be multiplied by: the optimiser does it on its way.
     scale: f64,
     /// The norm before `scale`, once it is known.
@@ -52,11 +56,35 @@ impl Gradients {
         Self::collect(parameters, |variable| store.get(variable).cloned())
     }
 
+    /// Those of the given parameters, of one backward pass of the loss: `loss.backward()` and [`Self::of`] in one, and
+    /// faster, as gradients do not go through candle's store.
+    ///
+    /// # Errors
+    /// If the backward pass fails.
+    pub fn backward(parameters: &Parameters, loss: &Tensor) -> Result<Self> {
+        let (store, collected) = ops::collecting(|| loss.backward())?;
+        let mut by_role = Vec::with_capacity(parameters.len());
+        for (role, variable) in parameters {
+            // A variable may be used by our operations and by candle's own.
+            let gradient = match (collected.get(&variable.id()), store.get(variable)) {
+                (Some(ours), Some(candles)) => ours.plus(candles)?,
+                (Some(ours), None) => ours.clone(),
+                (None, Some(candles)) => Collected::plain(candles.detach()),
+                (None, None) => continue,
+            };
+            by_role.push((role.clone(), gradient));
+        }
+        Ok(Self {
+            by_role,
+            ..Self::default()
+        })
+    }
+
     /// Those of the given parameters that `find` has.
     pub(super) fn collect(parameters: &Parameters, find: impl Fn(&Var) -> Option<Tensor>) -> Self {
         let gradient = |(role, variable): &(String, Var)| {
             // Without its graph, which may hold the activations.
-            Some((role.clone(), find(variable)?.detach()))
+            Some((role.clone(), Collected::plain(find(variable)?.detach())))
         };
         Self {
             by_role: parameters.iter().filter_map(gradient).collect(),
@@ -70,7 +98,9 @@ impl Gradients {
     /// If candle fails to multiply it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
         let found = self.by_role.iter().find(|(known, _)| known == role);
-        Ok(found.map(|(_, g)| g.affine(self.scale, 0.0)).transpose()?)
+        Ok(found
+            .map(|(_, g)| g.tensor().affine(self.scale, 0.0))
+            .transpose()?)
     }
 
     /// The roles that have a gradient.
@@ -93,10 +123,10 @@ impl Gradients {
             // Bits stay those of a plain sum where nobody scaled.
             let gradient = match scale == factor {
                 true => gradient,
-                false => gradient.affine(scale / factor, 0.0)?,
+                false => Collected::plain(gradient.tensor().affine(scale / factor, 0.0)?),
             };
             match self.by_role.iter_mut().find(|(known, _)| *known == role) {
-                Some((_, sum)) => *sum = (&*sum + gradient)?,
+                Some((_, sum)) => *sum = sum.plus(gradient.tensor())?,
                 None => self.by_role.push((role, gradient)),
             }
         }
@@ -117,7 +147,7 @@ impl Gradients {
         if self.norm.get().is_none() {
             let mut squares = 0.0;
             for (role, gradient) in &self.by_role {
-                let square = ops::sum_of_squares(gradient)?;
+                let square = ops::sum_of_squares(gradient.tensor())?;
                 if !square.is_finite() {
                     let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
                     return Err(Error::input(role, reason));
@@ -145,7 +175,7 @@ impl Gradients {
     }
 
     /// Every gradient before the common factor, and the factor.
-    pub(super) fn unscaled(&self) -> (&[(String, Tensor)], f64) {
+    pub(super) fn unscaled(&self) -> (&[(String, Collected)], f64) {
         (&self.by_role, self.scale)
     }
 }

@@ -124,6 +124,11 @@ impl Scratch {
 
     /// `candle-blocks run` on model and input.
     pub fn run(&self, flags: &[&str]) -> Answer {
+        answer(&mut self.run_command(flags))
+    }
+
+    /// [`Self::run`], to be changed first.
+    pub fn run_command(&self, flags: &[&str]) -> Command {
         let (model, input, output) = (self.model(), self.input(), self.output());
         let mut command = program();
         command.arg("run").arg("--model").arg(model);
@@ -131,15 +136,22 @@ impl Scratch {
         if !flags.contains(&"--output") {
             command.arg("--output").arg(output);
         }
-        answer(command.args(flags))
+        command.args(flags);
+        command
     }
 
     /// `candle-blocks verify` of the model against the input as a fixture.
     pub fn verify(&self, flags: &[&str]) -> Answer {
+        answer(&mut self.verify_command(flags))
+    }
+
+    /// [`Self::verify`], to be changed first.
+    pub fn verify_command(&self, flags: &[&str]) -> Command {
         let (model, fixture) = (self.model(), self.input());
         let mut command = program();
         command.arg("verify").arg("--model").arg(model);
-        answer(command.arg("--fixture").arg(fixture).args(flags))
+        command.arg("--fixture").arg(fixture).args(flags);
+        command
     }
 
     /// `candle-blocks inspect` of the model.

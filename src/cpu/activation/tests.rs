@@ -20,6 +20,7 @@ enum Cancels {
 struct Case {
     name: &'static str,
     f32: [fn(f32) -> f32; 2],
+    fused: fn(FusedF32) -> FusedF32,
     f64: [fn(f64) -> f64; 2],
     exact: fn(f64) -> f64,
     cancels: Cancels,
@@ -32,6 +33,7 @@ macro_rules! case {
         Case {
             name: stringify!($value),
             f32: [$value, $slope],
+            fused: $value,
             f64: [$value, $slope],
             exact: $exact,
             cancels: Cancels::$cancels,
@@ -158,20 +160,17 @@ impl Case {
         };
         self.units * unit * (sensitivity + cancelled)
     }
-}
 
-#[test]
-fn f32_values_are_within_their_units_of_the_exact_value() {
-    for case in cases() {
+    fn check_f32(&self, kind: &str, value: impl Fn(f32) -> f32) {
+        let name = format!("{kind}{}", self.name);
         let mut worst = (0.0, 0.0);
         for &x in &arguments() {
-            let exact = (case.exact)(x as f64);
-            let error = ((case.f32[0])(x) as f64 - exact).abs();
-            let allowed = case.allowed(x as f64, f32::STORE) + f32::LEAST * (1.0 + x.abs() as f64);
+            let exact = (self.exact)(x as f64);
+            let error = (value(x) as f64 - exact).abs();
+            let allowed = self.allowed(x as f64, f32::STORE) + f32::LEAST * (1.0 + x.abs() as f64);
             assert!(
                 error <= allowed,
-                "{}({x:e}) is off by {error:e}, {allowed:e} allowed",
-                case.name
+                "{name}({x:e}) is off by {error:e}, {allowed:e} allowed",
             );
             // Among subnormals half a unit is always used, which says nothing of the rest.
             if x.abs() > f32::MIN_POSITIVE && error / allowed > worst.0 {
@@ -179,16 +178,35 @@ fn f32_values_are_within_their_units_of_the_exact_value() {
             }
         }
         println!(
-            "{}: {:.0} % of the bound used, at {:e}",
-            case.name,
+            "{name}: {:.0} % of the bound used, at {:e}",
             100.0 * worst.0,
             worst.1
         );
         assert!(
-            case.units == 0.0 || worst.0 > 0.3,
-            "{}: the bound proves little",
-            case.name
+            self.units == 0.0 || worst.0 > 0.3,
+            "{name}: the bound proves little",
         );
+    }
+}
+
+#[test]
+fn f32_values_are_within_their_units_of_the_exact_value() {
+    for case in cases() {
+        case.check_f32("", case.f32[0]);
+    }
+}
+
+#[test]
+fn fused_values_are_within_the_same_units() {
+    for case in cases() {
+        case.check_f32("fused ", |x| {
+            let mut value = [x];
+            let [fused] = FusedF32::of_slice(&mut value) else {
+                unreachable!()
+            };
+            *fused = (case.fused)(*fused);
+            value[0]
+        });
     }
 }
 

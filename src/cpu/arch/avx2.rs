@@ -53,6 +53,12 @@ impl Vectors<f32> for Avx2 {
     }
 
     #[inline(always)]
+    fn multiply(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
     fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         // SAFETY: the token proves FMA.
         unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -149,6 +155,12 @@ impl Vectors<f64> for Avx2 {
     fn add(self, a: __m256d, b: __m256d) -> __m256d {
         // SAFETY: the token proves AVX.
         unsafe { _mm256_add_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: __m256d, b: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_mul_pd(a, b) }
     }
 
     #[inline(always)]

@@ -118,6 +118,12 @@ impl Vectors<f32> for Avx512 {
     }
 
     #[inline(always)]
+    fn multiply(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
     fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_fmadd_ps(a, b, c) }
@@ -216,6 +222,12 @@ impl Vectors<f64> for Avx512 {
     fn add(self, a: __m512d, b: __m512d) -> __m512d {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_add_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: __m512d, b: __m512d) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_mul_pd(a, b) }
     }
 
     #[inline(always)]

@@ -53,6 +53,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// `a + b`.
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// `a * b`.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// `a * b + c`: rounded once, except at the portable level, which rounds twice.
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
@@ -128,6 +131,19 @@ pub trait Words: Vectors<f32> {
 /// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
+}
+
+/// Brings numbers into the first cache, to be read soon.
+#[inline(always)]
+pub fn fetch<T>(numbers: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in numbers.chunks(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = numbers;
 }
 
 /// An algorithm over the vectors of any level. A struct and not a closure, which cannot be told to be

@@ -36,6 +36,11 @@ impl<T: Real> Vectors<T> for Portable {
     }
 
     #[inline(always)]
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         // Without the instruction, one rounding would cost a library call.
         std::array::from_fn(|i| a[i] * b[i] + c[i])

@@ -18,15 +18,26 @@ use super::{
 /// Positions are counted from the first that was ever appended. They lie in blocks of [`CHUNK`]; to
 /// append writes the new ones alone, and what is dropped from the front is used again at the end.
 pub struct KeyValuePanels {
-    isa: Isa,
-    batch: usize,
-    n_kv_heads: usize,
+    shape: PanelShape,
     layout: Layout,
     /// The first begins at the multiple of CHUNK at or before `positions.start`.
     blocks: VecDeque<Block>,
     /// Blocks to use again.
     free: Vec<Block>,
     positions: Range<usize>,
+}
+
+/// Whose keys and values panels hold, and which level reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PanelShape {
+    /// The level.
+    pub isa: Isa,
+    /// Sequences.
+    pub batch: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
 }
 
 /// A chunk of each sequence and head.
@@ -40,10 +51,7 @@ struct Block {
 impl fmt::Debug for KeyValuePanels {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.debug_struct("KeyValuePanels")
-            .field("isa", &self.isa)
-            .field("batch", &self.batch)
-            .field("n_kv_heads", &self.n_kv_heads)
-            .field("head_dim", &self.layout.head_dim)
+            .field("shape", &self.shape)
             .field("positions", &self.positions)
             .finish_non_exhaustive()
     }
@@ -51,24 +59,27 @@ impl fmt::Debug for KeyValuePanels {
 
 impl KeyValuePanels {
     /// Without positions.
-    pub fn new(isa: Isa, batch: usize, n_kv_heads: usize, head_dim: usize) -> Self {
+    pub fn new(shape: PanelShape) -> Self {
         let mut layout = None;
         f32::run(
-            isa,
+            shape.isa,
             LayoutOf {
-                head_dim,
+                head_dim: shape.head_dim,
                 layout: &mut layout,
             },
         );
         Self {
-            isa,
-            batch,
-            n_kv_heads,
+            shape,
             layout: layout.expect("every level has a layout"),
             blocks: VecDeque::new(),
             free: Vec::new(),
             positions: 0..0,
         }
+    }
+
+    /// What they were made for.
+    pub fn shape(&self) -> PanelShape {
+        self.shape
     }
 
     /// The positions that are held: from the first that was not dropped to the number ever appended.
@@ -83,10 +94,13 @@ impl KeyValuePanels {
     }
 
     pub(super) fn check(&self, isa: Isa, shape: &Shape) {
-        let ours = (self.isa, self.batch, self.n_kv_heads, self.layout.head_dim);
-        let batch = shape.queries.batch();
-        let asked = (isa, batch, shape.n_kv_heads, shape.head_dim);
-        assert_eq!(ours, asked, "panels of another level or shape");
+        let asked = PanelShape {
+            isa,
+            batch: shape.queries.batch(),
+            n_kv_heads: shape.n_kv_heads,
+            head_dim: shape.head_dim,
+        };
+        assert_eq!(self.shape, asked, "panels of another level or shape");
     }
 
     /// Appends `seq` positions to each sequence.
@@ -94,15 +108,21 @@ impl KeyValuePanels {
     /// # Panics
     /// If the lengths do not fit.
     pub fn append(&mut self, seq: usize, key: Heads, value: Heads) {
-        let width = self.n_kv_heads * self.layout.head_dim;
-        key.check(self.batch * seq, width);
-        value.check(self.batch * seq, width);
+        let PanelShape {
+            isa,
+            batch,
+            n_kv_heads,
+            head_dim,
+        } = self.shape;
+        let width = n_kv_heads * head_dim;
+        key.check(batch * seq, width);
+        value.check(batch * seq, width);
         if width == 0 {
             self.positions.end += seq;
             return;
         }
         f32::run(
-            self.isa,
+            isa,
             Append {
                 panels: self,
                 seq,
@@ -142,7 +162,7 @@ impl KeyValuePanels {
     /// The `index`th chunk of a head, of all that there ever were.
     pub(super) fn chunk(&self, sequence: usize, head: usize, index: usize) -> Chunk<'_> {
         let block = &self.blocks[index - self.positions.start / CHUNK];
-        let at = sequence * self.n_kv_heads + head;
+        let at = sequence * self.shape.n_kv_heads + head;
         let length = self.layout.len();
         Chunk {
             layout: self.layout,
@@ -153,7 +173,7 @@ impl KeyValuePanels {
 
     /// A block to write to, from its first position on.
     fn add_block(&mut self) {
-        let n_chunks = self.batch * self.n_kv_heads;
+        let n_chunks = self.shape.batch * self.shape.n_kv_heads;
         let block = self.free.pop().map(|mut block| {
             block.values.fill(Values::Finite);
             block
@@ -193,7 +213,7 @@ impl Task<f32> for Append<'_> {
                 panels.add_block();
             }
             let count = (CHUNK - position).min(seq - done);
-            let (n_kv_heads, layout) = (panels.n_kv_heads, panels.layout);
+            let (n_kv_heads, layout) = (panels.shape.n_kv_heads, panels.layout);
             let Some(block) = panels.blocks.back_mut() else {
                 return;
             };

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_sample_of_all_exponents_is_within_the_stated_error() {
-        for isa in Isa::all().into_iter().flatten() {
+        for isa in Isa::levels() {
             let bits = (0..=87.0f32.to_bits()).step_by(if cfg!(miri) { 10_000_019 } else { 1009 });
             let x: Vec<f32> = bits.map(|bits| -f32::from_bits(bits)).collect();
             let mut worst: f64 = 0.0;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn special_values_are_exact() {
-        for isa in Isa::all().into_iter().flatten() {
+        for isa in Isa::levels() {
             let x = [0.0, -0.0, f32::NEG_INFINITY, f32::MIN, LOWEST - 1.0, LOWEST];
             let bits: Vec<u32> = run(isa, &x).iter().map(|y| y.to_bits()).collect();
             let one = 1.0f32.to_bits();

@@ -133,7 +133,12 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
         keep: None,
         reach,
     };
-    let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
+    let mut panels = KeyValuePanels::new(PanelShape {
+        isa,
+        batch,
+        n_kv_heads,
+        head_dim,
+    });
     let key_value = match case.memory {
         Memory::Projected => KeyValue::Projected {
             keys: sequences(keys),
@@ -237,7 +242,7 @@ fn attention_in_operations_per_second() {
             Packed,
         ),
     ];
-    for isa in Isa::all().into_iter().flatten() {
+    for isa in Isa::levels() {
         println!(
             "{}: GFLOP/s per thread, GB/s of keys and values",
             isa.name()

@@ -8,11 +8,10 @@ use half::bf16;
 use super::{
     super::{
         dot_tile::{Ahead, DotTile},
-        packed_rows::PackRows,
         panel,
         parallel::for_tasks,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     speed::{least, random},
@@ -38,16 +37,9 @@ enum What {
 impl<F: Format<Number = f32>> DotTask<F> for Pass<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, depth) = (self.a.rows(), self.a.columns());
-        let n_chunks = depth.div_ceil(CHUNK);
+        let n_chunks = depth.div_ceil(F::CHUNK);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
-        for chunk in 0..n_chunks {
-            d.run(PackRows {
-                a: self.a,
-                rows: 0..m,
-                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
-                packed: &mut rows[chunk * m * D::ROW_WORDS..],
-            });
-        }
+        pack_chunks(d, self.a, &mut rows);
         let words = F::column_words(depth) * D::PANEL;
         let n_panels = self.panels.len() / words;
         let bytes = size_of_val(self.panels);
@@ -84,12 +76,12 @@ fn multiply<F: Format, D: Dots<F>>(
     totals: &mut [F::Number],
 ) {
     let m = totals.len() / D::PANEL;
-    for chunk in 0..depth.div_ceil(CHUNK) {
+    for chunk in 0..depth.div_ceil(F::CHUNK) {
         d.run(DotTile {
             rows: m,
-            depth: (depth - chunk * CHUNK).min(CHUNK),
+            depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
             a: &rows[chunk * m * D::ROW_WORDS..],
-            b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
             ahead: Ahead::Nothing,
             totals: &mut *totals,
             total: match chunk {
@@ -129,7 +121,7 @@ fn shares<F: Format<Number = f32>>(name: &str) {
         let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
         let weight = random(n * k, 1);
         let b = View::row_major(&weight, n, k).transposed();
-        let panels = panel::pack::<F, f32>(isa, &[b], 2);
+        let panels = panel::pack::<F, f32>(Aligned::empty(), isa, &[b], 2);
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
             let a = random(m * k, 2);
             let per_second = |what| {

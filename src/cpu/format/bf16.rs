@@ -14,15 +14,19 @@ use super::{
         element::Element,
         isa::Isa,
         scratch::{Aligned, Scratch},
-        tile::CHUNK,
+        tile,
     },
     DotTask, Dots, Format, Within, word_scratch,
 };
+
+/// As deep in memory as a chunk of f32.
+const CHUNK: usize = 2 * tile::CHUNK;
 
 impl Format for bf16 {
     type Number = f32;
     type Word = u32;
     const GROUP: usize = 2;
+    const CHUNK: usize = CHUNK;
 
     fn run(isa: Isa, task: impl DotTask<Self>) {
         match isa {

@@ -19,6 +19,7 @@ macro_rules! stored_as_computed {
             type Number = Self;
             type Word = Self;
             const GROUP: usize = 1;
+            const CHUNK: usize = CHUNK;
             const NUMBERS: bool = true;
 
             fn run(isa: Isa, task: impl DotTask<Self>) {

@@ -40,6 +40,8 @@ impl Format for i8 {
     type Number = f32;
     type Word = u32;
     const GROUP: usize = 4;
+    // A row has a scale for each chunk: longer ones would err more.
+    const CHUNK: usize = CHUNK;
 
     fn run(isa: Isa, task: impl DotTask<Self>) {
         match isa {

@@ -8,12 +8,11 @@ use half::bf16;
 use super::{
     super::{
         dot_tile::{Ahead, DotTile},
-        packed_rows::PackRows,
         panel,
         peak::operations_per_second,
         reference::normal,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     *,
@@ -47,20 +46,13 @@ struct Seconds {
 impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, depth) = (self.a.rows(), self.a.columns());
-        let n_chunks = depth.div_ceil(CHUNK);
+        let n_chunks = depth.div_ceil(F::CHUNK);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
         let operations = (2 * m * self.columns * depth) as f64;
         let words = F::column_words(depth) * D::PANEL;
         let times = (1e9 / operations) as usize + 20;
         self.seconds.packing = least(times, || {
-            for chunk in 0..n_chunks {
-                d.run(PackRows {
-                    a: self.a,
-                    rows: 0..m,
-                    columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
-                    packed: &mut rows[chunk * m * D::ROW_WORDS..],
-                });
-            }
+            pack_chunks(d, self.a, &mut rows);
         });
         let mut totals = Aligned::<f32>::zeros(m * D::PANEL);
         let n_tiles = m.div_ceil(D::ROWS);
@@ -71,9 +63,9 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                         let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
                         d.run(DotTile {
                             rows: tile_rows.len(),
-                            depth: (depth - chunk * CHUNK).min(CHUNK),
+                            depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                             a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
-                            b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
                             ahead: Ahead::Nothing,
                             totals: &mut totals[tile_rows.start * D::PANEL..],
                             total: match chunk {
@@ -98,7 +90,7 @@ pub fn random(n: usize, seed: u64) -> Vec<f32> {
 }
 
 fn shares<F: Format<Number = f32>>(name: &str) {
-    for isa in Isa::all().into_iter().flatten() {
+    for isa in Isa::levels() {
         let peak = operations_per_second::<F>(isa, 1);
         let per_second = peak * 1e-9;
         println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
@@ -106,7 +98,7 @@ fn shares<F: Format<Number = f32>>(name: &str) {
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = panel::pack::<F, f32>(isa, &[b], 1);
+            let panels = panel::pack::<F, f32>(Aligned::empty(), isa, &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 2);
                 let mut seconds = Seconds::default();

@@ -7,11 +7,10 @@ use super::{
         Real,
         dot_tile::{Ahead, DotTile},
         gemm,
-        packed_rows::PackRows,
         panel::pack_panel,
         reference::normal,
         scratch::Aligned,
-        tile::{CHUNK, Total},
+        tile::Total,
         view::View,
     },
     *,
@@ -29,18 +28,11 @@ struct Product<'a, F: Format, S> {
 impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
     fn run<D: Dots<F>>(self, d: D) {
         let (m, n, depth) = (self.a.rows(), self.b.columns(), self.b.rows());
-        let n_chunks = depth.div_ceil(CHUNK).max(1);
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
         let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
         garbage(&mut rows);
-        for chunk in 0..n_chunks {
-            d.run(PackRows {
-                a: self.a,
-                rows: 0..m,
-                columns: chunk * CHUNK..depth.min((chunk + 1) * CHUNK),
-                packed: &mut rows[chunk * m * D::ROW_WORDS..],
-            });
-        }
+        pack_chunks(d, self.a, &mut rows);
         let mut panel = Aligned::zeros(panel_words::<F, D>(depth));
         for first_column in (0..n).step_by(D::PANEL) {
             garbage(&mut panel);
@@ -53,9 +45,9 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
                 for chunk in 0..n_chunks {
                     d.run(DotTile {
                         rows: n_rows,
-                        depth: (depth - chunk * CHUNK).min(CHUNK),
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
-                        b: &panel[chunk * CHUNK / F::GROUP * D::PANEL..],
+                        b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
                         ahead: Ahead::Nothing,
                         totals,
                         total: if chunk == 0 {
@@ -93,17 +85,6 @@ fn product<F: Format, S: Element<Acc = F::Number>>(
         },
     );
     y
-}
-
-/// The levels that this CPU has; says which ones it has not.
-fn levels() -> Vec<Isa> {
-    let each = Isa::all().into_iter();
-    each.filter_map(|level| {
-        level
-            .inspect_err(|error| println!("left out: {error}"))
-            .ok()
-    })
-    .collect()
 }
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
@@ -156,7 +137,7 @@ trait WrittenOut: Format<Number = f32> {
 
 /// Sums of chunks, added in order.
 fn total(a: &[f32], w: &[f32], chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
-    let chunks = a.chunks(128).zip(w.chunks(128)).map(|(a, w)| chunk(a, w));
+    let chunks = a.chunks(256).zip(w.chunks(256)).map(|(a, w)| chunk(a, w));
     chunks.reduce(|total, sum| total + sum).unwrap_or(0.0)
 }
 
@@ -203,7 +184,7 @@ const K: &[usize] = if cfg!(miri) {
     &[0, 5, 129]
 } else {
     &[
-        0, 1, 2, 3, 4, 5, 31, 33, 127, 128, 129, 130, 131, 255, 256, 257,
+        0, 1, 2, 3, 4, 5, 31, 33, 127, 128, 129, 130, 131, 255, 256, 257, 513,
     ]
 };
 
@@ -218,7 +199,7 @@ fn every_size_and_layout<F: WrittenOut>() {
             let weights = Layouts::new(&w, n, k);
             for &m in M {
                 let rows = Layouts::new(&all_a[..m * k], m, k);
-                for isa in levels() {
+                for isa in Isa::levels() {
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let y = product::<F, f32>(isa, a, weight.transposed(), 14);
@@ -255,7 +236,7 @@ fn heights<F: Format<Number: std::fmt::Debug>>(
 ) {
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
-    for isa in levels() {
+    for isa in Isa::levels() {
         let together = product::<F, _>(isa, a, b, 14);
         for rows in 1..14 {
             assert!(
@@ -293,7 +274,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
     fn check<T: gemm::Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
         let a = View::row_major(a, m, k);
         let b = View::row_major(w, n, k).transposed();
-        for isa in levels() {
+        for isa in Isa::levels() {
             let mut y = vec![T::ZERO; m * n];
             gemm::multiply(isa, a, b, &gemm::Epilogue::NONE, &mut y, 1);
             assert_eq!(product::<T, T>(isa, a, b, 14), y, "{}", isa.name());
@@ -312,7 +293,7 @@ fn sources<F: Format<Number = f32>>() {
     fn both<F: Format<Number = f32>, S: Element<Acc = f32>>(a: View<f32>, n: usize, w: &[S]) {
         let k = a.columns();
         let wide: Vec<f32> = w.iter().map(|w| w.widen()).collect();
-        for isa in levels() {
+        for isa in Isa::levels() {
             for (shape, strides) in [((k, n), (1, k)), ((k, n), (n, 1)), ((k, n / 2), (n, 2))] {
                 let found = product::<F, S>(isa, a, View::new(w, shape, strides), 14);
                 let expected = product::<F, f32>(isa, a, View::new(&wide, shape, strides), 14);

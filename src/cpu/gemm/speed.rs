@@ -21,7 +21,7 @@ fn least(times: usize, mut work: impl FnMut()) -> f64 {
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
-    for isa in Isa::all().into_iter().flatten() {
+    for isa in Isa::levels() {
         let peak = operations_per_second::<f32>(isa, 1);
         println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");

@@ -27,18 +27,6 @@ macro_rules! number {
 number!(f32);
 number!(f64);
 
-/// The levels that this CPU has; says which ones it has not.
-fn levels() -> Vec<Isa> {
-    let mut levels = Vec::new();
-    for level in Isa::all() {
-        match level {
-            Ok(isa) => levels.push(isa),
-            Err(error) => println!("left out: {error}"),
-        }
-    }
-    levels
-}
-
 /// One sum in the documented order.
 fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     let terms: Vec<_> = terms.collect();
@@ -154,7 +142,7 @@ const K: &[usize] = if cfg!(miri) {
 /// Every size around lanes, tiles and chunks, every layout, packed or not.
 fn every_size_and_layout<T: Number>() {
     let largest = M[M.len() - 1];
-    for isa in levels() {
+    for isa in Isa::levels() {
         for &k in K {
             let all_a: Vec<T> = random(largest * k, 1);
             for &n in N {
@@ -245,7 +233,7 @@ fn errors_against_f64_are_those_of_the_roundings() {
             (9, 70, 2001),
         ]
     };
-    for isa in levels() {
+    for isa in Isa::levels() {
         for &(m, n, k) in &sizes {
             let share = share_of_error(isa, (m, n, k));
             println!(
@@ -271,7 +259,7 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
     };
     let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 5), random(n * k, 6));
     let b = View::row_major(&w, n, k).transposed();
-    for isa in levels() {
+    for isa in Isa::levels() {
         let packed = PackedMatrix::new(isa, b, 1);
         let together = product(isa, View::row_major(&a, m, k), b, 2);
         // 17 is prime to both m: every row, each elsewhere.
@@ -304,7 +292,7 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
         return vec![];
     }
     assert!(3 * 1000 * 200 > parallel::worthwhile());
-    const { assert!(1024 * 512 > PACK_PARALLEL_FROM) };
+    const { assert!(1024 * 512 > crate::cpu::pack_rows::PACK_PARALLEL_FROM) };
     vec![
         (1, 2000, 300),
         (3, 1000, 200),
@@ -323,7 +311,7 @@ fn the_thread_count_does_not_change_a_bit() {
             View::row_major(&a, m, k),
             View::row_major(&w, n, k).transposed(),
         );
-        for isa in levels() {
+        for isa in Isa::levels() {
             let packed = PackedMatrix::new(isa, b, 3);
             let expected = product(isa, a, b, 1);
             for threads in 1..=4 {
@@ -369,7 +357,7 @@ fn concurrent_and_nested_callers_get_the_same_bits() {
 #[test]
 fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
     let (m, n, k) = (5, 37, 131);
-    for isa in levels() {
+    for isa in Isa::levels() {
         for (bad, spoilt) in [(f32::NAN, f32::NAN), (f32::INFINITY, f32::INFINITY)] {
             let (a, w) = (vec![1f32; m * k], vec![1f32; n * k]);
             let check = |a: &[f32], w: &[f32], is_bad: &dyn Fn(usize, usize) -> bool| {
@@ -413,7 +401,7 @@ fn the_bias_is_added_once_and_last() {
         View::row_major(&a, m, k),
         View::row_major(&w, n, k).transposed(),
     );
-    for isa in levels() {
+    for isa in Isa::levels() {
         let sums = product(isa, a, b, 1).into_iter().enumerate();
         let expected: Vec<f32> = sums.map(|(at, sum)| sum + bias[at % n]).collect();
         let epilogue = Epilogue::bias(Some(&bias));
@@ -435,7 +423,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
         let (residual, up): (Vec<f32>, Vec<f32>) = (random(m * n, 16), random(n * k, 17));
         let a = View::row_major(&a, m, k);
         let weight = |w| View::row_major(w, n, k).transposed();
-        for isa in levels() {
+        for isa in Isa::levels() {
             let sums = product(isa, a, weight(&w), 1);
             let ups = product(isa, a, weight(&up), 1);
             for scale in [Scale::One, Scale::Constant(1.5), Scale::Columns(&factors)] {

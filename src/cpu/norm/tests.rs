@@ -190,10 +190,10 @@ fn gradients_equal_central_differences() {
             let dy = normal(rows * width, 0.2, 1.0, 4);
             // The eps tames rows of two equal elements, whose third derivative is without bound.
             let norm = Norm { eps: 0.1, ..norm };
-            let found = norm.backward(Isa::best(), &x, &weight, &dy);
-            for i in 0..x.len() {
-                let error =
-                    gradient_error(&x, i, found.dx[i], |x| loss(norm, x, &weight, &bias, &dy));
+            let mut dx = vec![0.0; x.len()];
+            let found = norm.backward(Isa::best(), &x, &weight, &dy, &mut dx);
+            for (i, &dx) in dx.iter().enumerate() {
+                let error = gradient_error(&x, i, dx, |x| loss(norm, x, &weight, &bias, &dy));
                 assert!(
                     error <= allowed,
                     "{norm:?} {rows}x{width} dx[{i}]: {error:e}"
@@ -220,8 +220,10 @@ fn f32_gradients_agree_with_f64_gradients() {
             let x = normal(rows * width, 0.3, 1.5, 11);
             let weight = normal(width, 1.0, 0.3, 12);
             let dy = normal(rows * width, 0.1, 1.0, 13);
-            let exact = norm.backward(Isa::best(), &x, &weight, &dy);
-            let found = norm.backward::<f32>(Isa::best(), &typed(&x), &typed(&weight), &typed(&dy));
+            let (mut exact_dx, mut found_dx) = (vec![0.0; x.len()], vec![0f32; x.len()]);
+            let exact = norm.backward(Isa::best(), &x, &weight, &dy, &mut exact_dx);
+            let (x, weight, of_y) = (typed(&x), typed(&weight), typed(&dy));
+            let found = norm.backward::<f32>(Isa::best(), &x, &weight, &of_y, &mut found_dx);
             let share = |found: &[f32], exact: &[f64], roundings: f64, size: f64| {
                 let errors = found.iter().zip(exact).map(|(f, e)| (*f as f64 - e).abs());
                 errors.fold(0.0, f64::max) / (roundings * f32::STORE * size)
@@ -230,7 +232,7 @@ fn f32_gradients_agree_with_f64_gradients() {
             // `rows` summands of random sign, times x̂ of unit size: the error grows as the root.
             let summed = (rows as f64).sqrt();
             let shares = [
-                share(&found.dx, &exact.dx, 16.0, largest(&exact.dx)),
+                share(&found_dx, &exact_dx, 16.0, largest(&exact_dx)),
                 share(&found.dweight, &exact.dweight, 8.0, summed * largest(&dy)),
                 share(&found.dbias, &exact.dbias, 8.0, summed * largest(&dy)),
             ];
@@ -254,10 +256,11 @@ fn the_thread_count_does_not_change_a_bit() {
         pool.install(|| {
             let mut y = vec![0.0; x.len()];
             LAYER_NORM.forward(Isa::best(), &x, &weight, None, &mut y);
-            let gradients = LAYER_NORM.backward(Isa::best(), &x, &weight, &dy);
+            let mut dx = vec![0.0; x.len()];
+            let gradients = LAYER_NORM.backward(Isa::best(), &x, &weight, &dy, &mut dx);
             let all = y
                 .into_iter()
-                .chain(gradients.dx)
+                .chain(dx)
                 .chain(gradients.dweight)
                 .chain(gradients.dbias);
             all.map(f32::to_bits).collect::<Vec<_>>()

@@ -12,6 +12,15 @@ fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32>
     sequences.flat_map(part).collect()
 }
 
+fn panel_shape(isa: Isa, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -> PanelShape {
+    PanelShape {
+        isa,
+        batch,
+        n_kv_heads,
+        head_dim,
+    }
+}
+
 /// The case's sequences in steps: at each end of `steps` so many positions have been appended. What
 /// the steps' queries gave, in the order of the whole case.
 fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
@@ -23,7 +32,7 @@ fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Ve
         ..
     } = *case;
     let width = n_heads * head_dim;
-    let mut panels = KeyValuePanels::new(isa, batch, n_kv_heads, head_dim);
+    let mut panels = KeyValuePanels::new(panel_shape(isa, (batch, n_kv_heads, head_dim)));
     let mut out = vec![0.0; batch * case.keys * width];
     let mut start = 0;
     for &end in steps {
@@ -80,7 +89,7 @@ fn steps() -> Vec<Vec<usize>> {
 
 #[test]
 fn steps_behind_a_cache_give_the_bits_of_the_whole() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
             let case = Case {
                 reach: Reach::Causal,
@@ -104,7 +113,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
 
 #[test]
 fn what_a_window_dropped_is_not_missed() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for window in [1, 5, 130] {
             let case = Case {
                 reach: Reach::CausalWindow(window),
@@ -125,9 +134,9 @@ fn what_a_window_dropped_is_not_missed() {
 
 #[test]
 fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let case = Case::new((1, 4, 300), (1, 1, 8));
-        let mut panels = KeyValuePanels::new(isa, 1, 1, 8);
+        let mut panels = KeyValuePanels::new(panel_shape(isa, (1, 1, 8)));
         for round in 0..3 {
             // NaN that was there before must not be.
             let mut spoiled = case.clone();
@@ -156,6 +165,6 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
 fn panels_of_another_shape_are_refused() {
     let isa = Isa::best();
     let case = Case::new((1, 2, 3), (2, 2, 8));
-    let panels = KeyValuePanels::new(isa, 1, 1, 8);
+    let panels = KeyValuePanels::new(panel_shape(isa, (1, 1, 8)));
     case.attend(isa, KeyValue::Packed(&panels), 1);
 }

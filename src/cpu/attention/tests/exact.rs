@@ -209,7 +209,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
 
 #[test]
 fn every_size_and_mask_is_within_its_roundings_of_the_reference() {
-    let levels = levels();
+    let levels = Isa::levels();
     let mut worst = vec![0.0f64; levels.len()];
     for &head_dim in HEAD_DIMS {
         for (i, &(queries, keys)) in LENGTHS.iter().enumerate() {
@@ -238,7 +238,7 @@ fn every_size_and_mask_is_within_its_roundings_of_the_reference() {
 
 #[test]
 fn large_scores_neither_overflow_nor_lose_their_order() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let case = Case {
             scale: 40.0,
             ..Case::new((1, 20, 50), (2, 2, 16))

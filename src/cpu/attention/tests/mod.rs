@@ -9,18 +9,6 @@ mod unseen;
 
 use super::*;
 
-/// The levels that this CPU has; says which ones it has not.
-fn levels() -> Vec<Isa> {
-    let mut levels = Vec::new();
-    for level in Isa::all() {
-        match level {
-            Ok(isa) => levels.push(isa),
-            Err(error) => println!("left out: {error}"),
-        }
-    }
-    levels
-}
-
 #[track_caller]
 fn assert_same(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");

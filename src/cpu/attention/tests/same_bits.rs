@@ -49,7 +49,7 @@ fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
 
 #[test]
 fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for reach in REACHES {
             for (queries, keys) in SIZES {
                 let case = Case {
@@ -98,7 +98,7 @@ fn callers_at_once_and_within_rayon_get_the_same_bits() {
 /// Longer sequences whose last keys are dropped, and hold NaN.
 #[test]
 fn padding_on_the_right_does_not_change_a_bit() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for reach in REACHES {
             for (queries, keys) in SIZES {
                 let case = Case {
@@ -129,7 +129,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
 /// As many heads with the same key and value in each, and one key/value head that all share.
 #[test]
 fn a_shared_head_gives_the_bits_of_copies_of_it() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let shared = Case {
             reach: Reach::Causal,
             ..Case::new((2, 40, 40), (6, 1, 12))
@@ -164,7 +164,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
     } else {
         [130, 0, 45, 1]
     };
-    for isa in levels() {
+    for isa in Isa::levels() {
         for reach in REACHES {
             let alone = lengths.map(|seq| {
                 let case = Case {

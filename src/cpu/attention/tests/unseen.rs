@@ -16,7 +16,7 @@ fn spoil(case: &mut Case, sequence: usize, key: usize, with: f32) {
 
 #[test]
 fn nan_and_infinity_in_unseen_keys_and_values_do_not_change_a_bit() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         for reach in [
             Reach::All,
             Reach::Causal,
@@ -64,7 +64,7 @@ fn nan_and_infinity_in_unseen_keys_and_values_do_not_change_a_bit() {
 
 #[test]
 fn a_query_that_sees_nothing_gives_zeros() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let case = Case::new((2, 17, 40), (2, 2, 24));
         let nothing_kept = case.clone().keeping(|b, _| b == 1);
         let mut hidden = case.clone();
@@ -96,7 +96,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
 
 #[test]
 fn a_key_of_minus_infinity_in_a_bias_is_as_if_dropped() {
-    for isa in levels() {
+    for isa in Isa::levels() {
         let case = Case::new((1, 20, 70), (2, 2, 16));
         let dropped = case.clone().keeping(|_, key| key % 5 != 2);
         let mut hidden = case;

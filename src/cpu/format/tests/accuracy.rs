@@ -97,8 +97,8 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         let view = View::row_major(&a, m, k);
         let b = View::row_major(&w, n, k).transposed();
         let in_bf16 = reference(&a, &w, k, bf16_roundings, bf16_roundings);
-        let in_int8 = reference(&a, &w, k, int8_roundings(CHUNK), int8_roundings(k));
-        for isa in levels() {
+        let in_int8 = reference(&a, &w, k, int8_roundings(i8::CHUNK), int8_roundings(k));
+        for isa in Isa::levels() {
             let what = |format| format!("{format} {} {m}x{n}x{k}", isa.name());
             check(
                 &what("bf16"),
@@ -125,7 +125,7 @@ fn spoils_its_own<F: Format<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -> bo
     fn b(w: &[f32]) -> View<'_, f32> {
         View::row_major(w, w.len() / 300, 300).transposed()
     }
-    for isa in levels() {
+    for isa in Isa::levels() {
         let y = product::<F, f32>(isa, View::row_major(&a, m, k), b(&w), 14);
         for at in [0, 127, 128, 299] {
             let mut a_spoilt = a.clone();
@@ -169,7 +169,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
     let (n, k) = (3, 200);
     let w = random(n * k, 7);
     let b = View::row_major(&w, n, k).transposed();
-    for isa in levels() {
+    for isa in Isa::levels() {
         for x in [0.0, -0.0, f32::MIN_POSITIVE, -1e-45] {
             let y = product::<i8, f32>(isa, View::row_major(&vec![x; k], 1, k), b, 14);
             assert_eq!(bits(&y), [0; 3], "{} {x:e}: {y:?}", isa.name());
@@ -182,7 +182,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
 #[test]
 fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
     for x in [2f32.powi(-100), 1e-20, 1e20, 2f32.powi(100)] {
-        for isa in levels() {
+        for isa in Isa::levels() {
             let (a, w) = (vec![x; 130], vec![0.5f32 / 130.0; 130]);
             let b = View::row_major(&w, 1, 130).transposed();
             let y = product::<i8, f32>(isa, View::row_major(&a, 1, 130), b, 14)[0];

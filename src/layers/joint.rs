@@ -1,0 +1,130 @@
+//! A block as one operation, where it consists of steps that [`ops::Joint`] has.
+
+use candle_core::{Result, Tensor};
+
+use crate::{
+    config::{Position, ResidualSource, Topology},
+    layers::{
+        Attention, BlockFeedForward, BranchScale, FeedForward, Linear, Norm, QueryKeyValue,
+        Sublayer, SublayerNorm, TransformerBlock, pass::Pass,
+    },
+    ops::{Joint, Mixing, Value, Visible},
+};
+
+/// The block's output; none if something in it is no such step, and it is to be computed layer by layer.
+pub(super) fn joint(block: &TransformerBlock, x: &Tensor, pass: &Pass) -> Result<Option<Tensor>> {
+    let (attention, feed_forward) = (block.attention(), block.feed_forward());
+    let BlockFeedForward::Dense(inner) = feed_forward.inner() else {
+        return Ok(None);
+    };
+    let train = pass.context.train();
+    let draws = train && block.dropouts().iter().any(|dropout| dropout.p() > 0.0);
+    let sequential = matches!(block.topology(), Topology::Sequential);
+    if draws || !sequential || block.cross_attention().is_some() || pass.additive.is_some() {
+        return Ok(None);
+    }
+    let Some((mut joint, x)) = Joint::new(x) else {
+        return Ok(None);
+    };
+    let mixed = |joint: &mut Joint, input, residual| {
+        self::attention(joint, attention.inner(), pass, input, residual)
+    };
+    let Some(x) = sublayer(&mut joint, attention, x, mixed)? else {
+        return Ok(None);
+    };
+    let fed =
+        |joint: &mut Joint, input, residual| Ok(self::feed_forward(joint, inner, input, residual));
+    match sublayer(&mut joint, feed_forward, x, fed)? {
+        Some(_) => joint.run().map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A sublayer around its inner layer, which adds the residual that it is given.
+fn sublayer<L>(
+    joint: &mut Joint,
+    sublayer: &Sublayer<L>,
+    x: Value,
+    inner: impl FnOnce(&mut Joint, Value, Value) -> Result<Option<Value>>,
+) -> Result<Option<Value>> {
+    let plain = matches!(sublayer.scale(), BranchScale::One)
+        && matches!(sublayer.source(), ResidualSource::Input);
+    if !plain {
+        return Ok(None);
+    }
+    let (before, behind) = match sublayer.norm() {
+        SublayerNorm::Pre(norm) => (Some(norm), None),
+        SublayerNorm::Post(norm) => (None, Some(norm)),
+        SublayerNorm::None => (None, None),
+        SublayerNorm::Sandwich { .. } | SublayerNorm::Output(_) => return Ok(None),
+    };
+    let normalised = |joint: &mut Joint, x, norm: Option<&Norm>| match norm {
+        Some(norm) => joint.norm(x, norm.weight(), norm.bias(), norm.config()),
+        None => Some(x),
+    };
+    let Some(input) = normalised(joint, x, before) else {
+        return Ok(None);
+    };
+    let Some(sum) = inner(joint, input, x)? else {
+        return Ok(None);
+    };
+    Ok(normalised(joint, sum, behind))
+}
+
+fn attention(
+    joint: &mut Joint,
+    attention: &Attention,
+    pass: &Pass,
+    x: Value,
+    residual: Value,
+) -> Result<Option<Value>> {
+    let config = attention.config();
+    let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
+        return Ok(None);
+    };
+    // Nothing is done to queries or keys alone, or to scores.
+    let plain = matches!(config.position, Position::None)
+        && attention.norms().is_none()
+        && config.clip.is_none()
+        && config.soft_cap.is_none();
+    let projections = [query, key, value].map(|layer| linear(joint, layer, x, None));
+    let ([Some(query), Some(key), Some(value)], true) = (projections, plain) else {
+        return Ok(None);
+    };
+    let visible = Visible {
+        keep: pass.keep.as_ref(),
+        visibility: config.visibility,
+        window: config.window,
+        first_query: 0,
+    };
+    let mixing = Mixing {
+        n_heads: config.n_heads,
+        n_kv_heads: config.n_kv_heads,
+        scale: config.scale,
+        visible: &visible,
+    };
+    let mixed = joint.mix([query, key, value], &mixing)?;
+    Ok(mixed.and_then(|mixed| linear(joint, attention.output(), mixed, Some(residual))))
+}
+
+fn feed_forward(
+    joint: &mut Joint,
+    feed_forward: &FeedForward,
+    x: Value,
+    residual: Value,
+) -> Option<Value> {
+    if feed_forward.gate().is_some() {
+        return None;
+    }
+    let hidden = linear(joint, feed_forward.up(), x, None)?;
+    let hidden = joint.activate(hidden, feed_forward.activation());
+    linear(joint, feed_forward.down(), hidden, Some(residual))
+}
+
+/// A linear layer without an adapter.
+fn linear(joint: &mut Joint, layer: &Linear, x: Value, residual: Option<Value>) -> Option<Value> {
+    match layer.adapter() {
+        Some(_) => None,
+        None => joint.linear(x, layer.weight(), layer.bias(), residual),
+    }
+}

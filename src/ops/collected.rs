@@ -1,0 +1,116 @@
+//! Gradients of parameters on their way from the operations to the optimiser, past candle's store.
+//!
+//! candle's backward pass adds every gradient to zeros that it makes for it: three passes over memory that is fresh each
+//! time. While [`collecting`], our operations put the gradients of variables here instead, and their memory is
+//! taken again for those of the next step.
+
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
+
+use super::storage::{Float, gradient};
+use crate::cpu::recycled::{Buffer, Recycled, give_back};
+
+/// A gradient that may lie in memory to be recycled. Clones are the same gradient.
+#[derive(Clone, Debug)]
+pub(crate) struct Collected(Arc<Place>);
+
+#[derive(Debug)]
+enum Place {
+    Plain(Tensor),
+    /// Nobody else holds its storage.
+    Lent(Tensor),
+}
+
+impl Collected {
+    /// Of a tensor that others may hold too.
+    pub fn plain(tensor: Tensor) -> Self {
+        Self(Arc::new(Place::Plain(tensor)))
+    }
+
+    /// To be looked at only: its storage may be taken again when the last clone of `self` is gone.
+    pub fn tensor(&self) -> &Tensor {
+        match &*self.0 {
+            Place::Plain(tensor) | Place::Lent(tensor) => tensor,
+        }
+    }
+
+    /// The sum of both.
+    pub fn plus(&self, other: &Tensor) -> Result<Self> {
+        Ok(Self::plain((self.tensor() + other)?.detach()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Lent(tensor) = self {
+            // A storage that cannot be emptied is freed as any other.
+            let _ = tensor.inplace_op1(&GiveBack);
+        }
+    }
+}
+
+/// Takes the vector out of a storage that is about to be dropped.
+struct GiveBack;
+
+impl InplaceOp1 for GiveBack {
+    fn name(&self) -> &'static str {
+        "give-back"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        match storage {
+            CpuStorage::F32(values) => give_back(std::mem::take(values)),
+            CpuStorage::F64(values) => give_back(std::mem::take(values)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    static COLLECTED: RefCell<Option<HashMap<TensorId, Collected>>> = const { RefCell::new(None) };
+}
+
+/// Runs a backward pass; returns the gradients of variables that went past candle's store, too.
+pub(crate) fn collecting<R>(
+    backward: impl FnOnce() -> Result<R>,
+) -> Result<(R, HashMap<TensorId, Collected>)> {
+    /// Ends it, in a panic too.
+    struct Ending;
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            COLLECTED.take();
+        }
+    }
+    COLLECTED.set(Some(HashMap::new()));
+    let ending = Ending;
+    let result = backward()?;
+    let found = COLLECTED.take().unwrap_or_default();
+    drop(ending);
+    Ok((result, found))
+}
+
+/// Whether a gradient of this tensor is to go to [`collect`].
+fn is_collected(of: &Tensor) -> bool {
+    of.is_variable() && COLLECTED.with_borrow(Option::is_some)
+}
+
+/// The gradient of a tensor, for candle; none if it is collected.
+pub fn handed_over<T: Float + Recycled>(values: Buffer<T>, of: &Tensor) -> Result<Option<Tensor>> {
+    if !is_collected(of) {
+        return gradient(values.into_vec(), of).map(Some);
+    }
+    let lent = gradient(values.into_lent(), of)?;
+    let found = Collected(Arc::new(Place::Lent(lent)));
+    COLLECTED.with_borrow_mut(|all| {
+        let Some(all) = all else { return Ok(()) };
+        let sum = match all.get(&of.id()) {
+            Some(known) => known.plus(found.tensor())?,
+            None => found,
+        };
+        all.insert(of.id(), sum);
+        Ok::<(), candle_core::Error>(())
+    })?;
+    Ok(None)
+}

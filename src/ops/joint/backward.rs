@@ -1,0 +1,208 @@
+//! The steps in reverse.
+
+use candle_core::{Result, Tensor, utils::get_num_threads};
+
+use super::{
+    super::{
+        activation,
+        attention::Heads,
+        collected::handed_over,
+        linear::selected_isa,
+        many::Backward,
+        storage::{Float, cotangent, tensor_slice},
+    },
+    Computed, OP, Parameter, Step, Value,
+    forward::{Known, rows, slices},
+};
+use crate::cpu::{
+    bias::{add, column_sums},
+    gemm::{self, Epilogue, Plain},
+    isa::Isa,
+    norm::Gradients,
+    parallel,
+    recycled::{Buffer, Recycled},
+};
+
+impl<T: Float + Plain + Recycled> Backward for Computed<T> {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn backward(&self, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        let grad = cotangent(OP, grad)?;
+        let joint = &self.joint;
+        let storages: Vec<_> = joint
+            .inputs
+            .iter()
+            .map(Tensor::storage_and_layout)
+            .collect();
+        let inputs = slices(
+            storages
+                .iter()
+                .map(|(storage, layout)| (&**storage, *layout)),
+        )?;
+        let mut way = Way {
+            isa: selected_isa()?,
+            known: Known {
+                joint,
+                inputs: &inputs,
+                values: &self.values,
+            },
+            tracked: joint.tracked(),
+            of_values: joint.widths.iter().map(|_| None).collect(),
+            of_inputs: vec![None; joint.inputs.len()],
+        };
+        let (dy, layout) = grad.storage_and_layout();
+        way.of_values[joint.steps.len()] = Some(Buffer::copied(tensor_slice(OP, &dy, layout)?));
+        parallel::with_team(get_num_threads(), || {
+            for (i, step) in joint.steps.iter().enumerate().rev() {
+                if let Some(dy) = way.of_values[i + 1].take() {
+                    way.step(step, dy)?;
+                }
+            }
+            Ok::<(), candle_core::Error>(())
+        })?;
+        if let Some(dx) = way.of_values[0].take() {
+            way.of_inputs[0] = handed_over(dx, &joint.inputs[0])?;
+        }
+        Ok(way.of_inputs)
+    }
+}
+
+/// The gradients found so far.
+struct Way<'a, T: Recycled> {
+    isa: Isa,
+    known: Known<'a, T>,
+    /// Of each value, whether its gradient is of use.
+    tracked: Vec<bool>,
+    of_values: Vec<Option<Buffer<T>>>,
+    of_inputs: Vec<Option<Tensor>>,
+}
+
+impl<T: Float + Plain + Recycled> Way<'_, T> {
+    fn step(&mut self, step: &Step, dy: Buffer<T>) -> Result<()> {
+        match step {
+            Step::Linear {
+                x,
+                weight,
+                bias,
+                residual,
+            } => self.linear(*x, *weight, *bias, *residual, dy),
+            Step::Activate { x, activation } => {
+                if self.tracked[x.0] {
+                    let mut dx = Buffer::new(dy.len());
+                    activation::backward(*activation, self.known.value(*x), &dy, &mut dx)?;
+                    drop(dy);
+                    self.add(*x, dx);
+                }
+                Ok(())
+            }
+            Step::Norm {
+                x,
+                weight,
+                bias,
+                norm,
+            } => {
+                let mut dx = Buffer::new(dy.len());
+                let of_weight = self.known.parameter(*weight);
+                let Gradients { dweight, dbias } =
+                    norm.backward(self.isa, self.known.value(*x), of_weight, &dy, &mut dx);
+                drop(dy);
+                self.add(*x, dx);
+                self.hand_over(*weight, |_| Buffer::copied(&dweight))?;
+                match bias {
+                    Some(bias) => self.hand_over(*bias, |_| Buffer::copied(&dbias)),
+                    None => Ok(()),
+                }
+            }
+            Step::Mix {
+                query,
+                key,
+                value,
+                mix,
+            } => {
+                let joint = self.known.joint;
+                let (n_heads, n_kv_heads) = mix.heads();
+                let heads = |value: &Value, n| self.known.heads(*value, n);
+                let (q, k, v) = (
+                    heads(query, n_heads)?,
+                    heads(key, n_kv_heads)?,
+                    heads(value, n_kv_heads)?,
+                );
+                let of_dy = Heads::of_rows(&dy, (joint.batch, joint.seq), n_heads)?;
+                let mut gradients = [query, key, value]
+                    .map(|value| Buffer::<T>::new(joint.rows() * joint.widths[value.0]));
+                let to = gradients.each_mut().map(|gradient| &mut **gradient);
+                mix.with_task(q, k, v, |task| task.backward_all(of_dy, to))?;
+                drop(dy);
+                for (value, gradient) in [query, key, value].into_iter().zip(gradients) {
+                    self.add(*value, gradient);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// `dx = dy·W`, `dW = dyᵀ·x`, and the residual's gradient is `dy`.
+    fn linear(
+        &mut self,
+        x: Value,
+        weight: Parameter,
+        bias: Option<Parameter>,
+        residual: Option<Value>,
+        dy: Buffer<T>,
+    ) -> Result<()> {
+        let (isa, threads) = (self.isa, get_num_threads());
+        let of_x = self.known.matrix(x);
+        let of_weight = rows(self.known.parameter(weight), of_x.columns());
+        let of_dy = rows(&dy, of_weight.rows());
+        self.hand_over(weight, |len| {
+            let mut dweight = Buffer::new(len);
+            let none = &Epilogue::NONE;
+            gemm::multiply(isa, of_dy.transposed(), of_x, none, &mut dweight, threads);
+            dweight
+        })?;
+        if let Some(bias) = bias {
+            self.hand_over(bias, |len| Buffer::copied(&column_sums(&dy, len)))?;
+        }
+        if self.tracked[x.0] {
+            let before = self.of_values[x.0].take();
+            let mut dx = Buffer::new(of_x.rows() * of_x.columns());
+            let epilogue = Epilogue {
+                residual: before.as_deref(),
+                ..Epilogue::NONE
+            };
+            gemm::multiply(isa, of_dy, of_weight, &epilogue, &mut dx, threads);
+            self.of_values[x.0] = Some(dx);
+        }
+        if let Some(residual) = residual {
+            self.add(residual, dy);
+        }
+        Ok(())
+    }
+
+    /// Adds to the gradient of a value, if that is of use.
+    fn add(&mut self, value: Value, gradient: Buffer<T>) {
+        if !self.tracked[value.0] {
+            return;
+        }
+        match &mut self.of_values[value.0] {
+            Some(sum) => add(sum, &gradient),
+            empty => *empty = Some(gradient),
+        }
+    }
+
+    /// The gradient of a parameter, if somebody asks for it; `find` is given its length.
+    fn hand_over(
+        &mut self,
+        parameter: Parameter,
+        find: impl FnOnce(usize) -> Buffer<T>,
+    ) -> Result<()> {
+        let tensor = &self.known.joint.inputs[parameter.0];
+        if tensor.track_op() {
+            let gradient = find(tensor.elem_count());
+            self.of_inputs[parameter.0] = handed_over(gradient, tensor)?;
+        }
+        Ok(())
+    }
+}

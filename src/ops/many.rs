@@ -1,0 +1,170 @@
+//! An operation of any number of tensors as candle's graph can hold it, which knows none of more than three.
+//!
+//! Each tracked input has a node between it and the next one's, all of them scalars, and the operation stands behind the
+//! last. Going back, candle comes to the operation first, which finds all gradients at once, and each
+//! node then hands out the one of its input.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
+
+/// What gradients are found by.
+pub trait Backward: Send + Sync + 'static {
+    /// For error messages.
+    fn name(&self) -> &'static str;
+
+    /// The gradients of all inputs for the cotangent of the output; none where nobody asks for one.
+    fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>>;
+}
+
+/// The result of an operation of these inputs: a tensor whose gradient comes to `backward`.
+pub fn recorded(
+    inputs: &[Tensor],
+    (values, shape): (CpuStorage, Shape),
+    backward: impl Backward,
+) -> Result<Tensor> {
+    let name = backward.name();
+    let found = Arc::new(Mutex::new(vec![None; inputs.len()]));
+    let mut chain = Tensor::zeros((), candle_core::DType::F32, &Device::Cpu)?;
+    for (index, input) in inputs.iter().enumerate() {
+        if input.track_op() {
+            let found = found.clone();
+            chain = chain.apply_op2(input, Input { name, index, found })?;
+        }
+    }
+    chain.apply_op1(Output {
+        result: Mutex::new(Some((values, shape))),
+        backward: Box::new(backward),
+        found,
+    })
+}
+
+type Found = Arc<Mutex<Vec<Option<Tensor>>>>;
+
+/// Hands out the gradient of an input.
+struct Input {
+    name: &'static str,
+    index: usize,
+    found: Found,
+}
+
+impl CustomOp2 for Input {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        before: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = before.track_op().then(|| grad.clone());
+        Ok((before, found[self.index].take()))
+    }
+}
+
+/// The operation.
+struct Output {
+    /// Computed before, and moved out by the forward pass.
+    result: Mutex<Option<(CpuStorage, Shape)>>,
+    backward: Box<dyn Backward>,
+    found: Found,
+}
+
+impl CustomOp1 for Output {
+    fn name(&self) -> &'static str {
+        self.backward.name()
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        match result.take() {
+            Some(result) => Ok(result),
+            None => bail!("{}: computed twice", self.backward.name()),
+        }
+    }
+
+    fn bwd(&self, chain: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let gradients = self.backward.backward(grad)?;
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        *found = gradients;
+        chain.zeros_like().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+
+    /// `Σ k · input_k`, of scalars.
+    struct Weighted(Vec<Tensor>);
+
+    impl Backward for Weighted {
+        fn name(&self) -> &'static str {
+            "weighted"
+        }
+
+        fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>> {
+            let gradient = |(k, input): (usize, &Tensor)| {
+                let tracked = input.track_op().then(|| cotangent.affine(k as f64, 0.0));
+                tracked.transpose()
+            };
+            self.0.iter().enumerate().map(gradient).collect()
+        }
+    }
+
+    fn weighted(inputs: &[Tensor]) -> Tensor {
+        let value = |t: &Tensor| t.to_scalar::<f64>().unwrap();
+        let terms = inputs.iter().enumerate().map(|(k, t)| k as f64 * value(t));
+        let result = (CpuStorage::F64(vec![terms.sum()]), Shape::from(()));
+        recorded(inputs, result, Weighted(inputs.to_vec())).unwrap()
+    }
+
+    #[test]
+    fn every_tracked_input_gets_its_gradient_in_each_backward_pass() {
+        let vars: Vec<Var> = (0..6)
+            .map(|i| Var::new(f64::from(i) + 0.5, &Device::Cpu).unwrap())
+            .collect();
+        // A constant, variables, a variable twice, and what was computed of one.
+        let inputs = [
+            vars[0].detach(),
+            vars[1].as_tensor().clone(),
+            vars[2].as_tensor().clone(),
+            vars[1].as_tensor().clone(),
+            vars[3].sqr().unwrap(),
+        ];
+        let y = weighted(&inputs);
+        let z = weighted(&[y.clone(), y]).sqr().unwrap();
+        let value = 1.5 + 2.0 * 2.5 + 3.0 * 1.5 + 4.0 * 3.5 * 3.5;
+        assert_eq!(z.to_scalar::<f64>().unwrap(), value * value);
+        for _ in 0..2 {
+            let store = z.backward().unwrap();
+            let slopes = [None, Some(4.0), Some(2.0), Some(4.0 * 2.0 * 3.5), None];
+            for (var, slope) in vars.iter().zip(slopes) {
+                let found = store.get(var).map(|g| g.to_scalar::<f64>().unwrap());
+                assert_eq!(found, slope.map(|slope| 2.0 * value * slope));
+            }
+        }
+    }
+
+    #[test]
+    fn of_constants_it_is_a_constant() {
+        let inputs = [1.0, 2.0].map(|x| Tensor::new(x, &Device::Cpu).unwrap());
+        assert!(!weighted(&inputs).track_op());
+    }
+}

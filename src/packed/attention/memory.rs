@@ -1,0 +1,122 @@
+//! Attention to an encoder's output, whose keys and values a cache keeps.
+
+use candle_core::{Result, bail};
+
+use super::{
+    Call, PackedAttention,
+    mix::Attended,
+    prepare::{Columns, Turn},
+};
+use crate::{
+    config::Position,
+    cpu::{
+        attention::{Heads, KeyValue, KeyValuePanels},
+        scratch::lend,
+        source::Source,
+    },
+    layers::alibi_bias,
+    ops::Visible,
+    packed::{
+        cache::PackedLayerCache,
+        linear::{Finishing, PackedLinear},
+        pass::{Additive, PackedPass, PassMemory},
+        with_elements,
+    },
+};
+
+impl PackedAttention {
+    /// Of the queries of the input, to the pass's memory.
+    pub(super) fn attend_memory(
+        &self,
+        query: &PackedLinear,
+        key_value: &PackedLinear,
+        cache: Option<&mut PackedLayerCache>,
+        call: Call,
+    ) -> Result<()> {
+        let pass = call.pass;
+        let memory = pass.memory()?;
+        let (dims, d_memory) = (memory.hidden_states.dims(), self.config.d_memory);
+        if dims.last() != Some(&d_memory) {
+            bail!("encoder_hidden_states: has shape {dims:?}, expected [.., {d_memory}]");
+        }
+        let (q, kv) = (self.config.query_width(), self.config.key_width());
+        let made;
+        let key_value = match cache {
+            None => {
+                made = self.project_memory(key_value, memory, pass)?;
+                KeyValue::Projected {
+                    keys: pass.keys(memory.keys),
+                    key: heads(&made, 2 * kv, 0),
+                    value: heads(&made, 2 * kv, kv),
+                }
+            }
+            Some(cache) => {
+                let shape = self.panel_shape(pass.batch);
+                let panels = cache.memory(shape, memory.keys, || {
+                    let made = self.project_memory(key_value, memory, pass)?;
+                    let mut panels = KeyValuePanels::new(shape);
+                    let (key, value) = (heads(&made, 2 * kv, 0), heads(&made, 2 * kv, kv));
+                    panels.append(memory.keys, key, value);
+                    Ok(panels)
+                })?;
+                KeyValue::Packed(panels)
+            }
+        };
+        let alibi = match &self.config.position {
+            Position::Alibi(alibi) => {
+                let keep = memory.keep.as_ref();
+                let bias = alibi_bias(alibi, self.config.n_heads, memory.keys, keep)?;
+                Some(Additive::new(&bias)?)
+            }
+            _ => None,
+        };
+        let biases = self.biases(alibi.iter().chain(&memory.additive), pass, memory.keys)?;
+        lend(super::PROJECTED_ROWS, call.x.rows() * q, |projected| {
+            query.run(call.x, &Finishing::NONE, projected);
+            let columns = Columns { q, kv: 0, width: q };
+            self.prepare(projected, columns, Turn::No, pass)?;
+            let attended = Attended {
+                query: heads(projected, q, 0),
+                key_value,
+                keys: memory.keys,
+                keep: memory.keep_elements.as_deref(),
+                visible: Visible::default(),
+                biases,
+            };
+            self.mix(&attended, call);
+            Ok(())
+        })
+    }
+
+    /// Keys and values `[batch · keys, 2 · key_width]` of the memory.
+    fn project_memory(
+        &self,
+        key_value: &PackedLinear,
+        memory: &PassMemory,
+        pass: &PackedPass,
+    ) -> Result<Vec<f32>> {
+        let kv = self.config.key_width();
+        let mut projected = vec![0.0; pass.batch * memory.keys * 2 * kv];
+        with_elements("cross-attention", &memory.hidden_states, |rows| {
+            let rows = Source::new(rows, self.config.d_memory);
+            key_value.run(&rows, &Finishing::NONE, &mut projected);
+            Ok(())
+        })?;
+        let columns = Columns {
+            q: 0,
+            kv,
+            width: 2 * kv,
+        };
+        self.prepare(&mut projected, columns, Turn::No, pass)?;
+        Ok(projected)
+    }
+}
+
+/// Heads in rows of `row_stride` columns, from the `offset`th on.
+fn heads(data: &[f32], row_stride: usize, offset: usize) -> Heads<'_> {
+    Heads {
+        data,
+        row_stride,
+        offset,
+    }
+}

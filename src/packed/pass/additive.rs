@@ -1,0 +1,55 @@
+//! What is added to the scores of attention: a mask, or a bias by position.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use crate::{cpu::attention::Bias, packed::with_elements};
+
+/// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
+pub(in crate::packed) struct Additive {
+    elements: Vec<f32>,
+    dims: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl Additive {
+    pub fn new(mask: &Tensor) -> Result<Self> {
+        if mask.rank() > 4 {
+            bail!(
+                "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",
+                mask.dims()
+            );
+        }
+        let mut dims = [1; 4];
+        dims[4 - mask.rank()..].copy_from_slice(mask.dims());
+        let mut strides = [0; 4];
+        let mut stride = 1;
+        for (to, &dim) in strides.iter_mut().zip(&dims).rev() {
+            *to = if dim == 1 { 0 } else { stride };
+            stride *= dim;
+        }
+        let elements = with_elements("additive mask", &mask.to_dtype(DType::F32)?, |elements| {
+            Ok(elements.to_vec())
+        })?;
+        Ok(Self {
+            elements,
+            dims,
+            strides,
+        })
+    }
+
+    /// # Errors
+    /// If it does not broadcast to these lengths.
+    pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
+        let fits = |(&dim, length): (&usize, usize)| dim == 1 || dim == length;
+        if !self.dims.iter().zip(lengths).all(fits) {
+            bail!(
+                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {lengths:?}",
+                self.dims
+            );
+        }
+        Ok(Bias {
+            data: &self.elements,
+            strides: self.strides,
+        })
+    }
+}

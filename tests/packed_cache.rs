@@ -1,0 +1,169 @@
+//! A cache serves the stack and the sequences that it is of; what it cannot serve is an error that leaves it as it was.
+
+mod small;
+
+use candle_blocks::{
+    AttentionMask, ForwardContext, PackedCache, PackedStack, Precision, StackConfig,
+    candle_core::{Device, Tensor},
+};
+use small::{MEMORY, WIDTH, numbers, stack};
+
+fn packed(config: &StackConfig) -> PackedStack {
+    stack(config).pack(Precision::F32).unwrap()
+}
+
+fn with_memory(shape: &[usize]) -> ForwardContext {
+    ForwardContext::evaluation().with_memory(numbers(shape, 5), AttentionMask::none())
+}
+
+fn bits(x: &Tensor) -> Vec<u32> {
+    let values = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Two sequences of five positions are seen.
+fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedCache {
+    let mut cache = stack.new_cache();
+    let x = numbers(&[2, 5, WIDTH], 1);
+    stack.forward_cached(&x, context, &mut cache).unwrap();
+    cache
+}
+
+/// The two positions behind those that a cache has seen.
+fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedCache) -> Vec<u32> {
+    let x = numbers(&[2, 2, WIDTH], 2);
+    bits(&stack.forward_cached(&x, context, cache).unwrap())
+}
+
+#[test]
+fn a_refused_call_leaves_the_cache_as_it_was() {
+    let ids = |shape: &[usize]| {
+        Tensor::zeros(shape, candle_blocks::candle_core::DType::I64, &Device::Cpu).unwrap()
+    };
+    let marks = |shape: &[usize]| AttentionMask::padding(&ids(shape)).unwrap();
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let wrong: [(&[usize], ForwardContext, &str); 8] = [
+        (&[2, 1, WIDTH + 1], plain.clone(), "expected [.., 12]"),
+        (&[3, 1, WIDTH], with_memory(&[3, 4, MEMORY]), "a batch of 2"),
+        (
+            &[2, 1, WIDTH],
+            plain.clone().with_mask(marks(&[2, 6])),
+            "attention_mask",
+        ),
+        (
+            &[3, 1, WIDTH],
+            plain.clone().with_mask(marks(&[3, 1])),
+            "batch of",
+        ),
+        (
+            &[2, 1, WIDTH],
+            plain.clone().with_train(true),
+            "do not train",
+        ),
+        (
+            &[2, 1, WIDTH],
+            with_memory(&[2, 3, MEMORY]),
+            "encoder_hidden_states",
+        ),
+        (
+            &[2, 1, WIDTH],
+            with_memory(&[2, 4, 2 * MEMORY]),
+            "encoder_hidden_states",
+        ),
+        (
+            &[2, 1, WIDTH],
+            ForwardContext::evaluation(),
+            "encoder_hidden_states",
+        ),
+    ];
+    let stack = packed(&small::cross_decoder());
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    for (shape, context, word) in wrong {
+        let mut cache = after_five(&stack, &plain);
+        let refused = stack.forward_cached(&numbers(shape, 3), &context, &mut cache);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+        assert_eq!(cache.seen(), 5, "{message}");
+        assert_eq!(next(&stack, &plain, &mut cache), expected, "{message}");
+    }
+    // Positions are looked at in the first block, behind its projections.
+    let stack = packed(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    let mut cache = after_five(&stack, &plain);
+    let context = plain.clone().with_position_ids(&ids(&[2, 3])).unwrap();
+    let refused = stack.forward_cached(&numbers(&[2, 2, WIDTH], 3), &context, &mut cache);
+    assert!(refused.unwrap_err().to_string().contains("position_ids"));
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+}
+
+#[test]
+fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
+    let stack = packed(&small::cross_decoder());
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let expected = next(&stack, &plain, &mut stack.new_cache());
+    let mut cache = stack.new_cache();
+    let wrong = with_memory(&[3, 4, MEMORY + 1]);
+    let x = numbers(&[3, 2, WIDTH], 2);
+    stack.forward_cached(&x, &wrong, &mut cache).unwrap_err();
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+    cache.reset();
+    let context = with_memory(&[3, 4, MEMORY]);
+    let again = stack.forward_cached(&x, &context, &mut cache).unwrap();
+    let new = stack.forward_cached(&x, &context, &mut stack.new_cache());
+    assert_eq!(bits(&again), bits(&new.unwrap()));
+}
+
+#[test]
+fn a_cache_of_a_stack_with_other_heads_is_refused() {
+    let plain = ForwardContext::evaluation();
+    let ours = packed(&small::decoder());
+    let mut config = small::decoder();
+    for block in &mut config.blocks {
+        block.attention.n_kv_heads = 4;
+    }
+    let theirs = packed(&config);
+    let mut cache = after_five(&ours, &plain);
+    let x = numbers(&[2, 2, WIDTH], 2);
+    let message = theirs.forward_cached(&x, &plain, &mut cache).unwrap_err();
+    assert!(message.to_string().contains("new_cache"), "{message}");
+    assert_eq!(
+        next(&ours, &plain, &mut cache),
+        next(&ours, &plain, &mut after_five(&ours, &plain))
+    );
+}
+
+#[test]
+fn to_go_back_too_far_changes_no_layer() {
+    // Its second block has a window of 3, the first has none.
+    let stack = packed(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let long = || {
+        let mut cache = after_five(&stack, &plain);
+        next(&stack, &plain, &mut cache);
+        cache
+    };
+    let expected = next(&stack, &plain, &mut long());
+    let mut cache = long();
+    let message = cache.truncate(2).unwrap_err().to_string();
+    assert!(message.contains("cannot go back to 2 of 7"), "{message}");
+    assert_eq!(cache.seen(), 7);
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+}
+
+#[test]
+fn a_call_without_positions_or_sequences_changes_nothing() {
+    for config in [small::decoder(), small::falcon(), small::cross_decoder()] {
+        let stack = packed(&config);
+        let plain = with_memory(&[2, 4, MEMORY]);
+        let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+        let mut cache = after_five(&stack, &plain);
+        let none = stack.forward_cached(&numbers(&[2, 0, WIDTH], 1), &plain, &mut cache);
+        assert_eq!(none.unwrap().dims(), [2, 0, WIDTH]);
+        assert_eq!(next(&stack, &plain, &mut cache), expected);
+        let nobody = with_memory(&[0, 4, MEMORY]);
+        let x = numbers(&[0, 3, WIDTH], 1);
+        let y = stack.forward_cached(&x, &nobody, &mut stack.new_cache());
+        assert_eq!(y.unwrap().dims(), [0, 3, WIDTH]);
+    }
+}
