@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType,
-    backend::BackendStorage, bail, utils::get_num_threads,
+    backend::BackendStorage, bail,
 };
 
 use super::{
@@ -114,7 +114,7 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     let x = x.contiguous()?;
     let (storage, layout) = x.storage_and_layout();
     with_float!(OP, x.dtype(), T => {
-        Ok(adamw::sum_of_squares::<T>(selected_isa()?, get_num_threads(), tensor_slice(OP, &storage, layout)?))
+        Ok(adamw::sum_of_squares::<T>(selected_isa()?, crate::ops::threads(), tensor_slice(OP, &storage, layout)?))
     })
 }
 

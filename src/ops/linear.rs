@@ -2,7 +2,7 @@
 
 use candle_core::{
     CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor,
-    backend::BackendStorage, bail, utils::get_num_threads,
+    backend::BackendStorage, bail,
 };
 
 use super::{
@@ -241,7 +241,14 @@ fn backward<T: Float + Plain>(
 /// `epilogue(a·b)` on candle's number of threads.
 fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
     let mut y = vec![T::ZERO; a.rows() * b.columns()];
-    gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, get_num_threads());
+    gemm::multiply(
+        selected_isa()?,
+        a,
+        b,
+        epilogue,
+        &mut y,
+        crate::ops::threads(),
+    );
     Ok(y)
 }
 
