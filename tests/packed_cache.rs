@@ -3,8 +3,8 @@
 mod small;
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, PackedCache, PackedStack, Precision, StackConfig,
-    candle_core::{Device, Tensor},
+    AttentionMask, ForwardContext, KvCache, PackedCache, PackedStack, Precision, StackConfig,
+    candle_core::{DType, Device, Tensor},
 };
 use small::{MEMORY, WIDTH, numbers, stack};
 
@@ -37,9 +37,7 @@ fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedCache) 
 
 #[test]
 fn a_refused_call_leaves_the_cache_as_it_was() {
-    let ids = |shape: &[usize]| {
-        Tensor::zeros(shape, candle_blocks::candle_core::DType::I64, &Device::Cpu).unwrap()
-    };
+    let ids = |shape: &[usize]| Tensor::zeros(shape, DType::I64, &Device::Cpu).unwrap();
     let marks = |shape: &[usize]| AttentionMask::padding(&ids(shape)).unwrap();
     let plain = with_memory(&[2, 4, MEMORY]);
     let wrong: [(&[usize], ForwardContext, &str); 8] = [
@@ -165,5 +163,57 @@ fn a_call_without_positions_or_sequences_changes_nothing() {
         let x = numbers(&[0, 3, WIDTH], 1);
         let y = stack.forward_cached(&x, &nobody, &mut stack.new_cache());
         assert_eq!(y.unwrap().dims(), [0, 3, WIDTH]);
+    }
+}
+
+/// The layers' own cache is of tensors, and as strict.
+#[test]
+fn the_layers_leave_their_cache_as_it_was_too() {
+    let ids = |shape: &[usize]| {
+        numbers(shape, 1)
+            .abs()
+            .unwrap()
+            .to_dtype(DType::I64)
+            .unwrap()
+    };
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let positions = plain.clone().with_position_ids(&ids(&[2, 3])).unwrap();
+    let ones = Tensor::ones((2, 1), DType::U8, &Device::Cpu).unwrap();
+    let marked = |context: &ForwardContext| {
+        let mask = AttentionMask::padding(&ones).unwrap();
+        context.clone().with_mask(mask)
+    };
+    let wrong: [(&[usize], ForwardContext); 6] = [
+        (&[2, 1, WIDTH + 1], plain.clone()),
+        (&[3, 1, WIDTH], with_memory(&[3, 4, MEMORY])),
+        (&[2, 1, WIDTH], with_memory(&[2, 3, MEMORY])),
+        (&[2, 1, WIDTH], marked(&with_memory(&[1, 4, MEMORY]))),
+        (&[2, 1, WIDTH], ForwardContext::evaluation()),
+        (&[2, 1, WIDTH], positions),
+    ];
+    for config in [small::decoder(), small::cross_decoder()] {
+        let layers = stack(&config);
+        let begun = || {
+            let mut cache = layers.new_cache();
+            let x = numbers(&[2, 5, WIDTH], 1);
+            layers.forward_cached(&x, &plain, &mut cache).unwrap();
+            cache
+        };
+        let next = |cache: &mut KvCache| {
+            let x = numbers(&[2, 2, WIDTH], 2);
+            bits(&layers.forward_cached(&x, &plain, cache).unwrap())
+        };
+        let expected = next(&mut begun());
+        let mut n_refused = 0;
+        for (shape, context) in &wrong {
+            let mut cache = begun();
+            let x = numbers(shape, 3);
+            if layers.forward_cached(&x, context, &mut cache).is_err() {
+                n_refused += 1;
+                assert_eq!(cache.seen(), 5, "{shape:?} {context:?}");
+                assert_eq!(next(&mut cache), expected, "{shape:?} {context:?}");
+            }
+        }
+        assert!(n_refused >= 3, "{n_refused}");
     }
 }

@@ -2,14 +2,11 @@
 
 mod small;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use candle_blocks::{
-    AttentionMask, BranchScale, ForwardContext, Linear, Norm, NormConfig, Precision, Stack,
-    StackConfig, Sublayer, SublayerNorm, TransformerBlock,
+    AttentionMask, ForwardContext, Precision, StackConfig, TransformerBlock,
     candle_core::{Device, Module, Result, Tensor},
 };
-use small::{MEMORY, WIDTH, block, made, numbers, stack};
+use small::{MEMORY, WIDTH, block, made, numbers, outcome, refusal, stack};
 
 fn configurations() -> [(&'static str, StackConfig); 6] {
     [
@@ -167,14 +164,6 @@ fn requests() -> Vec<Request> {
     requests
 }
 
-/// What came of a call, a panic in words as well.
-fn outcome<T>(call: impl FnOnce() -> Result<T>) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| format!("error: {error}")),
-        Err(_) => Err("panic".to_string()),
-    }
-}
-
 /// Why two answers differ, in the rows that are kept.
 fn difference(request: &Request, layer: &Tensor, packed: &Tensor) -> Option<String> {
     if layer.dims() != packed.dims() {
@@ -231,124 +220,6 @@ fn a_packed_stack_answers_odd_requests_as_the_layers_do() {
         failures.len(),
         failures.join("\n")
     );
-}
-
-/// The message of a refusal.
-fn refusal<T>(what: &str, call: impl FnOnce() -> Result<T>) -> String {
-    match outcome(call) {
-        Ok(_) => panic!("{what} was not refused"),
-        Err(message) => {
-            assert_ne!(message, "panic", "{what}");
-            message
-        }
-    }
-}
-
-#[test]
-fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
-    let linear = |d_out, d_in| Linear::from_parts(numbers(&[d_out, d_in], 1), None).unwrap();
-    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
-        let message = refusal("no inputs", || linear(3, 0).pack(precision));
-        assert!(message.contains("[3, 0]"), "{message}");
-        let packed = linear(0, 3).pack(precision).unwrap();
-        assert_eq!(packed.forward(&numbers(&[4, 3], 1)).unwrap().dims(), [4, 0]);
-    }
-}
-
-/// A block of this width.
-fn block_of(width: usize) -> TransformerBlock {
-    use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormPlacement};
-    let config = BlockConfig::new(
-        AttentionConfig::new(width, 2).unwrap(),
-        FeedForwardConfig::new(width),
-        NormConfig::layer_norm(width, 1e-5),
-        NormPlacement::Pre,
-    );
-    made(|vb| TransformerBlock::new(&config, vb))
-}
-
-fn norm(width: usize) -> Norm {
-    Norm::from_parts(
-        numbers(&[width], 1),
-        None,
-        NormConfig::rms_norm(width, 1e-6),
-    )
-    .unwrap()
-}
-
-#[test]
-fn parts_that_do_not_fit_each_other_are_refused_when_they_are_packed() {
-    let pack = |block: TransformerBlock| block.pack(Precision::F32);
-    let (attention, feed_forward) = (
-        block_of(8).attention().clone(),
-        block_of(12).feed_forward().clone(),
-    );
-    let message = refusal("two widths", || {
-        pack(TransformerBlock::from_parts(
-            attention.clone(),
-            feed_forward,
-        ))
-    });
-    assert!(message.contains('8') && message.contains("12"), "{message}");
-
-    let other_norm = Sublayer::from_parts(attention.inner().clone(), SublayerNorm::Post(norm(9)));
-    let feed_forward = block_of(8).feed_forward().clone();
-    let message = refusal("a norm", || {
-        pack(TransformerBlock::from_parts(
-            other_norm,
-            feed_forward.clone(),
-        ))
-    });
-    assert!(
-        message.contains("norm") && message.contains('9'),
-        "{message}"
-    );
-
-    let scaled = attention
-        .clone()
-        .with_scale(BranchScale::Learned(numbers(&[7], 1)));
-    let message = refusal("a scale", || {
-        pack(TransformerBlock::from_parts(scaled, feed_forward))
-    });
-    assert!(
-        message.contains("scale") && message.contains('7'),
-        "{message}"
-    );
-
-    let of_blocks = |widths: [usize; 2], last| {
-        let blocks = widths.map(block_of).to_vec();
-        Stack::from_parts(blocks, Some(norm(last))).pack(Precision::F32)
-    };
-    refusal("two blocks", || of_blocks([8, 12], 8));
-    refusal("a last norm", || of_blocks([8, 8], 12));
-    assert!(of_blocks([8, 8], 8).is_ok());
-}
-
-#[test]
-fn layers_that_were_exchanged_for_others_are_refused_when_they_are_packed() {
-    let stacks = [
-        small::encoder(),
-        small::decoder(),
-        small::cross_decoder(),
-        small::experts(),
-    ];
-    for config in stacks {
-        let n_linears = stack(&config).linears_mut().count();
-        for i in 0..n_linears {
-            for change in [(1, 0), (0, 1)] {
-                let mut stack = stack(&config);
-                let mut role = String::new();
-                for (name, linear) in stack.linears_mut().skip(i).take(1) {
-                    let (d_out, d_in) = linear.weight().dims2().unwrap();
-                    let weight = numbers(&[d_out + change.0, d_in + change.1], 1);
-                    *linear = Linear::from_parts(weight, None).unwrap();
-                    role = name;
-                }
-                let message = refusal(&role, || stack.pack(Precision::F32));
-                assert!(message.contains("expected"), "{role}: {message}");
-            }
-        }
-    }
 }
 
 #[test]

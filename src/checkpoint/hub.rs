@@ -20,7 +20,7 @@
 //! or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE`; and `HF_HUB_OFFLINE` is read here.
 
 use std::fmt;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,11 +30,13 @@ use crate::{Error, Result};
 
 mod cache;
 mod explain;
+mod names;
 mod remote;
 mod whole;
 
 use cache::Cache;
 use explain::{Failure, explain};
+use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
 const CONFIG: &str = "config.json";
@@ -308,37 +310,6 @@ impl fmt::Debug for Hub {
     }
 }
 
-/// The rule of `validate_repo_id` in `huggingface_hub`: what passes is safe as a directory name too.
-fn is_repo_id(repo: &str) -> bool {
-    let sane = |part: &str| {
-        let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        (1..=96).contains(&part.len())
-            && part.starts_with(inner)
-            && part.ends_with(inner)
-            && part.chars().all(|c| inner(c) || c == '-' || c == '.')
-            && !part.contains("--")
-            && !part.contains("..")
-    };
-    match repo.split_once('/') {
-        Some((owner, name)) => sane(owner) && sane(name),
-        None => sane(repo),
-    }
-}
-
-/// Whether a path with `/` between its parts stays below the directory that it is joined to, on any system.
-fn stays_inside(path: &str) -> bool {
-    !path.is_empty()
-        && !path.contains(['\\', ':', '\0'])
-        && Path::new(path)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
-}
-
-/// A full commit hash, which names the same files for ever.
-fn is_commit(revision: &str) -> bool {
-    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
 fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
@@ -346,38 +317,6 @@ fn is_true(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn repository_names_follow_the_rule_of_huggingface_hub() {
-        for good in ["gpt2", "openai-community/gpt2", "a/b.c_d-1", "_x/y_"] {
-            assert!(is_repo_id(good), "{good}");
-        }
-        for bad in [
-            "", "/", "a/", "/b", "a/b/c", "../b", "a/..", "a--b/c", "a b", "-a/b", "a/b.", "é/b",
-        ] {
-            assert!(!is_repo_id(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn paths_that_leave_their_directory_are_seen() {
-        for good in ["model.safetensors", "1_Pooling/config.json", "refs/pr/1"] {
-            assert!(stays_inside(good), "{good}");
-        }
-        for bad in [
-            "",
-            "/etc/passwd",
-            "../x",
-            "a/../../x",
-            "..",
-            ".",
-            "a\\..\\x",
-            "C:/x",
-            "a\0b",
-        ] {
-            assert!(!stays_inside(bad), "{bad:?}");
-        }
-    }
 
     #[test]
     fn the_words_for_offline_are_those_of_huggingface_hub() {

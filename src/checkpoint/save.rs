@@ -4,17 +4,17 @@
 //! those reads it too. It is put together in a directory beside the final one, which it becomes by a
 //! rename when all of it is on the disk: there is never half a checkpoint.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
-    ops::Deref,
-    path::{Path, PathBuf},
-};
+mod shards;
+mod target;
+
+use std::{collections::HashMap, fs, ops::Deref, path::Path};
 
 use candle_core::{DType, Device, Tensor};
-use serde::Serialize;
-use tempfile::TempDir;
 
+use self::{
+    shards::{Index, shards},
+    target::Target,
+};
 use crate::{
     Error, Result,
     checkpoint::{
@@ -23,7 +23,7 @@ use crate::{
         files::{INDEX, SINGLE},
         nearest::nearest,
         plan::Source,
-        write::{Record, Sink, directory as parent_of, write_streamed, write_tensor},
+        write::{Record, Sink, write_streamed, write_tensor},
     },
 };
 
@@ -98,14 +98,14 @@ impl SaveOptions {
         let metadata = checkpoint.files.metadata();
         let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
         self.write_weights(
-            target.staging.path(),
+            target.staging(),
             tensors.records(),
             metadata.collect(),
             |name, write| tensors.write(name, write),
         )?;
         if let Some(config) = &checkpoint.config_path {
             let json = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
-            write_file(&target.staging.path().join(CONFIG), &json)?;
+            write_file(&target.staging().join(CONFIG), &json)?;
         }
         target.commit()
     }
@@ -285,151 +285,6 @@ pub(super) fn unknown(role: &str, sources: &[Source]) -> Error {
     )
 }
 
-/// Fills one shard after the other; a tensor above the limit has a shard of its own. As
-/// `huggingface_hub.split_state_dict_into_shards_factory`.
-fn shards(records: Vec<Record>, max_bytes: u64) -> Vec<Vec<Record>> {
-    let mut shards = Vec::new();
-    let mut current = Vec::new();
-    let mut filled = 0;
-    for record in records {
-        let n_bytes = record.n_bytes() as u64;
-        if n_bytes > max_bytes {
-            shards.push(vec![record]);
-            continue;
-        }
-        if filled + n_bytes > max_bytes {
-            shards.push(std::mem::take(&mut current));
-            filled = 0;
-        }
-        filled += n_bytes;
-        current.push(record);
-    }
-    if !current.is_empty() || shards.is_empty() {
-        shards.push(current);
-    }
-    shards
-}
-
-/// `model.safetensors.index.json`.
-#[derive(Default, Serialize)]
-struct Index {
-    metadata: IndexMetadata,
-    weight_map: BTreeMap<String, String>,
-}
-
-#[derive(Default, Serialize)]
-struct IndexMetadata {
-    total_parameters: usize,
-    total_size: usize,
-}
-
-impl Index {
-    fn add(&mut self, record: &Record, file: &str) {
-        self.metadata.total_parameters += record.shape.iter().product::<usize>();
-        self.metadata.total_size += record.n_bytes();
-        self.weight_map
-            .insert(record.name.clone(), file.to_string());
-    }
-}
-
-/// The directory to be, and the one beside it in which it is put together.
-pub(super) struct Target {
-    directory: PathBuf,
-    pub staging: TempDir,
-    /// Whether a directory that is not empty stands in its place.
-    replaces: bool,
-}
-
-impl Target {
-    fn new(directory: &Path, existing: Existing) -> Result<Self> {
-        let failed = |source| Error::io(directory, "create", source);
-        let (directory, replaces) = match fs::metadata(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(parent_of(directory)).map_err(failed)?;
-                (directory.to_path_buf(), false)
-            }
-            Err(error) => return Err(failed(error)),
-            // A link stays, and what it leads to is replaced.
-            Ok(_) => {
-                let is_full = is_full(directory, existing)?;
-                (fs::canonicalize(directory).map_err(failed)?, is_full)
-            }
-        };
-        let staging = beside(&directory)?;
-        Ok(Self {
-            directory,
-            staging,
-            replaces,
-        })
-    }
-
-    /// Gives the complete directory its name.
-    pub fn commit(self) -> Result<()> {
-        let Self {
-            directory,
-            staging,
-            replaces,
-        } = self;
-        let failed = |source| Error::io(&directory, "write", source);
-        if !replaces {
-            fs::rename(staging.path(), &directory).map_err(failed)?;
-        } else {
-            let aside = beside(&directory)?;
-            let old = aside.path().join("old");
-            fs::rename(&directory, &old).map_err(failed)?;
-            if let Err(error) = fs::rename(staging.path(), &directory) {
-                if fs::rename(&old, &directory).is_err() {
-                    let kept = aside.keep(); // better there than nowhere
-                    return Err(Error::io(kept, "move back", error));
-                }
-                return Err(failed(error));
-            }
-        }
-        let _ = staging.keep(); // it has its new name: there is nothing to remove
-        Ok(())
-    }
-}
-
-/// A fresh directory on the same file system, with the permissions of an ordinary one.
-fn beside(directory: &Path) -> Result<TempDir> {
-    let parent = parent_of(directory);
-    let mut options = tempfile::Builder::new();
-    options.prefix(".saving-");
-    #[cfg(unix)]
-    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let created = options.tempdir_in(parent);
-    created.map_err(|source| Error::io(parent, "write", source))
-}
-
-/// Whether a directory holds anything, if that may be replaced.
-fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
-    let failed = |source| Error::io(directory, "list", source);
-    let mut is_full = false;
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_ours = entry.file_type().map_err(failed)?.is_file()
-            && (name == CONFIG
-                || name == INDEX
-                || name.starts_with("model") && name.ends_with(".safetensors"));
-        let refused = |reason: String| Err(Error::input(directory.display().to_string(), reason));
-        match existing {
-            Existing::Refuse => {
-                return refused(format!(
-                    "it holds {name}; give a new directory, or replace this one with `Existing::Replace`"
-                ));
-            }
-            Existing::Replace if !is_ours => {
-                return refused(format!(
-                    "it holds {name}, which is no part of a saved checkpoint; give another directory"
-                ));
-            }
-            Existing::Replace => is_full = true,
-        }
-    }
-    Ok(is_full)
-}
-
 /// Writes a small file.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
@@ -437,33 +292,4 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         fs::File::open(path)?.sync_all()
     };
     write().map_err(|source| Error::io(path, "write", source))
-}
-
-#[cfg(test)]
-mod tests {
-    use safetensors::Dtype;
-
-    use super::*;
-
-    /// The example in the documentation of huggingface_hub's function.
-    #[test]
-    fn shards_are_filled_as_the_hub_fills_them() {
-        let split = |sizes: &[usize], limit| -> Vec<Vec<usize>> {
-            let record = |&size: &usize| Record {
-                name: size.to_string(),
-                dtype: Dtype::U8,
-                shape: vec![size],
-            };
-            let shards = shards(sizes.iter().map(record).collect(), limit);
-            let sizes = |shard: Vec<Record>| shard.iter().map(Record::n_bytes).collect();
-            shards.into_iter().map(sizes).collect()
-        };
-        assert_eq!(
-            split(&[6, 6, 2, 6, 2, 2], 10),
-            [vec![6], vec![6, 2], vec![6, 2, 2]]
-        );
-        // One that is too large does not close the shard that is being filled.
-        assert_eq!(split(&[3, 20, 4], 10), [vec![20], vec![3, 4]]);
-        assert_eq!(split(&[], 10), [Vec::<usize>::new()]);
-    }
 }

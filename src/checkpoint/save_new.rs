@@ -160,7 +160,7 @@ impl SaveOptions {
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
         let target = self.target(directory.as_ref())?;
-        let staging = target.staging.path();
+        let staging = target.staging();
         self.write_weights(staging, records, HashMap::new(), |name, write| {
             match (on_disk.get(name), added.get(name)) {
                 (Some(shared), _) => write_tensor(name, &assemble(shared, &by_role)?, write),

@@ -238,6 +238,13 @@ impl AttentionConfig {
                 rotary.dim, self.head_dim
             )));
         }
+        if let Some(clip) = self.clip
+            && !(clip.is_finite() && clip > 0.0)
+        {
+            return Err(Error::InvalidConfig(format!(
+                "queries, keys and values are clamped to ±{clip}; expected a positive number"
+            )));
+        }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
         }

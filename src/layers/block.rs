@@ -1,6 +1,6 @@
 //! The transformer block: attention and feed-forward, each a residual sublayer.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -282,6 +282,15 @@ impl TransformerBlock {
         })
     }
 
+    /// # Errors
+    /// If there is cross-attention, for which a parallel block has no place.
+    pub(crate) fn check_topology(&self) -> Result<()> {
+        if self.cross_attention.is_some() && self.topology != Topology::Sequential {
+            bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
+        }
+        Ok(())
+    }
+
     /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
     fn run_parallel(
         &self,
@@ -290,6 +299,7 @@ impl TransformerBlock {
         cache: Option<&mut LayerCache>,
         norm: ParallelNorm,
     ) -> Result<BlockStages> {
+        self.check_topology()?;
         let train = pass.context.train();
         let attention_input = self.attention.input(x)?;
         let attended = self

@@ -1,6 +1,6 @@
 //! Keys and values of earlier positions, so that decoding computes each position once.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 
 /// The cache of a whole stack; made by [`Stack::new_cache`](crate::Stack::new_cache).
 #[derive(Clone, Debug)]
@@ -29,6 +29,18 @@ impl KvCache {
     /// Forgets everything.
     pub fn reset(&mut self) {
         *self = Self::new(self.layers.len());
+    }
+
+    /// Undoes a call that failed behind `seen` positions with these marks, whatever layer it came to.
+    pub(crate) fn undo(&mut self, seen: usize, keep: Option<Tensor>) -> Result<()> {
+        (self.seen, self.keep) = (seen, keep);
+        for layer in &mut self.layers {
+            layer.truncate(seen)?;
+            if seen == 0 {
+                layer.memory = None;
+            }
+        }
+        Ok(())
     }
 
     /// Takes in the padding mask of `seq` new positions; returns that of all positions.
@@ -64,6 +76,8 @@ impl KvCache {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerCache {
     kept: Option<(Tensor, Tensor)>,
+    /// Positions appended so far, dropped ones included.
+    appended: usize,
     /// Keys and values of an encoder's output, projected once.
     pub(crate) memory: Option<(Tensor, Tensor)>,
 }
@@ -71,12 +85,24 @@ pub(crate) struct LayerCache {
 impl LayerCache {
     /// Appends new keys and values; returns all that the new queries may see. With a window of `w`,
     /// the oldest new query sees `w - 1` earlier keys, and older ones are dropped.
+    ///
+    /// # Errors
+    /// If they are of another batch or of other heads than those that are there, which stay.
     pub(crate) fn append(
         &mut self,
         key: &Tensor,
         value: &Tensor,
         window: Option<usize>,
     ) -> Result<(Tensor, Tensor)> {
+        if let Some((old, _)) = &self.kept {
+            let (batch, n_kv_heads, _, head_dim) = old.dims4()?;
+            if (batch, n_kv_heads, key.dim(2)?, head_dim) != key.dims4()? {
+                bail!(
+                    "the cache is of a batch of {batch} with {n_kv_heads} key/value heads of {head_dim}, the new keys are {:?}; make another with new_cache",
+                    key.dims()
+                );
+            }
+        }
         let all = match self.kept.take() {
             None => (key.clone(), value.clone()),
             Some((old_key, old_value)) => {
@@ -88,6 +114,42 @@ impl LayerCache {
             }
         };
         self.kept = Some(all.clone());
+        self.appended += key.dim(2)?;
         Ok(all)
+    }
+
+    /// Forgets the positions from `seen` on.
+    fn truncate(&mut self, seen: usize) -> Result<()> {
+        if let Some((key, value)) = &self.kept {
+            let kept = key
+                .dim(2)?
+                .saturating_sub(self.appended.saturating_sub(seen));
+            self.kept = Some((key.narrow(2, 0, kept)?, value.narrow(2, 0, kept)?));
+        }
+        if seen == 0 {
+            self.kept = None;
+        }
+        self.appended = self.appended.min(seen);
+        Ok(())
+    }
+
+    /// Keys and values of an encoder's output of so many sequences and positions, if they are known.
+    ///
+    /// # Errors
+    /// If those that are known are of another output.
+    pub(crate) fn known_memory(
+        &self,
+        batch: usize,
+        keys: usize,
+    ) -> Result<Option<&(Tensor, Tensor)>> {
+        if let Some((key, _)) = &self.memory {
+            let (known_batch, _, known, _) = key.dims4()?;
+            if (known_batch, known) != (batch, keys) {
+                bail!(
+                    "encoder_hidden_states: {batch} of {keys} positions, but the cache is of {known_batch} of {known}; reset it, or make another with new_cache"
+                );
+            }
+        }
+        Ok(self.memory.as_ref())
     }
 }

@@ -178,7 +178,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an
-    /// additive mask or dropout on, or the cache is of another stack.
+    /// additive mask or dropout on, or the cache is of another stack, batch or encoder output. The cache
+    /// is as it was then.
     pub fn forward_cached(
         &self,
         x: &Tensor,
@@ -203,8 +204,18 @@ impl Stack {
         if !self.blocks.iter().all(is_causal) {
             bail!("a cache needs causal attention; earlier positions of this stack see later ones");
         }
-        let pass = Pass::cached(context, cache, batch, seq)?;
-        self.run(x, pass, Some(cache), None)
+        let (seen, keep) = (cache.seen, cache.keep.clone());
+        let run = |cache: &mut KvCache| {
+            let pass = Pass::cached(context, cache, batch, seq)?;
+            self.run(x, pass, Some(cache), None)
+        };
+        match run(cache) {
+            Ok(y) => Ok(y),
+            Err(error) => {
+                cache.undo(seen, keep)?;
+                Err(error)
+            }
+        }
     }
 
     /// What every block adds to its scores behind `seen` earlier positions: the mask and the position bias.

@@ -110,6 +110,7 @@ impl TransformerBlock {
 
 impl PackedBlock {
     pub(super) fn new(packing: &Packing, block: TransformerBlock) -> Result<Self> {
+        block.check_topology()?;
         let sublayer = |attention: &Sublayer<Attention>, inner: PackedAttention| {
             let d_model = inner.config().d_model;
             PackedSublayer::new(packing, attention, inner, (d_model, d_model))

@@ -23,11 +23,13 @@
 
 mod company;
 mod compare;
+mod comparison;
 mod expected;
 mod fixture;
 mod json_float;
 mod kept_rows;
 mod names;
+mod pair;
 mod report;
 mod tolerance;
 
@@ -35,7 +37,8 @@ use std::collections::HashMap;
 
 use candle_core::Tensor;
 
-pub use compare::{Comparer, Comparison, Outcome, Worst};
+pub use compare::Comparer;
+pub use comparison::{Comparison, Outcome, Worst};
 pub use expected::Expected;
 pub use fixture::Fixture;
 pub use kept_rows::KeptRows;

@@ -7,7 +7,8 @@ use candle_core::Tensor;
 use serde::Serialize;
 
 use super::company::company;
-use super::compare::{Comparer, Comparison, Outcome};
+use super::compare::Comparer;
+use super::comparison::{Comparison, Outcome};
 use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;

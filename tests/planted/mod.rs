@@ -182,3 +182,25 @@ pub fn values(tensor: &Tensor) -> Vec<f64> {
     let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
     flat.to_vec1().unwrap()
 }
+
+/// `[batch, seq, d_model]` of [`good_run`].
+pub const DIMS: [usize; 3] = [2, 3, 4];
+
+/// A fixture of `n_layers` blocks, and a good run of it.
+pub fn good_run(n_layers: usize) -> (Draft, HashMap<String, Tensor>) {
+    let mut draft = Draft::with_hidden_states(&DIMS);
+    let mut produced = HashMap::new();
+    // Written last block first: the order must come from the names.
+    for layer in (0..n_layers).rev() {
+        for (i, point) in ["output", "feed_forward.output", "feed_forward.input"]
+            .iter()
+            .enumerate()
+        {
+            let name = format!("layers.{layer}.{point}");
+            let case = Case::new(&DIMS, 1.0, (10 * layer + i) as u64);
+            draft = draft.case(&name, &case);
+            produced.insert(name, case.tensor(&case.ours()));
+        }
+    }
+    (draft, produced)
+}

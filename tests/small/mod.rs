@@ -4,11 +4,13 @@
     reason = "each of the tests that include this file uses a part of it"
 )]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use candle_blocks::{
     AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig, ExpertsConfig,
     FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement, ParallelNorm, Position,
     RelativeBiasConfig, RotaryConfig, RoutingWeights, Stack, StackConfig, Topology,
-    candle_core::{DType, Device, Tensor},
+    candle_core::{self, DType, Device, Tensor},
     candle_nn::{VarBuilder, VarMap},
 };
 
@@ -20,7 +22,7 @@ pub const MEMORY: usize = 10;
 const HEADS: usize = 4;
 
 /// A layer made by `make` from parameters without a pattern that it could hide behind.
-pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_blocks::candle_core::Result<L>) -> L {
+pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
     let parameters = VarMap::new();
     let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
     let layer = make(vb).unwrap();
@@ -137,4 +139,24 @@ pub fn experts() -> StackConfig {
 /// The stack of a configuration.
 pub fn stack(config: &StackConfig) -> Stack {
     made(|vb| Stack::new(config, vb))
+}
+
+/// What came of a call, a panic in words as well.
+pub fn outcome<T>(call: impl FnOnce() -> candle_core::Result<T>) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| format!("error: {error}")),
+        Err(_) => Err("panic".to_string()),
+    }
+}
+
+/// The message of a refusal.
+#[track_caller]
+pub fn refusal<T>(what: &str, call: impl FnOnce() -> candle_core::Result<T>) -> String {
+    match outcome(call) {
+        Ok(_) => panic!("{what} was not refused"),
+        Err(message) => {
+            assert_ne!(message, "panic", "{what}");
+            message
+        }
+    }
 }

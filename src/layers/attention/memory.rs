@@ -41,7 +41,7 @@ impl Attention {
         };
         let (key, value) = match cache {
             None => project()?,
-            Some(cache) => match &cache.memory {
+            Some(cache) => match cache.known_memory(batch, keys)? {
                 Some(known) => known.clone(),
                 None => cache.memory.insert(project()?).clone(),
             },

@@ -1,0 +1,117 @@
+//! The directory that a checkpoint is saved to, which comes to be all at once.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use super::{CONFIG, Existing};
+use crate::{
+    Error, Result,
+    checkpoint::{files::INDEX, write::directory as parent_of},
+};
+
+/// The directory to be, and the one beside it in which it is put together.
+pub(in crate::checkpoint) struct Target {
+    directory: PathBuf,
+    staging: TempDir,
+    /// Whether a directory that is not empty stands in its place.
+    replaces: bool,
+}
+
+impl Target {
+    pub fn new(directory: &Path, existing: Existing) -> Result<Self> {
+        let failed = |source| Error::io(directory, "create", source);
+        let (directory, replaces) = match fs::metadata(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(parent_of(directory)).map_err(failed)?;
+                (directory.to_path_buf(), false)
+            }
+            Err(error) => return Err(failed(error)),
+            // A link stays, and what it leads to is replaced.
+            Ok(_) => {
+                let is_full = is_full(directory, existing)?;
+                (fs::canonicalize(directory).map_err(failed)?, is_full)
+            }
+        };
+        let staging = beside(&directory)?;
+        Ok(Self {
+            directory,
+            staging,
+            replaces,
+        })
+    }
+
+    /// Where it is put together.
+    pub fn staging(&self) -> &Path {
+        self.staging.path()
+    }
+
+    /// Gives the complete directory its name.
+    pub fn commit(self) -> Result<()> {
+        let Self {
+            directory,
+            staging,
+            replaces,
+        } = self;
+        let failed = |source| Error::io(&directory, "write", source);
+        if !replaces {
+            fs::rename(staging.path(), &directory).map_err(failed)?;
+        } else {
+            let aside = beside(&directory)?;
+            let old = aside.path().join("old");
+            fs::rename(&directory, &old).map_err(failed)?;
+            if let Err(error) = fs::rename(staging.path(), &directory) {
+                if fs::rename(&old, &directory).is_err() {
+                    let kept = aside.keep(); // better there than nowhere
+                    return Err(Error::io(kept, "move back", error));
+                }
+                return Err(failed(error));
+            }
+        }
+        let _ = staging.keep(); // it has its new name: there is nothing to remove
+        Ok(())
+    }
+}
+
+/// A fresh directory on the same file system, with the permissions of an ordinary one.
+fn beside(directory: &Path) -> Result<TempDir> {
+    let parent = parent_of(directory);
+    let mut options = tempfile::Builder::new();
+    options.prefix(".saving-");
+    #[cfg(unix)]
+    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let created = options.tempdir_in(parent);
+    created.map_err(|source| Error::io(parent, "write", source))
+}
+
+/// Whether a directory holds anything, if that may be replaced.
+fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
+    let failed = |source| Error::io(directory, "list", source);
+    let mut is_full = false;
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = entry.file_type().map_err(failed)?.is_file()
+            && (name == CONFIG
+                || name == INDEX
+                || name.starts_with("model") && name.ends_with(".safetensors"));
+        let refused = |reason: String| Err(Error::input(directory.display().to_string(), reason));
+        match existing {
+            Existing::Refuse => {
+                return refused(format!(
+                    "it holds {name}; give a new directory, or replace this one with `Existing::Replace`"
+                ));
+            }
+            Existing::Replace if !is_ours => {
+                return refused(format!(
+                    "it holds {name}, which is no part of a saved checkpoint; give another directory"
+                ));
+            }
+            Existing::Replace => is_full = true,
+        }
+    }
+    Ok(is_full)
+}

@@ -1,0 +1,168 @@
+//! Which output features of a tensor on disk belong to a role: all, a half, or a projection of a fused tensor.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+
+use crate::config::AttentionConfig;
+
+/// One of the three projections that a fused tensor holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Projection {
+    /// Query.
+    Query,
+    /// Key.
+    Key,
+    /// Value.
+    Value,
+}
+
+/// How query, key and value share one tensor's output features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FusedLayout {
+    /// All of the query, then all of the key, then all of the value (GPT-2, Phi-3, ModernBERT).
+    Blocks,
+    /// For every head its query, key and value (GPT-NeoX, BLOOM).
+    PerHead,
+    /// For every key/value head the queries it serves, its key and its value (Falcon).
+    PerGroup,
+    /// For every quarter of the heads its queries, its values and its keys (CodeGen).
+    FourShards,
+}
+
+/// One half of a tensor's output features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Half {
+    /// The first.
+    First,
+    /// The second.
+    Second,
+}
+
+/// Which output features of a tensor on disk belong to a role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Part {
+    /// All.
+    #[default]
+    Whole,
+    /// One projection out of a fused query/key/value tensor.
+    Fused(FusedLayout, Projection),
+    /// One of two equal parts: a gate or an `up` projection of a fused pair.
+    Half(Half),
+}
+
+impl Part {
+    /// The output features on disk of a role with `d_out` of them, in the role's own order; `None` for all.
+    pub(crate) fn features(self, config: &AttentionConfig, d_out: usize) -> Option<Features> {
+        let (layout, projection) = match self {
+            Self::Whole => return None,
+            Self::Half(half) => {
+                let start = match half {
+                    Half::First => 0,
+                    Half::Second => d_out,
+                };
+                return Some(Features {
+                    ranges: std::iter::once(start..start + d_out).collect(),
+                    total: 2 * d_out,
+                });
+            }
+            Self::Fused(layout, projection) => (layout, projection),
+        };
+        let AttentionConfig {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = *config;
+        // A layout is a number of groups, each a run of query heads, of key heads and of value heads.
+        use Projection::{Key, Query, Value};
+        let (groups, order) = match layout {
+            FusedLayout::Blocks => (1, [Query, Key, Value]),
+            FusedLayout::PerHead => (n_heads, [Query, Key, Value]),
+            FusedLayout::PerGroup => (n_kv_heads, [Query, Key, Value]),
+            FusedLayout::FourShards => (4, [Query, Value, Key]),
+        };
+        let heads = |projection| match projection {
+            Query => n_heads / groups,
+            Key | Value => n_kv_heads / groups,
+        };
+        let group: usize = order.into_iter().map(heads).sum();
+        let before = order.into_iter().take_while(|&p| p != projection);
+        let start: usize = before.map(heads).sum();
+        let range = |g| {
+            let first = (g * group + start) * head_dim;
+            first..first + heads(projection) * head_dim
+        };
+        Some(Features {
+            ranges: (0..groups).map(range).collect(),
+            total: groups * group * head_dim,
+        })
+    }
+}
+
+/// The output features of a tensor on disk that belong to one role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// In the role's own order.
+    pub ranges: Vec<Range<usize>>,
+    /// How many the tensor on disk has in all.
+    pub total: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fused_layout_covers_every_feature_once() {
+        let config = AttentionConfig::with_head_dim(12, 6, 2).with_kv_heads(3);
+        for layout in [FusedLayout::Blocks, FusedLayout::PerGroup] {
+            let mut seen = Vec::new();
+            for (projection, heads) in [
+                (Projection::Query, 6),
+                (Projection::Key, 3),
+                (Projection::Value, 3),
+            ] {
+                let features = Part::Fused(layout, projection).features(&config, 0);
+                let features: Vec<usize> = features
+                    .into_iter()
+                    .flat_map(|f| f.ranges)
+                    .flatten()
+                    .collect();
+                assert_eq!(features.len(), heads * 2, "{layout:?} {projection:?}");
+                seen.extend(features);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..24).collect::<Vec<_>>(), "{layout:?}");
+        }
+    }
+
+    /// transformers: GPT-NeoX views the output as (heads, 3, head_dim), Falcon-40b as
+    /// (kv_heads, heads / kv_heads + 2, head_dim).
+    #[test]
+    fn grouped_layouts_are_those_of_transformers() {
+        let features = |layout, projection, n_heads, n_kv| {
+            let config = AttentionConfig::with_head_dim(8, n_heads, 2).with_kv_heads(n_kv);
+            let features = Part::Fused(layout, projection).features(&config, 0);
+            features.map(|features| features.ranges)
+        };
+        assert_eq!(
+            features(FusedLayout::PerHead, Projection::Key, 2, 2),
+            Some(vec![2..4, 8..10])
+        );
+        assert_eq!(
+            features(FusedLayout::PerGroup, Projection::Query, 4, 2),
+            Some(vec![0..4, 8..12])
+        );
+        assert_eq!(
+            features(FusedLayout::PerGroup, Projection::Value, 4, 2),
+            Some(vec![6..8, 14..16])
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! How one tensor compares: what came out, the errors, and where the worst is.
+
+use serde::Serialize;
+
+use super::expected::Expected;
+use super::json_float;
+use super::pair::Pair;
+use super::tolerance::{Tolerance, largest, median};
+
+/// How a comparison came out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "result")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Passed: no element, and not the typical element, is beyond the tolerance.
+    WithinTolerance,
+    /// At least one element is beyond the tolerance, or is infinite or NaN where it should not be.
+    BeyondTolerance,
+    /// No element is beyond the tolerance, but the typical element is: a small error all over.
+    TypicallyBeyondTolerance,
+    /// Our tensor has another shape.
+    ShapeMismatch {
+        /// PyTorch's shape.
+        expected: Vec<usize>,
+        /// Our shape.
+        found: Vec<usize>,
+    },
+    /// Our tensor is not of a floating type, or of a coarser one than the run states.
+    WrongDType {
+        /// What would be right.
+        expected: String,
+        /// The type of our tensor.
+        found: String,
+    },
+    /// The run did not produce the tensor.
+    Missing,
+    /// No finite element is left to compare: the tensor is empty, the mask drops all of it, or PyTorch's
+    /// result is all infinite or NaN.
+    NothingCompared,
+    /// Rounding errors may be as large as the values, so that a tensor of zeros would pass.
+    ToleranceTooWide,
+    /// A tensor could not be read, such as from a device that failed.
+    Unreadable {
+        /// What candle reports.
+        reason: String,
+    },
+}
+
+/// The element of ours that is furthest from the truth.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Worst {
+    /// Where it is, one number per dimension.
+    pub index: Vec<usize>,
+    /// Our value.
+    #[serde(serialize_with = "json_float::number")]
+    pub ours: f64,
+    /// The true value: the twin's, or PyTorch's own where there is no twin or the result is not finite.
+    #[serde(serialize_with = "json_float::number")]
+    pub expected: f64,
+}
+
+/// One tensor of ours against PyTorch's.
+///
+/// Errors are distances from the f64 twin, or from PyTorch's own result where there is none. Where
+/// nothing could be compared ([`Outcome::ShapeMismatch`] and those after it) the errors are infinite and
+/// the counts zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// The tensor's name in the fixture.
+    pub name: String,
+    /// How it came out.
+    pub outcome: Outcome,
+    /// PyTorch's shape.
+    pub shape: Vec<usize>,
+    /// The largest error.
+    #[serde(serialize_with = "json_float::number")]
+    pub max_abs: f64,
+    /// The largest error of an element in proportion to the element itself, where that is not 0.
+    #[serde(serialize_with = "json_float::number")]
+    pub max_rel: f64,
+    /// The median error.
+    #[serde(serialize_with = "json_float::number")]
+    pub typical_abs: f64,
+    /// The element with the largest error.
+    pub worst: Option<Worst>,
+    /// The largest error in proportion to PyTorch's own; only with a twin.
+    #[serde(serialize_with = "json_float::option")]
+    pub ratio: Option<f64>,
+    /// The bounds, and PyTorch's own errors.
+    pub tolerance: Option<Tolerance>,
+    /// The error in proportion to its bound, for the worst or the typical element, whichever is more.
+    /// Above 1 is a failure.
+    #[serde(serialize_with = "json_float::number")]
+    pub share_used: f64,
+    /// How many elements are beyond the bound on the worst.
+    pub n_mismatched: usize,
+    /// How many elements were compared, finite or not.
+    pub n_compared: usize,
+    /// In how many of these PyTorch's result is infinite or NaN, and ours had to be the same.
+    pub n_non_finite: usize,
+}
+
+impl Comparison {
+    /// Whether the tensor is as PyTorch's.
+    pub fn passed(&self) -> bool {
+        self.outcome == Outcome::WithinTolerance
+    }
+
+    /// The comparison of a tensor that the run did not produce.
+    pub(super) fn missing(name: &str, expected: &Expected) -> Self {
+        Self::without_numbers(name, expected, Outcome::Missing)
+    }
+
+    pub(super) fn without_numbers(name: &str, expected: &Expected, outcome: Outcome) -> Self {
+        Self {
+            name: name.to_string(),
+            outcome,
+            shape: expected.value().dims().to_vec(),
+            max_abs: f64::INFINITY,
+            max_rel: f64::INFINITY,
+            typical_abs: f64::INFINITY,
+            worst: None,
+            ratio: None,
+            tolerance: None,
+            share_used: f64::INFINITY,
+            n_mismatched: 0,
+            n_compared: 0,
+            n_non_finite: 0,
+        }
+    }
+
+    pub(super) fn of_pairs(
+        name: &str,
+        dims: &[usize],
+        pairs: &[Pair],
+        n_non_finite: usize,
+        tolerance: Tolerance,
+    ) -> Self {
+        let errors: Vec<f64> = pairs.iter().map(Pair::error).collect();
+        let n_mismatched = errors.iter().filter(|&&e| e > tolerance.worst).count();
+        let max_abs = largest(&errors);
+        let worst = pairs.iter().zip(&errors).find(|&(_, &e)| e == max_abs);
+        let finite = pairs
+            .iter()
+            .zip(&errors)
+            .filter(|(p, _)| p.torch.is_finite());
+        let typical_abs = median(finite.map(|(_, &e)| e).collect());
+        let typical_share = tolerance.typical.map_or(0.0, |t| share(typical_abs, t));
+        let outcome = if n_mismatched > 0 {
+            Outcome::BeyondTolerance
+        } else if typical_share > 1.0 {
+            Outcome::TypicallyBeyondTolerance
+        } else {
+            Outcome::WithinTolerance
+        };
+        Self {
+            name: name.to_string(),
+            outcome,
+            shape: dims.to_vec(),
+            max_abs,
+            max_rel: max_rel(pairs, &errors),
+            typical_abs,
+            worst: worst.map(|(pair, _)| Worst {
+                index: unravel(pair.index, dims),
+                ours: pair.ours,
+                expected: pair.target(),
+            }),
+            ratio: tolerance.torch_error.map(|torch| share(max_abs, torch)),
+            tolerance: Some(tolerance),
+            share_used: share(max_abs, tolerance.worst).max(typical_share),
+            n_mismatched,
+            n_compared: pairs.len(),
+            n_non_finite,
+        }
+    }
+}
+
+/// `part / whole`, where nothing of nothing is 0 and something of nothing is infinite.
+fn share(part: f64, whole: f64) -> f64 {
+    if part == 0.0 { 0.0 } else { part / whole }
+}
+
+fn max_rel(pairs: &[Pair], errors: &[f64]) -> f64 {
+    let relative: Vec<f64> = pairs
+        .iter()
+        .zip(errors)
+        .filter(|(pair, _)| pair.target() != 0.0)
+        // An infinity that ours lacks is an infinite error over an infinite value: NaN, ranked largest.
+        .map(|(pair, &error)| share(error, pair.target().abs()))
+        .collect();
+    largest(&relative)
+}
+
+/// A row-major place as one number per dimension.
+fn unravel(mut place: usize, dims: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; dims.len()];
+    for (i, &dim) in index.iter_mut().zip(dims).rev() {
+        *i = place % dim;
+        place /= dim;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_told_as_one_number_per_dimension() {
+        assert_eq!(unravel(0, &[]), Vec::<usize>::new());
+        assert_eq!(unravel(23, &[2, 3, 4]), [1, 2, 3]);
+        assert_eq!(unravel(5, &[2, 3]), [1, 2]);
+    }
+}
