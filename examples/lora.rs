@@ -1,4 +1,6 @@
-//! Trains low-rank adapters on a checkpoint's blocks, and writes them in PEFT's layout and merged: `lora DIR OUT`.
+//! Trains low-rank adapters on a checkpoint's blocks, and writes them in PEFT's layout and merged: `lora DIR OUT [ROLE ..]`.
+//!
+//! The roles are those of linear layers; without any, four kinds that nearly every family has.
 //!
 //! ```sh
 //! cargo run --release --example lora -- weights/tiny-bert OUT
@@ -15,14 +17,25 @@ use candle_blocks::{
 };
 
 fn main() -> Result<()> {
-    let usage = "usage: lora DIR OUT";
+    let usage = "usage: lora DIR OUT [ROLE ..]";
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().context(usage)?;
     let out = PathBuf::from(arguments.next().context(usage)?);
 
     let checkpoint = Checkpoint::open(directory)?;
     let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
-    let targets = ["attention.output", "feed_forward.*"]; // these are no part of a fused tensor in any family
+    let mut targets: Vec<String> = arguments.collect();
+    if targets.is_empty() {
+        targets = [
+            "attention.query",
+            "attention.value",
+            "attention.output",
+            "feed_forward.*",
+        ]
+        .map(String::from)
+        .to_vec();
+    }
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     let config = LoraConfig::new(4, 8.0, &targets);
     let lora = Lora::attach(&mut stack, config, 42)?;
     let group = ParameterGroup::new(lora.parameters(), 0.0);

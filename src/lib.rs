@@ -56,9 +56,9 @@ pub use config::{
 pub use error::{Error, Result};
 pub use layers::{
     Attention, AttentionMask, BlockFeedForward, BlockStages, BranchScale, Dropout, DropoutSource,
-    FeedForward, ForwardContext, KvCache, Linear, LinearInit, LowRank, Memory, MixtureOfExperts,
-    Mlp, Norm, QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack, Sublayer,
-    SublayerNorm, SublayerStages, TransformerBlock,
+    DropoutUnit, FeedForward, ForwardContext, KvCache, Linear, LinearInit, LowRank, Memory,
+    MixtureOfExperts, Mlp, Norm, QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack,
+    Sublayer, SublayerNorm, SublayerStages, TransformerBlock,
 };
 pub use packed::{
     PackedAttention, PackedBlock, PackedBlockFeedForward, PackedCache, PackedFeedForward,

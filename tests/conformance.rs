@@ -128,12 +128,11 @@ fn row(stack: &Committed, dtype: DType) -> Row {
     }
 }
 
-/// How much of their bounds gradients may use: PyTorch's own two attention paths differ there by up to 10
-/// times where the rule allows 2 (see src/verify/tolerance.rs).
-const GRADIENTS: f64 = 2.0;
 /// Where a fixture in f32 judges half precision, our weights and inputs are rounded as well, which PyTorch's
 /// were not: one more error as large as those of the run itself.
 const ROUNDED_WEIGHTS: f64 = 2.0;
+/// And twice that for gradients, which pass the rounded weights on through more products.
+const HALF_GRADIENTS: f64 = 2.0;
 /// A result that was rounded to f32 on the way is off by 2²⁹; see tests/families.rs.
 const CHANCE: f64 = 512.0;
 
@@ -162,11 +161,11 @@ fn verdict(
         let is_bloom = stack.name.starts_with("families/bloom");
         return is_bloom.then_some("as exact as its constants of eight digits");
     }
-    let allowance = match native == dtype {
-        true => 1.0,
-        false => ROUNDED_WEIGHTS,
+    let (allowance, of_gradients) = match native == dtype {
+        true => (1.0, committed::gradient_allowance(stack)),
+        false => (ROUNDED_WEIGHTS, ROUNDED_WEIGHTS * HALF_GRADIENTS),
     };
-    let is_allowed = within(stages, allowance) && within(gradients, allowance * GRADIENTS);
+    let is_allowed = within(stages, allowance) && within(gradients, of_gradients);
     is_allowed.then_some("within the allowance")
 }
 
@@ -200,9 +199,10 @@ feed-forward's input or output, a block's output, or the stack's; a gradient is 
 allowed*: our error as a share of the bound, twice PyTorch's plus four ulp of the tensor's largest value; the typical error
 has a bound of its own, and the larger share is shown. Where the type is not that of PyTorch's run, PyTorch's error is scaled by the machine epsilons.
 
-*Allowances*. Gradients may use twice their bound: PyTorch's own two attention implementations differ by more. Where an f32
-run of PyTorch judges half precision, twice as much again, for our weights and inputs are then rounded and PyTorch's were
-not; `tiny-bert-bf16` and `tiny-gpt2-f16` are judged by PyTorch's own runs in half precision. In f64 there is no finer
+*Allowances*. In f32 everything is within the rule, but for gradients of `gemma3_text` (and of `modernbert` with the portable
+kernels), which may use twice their bound: there PyTorch's error is small by luck, and its own second attention
+implementation is beyond the rule as often. Where an f32 run of PyTorch judges half precision, stages may use twice their
+bound and gradients four times, for our weights and inputs are then rounded and PyTorch's were not; `tiny-bert-bf16` and `tiny-gpt2-f16` are judged by PyTorch's own runs in half precision. In f64 there is no finer
 truth: the statement there is that nothing on the way was rounded to f32 (an error of 2²⁹; the test's line is 2⁹).
 
 ";

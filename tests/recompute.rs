@@ -84,8 +84,10 @@ fn with_dropout(config: &StackConfig) -> StackConfig {
         block.attention.dropout = 0.2;
         block.feed_forward.dropout = 0.1;
         *block = block.clone().with_residual_dropout(0.3);
+        block.residual.drop_path = 0.2;
+        block.residual.parallel_dropout = 0.1;
     }
-    config
+    config.with_layer_drop(0.2).with_output_dropout(0.1)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 """Does transformers read a saved checkpoint as it reads the original?
 
+    python weights/check_saved.py SAVED                           a new checkpoint: transformers must find nothing to say
     python weights/check_saved.py ORIGINAL SAVED                  everything must be equal
     python weights/check_saved.py ORIGINAL SAVED --changed NAME   tensors whose name contains NAME must differ
     python weights/check_saved.py ORIGINAL SAVED --outputs FILE   the saved blocks must give the outputs in FILE
@@ -45,6 +46,16 @@ def compare(original: Path, saved: Path, changed: list[str], outputs: Path | Non
         problems += compare_outputs(original, saved)
     if outputs:
         problems += compare_with_file(saved, outputs)
+    return problems
+
+
+def complaints(saved: Path) -> list[str]:
+    """What transformers says while loading a new checkpoint."""
+    (_, says), warns = listen(saved)
+    problems = [f"transformers warns: {message}" for message in sorted(warns)]
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if found := sorted(map(str, says.get(kind, ()))):
+            problems.append(f"transformers finds {kind}: {', '.join(found)}")
     return problems
 
 
@@ -141,17 +152,22 @@ def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("original", type=Path)
-    parser.add_argument("saved", type=Path)
+    parser.add_argument("saved", type=Path, nargs="?")
     parser.add_argument("--changed", action="append", default=[], metavar="NAME", help="part of a name; after training")
     parser.add_argument("--outputs", type=Path, metavar="FILE", help="this crate's inputs and outputs")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    problems = compare(args.original, args.saved, args.changed, args.outputs)
+    if args.saved is None:
+        args.saved, args.original = args.original, None
+        problems = complaints(args.saved) + (compare_with_file(args.saved, args.outputs) if args.outputs else [])
+    else:
+        problems = compare(args.original, args.saved, args.changed, args.outputs)
     if problems:
         sys.exit("\n".join(f"{args.saved}: {problem}" for problem in problems))
-    print(f"{args.saved}: {len(tensor_file.read_all(args.saved))} tensors, as in {args.original}")
+    like = f"as in {args.original}" if args.original else "and transformers has nothing to say"
+    print(f"{args.saved}: {len(tensor_file.read_all(args.saved))} tensors, {like}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 //! cargo run --release --example train -- --resume DIR                      # goes on after an interruption
 //! ```
 //!
-//! `DIR` then holds the model as transformers reads it, the losses, their curve as `losses.png`, and the state to resume
+//! `DIR` then holds the model as transformers reads it in `model`, the losses, their curve as `losses.png`, and the state to resume
 //! from. `train.py` is the same training in PyTorch.
 
 mod curve;
@@ -129,7 +129,7 @@ fn train(args: &Args) -> Result<Gpt> {
 
 /// What stays of a training.
 fn finish(training: &Training, out: &Path) -> Result<()> {
-    training.model.save(out)?;
+    training.model.save(&out.join("model"))?;
     let lines = training.losses.iter().map(|losses| losses.to_string());
     let lines: Vec<String> = [COLUMNS.to_string()].into_iter().chain(lines).collect();
     fs::write(out.join("losses.csv"), lines.join("\n") + "\n")?;

@@ -1,13 +1,13 @@
 //! A GPT-2 over bytes: this crate's blocks, and around them the embeddings and the head that a model needs.
 
-use std::{collections::HashMap, fs, path::Path};
+use std::{fs, path::Path};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_blocks::{
-    Architecture, Checkpoint, ForwardContext, KvCache, Linear, Parameters, Stack,
+    Architecture, Checkpoint, Existing, ForwardContext, KvCache, Linear, Parameters, SaveOptions,
+    Stack,
     candle_core::{DType, Device, Module, Tensor, Var},
     candle_nn::{Embedding, loss::cross_entropy},
-    checkpoint::write::write_safetensors,
     train::Fresh,
 };
 use serde_json::{Value, json};
@@ -18,6 +18,11 @@ use crate::text::Batch;
 const N_TOKENS: usize = 256;
 const TOKEN: &str = "token_embedding.weight";
 const POSITION: &str = "position_embedding.weight";
+/// Roles of what lies around the blocks, and its names on disk.
+const EMBEDDINGS: [(&str, &str); 2] = [
+    (TOKEN, "transformer.wte.weight"),
+    (POSITION, "transformer.wpe.weight"),
+];
 
 /// How large a new model is.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +61,7 @@ impl Size {
 
 /// The model with its variables.
 pub struct Gpt {
-    config: Value,
+    architecture: Architecture,
     token: Embedding,
     position: Embedding,
     stack: Stack,
@@ -71,18 +76,15 @@ impl Gpt {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("config.json");
         fs::write(&path, size.config().to_string())?;
-        let Architecture {
-            config,
-            initialisation,
-            ..
-        } = Architecture::open(&path)?;
+        let architecture = Architecture::open(&path)?;
+        let initialisation = architecture.initialisation.clone();
         let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
         let vb = fresh.var_builder();
         let token = vb.get((N_TOKENS, size.d_model), TOKEN)?;
         let position = vb.get((size.context, size.d_model), POSITION)?;
-        let stack = fresh.stack(&config)?;
+        let stack = fresh.stack(&architecture.config)?;
         let parts = (token, position, stack);
-        Self::from_parts(size.config(), parts, fresh.parameters())
+        Self::from_parts(architecture, parts, fresh.parameters())
     }
 
     /// From a directory that [`Self::save`] wrote.
@@ -94,15 +96,14 @@ impl Gpt {
             let tensor = checkpoint.files().read(name)?.to_dtype(DType::F32)?;
             Ok(Var::from_tensor(&tensor)?)
         };
-        let token = variable("transformer.wte.weight")?;
-        let position = variable("transformer.wpe.weight")?;
+        let [token, position] = EMBEDDINGS.map(|(_, name)| variable(name));
+        let (token, position) = (token?, position?);
         ensure!(
             token.dims()[0] == N_TOKENS,
             "{}: {} tokens, expected the {N_TOKENS} bytes",
             directory.display(),
             token.dims()[0]
         );
-        let config = fs::read(directory.join("config.json"))?;
         let parts = (
             token.as_tensor().clone(),
             position.as_tensor().clone(),
@@ -110,17 +111,17 @@ impl Gpt {
         );
         let mut parameters = vec![(TOKEN.to_string(), token), (POSITION.to_string(), position)];
         parameters.extend(loader.parameters());
-        Self::from_parts(serde_json::from_slice(&config)?, parts, parameters)
+        Self::from_parts(Architecture::open(directory)?, parts, parameters)
     }
 
     fn from_parts(
-        config: Value,
+        architecture: Architecture,
         (token, position, stack): (Tensor, Tensor, Stack),
         parameters: Parameters,
     ) -> Result<Self> {
         let width = token.dims()[1];
         Ok(Self {
-            config,
+            architecture,
             head: Linear::from_parts(token.clone(), None)?,
             token: Embedding::new(token, width),
             position: Embedding::new(position, width),
@@ -179,53 +180,17 @@ impl Gpt {
 
     /// Writes `config.json` and `model.safetensors` as transformers' `GPT2LMHeadModel` reads them.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        let config = serde_json::to_string_pretty(&self.config)? + "\n";
-        fs::write(directory.join("config.json"), config)?;
-        let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        let path = directory.join("model.safetensors");
-        Ok(write_safetensors(path, &self.on_disk()?, Some(metadata))?)
-    }
-
-    /// Under GPT-2's names; weights of blocks lie as `[d_in, d_out]`, and query, key and value in one tensor. This is
-    /// for a model that never was a checkpoint: one that was is written by `Checkpoint::save`.
-    fn on_disk(&self) -> Result<Vec<(String, Tensor)>> {
-        let by_role: HashMap<&str, &Var> = (self.parameters.iter())
-            .map(|(role, p)| (role.as_str(), p))
-            .collect();
-        let get = |role: &str| -> Result<Tensor> {
-            let variable = by_role.get(role).with_context(|| format!("no {role}"))?;
-            Ok(variable.as_detached_tensor())
-        };
-        let mut tensors = vec![("wte.weight".to_string(), get(TOKEN)?)];
-        tensors.push(("wpe.weight".to_string(), get(POSITION)?));
-        for kind in ["weight", "bias"] {
-            // A Conv1D's weight is the transpose of a linear layer's.
-            let lie = |t: Tensor| match kind {
-                "weight" => t.t(),
-                _ => Ok(t),
-            };
-            tensors.push((format!("ln_f.{kind}"), get(&format!("final_norm.{kind}"))?));
-            for i in 0..self.stack.blocks().len() {
-                let role = |name: &str| get(&format!("blocks.{i}.{name}.{kind}"));
-                let query_key_value = ["query", "key", "value"]
-                    .map(|name| role(&format!("attention.{name}")))
-                    .into_iter()
-                    .collect::<Result<Vec<_>>>()?;
-                for (name, tensor) in [
-                    ("ln_1", role("attention_norm")?),
-                    ("ln_2", role("feed_forward_norm")?),
-                    ("attn.c_attn", lie(Tensor::cat(&query_key_value, 0)?)?),
-                    ("attn.c_proj", lie(role("attention.output")?)?),
-                    ("mlp.c_fc", lie(role("feed_forward.up")?)?),
-                    ("mlp.c_proj", lie(role("feed_forward.down")?)?),
-                ] {
-                    tensors.push((format!("h.{i}.{name}.{kind}"), tensor));
-                }
+        let names = EMBEDDINGS.iter();
+        let on_disk = |role: &str| names.clone().find(|(known, _)| *known == role);
+        let mut others = Vec::new();
+        let mut blocks = Vec::new();
+        for (role, variable) in &self.parameters {
+            match on_disk(role) {
+                Some((_, name)) => others.push((name.to_string(), variable.as_detached_tensor())),
+                None => blocks.push((role, variable.as_tensor())),
             }
         }
-        let prefixed = |(name, tensor)| (format!("transformer.{name}"), tensor);
-        Ok(tensors.into_iter().map(prefixed).collect())
+        let options = SaveOptions::default().existing(Existing::Replace);
+        Ok(options.save_new(&self.architecture, directory, blocks, &others)?)
     }
 }

@@ -1,8 +1,8 @@
 """The training of this folder in PyTorch: the same model, initial weights, data, steps and schedule.
 
     cargo run --release --example train -- --text FILE --steps 0 --out INITIAL     # the initial weights
-    python examples/train/train.py --initial INITIAL --text FILE --out losses.csv [--steps N]
-    python examples/train/train.py --initial DIR --text FILE --evaluate            # a trained model's loss
+    python examples/train/train.py --initial INITIAL/model --text FILE --out losses.csv [--steps N]
+    python examples/train/train.py --initial DIR/model --text FILE --evaluate      # a trained model's loss
     python examples/train/train.py --join DIR/losses.csv losses.csv --out BOTH     # the record beside this file
 
 Needs torch and transformers (weights/requirements.txt). The lines written are those of the Rust side's `losses.csv`.

@@ -1,6 +1,6 @@
 //! What a `config.json` says without any weights.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use crate::{
     Error, Result,
@@ -32,6 +32,10 @@ pub struct Architecture {
     pub config: StackConfig,
     /// transformers' `_init_weights` for them.
     pub initialisation: Initialisation,
+    /// The family's table.
+    pub(super) table: Family,
+    /// The `config.json`, if there was one, and which names it means.
+    pub(super) json: Option<(Vec<u8>, &'static [&'static str])>,
 }
 
 impl Architecture {
@@ -57,14 +61,21 @@ impl CheckpointOptions {
             false => path.to_path_buf(),
         });
         let (family, config) = self.blocks(&path)?;
-        let initialisation = match path.exists() {
-            true => (family.initialisation)(&ConfigJson::open(&path)?)?,
-            false => Initialisation::default(), // the blocks were given, and there is nothing to read
+        let (initialisation, json) = match path.exists() {
+            true => {
+                let json = ConfigJson::open(&path)?;
+                let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
+                let names = (family.new_names)(&json)?;
+                ((family.initialisation)(&json)?, Some((bytes, names)))
+            }
+            false => (Initialisation::default(), None), // the blocks were given, and there is nothing to read
         };
         Ok(Architecture {
-            family: family.name,
+            family: family.name.clone(),
             config,
             initialisation,
+            table: family,
+            json,
         })
     }
 

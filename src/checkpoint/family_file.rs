@@ -118,6 +118,7 @@ impl Family {
             outside: list("outside")?,
             config,
             initialisation: fresh::normal,
+            new_names: |_| Ok(&[]),
         })
     }
 }

@@ -21,6 +21,7 @@ mod plan;
 mod report;
 mod rotary_json;
 mod save;
+mod save_new;
 pub mod scheme;
 pub mod write;
 
@@ -251,6 +252,12 @@ impl Checkpoint {
             }
         }
         Ok(found)
+    }
+
+    /// The shape of a parameter of the blocks, by role.
+    pub(crate) fn shape_of(&self, role: &str) -> Option<&[usize]> {
+        let source = self.plan.sources.iter().find(|source| source.role == role);
+        source.map(|source| source.shape.as_slice())
     }
 
     /// Tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, under the names and in

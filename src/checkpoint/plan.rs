@@ -17,7 +17,7 @@ use crate::{
     checkpoint::{
         files::{SIMILAR, TensorFiles},
         nearest::nearest,
-        scheme::{Family, Features, Orientation, Stacking, matches},
+        scheme::{Family, Features, Orientation, Rule, Stacking, matches},
     },
     config::StackConfig,
     layers::Stack,
@@ -76,12 +76,19 @@ impl Plan {
             unused: Vec::new(),
         };
         for (role, shape) in parameters(config)? {
-            match resolve(family, config, prefix, &role, &shape, files)? {
-                Ok(source) => plan.sources.push(source),
-                Err(tried) => plan.missing.push(Missing { role, tried }),
+            let candidates = candidates(family, config, prefix, &role, &shape)?;
+            match candidates
+                .iter()
+                .find(|source| files.contains(&source.name))
+            {
+                Some(source) => plan.sources.push(source.clone()),
+                None => {
+                    let tried = candidates.into_iter().map(|source| source.name).collect();
+                    plan.missing.push(Missing { role, tried });
+                }
             }
         }
-        plan.count_items();
+        count_items(&mut plan.sources);
         let used: HashSet<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
         let is_listed = |patterns: &[String], name: &str| {
             patterns.iter().any(|pattern| {
@@ -101,22 +108,6 @@ impl Plan {
             }
         }
         Ok(plan)
-    }
-
-    /// Sets how many parameters each tensor stacks.
-    fn count_items(&mut self) {
-        let mut totals: HashMap<String, usize> = HashMap::new();
-        for source in &self.sources {
-            if let Some(item) = source.item {
-                let total = totals.entry(source.name.clone()).or_default();
-                *total = (*total).max(item.index + 1);
-            }
-        }
-        for source in &mut self.sources {
-            if let (Some(item), Some(&total)) = (&mut source.item, totals.get(&source.name)) {
-                item.total = total;
-            }
-        }
     }
 
     /// The source of a role.
@@ -228,15 +219,30 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
     }
 }
 
-/// The source of a role such as `blocks.3.attention.query.weight`, or the names tried in vain.
-fn resolve(
+/// Sets how many parameters each tensor stacks.
+pub(super) fn count_items(sources: &mut [Source]) {
+    let mut totals: HashMap<String, usize> = HashMap::new();
+    for source in &*sources {
+        if let Some(item) = source.item {
+            let total = totals.entry(source.name.clone()).or_default();
+            *total = (*total).max(item.index + 1);
+        }
+    }
+    for source in sources {
+        if let (Some(item), Some(&total)) = (&mut source.item, totals.get(&source.name)) {
+            item.total = total;
+        }
+    }
+}
+
+/// Where a role such as `blocks.3.attention.query.weight` may lie, in the order in which names are tried.
+pub(super) fn candidates(
     family: &Family,
     config: &StackConfig,
     prefix: &str,
     role: &str,
     shape: &[usize],
-    files: &TensorFiles,
-) -> Result<std::result::Result<Source, Vec<String>>> {
+) -> Result<Vec<Source>> {
     let (block, local) = match role.strip_prefix("blocks.").and_then(|r| r.split_once('.')) {
         Some((index, local)) => (index.parse::<usize>().ok(), local),
         None => (None, role),
@@ -254,19 +260,6 @@ fn resolve(
         ),
         None => prefix.to_string(),
     };
-    let mut tried = Vec::new();
-    for rule in rules {
-        for name in rule.names(parameter) {
-            let name = match number {
-                Some(number) => name.replace("{e}", &number.to_string()),
-                None => name.clone(),
-            };
-            tried.push((rule, format!("{place}{name}")));
-        }
-    }
-    let Some((rule, name)) = tried.iter().find(|(_, name)| files.contains(name)) else {
-        return Ok(Err(tried.into_iter().map(|(_, name)| name).collect()));
-    };
     let attention = block
         .and_then(|index| config.blocks.get(index))
         .map(|block| {
@@ -279,18 +272,29 @@ fn resolve(
             }
         });
     let d_out = shape.first().copied().unwrap_or(0);
-    let item = match rule.stacking {
-        Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
-        Stacking::Apart => None,
+    let source = |rule: &Rule, name: &String| {
+        let name = match number {
+            Some(number) => name.replace("{e}", &number.to_string()),
+            None => name.clone(),
+        };
+        let item = match rule.stacking {
+            Stacking::Stacked => number.map(|index| Item { index, total: 0 }),
+            Stacking::Apart => None,
+        };
+        Source {
+            role: role.to_string(),
+            name: format!("{place}{name}"),
+            shape: shape.to_vec(),
+            orientation: rule.orientation,
+            features: attention.and_then(|attention| rule.part.features(attention, d_out)),
+            item,
+        }
     };
-    Ok(Ok(Source {
-        role: role.to_string(),
-        name: name.clone(),
-        shape: shape.to_vec(),
-        orientation: rule.orientation,
-        features: attention.and_then(|attention| rule.part.features(attention, d_out)),
-        item,
-    }))
+    let named = rules.into_iter().flat_map(|rule| {
+        let names = rule.names(parameter).iter();
+        names.map(move |name| (rule, name))
+    });
+    Ok(named.map(|(rule, name)| source(rule, name)).collect())
 }
 
 /// The first prefix under which the files hold a block; the last one if none does.
@@ -305,7 +309,7 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
 }
 
 /// Role and shape of every parameter of a stack, in the order in which its layers ask for them.
-fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
+pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
     let recorder = Recorder::default();
     {
         let backend: Box<dyn SimpleBackend> = Box::new(&recorder);

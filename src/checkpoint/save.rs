@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-const CONFIG: &str = "config.json";
+pub(super) const CONFIG: &str = "config.json";
 
 /// What to do with a directory that is not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,13 +94,59 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
-        let target = Target::new(directory.as_ref(), self.existing)?;
-        write_weights(&tensors, self.max_shard_bytes, target.staging())?;
+        let target = self.target(directory.as_ref())?;
+        let metadata = checkpoint.files.metadata();
+        let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
+        self.write_weights(
+            target.staging(),
+            tensors.records(),
+            metadata.collect(),
+            |name, write| tensors.write(name, write),
+        )?;
         if let Some(config) = &checkpoint.config_path {
             let json = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
             write_file(&target.staging().join(CONFIG), &json)?;
         }
         target.commit()
+    }
+
+    /// Writes all tensors, in one file or in shards with their index.
+    pub(super) fn write_weights(
+        &self,
+        directory: &Path,
+        records: Vec<Record>,
+        mut metadata: HashMap<String, String>,
+        content: impl Fn(&str, &mut Sink) -> Result<()>,
+    ) -> Result<()> {
+        // transformers refuses files that do not say whose layout they have.
+        let format = metadata.entry("format".to_string());
+        format.or_insert_with(|| "pt".to_string());
+
+        let shards = shards(records, self.max_shard_bytes);
+        let n_shards = shards.len();
+        let mut index = Index::default();
+        for (i, records) in shards.into_iter().enumerate() {
+            let file = match n_shards {
+                1 => SINGLE.to_string(),
+                _ => format!("model-{:05}-of-{n_shards:05}.safetensors", i + 1),
+            };
+            for record in &records {
+                index.add(record, &file);
+            }
+            let metadata = Some(metadata.clone());
+            write_streamed(&directory.join(file), records, metadata, &content)?;
+        }
+        if n_shards == 1 {
+            return Ok(());
+        }
+        let json = serde_json::to_string_pretty(&index);
+        let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
+        write_file(&directory.join(INDEX), json.as_bytes())
+    }
+
+    /// The directory to be written, and the one beside it in which it is put together.
+    pub(super) fn target(&self, directory: &Path) -> Result<Target> {
+        Target::new(directory, self.existing)
     }
 }
 
@@ -127,16 +173,7 @@ impl<'c> SavedTensors<'c> {
             let Some(source) = by_role.get(role) else {
                 return Err(unknown(role, sources));
             };
-            if tensor.dims() != source.shape {
-                let (found, expected) = (tensor.dims(), &source.shape);
-                let reason = format!("it has shape {found:?}, expected {expected:?}");
-                return Err(Error::input(role, reason));
-            }
-            if !tensor.dtype().is_float() {
-                let found = tensor.dtype().as_str();
-                let reason = format!("it has type {found}, expected a floating one");
-                return Err(Error::input(role, reason));
-            }
+            source.accepts(tensor)?;
             if given.insert(role.to_string(), tensor.clone()).is_some() {
                 return Err(Error::input(role, "given twice; give each role once"));
             }
@@ -223,7 +260,23 @@ fn is_finite(tensor: &Tensor) -> Result<bool> {
     Ok(sum.to_scalar::<f64>()? == 0.0)
 }
 
-fn unknown(role: &str, sources: &[Source]) -> Error {
+impl Source {
+    /// Whether a tensor can be the parameter: of its shape, and floating.
+    pub(super) fn accepts(&self, tensor: &Tensor) -> Result<()> {
+        let reason = if tensor.dims() != self.shape {
+            let (found, expected) = (tensor.dims(), &self.shape);
+            format!("it has shape {found:?}, expected {expected:?}")
+        } else if !tensor.dtype().is_float() {
+            let found = tensor.dtype().as_str();
+            format!("it has type {found}, expected a floating one")
+        } else {
+            return Ok(());
+        };
+        Err(Error::input(&self.role, reason))
+    }
+}
+
+pub(super) fn unknown(role: &str, sources: &[Source]) -> Error {
     let known = sources.iter().map(|source| source.role.as_str());
     let nearest = nearest(role, known, 0.0, 3).join(", ");
     Error::input(
@@ -232,42 +285,8 @@ fn unknown(role: &str, sources: &[Source]) -> Error {
     )
 }
 
-/// Writes all tensors, in one file or in shards with their index.
-fn write_weights(tensors: &SavedTensors, max_bytes: u64, directory: &Path) -> Result<()> {
-    let mut metadata: HashMap<String, String> = HashMap::new();
-    for (key, value) in tensors.checkpoint.files.metadata() {
-        metadata.insert(key.clone(), value.clone());
-    }
-    // transformers refuses files that do not say whose layout they have.
-    let format = metadata.entry("format".to_string());
-    format.or_insert_with(|| "pt".to_string());
-
-    let shards = shards(tensors.records(), max_bytes);
-    let n_shards = shards.len();
-    let mut index = Index::default();
-    for (i, records) in shards.into_iter().enumerate() {
-        let file = match n_shards {
-            1 => SINGLE.to_string(),
-            _ => format!("model-{:05}-of-{n_shards:05}.safetensors", i + 1),
-        };
-        for record in &records {
-            index.add(record, &file);
-        }
-        let metadata = Some(metadata.clone());
-        write_streamed(&directory.join(file), records, metadata, |name, write| {
-            tensors.write(name, write)
-        })?;
-    }
-    if n_shards == 1 {
-        return Ok(());
-    }
-    let json = serde_json::to_string_pretty(&index);
-    let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
-    write_file(&directory.join(INDEX), json.as_bytes())
-}
-
 /// Writes a small file.
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
         fs::write(path, bytes)?;
         fs::File::open(path)?.sync_all()

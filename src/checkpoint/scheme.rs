@@ -91,6 +91,8 @@ pub struct Family {
     pub config: StackSource,
     /// Reads from `config.json` how fresh parameters are drawn.
     pub initialisation: fn(&ConfigJson) -> Result<Initialisation>,
+    /// Reads from `config.json` which names a new checkpoint has where a role has several: patterns with `*`.
+    pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
 
 impl Family {
@@ -121,6 +123,7 @@ impl Family {
             outside: vec![],
             config,
             initialisation: fresh::normal,
+            new_names: |_| Ok(&[]),
         }
     }
 
@@ -170,6 +173,12 @@ impl Family {
     /// With fresh parameters drawn as `read` finds in `config.json`, instead of from one normal distribution.
     pub fn initialisation(mut self, read: fn(&ConfigJson) -> Result<Initialisation>) -> Self {
         self.initialisation = read;
+        self
+    }
+
+    /// With the names that `read` finds in `config.json` for new checkpoints, instead of the first of each role.
+    pub fn new_names(mut self, read: fn(&ConfigJson) -> Result<&'static [&'static str]>) -> Self {
+        self.new_names = read;
         self
     }
 

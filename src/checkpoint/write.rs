@@ -198,7 +198,7 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
 }
 
 /// The format's name for a type of candle's.
-fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
+pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
     Ok(match dtype {
         DType::U8 => Dtype::U8,
         DType::U32 => Dtype::U32,

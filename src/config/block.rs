@@ -45,6 +45,13 @@ pub struct ResidualConfig {
     pub attention_dropout: f64,
     /// Probability of dropping an element of the feed-forward's output in training.
     pub feed_forward_dropout: f64,
+    /// Probability of dropping an element of the sum of a parallel block's two outputs in training (Falcon).
+    #[serde(default)]
+    pub parallel_dropout: f64,
+    /// Probability of dropping a sublayer's whole output for a sample in training (stochastic depth, Huang et al. 2016,
+    /// <https://arxiv.org/abs/1603.09382>).
+    #[serde(default)]
+    pub drop_path: f64,
 }
 
 impl Default for ResidualConfig {
@@ -55,6 +62,8 @@ impl Default for ResidualConfig {
             layer_scale: false,
             attention_dropout: 0.0,
             feed_forward_dropout: 0.0,
+            parallel_dropout: 0.0,
+            drop_path: 0.0,
         }
     }
 }
@@ -158,6 +167,8 @@ impl BlockConfig {
         self.norm.validate()?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
+        probability("parallel dropout", self.residual.parallel_dropout)?;
+        probability("drop path", self.residual.drop_path)?;
         let mut widths = vec![
             self.attention.d_model,
             self.feed_forward.d_model,
@@ -193,6 +204,12 @@ pub struct StackConfig {
     pub final_norm: Option<NormConfig>,
     /// A learned relative position bias that all blocks share.
     pub relative_bias: Option<RelativeBiasConfig>,
+    /// Probability of passing over a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
+    #[serde(default)]
+    pub layer_drop: f64,
+    /// Probability of dropping an element of the stack's output in training, behind the final norm (T5).
+    #[serde(default)]
+    pub output_dropout: f64,
 }
 
 impl StackConfig {
@@ -203,6 +220,8 @@ impl StackConfig {
             blocks,
             final_norm,
             relative_bias: None,
+            layer_drop: 0.0,
+            output_dropout: 0.0,
         }
     }
 
@@ -231,10 +250,31 @@ impl StackConfig {
         self
     }
 
+    /// With a drop path that rises evenly from 0 in the first block to `rate` in the last:
+    /// `torch.linspace(0, rate, n_blocks)`, as Huang et al. 2016 train and timm's models do.
+    pub fn with_rising_drop_path(self, rate: f64) -> Self {
+        let last = self.blocks.len().saturating_sub(1).max(1);
+        self.with_each(|i, block| block.residual.drop_path = rate * i as f64 / last as f64)
+    }
+
+    /// With each layer passed over with probability `p` in training.
+    pub fn with_layer_drop(mut self, p: f64) -> Self {
+        self.layer_drop = p;
+        self
+    }
+
+    /// With dropout of probability `p` on the output.
+    pub fn with_output_dropout(mut self, p: f64) -> Self {
+        self.output_dropout = p;
+        self
+    }
+
     /// Checks every block and the final norm.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
+        probability("layer drop", self.layer_drop)?;
+        probability("output dropout", self.output_dropout)?;
         match self
             .layers
             .iter()

@@ -29,7 +29,7 @@ pub enum Statistic {
 pub enum Gain {
     /// `w`; `x̂` stays in f32 until the end (PyTorch's LayerNorm).
     Weight,
-    /// `w`; `x̂` is rounded to the stored type first (transformers' `LlamaRMSNorm`).
+    /// `w`; `x̂` is rounded to a half stored type first (transformers' `LlamaRMSNorm`).
     WeightAfterRounding,
     /// `1 + w`; `x̂` stays in f32 until the end (transformers' `GemmaRMSNorm`).
     OnePlusWeight,
@@ -253,8 +253,9 @@ impl Norm {
     #[inline(always)]
     fn rounded<T: Element>(&self, normal: T::Wide) -> T::Wide {
         match self.gain {
-            Gain::WeightAfterRounding => T::from_wide(normal).to_wide(),
-            Gain::Weight | Gain::OnePlusWeight => normal,
+            // In f32 the twice rounded result would only be further from the truth.
+            Gain::WeightAfterRounding if size_of::<T>() < 4 => T::from_wide(normal).to_wide(),
+            _ => normal,
         }
     }
 

@@ -71,6 +71,9 @@ pub fn forward_here<'a, T: Element>(
 
 /// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`.
 ///
+/// The mean is taken off twice. Rounded probabilities do not add up to 1, which would leave a part of whatever all
+/// cotangents share; the second pass takes off what the first one left.
+///
 /// Where `y` is 0 so is `dx`, whatever the cotangent.
 pub fn backward<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
     assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
@@ -128,8 +131,9 @@ impl<T: Element> Routine for Backward<'_, T> {
                 *cotangent = if y == T::Acc::ZERO { y } else { dy };
             }
             let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
+            let left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
             for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
-                let slope = y * (dy - mean);
+                let slope = y * ((dy - mean) - left);
                 *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
             }
         }

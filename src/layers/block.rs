@@ -4,58 +4,12 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{BlockConfig, FeedForwardConfig, NormPlacement, ParallelNorm, Topology},
+    config::{BlockConfig, NormPlacement, ParallelNorm, Topology},
     layers::{
-        Attention, BranchScale, Dropout, DropoutSource, FeedForward, ForwardContext, Linear,
-        MixtureOfExperts, Sublayer, SublayerNorm, SublayerStages, joint::joint,
-        kv_cache::LayerCache, pass::Pass,
+        Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
+        Sublayer, SublayerNorm, SublayerStages, joint::joint, kv_cache::LayerCache, pass::Pass,
     },
 };
-
-/// The feed-forward of a block: one network, or a mixture of experts.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum BlockFeedForward {
-    /// One network.
-    Dense(FeedForward),
-    /// Several, of which each position uses a few.
-    Experts(MixtureOfExperts),
-}
-
-impl BlockFeedForward {
-    /// Takes one network, or the experts, from `vb`.
-    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
-        Ok(match MixtureOfExperts::new(config, &vb)? {
-            Some(experts) => Self::Experts(experts),
-            None => Self::Dense(FeedForward::new(config, vb)?),
-        })
-    }
-
-    /// The network, if it is one.
-    pub fn dense(&self) -> Option<&FeedForward> {
-        match self {
-            Self::Dense(feed_forward) => Some(feed_forward),
-            Self::Experts(_) => None,
-        }
-    }
-
-    /// Draws dropout masks from `source` from now on.
-    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        match self {
-            Self::Dense(feed_forward) => feed_forward.set_dropout_source(source),
-            Self::Experts(experts) => experts.set_dropout_source(source),
-        }
-    }
-}
-
-impl ModuleT for BlockFeedForward {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        match self {
-            Self::Dense(feed_forward) => feed_forward.forward_t(x, train),
-            Self::Experts(experts) => experts.forward_t(x, train),
-        }
-    }
-}
 
 /// What a block computed on its way.
 #[derive(Clone, Debug)]
@@ -110,6 +64,7 @@ pub struct TransformerBlock {
     cross_attention: Option<Sublayer<Attention>>,
     feed_forward: Sublayer<BlockFeedForward>,
     topology: Topology,
+    parallel_dropout: Dropout,
 }
 
 impl TransformerBlock {
@@ -125,10 +80,12 @@ impl TransformerBlock {
         let attend = |role: &str, attention| -> Result<Sublayer<Attention>> {
             let norm = SublayerNorm::new(config.attention_placement, &config.norm, role, &vb)?;
             let dropout = Dropout::new(residual.attention_dropout, DropoutSource::default())?;
+            let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
             Ok(
                 Sublayer::from_parts(Attention::new(attention, vb.pp(role))?, norm)
                     .with_dropout(dropout)
                     .with_scale(scale(role)?)
+                    .with_drop_path(drop_path)
                     .with_source(residual.source),
             )
         };
@@ -139,6 +96,7 @@ impl TransformerBlock {
         };
         let norm = SublayerNorm::new(placement, &config.norm, role, &vb)?;
         let dropout = Dropout::new(residual.feed_forward_dropout, DropoutSource::default())?;
+        let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
         Ok(Self {
             attention: attend("attention", &config.attention)?,
@@ -149,8 +107,10 @@ impl TransformerBlock {
             feed_forward: Sublayer::from_parts(inner, norm)
                 .with_dropout(dropout)
                 .with_scale(scale(role)?)
+                .with_drop_path(drop_path)
                 .with_source(residual.source),
             topology: config.topology,
+            parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
         })
     }
 
@@ -164,6 +124,7 @@ impl TransformerBlock {
             cross_attention: None,
             feed_forward,
             topology: Topology::Sequential,
+            parallel_dropout: Dropout::none(),
         }
     }
 
@@ -176,6 +137,12 @@ impl TransformerBlock {
     /// With the sublayers side by side. With a shared norm, the feed-forward's own norm is not used.
     pub fn with_topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
+        self
+    }
+
+    /// With dropout on what the sublayers of a parallel block add together.
+    pub fn with_parallel_dropout(mut self, dropout: Dropout) -> Self {
+        self.parallel_dropout = dropout;
         self
     }
 
@@ -210,6 +177,7 @@ impl TransformerBlock {
         }
         self.feed_forward.set_dropout_source(source);
         self.feed_forward.inner_mut().set_dropout_source(source);
+        self.parallel_dropout.set_source(source.clone());
     }
 
     /// The linear layers by role (`blocks.3.attention.query`), below the given one (`blocks.3`), to change them.
@@ -234,12 +202,13 @@ impl TransformerBlock {
             BlockFeedForward::Dense(feed_forward) => feed_forward.dropouts(),
             BlockFeedForward::Experts(experts) => experts.dropouts(),
         };
-        dropouts.push(self.feed_forward.dropout());
+        dropouts.extend(self.feed_forward.dropouts());
         let attentions = [Some(&self.attention), self.cross_attention.as_ref()];
         for attention in attentions.into_iter().flatten() {
-            dropouts.push(attention.dropout());
+            dropouts.extend(attention.dropouts());
             dropouts.extend(attention.inner().dropouts());
         }
+        dropouts.push(&self.parallel_dropout);
         dropouts
     }
 
@@ -322,7 +291,7 @@ impl TransformerBlock {
         Ok(())
     }
 
-    /// `x + attention(norm(x)) + feed_forward(norm(x))` (Wang and Komatsuzaki 2021, GPT-J).
+    /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
     fn run_parallel(
         &self,
         x: &Tensor,
@@ -332,18 +301,32 @@ impl TransformerBlock {
     ) -> Result<BlockStages> {
         self.check_topology()?;
         let train = pass.context.train();
-        let attention = self
+        let attention_input = self.attention.input(x)?;
+        let attended = self
             .attention
-            .stages(x, train, |inner, x| inner.attend(x, pass, cache))?;
+            .inner()
+            .attend(&attention_input, pass, cache)?;
+        let attention_branch = self.attention.branch(&attended, train)?;
+        let residual = self.attention.residual(x, &attention_input);
+        let attention_output = (residual + &attention_branch)?;
         let input = match norm {
-            ParallelNorm::Shared => attention.input.clone(),
+            ParallelNorm::Shared => attention_input.clone(),
             ParallelNorm::Separate => self.feed_forward.input(x)?,
         };
         let inner_output = self.feed_forward.inner().forward_t(&input, train)?;
         let branch = self.feed_forward.branch(&inner_output, train)?;
-        let output = (&attention.output + branch)?;
+        let output = if train && self.parallel_dropout.p() > 0.0 {
+            let sum = (attention_branch + branch)?;
+            (residual + self.parallel_dropout.forward_t(&sum, train)?)?
+        } else {
+            (&attention_output + branch)?
+        };
         Ok(BlockStages {
-            attention,
+            attention: SublayerStages {
+                input: attention_input,
+                inner_output: attended,
+                output: attention_output,
+            },
             cross_attention: None,
             feed_forward: SublayerStages {
                 input,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
 use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 use rand_mt::Mt;
@@ -92,26 +92,25 @@ impl DropoutSource {
         }
     }
 
-    /// A mask in the shape of `x`: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
-    fn draw(&self, x: &Tensor, p: f64) -> Result<Tensor> {
+    /// A mask of the given shape: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
+    fn draw(&self, shape: &Shape, device: &Device, p: f64) -> Result<Tensor> {
+        let n = shape.elem_count();
         let uniform: Vec<f64> = match self {
             Self::Candle => {
-                let uniform = Tensor::rand(0f32, 1f32, x.shape(), x.device())?;
+                let uniform = Tensor::rand(0f32, 1f32, shape, device)?;
                 return uniform.ge(p as f32);
             }
             Self::Seeded(stream) => {
                 let mut rng = lock(stream);
-                (0..x.elem_count()).map(|_| rng.random()).collect()
+                (0..n).map(|_| rng.random()).collect()
             }
             Self::NumPy(stream) => {
                 let mut rng = lock(stream);
-                (0..x.elem_count())
-                    .map(|_| numpy_double(&mut rng))
-                    .collect()
+                (0..n).map(|_| numpy_double(&mut rng)).collect()
             }
         };
         let keep: Vec<u8> = uniform.into_iter().map(|u| u8::from(u >= p)).collect();
-        Tensor::from_vec(keep, x.shape(), x.device())
+        Tensor::from_vec(keep, shape, device)
     }
 }
 
@@ -152,6 +151,16 @@ impl std::fmt::Debug for DropoutSource {
     }
 }
 
+/// What a [`Dropout`] keeps or drops as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropoutUnit {
+    /// Each element for itself.
+    Element,
+    /// Each sample, the first dimension of `[batch, .., d_model]`; what has no batch (rank 2 or less) is one sample.
+    Sample,
+}
+
 /// Inverted dropout (Srivastava et al. 2014): in training each element is zero with probability `p`,
 /// the others are divided by `1 - p`; in evaluation nothing changes and nothing is drawn.
 ///
@@ -169,6 +178,7 @@ impl std::fmt::Debug for DropoutSource {
 pub struct Dropout {
     p: f64,
     source: DropoutSource,
+    unit: DropoutUnit,
 }
 
 impl Dropout {
@@ -180,7 +190,21 @@ impl Dropout {
         if !(0.0..1.0).contains(&p) {
             bail!("dropout: probability {p}, expected 0 <= p < 1");
         }
-        Ok(Self { p, source })
+        let unit = DropoutUnit::Element;
+        Ok(Self { p, source, unit })
+    }
+
+    /// Drop path: drops whole samples with probability `p`, all their elements or none (Huang et al. 2016,
+    /// <https://arxiv.org/abs/1603.09382>; transformers' `Dinov2DropPath`).
+    ///
+    /// # Errors
+    /// If `p` is not in `[0, 1)`.
+    pub fn of_samples(p: f64, source: DropoutSource) -> Result<Self> {
+        let unit = DropoutUnit::Sample;
+        Ok(Self {
+            unit,
+            ..Self::new(p, source)?
+        })
     }
 
     /// Never drops.
@@ -188,12 +212,18 @@ impl Dropout {
         Self {
             p: 0.0,
             source: DropoutSource::default(),
+            unit: DropoutUnit::Element,
         }
     }
 
-    /// The probability of dropping an element.
+    /// The probability of dropping an element or sample.
     pub fn p(&self) -> f64 {
         self.p
+    }
+
+    /// What is dropped as one.
+    pub fn unit(&self) -> DropoutUnit {
+        self.unit
     }
 
     /// Where it draws its masks.
@@ -205,6 +235,15 @@ impl Dropout {
     pub fn set_source(&mut self, source: DropoutSource) {
         self.source = source;
     }
+
+    /// One draw for all there is: whether to drop it.
+    pub(crate) fn drops_all(&self, train: bool) -> Result<bool> {
+        if !train || self.p == 0.0 {
+            return Ok(false);
+        }
+        let keep = self.source.draw(&().into(), &Device::Cpu, self.p)?;
+        Ok(keep.to_scalar::<u8>()? == 0)
+    }
 }
 
 impl ModuleT for Dropout {
@@ -213,6 +252,17 @@ impl ModuleT for Dropout {
         if !train || self.p == 0.0 {
             return Ok(x.clone());
         }
-        ops::dropout(x, &self.source.draw(x, self.p)?, self.p)
+        let keep = match self.unit {
+            DropoutUnit::Element => self.source.draw(x.shape(), x.device(), self.p)?,
+            DropoutUnit::Sample => {
+                let mut of_samples = vec![1; x.rank()];
+                if x.rank() > 2 {
+                    of_samples[0] = x.dim(0)?; // [batch, 1, .., 1]
+                }
+                let keep = self.source.draw(&of_samples.into(), x.device(), self.p)?;
+                keep.broadcast_as(x.shape())?
+            }
+        };
+        ops::dropout(x, &keep, self.p)
     }
 }

@@ -8,6 +8,7 @@
 mod activation;
 mod attention;
 mod block;
+mod block_feed_forward;
 mod context;
 mod dropout;
 mod feed_forward;
@@ -26,10 +27,11 @@ mod sublayer;
 
 pub(crate) use attention::batch_and_seq;
 pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
-pub use block::{BlockFeedForward, BlockStages, TransformerBlock};
+pub use block::{BlockStages, TransformerBlock};
+pub use block_feed_forward::BlockFeedForward;
 pub use context::{ForwardContext, Memory};
 pub(crate) use dropout::Snapshot;
-pub use dropout::{Dropout, DropoutSource};
+pub use dropout::{Dropout, DropoutSource, DropoutUnit};
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
 pub use linear::{Linear, LinearInit};

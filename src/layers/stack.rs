@@ -6,8 +6,8 @@ use candle_nn::VarBuilder;
 use crate::{
     config::{StackConfig, Visibility},
     layers::{
-        BlockStages, DropoutSource, ForwardContext, Linear, Norm, RelativeBias, TransformerBlock,
-        joint::joint, kv_cache::KvCache, pass::Pass,
+        BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+        TransformerBlock, joint::joint, kv_cache::KvCache, pass::Pass,
     },
 };
 
@@ -21,6 +21,8 @@ pub struct Stack {
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
     final_norm: Option<Norm>,
+    layer_drop: Dropout,
+    output_dropout: Dropout,
 }
 
 impl Stack {
@@ -39,6 +41,8 @@ impl Stack {
             layers: config.layers.clone(),
             relative_bias,
             final_norm,
+            layer_drop: Dropout::new(config.layer_drop, DropoutSource::default())?,
+            output_dropout: Dropout::new(config.output_dropout, DropoutSource::default())?,
         })
     }
 
@@ -68,7 +72,21 @@ impl Stack {
             blocks,
             relative_bias: None,
             final_norm,
+            layer_drop: Dropout::none(),
+            output_dropout: Dropout::none(),
         }
+    }
+
+    /// With whole layers passed over in training, with the dropout's probability (LayerDrop): one draw for each layer.
+    pub fn with_layer_drop(mut self, layer_drop: Dropout) -> Self {
+        self.layer_drop = layer_drop;
+        self
+    }
+
+    /// With dropout on the output, behind the final norm.
+    pub fn with_output_dropout(mut self, output_dropout: Dropout) -> Self {
+        self.output_dropout = output_dropout;
+        self
     }
 
     /// The blocks that have parameters.
@@ -96,11 +114,18 @@ impl Stack {
         self.final_norm.as_ref()
     }
 
+    /// What passes over whole layers in training.
+    pub fn layer_drop(&self) -> &Dropout {
+        &self.layer_drop
+    }
+
     /// Draws every dropout mask from `source` from now on, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         for block in &mut self.blocks {
             block.set_dropout_source(source);
         }
+        self.layer_drop.set_source(source.clone());
+        self.output_dropout.set_source(source.clone());
     }
 
     /// The linear layers of all blocks by role (`blocks.3.attention.query`), to change them.
@@ -125,7 +150,8 @@ impl Stack {
         self.run(x, Pass::new(context), None, None)
     }
 
-    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come.
+    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come. A layer that training
+    /// passes over has none.
     pub fn observe(
         &self,
         x: &Tensor,
@@ -222,7 +248,9 @@ impl Stack {
         mut observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         pass.additive = self.additive(x, pass.additive.as_ref(), pass.seen)?;
-        if cache.is_none() && observer.is_none() {
+        let dropouts = [&self.layer_drop, &self.output_dropout];
+        let draws = pass.context.train() && dropouts.iter().any(|dropout| dropout.p() > 0.0);
+        if cache.is_none() && observer.is_none() && !draws {
             let blocks = self.layers.iter().map(|&block| &self.blocks[block]);
             if let Some(output) = joint(blocks, self.final_norm.as_ref(), x, &pass)? {
                 return Ok(output);
@@ -230,6 +258,9 @@ impl Stack {
         }
         let mut x = x.clone();
         for (i, &block) in self.layers.iter().enumerate() {
+            if self.layer_drop.drops_all(pass.context.train())? {
+                continue;
+            }
             let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
             let block = &self.blocks[block];
             x = match &mut observer {
@@ -241,10 +272,16 @@ impl Stack {
                 }
             };
         }
-        match &self.final_norm {
-            Some(norm) => norm.forward(&x),
-            None => Ok(x),
-        }
+        self.behind_blocks(&x, pass.context.train())
+    }
+
+    /// The final norm and what is dropped behind it.
+    pub(crate) fn behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let y = match &self.final_norm {
+            Some(norm) => norm.forward(x)?,
+            None => x.clone(),
+        };
+        self.output_dropout.forward_t(&y, train)
     }
 }
 

@@ -93,7 +93,7 @@ pub struct SublayerStages {
     pub output: Tensor,
 }
 
-/// `inner` with norm, dropout and residual: `x + scale · dropout(inner(norm(x)))`, or as
+/// `inner` with norm, dropout and residual: `x + drop_path(scale · dropout(inner(norm(x))))`, or as
 /// [`SublayerNorm`] places them.
 ///
 /// ```
@@ -115,6 +115,7 @@ pub struct Sublayer<L> {
     norm: SublayerNorm,
     dropout: Dropout,
     scale: BranchScale,
+    drop_path: Dropout,
     source: ResidualSource,
 }
 
@@ -126,6 +127,7 @@ impl<L> Sublayer<L> {
             norm,
             dropout: Dropout::none(),
             scale: BranchScale::One,
+            drop_path: Dropout::none(),
             source: ResidualSource::Input,
         }
     }
@@ -139,6 +141,12 @@ impl<L> Sublayer<L> {
     /// With the given factor on the inner layer's output.
     pub fn with_scale(mut self, scale: BranchScale) -> Self {
         self.scale = scale;
+        self
+    }
+
+    /// With what is added dropped as `drop_path` says, behind the scale.
+    pub fn with_drop_path(mut self, drop_path: Dropout) -> Self {
+        self.drop_path = drop_path;
         self
     }
 
@@ -158,9 +166,9 @@ impl<L> Sublayer<L> {
         &mut self.inner
     }
 
-    /// What draws the masks on the inner layer's output.
-    pub(super) fn dropout(&self) -> &Dropout {
-        &self.dropout
+    /// What draws the masks on the inner layer's output, and on what is added of it.
+    pub(super) fn dropouts(&self) -> [&Dropout; 2] {
+        [&self.dropout, &self.drop_path]
     }
 
     /// The norm at its place.
@@ -178,9 +186,10 @@ impl<L> Sublayer<L> {
         self.source
     }
 
-    /// Draws the residual dropout's masks from `source` from now on; the inner layer's are its own.
+    /// Draws the masks of residual dropout and drop path from `source` from now on; the inner layer's are its own.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
+        self.drop_path.set_source(source.clone());
     }
 
     /// Runs the sublayer, calling `run` for the inner layer.
@@ -196,10 +205,7 @@ impl<L> Sublayer<L> {
         let input = self.input(x)?;
         let inner_output = run(&self.inner, &input)?;
         let branch = self.branch(&inner_output, train)?;
-        let sum = match self.source {
-            ResidualSource::Input => (x + branch)?,
-            ResidualSource::Normalised => (&input + branch)?,
-        };
+        let sum = (self.residual(x, &input) + branch)?;
         let output = match &self.norm {
             SublayerNorm::Post(norm) => norm.forward(&sum)?,
             _ => sum,
@@ -222,6 +228,14 @@ impl<L> Sublayer<L> {
         }
     }
 
+    /// What the branch is added to.
+    pub(crate) fn residual<'t>(&self, x: &'t Tensor, input: &'t Tensor) -> &'t Tensor {
+        match self.source {
+            ResidualSource::Input => x,
+            ResidualSource::Normalised => input,
+        }
+    }
+
     /// What is added of the inner layer's output.
     pub(crate) fn branch(&self, inner_output: &Tensor, train: bool) -> Result<Tensor> {
         let branch = match &self.norm {
@@ -230,7 +244,8 @@ impl<L> Sublayer<L> {
             }
             _ => inner_output.clone(),
         };
-        self.scale.apply(&self.dropout.forward_t(&branch, train)?)
+        let branch = self.scale.apply(&self.dropout.forward_t(&branch, train)?)?;
+        self.drop_path.forward_t(&branch, train)
     }
 }
 

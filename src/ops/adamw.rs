@@ -4,12 +4,13 @@ use std::cell::RefCell;
 
 use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType,
-    backend::BackendStorage, bail, utils::get_num_threads,
+    backend::BackendStorage, bail,
 };
 
 use super::{
     linear::selected_isa,
     storage::{Float, slice, tensor_slice, with_float},
+    threads,
 };
 use crate::cpu::{Kernels, adamw, parallel};
 
@@ -114,13 +115,13 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     let x = x.contiguous()?;
     let (storage, layout) = x.storage_and_layout();
     with_float!(OP, x.dtype(), T => {
-        Ok(adamw::sum_of_squares::<T>(selected_isa()?, get_num_threads(), tensor_slice(OP, &storage, layout)?))
+        Ok(adamw::sum_of_squares::<T>(selected_isa()?, threads(), tensor_slice(OP, &storage, layout)?))
     })
 }
 
 /// Runs `work` with one team of threads for all the operations in it: small ones come one upon the other.
 pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
-    parallel::with_team(get_num_threads(), work)
+    parallel::with_team(threads(), work)
 }
 
 struct Step<'a> {
@@ -144,7 +145,7 @@ impl Step<'_> {
         };
         adamw::update(
             selected_isa()?,
-            get_num_threads(),
+            threads(),
             self.update,
             &mut parameter[start..end],
             gradient,

@@ -2,7 +2,7 @@
 
 use candle_core::{
     CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor, WithDType,
-    backend::BackendStorage, bail, utils::get_num_threads,
+    backend::BackendStorage, bail,
 };
 
 use super::{
@@ -161,7 +161,7 @@ fn products<T: Float + Plain>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
     let threads = if work < PARALLEL_FROM {
         1
     } else {
-        get_num_threads()
+        crate::ops::threads()
     };
     parallel::for_pieces(threads, &mut y, rows * columns, |i, y| {
         gemm::multiply(isa, a.matrix(i), b.matrix(i), &Epilogue::NONE, y, 1);

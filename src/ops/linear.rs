@@ -2,13 +2,14 @@
 
 use candle_core::{
     CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor,
-    backend::BackendStorage, bail, utils::get_num_threads,
+    backend::BackendStorage, bail,
 };
 
 use super::{
     collected::handed_over,
     product_dtype,
     storage::{Float, check_float, cotangent, gradient, slice, tensor_slice},
+    threads,
 };
 use crate::cpu::{
     bias::column_sums,
@@ -233,7 +234,7 @@ fn backward<T: Float + Plain + Recycled>(
     };
     let dweight = || {
         let (x, layout) = x.storage_and_layout();
-        let (isa, threads) = (selected_isa()?, get_num_threads());
+        let isa = selected_isa()?;
         let x = tensor_view(&x, layout)?;
         let mut dweight = Buffer::new(weight.elem_count());
         gemm::multiply(
@@ -242,7 +243,7 @@ fn backward<T: Float + Plain + Recycled>(
             x,
             &Epilogue::NONE,
             &mut dweight,
-            threads,
+            threads(),
         );
         handed_over(dweight, weight)
     };
@@ -255,7 +256,7 @@ fn backward<T: Float + Plain + Recycled>(
 /// `epilogue(a·b)` on candle's number of threads.
 fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
     let mut y = vec![T::ZERO; a.rows() * b.columns()];
-    gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, get_num_threads());
+    gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, threads());
     Ok(y)
 }
 

@@ -40,6 +40,7 @@ mod peak;
 mod rotary;
 mod softmax;
 mod storage;
+mod threads;
 
 use candle_core::DType;
 
@@ -61,6 +62,7 @@ pub use peak::peak_flops;
 pub use rotary::rotate;
 pub(crate) use softmax::Reach;
 pub use softmax::{Visible, attention_softmax, softmax};
+pub(crate) use threads::threads;
 
 /// The type in which products of this type are to be taken on this device, sums and softmax between
 /// them included: f32 for half types on the CPU, where candle widens them for each product anyway.

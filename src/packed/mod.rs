@@ -73,7 +73,7 @@ impl Packing {
                 Precision::Int8 => WeightFormat::Int8,
             },
             isa: crate::ops::selected_isa()?,
-            threads: candle_core::utils::get_num_threads(),
+            threads: crate::ops::threads(),
         })
     }
 }

@@ -1,13 +1,18 @@
 //! Adapters in the files of Hugging Face's PEFT library.
+//!
+//! Where a tensor on disk is one role's weight, the role's adapter goes out as it is. A part of a fused tensor (GPT-2's query)
+//! is no module in transformers, so the adapters of all parts become one of the whole: their `A` one below the other, and a
+//! `B` that is zero where an adapter's columns meet the features of other parts. Its rank is the sum of theirs; PEFT takes
+//! rank and alpha per module, so that `alpha / rank` stays what it was.
 
 use std::{collections::HashMap, fs, path::Path};
 
 use candle_core::Tensor;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use crate::{
     Error, Result,
-    checkpoint::{Checkpoint, Conversion, write::write_safetensors},
+    checkpoint::{Checkpoint, Conversion, UsedTensor, write::write_safetensors},
     train::Lora,
 };
 
@@ -18,32 +23,48 @@ impl Lora {
     /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, as PEFT's `PeftModel.from_pretrained`
     /// reads them onto the model whose files `checkpoint` is of.
     ///
+    /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, as wide as
+    /// theirs together, which computes the same. Trained on in PEFT, its zeros would not stay.
+    ///
     /// # Errors
-    /// If an adapted layer is a part of a fused tensor (GPT-2's query), for which PEFT has no adapter of its own, or a
-    /// file cannot be written.
+    /// If the weight of an adapted layer is neither a matrix of this checkpoint nor a part of one, or a file cannot be
+    /// written.
     pub fn save_peft(&self, checkpoint: &Checkpoint, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
-        let modules = modules(checkpoint);
-        let (mut tensors, mut targets, mut is_transposed) = (Vec::new(), Vec::new(), false);
-        for (name, variable) in self.parameters() {
-            let (role, part) = match name.strip_suffix(".lora_a.weight") {
-                Some(role) => (role, "lora_A"),
-                None => (name.trim_end_matches(".lora_b.weight"), "lora_B"),
-            };
-            let Some((module, lies_transposed)) = modules.get(role) else {
-                let reason = "its weight is a part of a larger tensor in the checkpoint, which PEFT cannot adapt in parts; \
-                              use `Lora::save`, or merge";
-                return Err(Error::input(role, reason));
-            };
-            if part == "lora_A" {
-                targets.push(module.clone());
-                // PEFT's word for `Conv1D`: a family has one kind of layers throughout.
-                is_transposed |= *lies_transposed;
-            }
-            let tensor: Tensor = variable.as_detached_tensor();
-            tensors.push((format!("{PREFIX}{module}.{part}.weight"), tensor));
-        }
         let config = self.config();
+        let mut adapters = self.adapters();
+        let (mut tensors, mut targets, mut is_transposed) = (Vec::new(), Vec::new(), false);
+        let (mut ranks, mut alphas) = (Map::new(), Map::new());
+        for used in &checkpoint.report().used {
+            let Some(module) = used.name.strip_suffix(".weight") else {
+                continue;
+            };
+            let adapted: Vec<&str> = used.roles.iter().filter_map(|r| weight_of(r)).collect();
+            let n_adapted = adapted
+                .iter()
+                .filter(|r| adapters.contains_key(**r))
+                .count();
+            let whole = match adapted[..] {
+                _ if n_adapted == 0 => continue,
+                [role] if !used.conversions.contains(&Conversion::Split) => adapters.remove(role),
+                _ => fused(checkpoint, used, &mut adapters)?,
+            };
+            let Some([a, b]) = whole else { continue };
+            if n_adapted > 1 {
+                ranks.insert(module.to_string(), (n_adapted * config.rank).into());
+                alphas.insert(module.to_string(), (n_adapted as f64 * config.alpha).into());
+            }
+            // PEFT's word for `Conv1D`: a family has one kind of layers throughout.
+            is_transposed |= used.conversions.contains(&Conversion::Transposed);
+            targets.push(module.to_string());
+            tensors.push((format!("{PREFIX}{module}.lora_A.weight"), a));
+            tensors.push((format!("{PREFIX}{module}.lora_B.weight"), b));
+        }
+        if let Some(role) = adapters.into_keys().min() {
+            let reason = "no matrix of this checkpoint holds its weight; give the checkpoint that the stack came from, \
+                          or use `Lora::save`";
+            return Err(Error::input(role, reason));
+        }
         let config = json!({
             "peft_type": "LORA",
             "task_type": null,
@@ -51,6 +72,8 @@ impl Lora {
             "inference_mode": true,
             "r": config.rank,
             "lora_alpha": config.alpha,
+            "rank_pattern": ranks,
+            "alpha_pattern": alphas,
             "lora_dropout": config.dropout,
             "target_modules": targets,
             "bias": "none",
@@ -67,19 +90,65 @@ impl Lora {
         let json = format!("{config:#}\n");
         fs::write(&path, json).map_err(|e| Error::io(&path, "write", e))
     }
+
+    /// `A` and `B` by the role of the layer.
+    fn adapters(&self) -> HashMap<String, [Tensor; 2]> {
+        let parameters = self.parameters();
+        let find = |name: String| {
+            let found = parameters.iter().find(|(known, _)| *known == name);
+            found.map(|(_, variable)| variable.as_detached_tensor())
+        };
+        let roles = parameters.iter();
+        let roles = roles.filter_map(|(name, _)| name.strip_suffix(".lora_a.weight"));
+        let adapter = |role: &str| {
+            let [a, b] = ["lora_a", "lora_b"].map(|part| find(format!("{role}.{part}.weight")));
+            Some((role.to_string(), [a?, b?]))
+        };
+        roles.filter_map(adapter).collect()
+    }
 }
 
-/// The module on disk of every role that has one to itself, and whether its weight lies transposed there.
-fn modules(checkpoint: &Checkpoint) -> HashMap<String, (String, bool)> {
-    let mut modules = HashMap::new();
-    for used in checkpoint.report().used {
-        if let ([role], Some(module)) = (&used.roles[..], used.name.strip_suffix(".weight"))
-            && let Some(role) = role.strip_suffix(".weight")
-            && !used.conversions.contains(&Conversion::Split)
-        {
-            let is_transposed = used.conversions.contains(&Conversion::Transposed);
-            modules.insert(role.to_string(), (module.to_string(), is_transposed));
-        }
+fn weight_of(role: &str) -> Option<&str> {
+    role.strip_suffix(".weight")
+}
+
+/// The adapters of a fused tensor's parts as one of the whole, taken out of `adapters`; `None` if the tensor is no matrix.
+fn fused(
+    checkpoint: &Checkpoint,
+    used: &UsedTensor,
+    adapters: &mut HashMap<String, [Tensor; 2]>,
+) -> Result<Option<[Tensor; 2]>> {
+    let adapted = || used.roles.iter().filter_map(|role| weight_of(role));
+    let narrow: Vec<Tensor> = adapted()
+        .filter_map(|role| Some(adapters.get(role)?[0].clone()))
+        .collect();
+    let a = Tensor::cat(&narrow, 0)?; // [n · rank, d_in]
+    let (width, mut column) = (a.dim(0)?, 0);
+    // Each part's rows of the whole `B`, with zeros in the others' columns; the part itself says where they lie on disk.
+    let mut rows = HashMap::new();
+    for name in &used.roles {
+        let d_out = checkpoint.shape_of(name).map_or(0, |shape| shape[0]);
+        let of_part = match weight_of(name).and_then(|role| adapters.get(role)) {
+            None => Tensor::zeros((d_out, width), a.dtype(), a.device())?,
+            Some([_, b]) => {
+                let rank = b.dim(1)?;
+                let padded = b.pad_with_zeros(1, column, width - column - rank)?;
+                column += rank;
+                padded
+            }
+        };
+        rows.insert(name.clone(), of_part);
     }
-    modules
+    let (_, b) = checkpoint.to_disk(&rows)?.swap_remove(0);
+    if b.rank() != 2 {
+        return Ok(None);
+    }
+    for role in adapted() {
+        adapters.remove(role);
+    }
+    let b = match used.conversions.contains(&Conversion::Transposed) {
+        true => b.t()?.contiguous()?,
+        false => b,
+    };
+    Ok(Some([a, b]))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Module, Tensor, TensorId, Var, backprop::GradStore};
+use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::{
     Error, Result,
@@ -77,11 +77,16 @@ pub fn backward_recomputing(
         Some((&last, before)) => (Some(last), before),
         None => (None, [].as_slice()),
     };
+    // Drawn right before a layer's masks, as in the stack's own forward pass.
+    let drops = || stack.layer_drop().drops_all(context.train());
 
     // Forward: each block's graph goes as soon as its output is there.
     let mut kept = Vec::with_capacity(before.len());
     let mut hidden = x.detach();
     for &block in before {
+        if drops()? {
+            continue;
+        }
         let state = snapshot()?;
         let y = forward(block, &hidden)?.detach();
         kept.push((block, std::mem::replace(&mut hidden, y), state));
@@ -90,12 +95,12 @@ pub fn backward_recomputing(
     // The last block would be computed again at once: its graph stays.
     let leaf = Var::from_tensor(&hidden)?;
     let mut y = leaf.as_tensor().clone();
-    if let Some(block) = last {
+    if let Some(block) = last
+        && !drops()?
+    {
         y = forward(block, &y)?;
     }
-    if let Some(norm) = stack.final_norm() {
-        y = norm.forward(&y)?;
-    }
+    y = stack.behind_blocks(&y, context.train())?;
     let loss = loss(&y)?;
     drop(y);
     let end = snapshot()?;
@@ -144,12 +149,11 @@ fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
 /// Each stream once that a layer with dropout draws from.
 fn sources(stack: &Stack) -> Vec<DropoutSource> {
     let mut sources: Vec<DropoutSource> = Vec::new();
-    for block in stack.blocks() {
-        for dropout in block.dropouts() {
-            let source = dropout.source();
-            if dropout.p() > 0.0 && !sources.iter().any(|known| known.is_same(source)) {
-                sources.push(source.clone());
-            }
+    let in_blocks = stack.blocks().iter().flat_map(|block| block.dropouts());
+    for dropout in in_blocks {
+        let source = dropout.source();
+        if dropout.p() > 0.0 && !sources.iter().any(|known| known.is_same(source)) {
+            sources.push(source.clone());
         }
     }
     sources

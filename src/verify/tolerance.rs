@@ -32,7 +32,11 @@
 //!
 //! **Gradients.** In the gradient of one small parameter PyTorch's largest error is luck. Where a whole
 //! fixture is compared, its error relative to the gradient's size counts as no less than the mean over all
-//! gradients of the fixture; a gradient that is pure noise takes its size from its module's others.
+//! gradients of the fixture; a gradient that is pure noise takes its size from its module's others. Measured over
+//! 3,192 gradients (Gemma 3, T5's gated decoder, Qwen 3 with experts, ModernBERT and Llama of random weights, 24 inputs each, f32):
+//! each for itself, PyTorch's second attention path was beyond the bounds in 46, this crate in 26, at 0.76 to 0.85 of
+//! PyTorch's error in the geometric mean. With every product summed in f64 our error fell to half of PyTorch's, and still
+//! 23 were beyond: what is left is how small the one run happened to err that all are measured against.
 //!
 //! **Other precisions.** If the run rounds to another type than the fixture's, PyTorch's error is scaled
 //! by the ratio of the two epsilons ([`Basis::ScaledTorchError`]). Half types come out generous, because

@@ -131,7 +131,8 @@ fn config(
         .with_residual_dropout(json.number(&["dropout"], 0.0)?);
     let n_blocks = json.n_blocks(&[&key("layers")])?;
     let final_norm = (placement == NormPlacement::Pre).then_some(norm);
-    Ok(StackConfig::uniform(block, n_blocks, final_norm))
+    let stack = StackConfig::uniform(block, n_blocks, final_norm);
+    Ok(stack.with_layer_drop(json.number(&[&key("layerdrop")], 0.0)?))
 }
 
 /// The decoder of a stack: causal, and attending to the encoder.

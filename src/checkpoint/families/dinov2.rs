@@ -37,6 +37,10 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])
         .initialisation(initialisation)
+        .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
+            true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
+            false => Ok(&["*.fc1.*", "*.fc2.*"]),
+        })
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -57,11 +61,12 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-6)?);
     let residual = ResidualConfig {
         layer_scale: true,
+        drop_path: json.number(&["drop_path_rate"], 0.0)?, // the same at every depth
         ..ResidualConfig::default()
     };
-    let mut block =
+    // `hidden_dropout_prob` is that of the embeddings alone.
+    let block =
         BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_residual(residual);
-    block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

@@ -39,6 +39,18 @@ pub(super) fn family() -> Family {
         FusedLayout::PerGroup,
     ))
     .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+    .new_names(|json| {
+        let is_grouped = json.flag(&["new_decoder_architecture"], false)?;
+        match is_grouped
+            && json
+                .optional_size(&["num_ln_in_parallel_attn"])?
+                .unwrap_or(2)
+                == 2
+        {
+            true => Ok(&["*.ln_attn.*", "*.ln_mlp.*"]),
+            false => Ok(&["*.input_layernorm.*", "*.post_attention_layernorm.*"]),
+        }
+    })
     .ignored(&["*.inv_freq"])
     .outside(&[
         "word_embeddings.*",
@@ -62,21 +74,30 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let has_bias = json.flag(&["bias"], false)?;
     let attention = AttentionConfig::new(d_model, n_heads)?;
-    let position = match json.flag(&["alibi"], false)? {
+    let attention_dropout = json.number(&["attention_dropout"], 0.0)?;
+    let hidden_dropout = json.number(&["hidden_dropout"], 0.0)?;
+    let (position, probability_dropout) = match json.flag(&["alibi"], false)? {
         // The bias is scaled with the scores.
-        true => Position::Alibi(AlibiConfig {
-            slopes: AlibiSlopes::Appended,
-            scale: attention.scale,
-            rounding: AlibiRounding::Bf16,
-        }),
-        false => Position::Rotary(json.rotary(attention.head_dim, 10000.0)?),
+        true => {
+            let alibi = AlibiConfig {
+                slopes: AlibiSlopes::Appended,
+                scale: attention.scale,
+                rounding: AlibiRounding::Bf16,
+            };
+            (Position::Alibi(alibi), attention_dropout)
+        }
+        // transformers drops no probabilities here, and wonders why.
+        false => {
+            let rotary = json.rotary(attention.head_dim, 10000.0)?;
+            (Position::Rotary(rotary), 0.0)
+        }
     };
     let attention = attention
         .with_kv_heads(n_kv_heads)
         .causal()
         .with_position(position)
         .with_bias(AttentionBias::new(has_bias, has_bias))
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+        .with_dropout(probability_dropout);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(
             json.optional_size(&["ffn_hidden_size"])?
@@ -94,9 +115,15 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         (true, _) => Topology::Parallel(ParallelNorm::Shared),
         (false, _) => Topology::Sequential,
     };
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
-        .with_topology(topology)
-        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let mut block =
+        BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre).with_topology(topology);
+    match topology {
+        Topology::Sequential => {
+            block.residual.attention_dropout = attention_dropout;
+            block.residual.feed_forward_dropout = hidden_dropout;
+        }
+        _ => block.residual.parallel_dropout = hidden_dropout,
+    }
     let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

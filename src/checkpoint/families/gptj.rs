@@ -35,6 +35,10 @@ pub(super) fn family() -> Family {
             FusedLayout::FourShards,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .new_names(|json| match json.text(&["model_type"])?.as_deref() {
+            Some("codegen") => Ok(&["*.qkv_proj.*"]),
+            _ => Ok(&["*.q_proj.*", "*.k_proj.*", "*.v_proj.*"]),
+        })
         .ignored(&[
             "*.attn.bias",
             "*.attn.masked_bias",

@@ -22,7 +22,7 @@ pub(super) fn families() -> Vec<Family> {
         decoder("llama", llama),
         decoder("mistral", mistral),
         decoder("granite", granite),
-        decoder("phi3", phi3),
+        decoder("phi3", phi3).new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
     ]
 }
 

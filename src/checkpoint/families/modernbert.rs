@@ -58,7 +58,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .optional_size(&["global_attn_every_n_layers"])?
         .unwrap_or(3);
     let is_local = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(period))?;
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    let attention_dropout = attention.dropout;
+    let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    block.residual.attention_dropout = attention_dropout;
     let stack = StackConfig::uniform(block, n_blocks, Some(norm));
     Ok(stack.with_each(|i, block| {
         let rotary = if is_local[i] { &local } else { &global };

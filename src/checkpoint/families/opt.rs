@@ -69,9 +69,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["dropout"], 0.1)?);
     let has_final = is_pre && !json.flag(&["_remove_final_layer_norm"], false)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(
-        block,
-        n_blocks,
-        has_final.then_some(norm),
-    ))
+    let stack = StackConfig::uniform(block, n_blocks, has_final.then_some(norm));
+    Ok(stack.with_layer_drop(json.number(&["layerdrop"], 0.0)?))
 }

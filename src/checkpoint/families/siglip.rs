@@ -23,7 +23,8 @@ pub(super) fn families() -> Vec<Family> {
         ),
         tower(
             Family::new("siglip", &["siglip", "siglip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, VISION)),
+                .initialisation(|json| initialisation(json, VISION))
+                .new_names(|_| Ok(&["*.post_layernorm.*"])),
             StackPart::Vision,
         ),
     ]

@@ -32,8 +32,8 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
-    let mut block = block(json, AttentionBias::new(has_bias, false))?
-        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let mut block = block(json, AttentionBias::new(has_bias, false))?;
+    block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
     let parameters = json.rotary_section()?;

@@ -21,6 +21,7 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
         .initialisation(initialisation)
+        .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {

@@ -29,6 +29,10 @@ pub(super) fn families() -> Vec<Family> {
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
             .initialisation(initialisation)
+            .new_names(|json| match json.text(&["feed_forward_proj"])? {
+                Some(name) if name.starts_with("gated-") => Ok(&["*.wi_1.*"]),
+                _ => Ok(&["*.wi.*"]),
+            })
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
             .blocks(
                 "block.{i}.",
@@ -125,7 +129,8 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
         max_distance: or("relative_attention_max_distance", 128)?,
         n_heads,
     };
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias))
+    let stack = StackConfig::uniform(block, n_blocks, Some(norm)).with_relative_bias(bias);
+    Ok(stack.with_output_dropout(dropout))
 }
 
 /// Each deviation is the inverse root of a width, since the scores are not scaled.

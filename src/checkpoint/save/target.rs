@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The directory to be, and the one beside it in which it is put together.
-pub(super) struct Target {
+pub(in crate::checkpoint) struct Target {
     directory: PathBuf,
     staging: TempDir,
     /// Whether a directory that is not empty stands in its place.

@@ -68,7 +68,8 @@ fn share_of_tolerance<T: Rounding>(
         let at = row * width..(row + 1) * width;
         let (normal, gain) = norm.exact(&exact(&x[at.clone()]), &exact(&weight));
         let roundings = 8.0 + (width as f64 / 16.0).max(1.0).log2();
-        let stored = if norm.gain == Gain::WeightAfterRounding {
+        let is_half = size_of::<T>() < 4;
+        let stored = if is_half && norm.gain == Gain::WeightAfterRounding {
             2.0
         } else {
             1.0

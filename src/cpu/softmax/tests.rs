@@ -189,6 +189,36 @@ fn gradients_equal_central_differences() {
 }
 
 #[test]
+fn what_all_cotangents_share_is_not_left_in_a_gradient() {
+    for width in WIDTHS.into_iter().filter(|&width| width > 1) {
+        let scores = normal(width, 0.0, 2.0, 5);
+        let x: Vec<f32> = scores.iter().map(|&x| x as f32).collect();
+        // Exact in f32, and a thousand times the size of what differs.
+        let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
+        let mut dx = vec![0.0; width];
+        backward(
+            Isa::best(),
+            &run(&x, width, everything(width)),
+            &dy,
+            &mut dx,
+            width,
+        );
+        let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let y = reference::softmax(&exact, |_| true);
+        let mean: f64 = y.iter().zip(&dy).map(|(y, &dy)| y * f64::from(dy)).sum();
+        for (i, &dx) in dx.iter().enumerate() {
+            // Roundings of the probability's exponent and of the differences, which are at most 1.
+            let error = (f64::from(dx) - y[i] * (f64::from(dy[i]) - mean)).abs();
+            let allowed = 24.0 * f64::from(f32::EPSILON) * y[i] + 1e-30;
+            assert!(
+                error <= allowed,
+                "width {width}, {i}: {error:e} of {allowed:e}"
+            );
+        }
+    }
+}
+
+#[test]
 fn the_thread_count_does_not_change_a_bit() {
     let (rows, width) = (501, 96);
     let x: Vec<f32> = normal(rows * width, 0.0, 3.0, 1)

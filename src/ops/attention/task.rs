@@ -1,7 +1,5 @@
 //! Attention of slices, forward and backward: what [`Mix`](super::Mix) computes.
 
-use candle_core::utils::get_num_threads;
-
 use super::{
     super::{softmax::Reach, storage::Float},
     heads::{Form, Heads, Sizes},
@@ -135,7 +133,7 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         if work < PARALLEL_FROM {
             1
         } else {
-            get_num_threads()
+            crate::ops::threads()
         }
     }
 }

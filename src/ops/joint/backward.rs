@@ -1,6 +1,6 @@
 //! The steps in reverse.
 
-use candle_core::{Result, Tensor, utils::get_num_threads};
+use candle_core::{Result, Tensor};
 
 use super::{
     super::{
@@ -54,7 +54,7 @@ impl<T: Float + Plain + Recycled> Backward for Computed<T> {
         };
         let (dy, layout) = grad.storage_and_layout();
         way.of_values[joint.steps.len()] = Some(Buffer::copied(tensor_slice(OP, &dy, layout)?));
-        parallel::with_team(get_num_threads(), || {
+        parallel::with_team(crate::ops::threads(), || {
             for (i, step) in joint.steps.iter().enumerate().rev() {
                 if let Some(dy) = way.of_values[i + 1].take() {
                     way.step(step, dy)?;
@@ -150,7 +150,7 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         residual: Option<Value>,
         dy: Buffer<T>,
     ) -> Result<()> {
-        let (isa, threads) = (self.isa, get_num_threads());
+        let (isa, threads) = (self.isa, crate::ops::threads());
         let of_x = self.known.matrix(x);
         let of_weight = rows(self.known.parameter(weight), of_x.columns());
         let of_dy = rows(&dy, of_weight.rows());

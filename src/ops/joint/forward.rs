@@ -1,6 +1,6 @@
 //! The steps in order.
 
-use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor, utils::get_num_threads};
+use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
 
 use super::{
     super::{
@@ -35,7 +35,7 @@ pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> 
     )?;
     let mut values: Vec<Buffer<T>> = Vec::with_capacity(joint.steps.len());
     let (last_uses, kept) = (joint.last_uses(), joint.tracked().contains(&true));
-    parallel::with_team(get_num_threads(), || {
+    parallel::with_team(crate::ops::threads(), || {
         for (i, step) in joint.steps.iter().enumerate() {
             let mut y = Buffer::new(joint.rows() * joint.widths[i + 1]);
             let known = Known {
@@ -113,7 +113,7 @@ impl<'a, T: Float + Plain + Recycled> Known<'a, T> {
                     residual: residual.map(|value| self.value(value)),
                     ..Epilogue::bias(bias.map(|bias| self.parameter(bias)))
                 };
-                let threads = get_num_threads();
+                let threads = crate::ops::threads();
                 gemm::multiply(isa, x, weight.transposed(), &epilogue, y, threads);
             }
             Step::Activate { x, activation } => {

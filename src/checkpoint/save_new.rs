@@ -1,0 +1,200 @@
+//! Writing a stack that never was a checkpoint: under the names, and in the layouts, of its family.
+//!
+//! Without files to look into, the names count that the family gives for new checkpoints, or else the first of each role;
+//! where a role's only place is a part of a fused tensor, the roles beside it follow it there.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Deref,
+    path::Path,
+};
+
+use candle_core::Tensor;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        Architecture, SaveOptions,
+        disk::assemble,
+        plan::{Source, candidates, count_items, parameters},
+        save::{CONFIG, unknown, write_file},
+        scheme::matches,
+        write::{Record, dtype_on_disk, write_tensor},
+    },
+};
+
+impl Architecture {
+    /// Writes a new checkpoint to `directory`, as [`SaveOptions::save_new`] does by default.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
+    /// let architecture = Architecture::open("my-gpt2/config.json")?;
+    /// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
+    /// let embeddings = fresh.var_builder().get((256, 128), "transformer.wte.weight")?;
+    /// let stack = fresh.stack(&architecture.config)?;
+    /// // ... train the stack, then:
+    /// let blocks = fresh.parameters().into_iter().filter(|(role, _)| !role.starts_with("transformer"));
+    /// architecture.save("trained", blocks, &[("transformer.wte.weight".to_string(), embeddings)])?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    pub fn save(
+        &self,
+        directory: impl AsRef<Path>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        others: &[(String, Tensor)],
+    ) -> Result<()> {
+        SaveOptions::default().save_new(self, directory, parameters, others)
+    }
+
+    /// Where every parameter of the blocks goes beside the `others`, in the order of the layers.
+    fn sources(&self, names: &[&str], others: &[(String, Tensor)]) -> Result<Vec<Source>> {
+        let prefix = self.prefix(others);
+        let is_new = |source: &Source| names.iter().any(|name| matches(name, &source.name));
+        let mut places = Vec::new();
+        for (role, shape) in parameters(&self.config)? {
+            let mut found = candidates(&self.table, &self.config, prefix, &role, &shape)?;
+            found.sort_by_key(|source| !is_new(source));
+            if found.is_empty() {
+                let reason = format!("family {} has no name for {role}", self.family);
+                return Err(Error::InvalidConfig(reason));
+            }
+            places.push(found);
+        }
+        // Tensors that a role must share because it has no other place.
+        let forced: HashSet<String> = places
+            .iter()
+            .filter(|found| found.len() == 1 && found[0].features.is_some())
+            .map(|found| found[0].name.clone())
+            .collect();
+        let chosen = |found: Vec<Source>| {
+            let beside = found
+                .iter()
+                .position(|source| forced.contains(&source.name));
+            found.into_iter().nth(beside.unwrap_or(0))
+        };
+        let mut sources: Vec<Source> = places.into_iter().filter_map(chosen).collect();
+        count_items(&mut sources);
+        Ok(sources)
+    }
+
+    /// What stands before the names of the others, such as `roberta.` of `roberta.embeddings…`; the base model's, which mostly
+    /// is nothing, where there are none.
+    fn prefix(&self, others: &[(String, Tensor)]) -> &str {
+        let prefixes = &self.table.prefixes;
+        let has_others = |prefix: &&String| {
+            let of_others = |(name, _): &(String, Tensor)| name.starts_with(prefix.as_str());
+            !prefix.is_empty() && others.iter().any(of_others)
+        };
+        let found = prefixes.iter().find(has_others);
+        let bare = prefixes.iter().find(|prefix| prefix.is_empty());
+        found
+            .or(bare)
+            .or(prefixes.first())
+            .map_or("", String::as_str)
+    }
+}
+
+impl SaveOptions {
+    /// Writes a stack of the given architecture to `directory`: its `config.json` as it was read, and one or more files with the
+    /// parameters of the blocks (by role, as [`Fresh::parameters`](crate::train::Fresh::parameters) gives them) under their
+    /// family's names and in its layouts, and `others`, such as embeddings and heads, under the names given.
+    ///
+    /// Tensors keep their types. The blocks' names start as the others' do: beside `transformer.wte.weight` they are
+    /// `transformer.h.0…`, beside `wte.weight` or nothing `h.0…`.
+    ///
+    /// # Errors
+    /// If a parameter of the blocks is not given, given twice, unknown or of another shape, a name among `others` is a
+    /// block's or given twice, the roles that share a tensor have different types, the family was not read from a
+    /// `config.json`, or the directory is not empty; if files cannot be written. No file is left behind then.
+    pub fn save_new(
+        &self,
+        architecture: &Architecture,
+        directory: impl AsRef<Path>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        others: &[(String, Tensor)],
+    ) -> Result<()> {
+        let Some((json, names)) = &architecture.json else {
+            let reason =
+                "the blocks were given without one, and transformers cannot read files without it";
+            return Err(Error::input(CONFIG, reason));
+        };
+        let sources = architecture.sources(names, others)?;
+        let by_role = by_role(&sources, parameters)?;
+        let mut on_disk: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+        for source in &sources {
+            on_disk.entry(&source.name).or_default().push(source);
+        }
+        let mut records = Vec::new();
+        for (name, shared) in &on_disk {
+            let dtype = by_role[&shared[0].role].dtype();
+            let other = shared.iter().find(|s| by_role[&s.role].dtype() != dtype);
+            if let Some(other) = other {
+                let reason = format!(
+                    "it is {:?} and shares {name} with {}, which is {dtype:?}; convert one with to_dtype",
+                    by_role[&other.role].dtype(),
+                    shared[0].role
+                );
+                return Err(Error::input(&other.role, reason));
+            }
+            records.push(Record {
+                name: name.to_string(),
+                dtype: dtype_on_disk(name, dtype)?,
+                shape: shared[0].disk_shape(),
+            });
+        }
+        let mut added: HashMap<&str, &Tensor> = HashMap::new();
+        for (name, tensor) in others {
+            let is_taken = on_disk.contains_key(name.as_str());
+            if is_taken || added.insert(name, tensor).is_some() {
+                let reason = match is_taken {
+                    true => "it is the name of a block's parameter; give that by its role alone",
+                    false => "two tensors have this name; rename one",
+                };
+                return Err(Error::input(name, reason));
+            }
+            records.push(Record {
+                name: name.clone(),
+                dtype: dtype_on_disk(name, tensor.dtype())?,
+                shape: tensor.dims().to_vec(),
+            });
+        }
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        let target = self.target(directory.as_ref())?;
+        let staging = target.staging();
+        self.write_weights(staging, records, HashMap::new(), |name, write| {
+            match (on_disk.get(name), added.get(name)) {
+                (Some(shared), _) => write_tensor(name, &assemble(shared, &by_role)?, write),
+                (_, Some(tensor)) => write_tensor(name, tensor, write),
+                _ => Ok(()),
+            }
+        })?;
+        write_file(&staging.join(CONFIG), json)?;
+        target.commit()
+    }
+}
+
+/// The parameters given, which are all of the blocks'.
+fn by_role(
+    sources: &[Source],
+    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+) -> Result<HashMap<String, Tensor>> {
+    let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
+    let mut by_role = HashMap::new();
+    for (role, tensor) in parameters {
+        let (role, tensor) = (role.as_ref(), tensor.deref());
+        let Some(source) = known.get(role) else {
+            return Err(unknown(role, sources));
+        };
+        source.accepts(tensor)?;
+        if by_role.insert(role.to_string(), tensor.detach()).is_some() {
+            return Err(Error::input(role, "given twice; give each role once"));
+        }
+    }
+    match sources.iter().find(|s| !by_role.contains_key(&s.role)) {
+        Some(source) => Err(Error::input(
+            &source.role,
+            "not given; a new checkpoint needs every parameter of its blocks",
+        )),
+        None => Ok(by_role),
+    }
+}
