@@ -122,9 +122,6 @@ impl<F: Format> DotTask<F> for WithRows<'_, F> {
         let Self { product, a } = self;
         let (depth, columns) = product.b.shape();
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
-        if a.rows() == 0 || columns == 0 {
-            return;
-        }
         let n_blocks = a.rows().div_ceil(BLOCK_ROWS);
         for block in 0..n_blocks {
             let rows = part(a.rows(), n_blocks, block);
@@ -192,6 +189,9 @@ impl<'a, F: Format> Product<'a, F> {
     pub fn block<D: Dots<F>>(&self, d: D, first_row: usize, a: PackedRows<F::Word>) {
         let (depth, columns) = self.b.shape();
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+        if columns == 0 {
+            return;
+        }
         let per_panel = self.b.halves().columns_per_panel::<F, D>();
         let n_panels = columns.div_ceil(per_panel);
         let per_unit = match self.y {
