@@ -27,7 +27,7 @@ use super::{
 };
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
-pub trait Format: Sized + Send + Sync + 'static {
+pub trait Format: Copy + Send + Sync + 'static {
     /// What rows come in, results go out, and totals are.
     type Number: Kernels;
     /// What packed operands consist of; as large as a number.

@@ -6,10 +6,10 @@ use half::bf16;
 
 use super::{
     format::{DotTask, Dots, Format},
-    gemm::{self, BLOCK_ROWS, CACHED_BYTES, Columns, Epilogue, Product, To},
+    gemm::{Columns, Epilogue, Product, Rows, To},
     isa::Isa,
     pack::PackedMatrix,
-    parallel::{self, Shared},
+    parallel::Shared,
     rows::{PackedRows, PackedTarget, Target},
     scratch::lend,
     source::Source,
@@ -151,48 +151,19 @@ fn run<F: Format<Number = f32>>(map: Map<F>) {
 
 impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
-        let (n_rows, threads) = (self.x.rows(), self.threads);
-        let (least, most) = self.own_rows::<D>();
-        if n_rows < threads * least {
-            // All threads take the same rows, and columns of their own.
-            let n_blocks = n_rows.div_ceil(BLOCK_ROWS);
-            for block in 0..n_blocks {
-                self.block(d, gemm::part(n_rows, n_blocks, block), threads);
-            }
-        } else {
-            // Each takes rows of its own, whose hidden activations no other cache has to give.
-            let n_blocks = n_rows.div_ceil(most).next_multiple_of(threads);
-            parallel::for_tasks(threads, n_blocks, |block| {
-                self.block(d, gemm::part(n_rows, n_blocks, block), 1);
-            });
-        }
+        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, D::CHUNKS);
+        let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
+        let rows = Rows {
+            len: self.x.rows(),
+            per_tile: D::ROWS,
+            row_bytes: (row_words(self.x.width()) + hidden) * size_of::<F::Word>(),
+            weight_bytes: self.down.bytes(),
+        };
+        rows.for_blocks(self.threads, |rows, threads| self.block(d, rows, threads));
     }
 }
 
-/// Tiles of rows that reading small weights for does not show.
-const FEW_TILES: usize = 2;
-
-/// The same of weights that come from memory.
-const MANY_TILES: usize = 8;
-
-/// Bytes of a weight that the last cache is taken to keep.
-const SMALL_WEIGHT: usize = 16 << 20;
-
 impl<F: Format<Number = f32>> Map<'_, F> {
-    /// The least rows that a thread may take through all columns by itself, as every such block reads the whole
-    /// weights; and the most, that it and its hidden activations stay in the second cache.
-    fn own_rows<D: Dots<F>>(&self) -> (usize, usize) {
-        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, D::CHUNKS);
-        let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
-        let row_bytes = (row_words(self.x.width()) + hidden) * size_of::<F::Word>();
-        let least = match self.down.bytes() {
-            ..=SMALL_WEIGHT => FEW_TILES,
-            _ => MANY_TILES,
-        };
-        let most = (CACHED_BYTES / row_bytes / D::ROWS).clamp(least, MANY_TILES);
-        (least * D::ROWS, most * D::ROWS)
-    }
-
     /// Some rows, which no other call has.
     fn block<D: Dots<F>>(&self, d: D, rows: Range<usize>, threads: usize) {
         let Self {

@@ -2,7 +2,11 @@
 //! that must not show. Every level of instructions runs the same checks.
 
 use super::{
-    super::reference::{Rounding, normal},
+    super::{
+        pack::Halves,
+        parallel,
+        reference::{Rounding, normal},
+    },
     *,
 };
 

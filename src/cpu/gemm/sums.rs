@@ -1,0 +1,183 @@
+//! The sums of some rows in one panel of columns, and what becomes of them.
+
+use std::ops::Range;
+
+use bytemuck::cast_slice;
+
+use super::{
+    super::{
+        Real,
+        arch::Vectors,
+        dot_tile::{Ahead, DotTile, FewRows},
+        epilogue::{Approach, Finish, Place, Results},
+        format::{DotTask, Dots, Format},
+        gemv::{self, InPlaceTile},
+        pack::{PackColumns, PackedMatrix},
+        rows::PackedRows,
+        tile::Total,
+        view::View,
+    },
+    product::{Columns, Part, Product},
+};
+
+impl<F: Format> Product<'_, F> {
+    /// One panel of a part.
+    #[allow(clippy::too_many_arguments)] // operands, working memory and place
+    pub(super) fn panel<D: Dots<F>>(
+        &self,
+        d: D,
+        part: &Part,
+        panel: usize,
+        a: PackedRows<F::Word>,
+        totals: &mut [F::Number],
+        scratch: &mut [F::Number],
+        place: &Place<F::Number>,
+    ) {
+        let (depth, n_columns) = self.b.shape();
+        let halves = self.b.halves();
+        let per_panel = halves.columns_per_panel::<F, D>();
+        let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
+        let n_tiles = part.rows.len().div_ceil(D::ROWS);
+        let few = match self.b {
+            Columns::Packed(b) if part.rows.len() <= FewRows::<F>::MOST_ROWS => {
+                self.whole_chunks(d, part, panel, (a, b), totals)
+            }
+            _ => 0,
+        };
+        let results = Results {
+            epilogue: self.epilogue,
+            halves,
+            first_row: part.first_row,
+            columns: columns.clone(),
+            n_columns,
+            place,
+        };
+        let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
+            if let Columns::Packed(b) = self.b {
+                let last = b.last_words::<D>(panel);
+                d.run(Scaled { last, totals: sums });
+            }
+            let results = &results;
+            d.vectors().run(Finish {
+                results,
+                rows,
+                sums,
+            });
+        };
+        if few == n_chunks {
+            return finish(0..part.rows.len(), totals);
+        }
+        for chunk in few..n_chunks {
+            let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
+            let is_last = chunk + 1 == n_chunks;
+            let total = if chunk == 0 {
+                Total::New
+            } else {
+                Total::Running
+            };
+            let b = match self.b {
+                Columns::Packed(b) => b.chunk::<D>(panel, chunk),
+                Columns::InPlace(b) if reads_in_place(part.rows.len(), b, &columns, D::PANEL) => {
+                    d.vectors().run(InPlaceTile {
+                        rows: part.rows.len(),
+                        a: cast_slice(a.chunk(chunk, 0)),
+                        weight: b.transposed(),
+                        terms,
+                        columns: columns.clone(),
+                        totals,
+                        total,
+                    });
+                    if is_last {
+                        finish(0..part.rows.len(), totals);
+                    }
+                    continue;
+                }
+                Columns::InPlace(b) => {
+                    d.vectors().run(PackColumns {
+                        b,
+                        columns: columns.start..columns.start + D::PANEL,
+                        rows: terms.clone(),
+                        panel: scratch,
+                    });
+                    cast_slice(scratch)
+                }
+            };
+            for tile in 0..n_tiles {
+                let rows = super::part(part.rows.len(), n_tiles, tile);
+                let totals = &mut totals[rows.start * D::PANEL..rows.end * D::PANEL];
+                if is_last {
+                    d.vectors().run(Approach {
+                        results: &results,
+                        rows: rows.clone(),
+                    });
+                }
+                d.run(DotTile {
+                    rows: rows.len(),
+                    depth: terms.len(),
+                    a: a.chunk(chunk, part.rows.start + rows.start),
+                    b,
+                    ahead: if tile + 1 == n_tiles && matches!(self.b, Columns::Packed(_)) {
+                        Ahead::NextChunk
+                    } else {
+                        Ahead::Nothing
+                    },
+                    totals,
+                    total,
+                });
+                if is_last {
+                    finish(rows, totals);
+                }
+            }
+        }
+    }
+}
+
+/// Makes totals sums.
+struct Scaled<'a, F: Format> {
+    last: &'a [F::Word],
+    totals: &'a mut [F::Number],
+}
+
+impl<F: Format> DotTask<F> for Scaled<'_, F> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, _: D) {
+        F::finish(self.last, self.totals);
+    }
+}
+
+impl<F: Format> Product<'_, F> {
+    /// The first chunks of a panel for few rows, several at a time; returns how many.
+    fn whole_chunks<D: Dots<F>>(
+        &self,
+        d: D,
+        part: &Part,
+        panel: usize,
+        (a, b): (PackedRows<F::Word>, &PackedMatrix<F>),
+        totals: &mut [F::Number],
+    ) -> usize {
+        let at_once = FewRows::<F>::chunks(part.rows.len());
+        let whole = a.columns() / F::CHUNK;
+        let end = whole - whole % at_once;
+        for chunk in (0..end).step_by(at_once) {
+            d.run(FewRows {
+                rows: part.rows.len(),
+                a: a.chunk(chunk, part.rows.start),
+                a_stride: a.chunk_words(),
+                b: b.chunk::<D>(panel, chunk),
+                totals,
+                total: if chunk == 0 {
+                    Total::New
+                } else {
+                    Total::Running
+                },
+            });
+        }
+        end
+    }
+}
+
+/// Whether a panel is faster read where it lies than packed.
+fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
+    rows <= gemv::MOST_ROWS && columns.len() == width && b.transposed().has_whole_rows()
+}
