@@ -63,29 +63,33 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     let packed = PackedTarget::new(packed, n_rows, depth, D::CHUNKS);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
         for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
-            for chunk in 0..depth.div_ceil(F::CHUNK) {
-                // SAFETY: `for_tasks` gives each number out once, and no two tasks have a row in common.
-                let packed = unsafe { packed.chunk(chunk, row..row + 1) };
-                let columns = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
-                d.run(PackRow {
-                    row: a.row(rows.start + row, columns),
-                    packed,
-                });
-            }
+            // `for_tasks` gives each number out once, and no two tasks have a row in common.
+            d.run(PackRow::<F> {
+                row: a.row(rows.start + row, 0..depth),
+                i: row,
+                to: &packed,
+            });
         }
     });
 }
 
-/// One row of a chunk.
-struct PackRow<'a, F: Format> {
-    row: &'a [F::Number],
-    packed: &'a mut [F::Word],
+/// Packs all of one row, which nobody else has.
+pub struct PackRow<'a, F: Format> {
+    /// All its numbers.
+    pub row: &'a [F::Number],
+    /// Which row of the target it becomes.
+    pub i: usize,
+    /// Where to.
+    pub to: &'a PackedTarget<'a, F::Word>,
 }
 
 impl<F: Format> DotTask<F> for PackRow<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, _: D) {
-        D::pack_row(self.row, self.packed);
+        for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
+            // SAFETY: each row is given out once.
+            D::pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     gemm::{Columns, Epilogue, Product, Rows, To},
     isa::Isa,
     pack::PackedMatrix,
+    pack_rows::PackRow,
     parallel::Shared,
     rows::{PackedRows, PackedTarget, Target},
     scratch::lend,
@@ -214,21 +215,4 @@ fn with_packed<F: Format<Number = f32>, D: Dots<F>>(
         });
         work(PackedRows::new(packed, rows, width, D::CHUNKS));
     });
-}
-
-/// Packs all of one row.
-struct PackRow<'a, F: Format> {
-    row: &'a [f32],
-    i: usize,
-    to: &'a PackedTarget<'a, F::Word>,
-}
-
-impl<F: Format<Number = f32>> DotTask<F> for PackRow<'_, F> {
-    #[inline(always)]
-    fn run<D: Dots<F>>(self, _: D) {
-        for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
-            // SAFETY: each row is given out once.
-            D::pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
-        }
-    }
 }
