@@ -76,6 +76,15 @@ fn randn(dims: (usize, usize, usize, usize)) -> Tensor {
     Tensor::randn(0f64, 1.0, dims, &Device::Cpu).unwrap()
 }
 
+fn mixing<'a>((n_heads, n_kv_heads): (usize, usize), visible: &'a Visible) -> Mixing<'a> {
+    Mixing {
+        n_heads,
+        n_kv_heads,
+        scale: 0.3,
+        visible,
+    }
+}
+
 #[test]
 fn the_bits_are_those_of_the_parts_in_either_form() {
     for Shape4(heads, kv, queries, keys) in SHAPES {
@@ -92,12 +101,7 @@ fn the_bits_are_those_of_the_parts_in_either_form() {
         };
         let keep = keep(keys);
         for visible in visibles(&keep, queries, keys) {
-            let mixing = Mixing {
-                n_heads: heads,
-                n_kv_heads: kv,
-                scale: 0.3,
-                visible: &visible,
-            };
+            let mixing = mixing((heads, kv), &visible);
             let expected = bits(&composed(&q, &k, &v, &mixing).unwrap());
             assert_eq!(bits(&mix(&q, &k, &v, &mixing).unwrap()), expected);
             let (q, k, v) = (flat(&q), flat(&k), flat(&v));
@@ -118,12 +122,7 @@ fn gradients_are_those_of_the_parts_for_views_too() {
         let cotangent = cotangent.unwrap();
         let keep = keep(keys);
         for visible in visibles(&keep, queries, keys) {
-            let mixing = Mixing {
-                n_heads: heads,
-                n_kv_heads: kv,
-                scale: 0.3,
-                visible: &visible,
-            };
+            let mixing = mixing((heads, kv), &visible);
             let gradients = |y: Tensor| {
                 let loss = (y * &cotangent).unwrap().sum_all().unwrap();
                 loss.backward().unwrap()

@@ -12,7 +12,7 @@ use super::{
         storage::{Float, cotangent, tensor_slice},
     },
     Computed, OP, Parameter, Step, Value,
-    forward::{Known, rows, slices},
+    forward::{Known, rows, slices, storages},
 };
 use crate::cpu::{
     bias::{add, column_sums},
@@ -31,16 +31,8 @@ impl<T: Float + Plain + Recycled> Backward for Computed<T> {
     fn backward(&self, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let grad = cotangent(OP, grad)?;
         let joint = &self.joint;
-        let storages: Vec<_> = joint
-            .inputs
-            .iter()
-            .map(Tensor::storage_and_layout)
-            .collect();
-        let inputs = slices(
-            storages
-                .iter()
-                .map(|(storage, layout)| (&**storage, *layout)),
-        )?;
+        let storages = storages(joint);
+        let inputs = slices(&storages)?;
         let mut way = Way {
             isa: selected_isa()?,
             known: Known {

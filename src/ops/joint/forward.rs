@@ -1,5 +1,7 @@
 //! The steps in order.
 
+use std::ops::Deref;
+
 use candle_core::{CpuStorage, Layout, Result, Shape, Storage, Tensor};
 
 use super::{
@@ -23,16 +25,8 @@ type Values<T> = (Vec<Buffer<T>>, (CpuStorage, Shape));
 
 /// Computes all steps.
 pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> {
-    let storages: Vec<_> = joint
-        .inputs
-        .iter()
-        .map(Tensor::storage_and_layout)
-        .collect();
-    let inputs = slices(
-        storages
-            .iter()
-            .map(|(storage, layout)| (&**storage, *layout)),
-    )?;
+    let storages = storages(joint);
+    let inputs = slices(&storages)?;
     let mut values: Vec<Buffer<T>> = Vec::with_capacity(joint.steps.len());
     let (last_uses, kept) = (joint.last_uses(), joint.tracked().contains(&true));
     parallel::with_team(crate::ops::threads(), || {
@@ -58,11 +52,18 @@ pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> 
     Ok((values, (T::to_cpu_storage_owned(last), shape)))
 }
 
+/// Where all inputs lie, while nobody writes there.
+pub fn storages(joint: &Joint) -> Vec<(impl Deref<Target = Storage>, &Layout)> {
+    let inputs = joint.inputs.iter();
+    inputs.map(Tensor::storage_and_layout).collect()
+}
+
 /// All inputs as slices.
 pub fn slices<'a, T: Float>(
-    storages: impl Iterator<Item = (&'a Storage, &'a Layout)>,
+    storages: &'a [(impl Deref<Target = Storage>, &Layout)],
 ) -> Result<Vec<&'a [T]>> {
     storages
+        .iter()
         .map(|(storage, layout)| tensor_slice(OP, storage, layout))
         .collect()
 }
