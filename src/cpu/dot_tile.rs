@@ -101,18 +101,23 @@ impl<F: Format> FewRows<'_, F> {
         let Self { a, a_stride, b, .. } = self;
         let groups = F::CHUNK / F::GROUP;
         assert!(a.len() >= (CHUNKS - 1) * a_stride + ROWS * D::ROW_WORDS);
-        assert!(b.len() >= CHUNKS * groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
+        assert!(b.len() >= CHUNKS * F::CHUNK_WORDS * D::PANEL);
+        assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |c: usize, i: usize| a.as_ptr().wrapping_add(c * a_stride + i * D::ROW_WORDS);
+        let heads = |c: usize, j: usize| {
+            b.as_ptr()
+                .wrapping_add(c * F::CHUNK_WORDS * D::PANEL + j * lanes)
+        };
         let mut sums: [[[D::Sum; WIDTH]; ROWS]; CHUNKS] = std::array::from_fn(|c| {
-            // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
-            std::array::from_fn(|i| [unsafe { d.start(row(c, i)) }; WIDTH])
+            // SAFETY: c < CHUNKS, i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
+            let start = |i| std::array::from_fn(|j| unsafe { d.start(row(c, i), heads(c, j)) });
+            std::array::from_fn(start)
         });
         for group in 0..groups {
             for (c, sums) in sums.iter_mut().enumerate() {
                 let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                    let at = (c * groups + group) * D::PANEL + j * lanes;
-                    // SAFETY: this ends within the CHUNKS * groups * PANEL words of `b`.
-                    unsafe { d.right(b.as_ptr().add(at)) }
+                    // SAFETY: this ends within the CHUNKS * CHUNK_WORDS * PANEL words of `b`.
+                    unsafe { d.right(heads(c, j).add((F::HEAD + group) * D::PANEL)) }
                 });
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows; group < CHUNK / GROUP.
@@ -132,8 +137,8 @@ impl<F: Format> FewRows<'_, F> {
             for (j, totals) in totals.chunks_exact_mut(lanes).enumerate() {
                 let mut total = None;
                 for (c, sums) in sums.iter().enumerate() {
-                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
-                    let sum = unsafe { d.numbers(sums[i][j], row(c, i)) };
+                    // SAFETY: as of the start.
+                    let sum = unsafe { d.numbers(sums[i][j], row(c, i), heads(c, j)) };
                     total = Some(match (total, self.total) {
                         (Some(total), _) => v.add(total, sum),
                         (None, Total::New) => sum,
@@ -159,17 +164,21 @@ impl<F: Format> DotTile<'_, F> {
         let groups = depth.div_ceil(F::GROUP);
         let next = match self.ahead {
             Ahead::Nothing => std::ptr::null(),
-            Ahead::NextChunk => b.as_ptr().wrapping_add(groups * D::PANEL),
+            Ahead::NextChunk => b.as_ptr().wrapping_add((F::HEAD + groups) * D::PANEL),
         };
         assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
-        assert!(b.len() >= groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
+        assert!(b.len() >= (F::HEAD + groups) * D::PANEL);
+        assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
-        // SAFETY: i < ROWS, and `a` holds so many packed rows.
-        let mut sums: [_; ROWS] = std::array::from_fn(|i| [unsafe { d.start(row(i)) }; WIDTH]);
+        let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
+        let mut sums: [[_; WIDTH]; ROWS] = std::array::from_fn(|i| {
+            // SAFETY: i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
+            std::array::from_fn(|j| unsafe { d.start(row(i), heads(j)) })
+        });
         for group in 0..groups {
             let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                // SAFETY: group < groups, so this ends within the groups * PANEL words of `b`.
-                unsafe { d.right(b.as_ptr().add(group * D::PANEL + j * lanes)) }
+                // SAFETY: group < groups, so this ends within the (HEAD + groups) * PANEL words of `b`.
+                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
             });
             if ROWS > 3 {
                 // The rows of the tile below lie next, and each step fetches a line of them.
@@ -193,7 +202,7 @@ impl<F: Format> DotTile<'_, F> {
         macro_rules! finish_rows {
             ($($i:literal)*) => {
                 $(if $i < ROWS {
-                    // SAFETY: i < ROWS, and `a` holds so many packed rows.
+                    // SAFETY: i < ROWS, and `a` and `b` hold so many packed rows and columns.
                     unsafe { self.finish_row(d, row($i), sums[if $i < ROWS { $i } else { 0 }], $i) };
                 })*
             };
@@ -204,7 +213,7 @@ impl<F: Format> DotTile<'_, F> {
     /// Adds a row's sums to the totals.
     ///
     /// # Safety
-    /// `row` starts [`Dots::ROW_WORDS`] words.
+    /// `row` starts [`Dots::ROW_WORDS`] words, and `b` holds [`Format::HEAD`] rows of a panel.
     #[inline(always)]
     unsafe fn finish_row<D: Dots<F>>(
         &mut self,
@@ -216,9 +225,13 @@ impl<F: Format> DotTile<'_, F> {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
         let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
-        for (sum, totals) in sums.into_iter().zip(totals.chunks_exact_mut(lanes)) {
-            // SAFETY: the caller's promise.
-            let sum = unsafe { d.numbers(sum, row) };
+        for (j, (sum, totals)) in sums
+            .into_iter()
+            .zip(totals.chunks_exact_mut(lanes))
+            .enumerate()
+        {
+            // SAFETY: the caller's promise, and j < WIDTH.
+            let sum = unsafe { d.numbers(sum, row, self.b.as_ptr().wrapping_add(j * lanes)) };
             let total = match self.total {
                 Total::New => sum,
                 // SAFETY: `totals` holds a vector's numbers.

@@ -7,7 +7,7 @@
 //!
 //! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::pack_rows::PackRows)).
 //! The right one consists of panels as wide as a tile, each `[word][column]`
-//! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms is its last word.
+//! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms leads them in each chunk.
 
 pub mod bf16;
 mod float;
@@ -37,6 +37,10 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Terms that are summed in registers before they are added to the total. Part of every result: see
     /// [`gemm`](super::gemm) on the order of addition.
     const CHUNK: usize;
+    /// Words of a column before its terms in each chunk.
+    const HEAD: usize = 0;
+    /// Words of a column in a whole chunk.
+    const CHUNK_WORDS: usize = Self::HEAD + Self::CHUNK / Self::GROUP;
     /// Whether a packed row's words are its numbers as they are, [`Self::CHUNK`] apart.
     const NUMBERS: bool = false;
 
@@ -49,18 +53,14 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// The calling thread's memory for a product that is the next one's operand.
     fn hidden_scratch() -> &'static Scratch<Self::Word>;
 
-    /// Words in a column of `depth` terms, with all that belongs to it.
+    /// Words in a column of `depth` terms, with all that belongs to it. No terms are a chunk too.
     fn column_words(depth: usize) -> usize {
-        depth.div_ceil(Self::GROUP)
+        Self::HEAD * depth.div_ceil(Self::CHUNK).max(1) + depth.div_ceil(Self::GROUP)
     }
 
     /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks,
     /// and the last one is filled up with what multiplies to nothing.
     fn pack_column<S: Element<Acc = Self::Number>>(terms: &[S], words: &mut [Self::Word]);
-
-    /// Makes totals the product's sums: multiplies by the columns' scales, where the format has any.
-    /// `last` is the panel's last row of words, `totals` rows of as many. `#[inline(always)]`.
-    fn finish(_last: &[Self::Word], _totals: &mut [Self::Number]) {}
 }
 
 /// The dot products of one level in a format. A value is the proof that the CPU has them.
@@ -107,23 +107,24 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     /// As many words can be read as a vector has lanes.
     unsafe fn right(self, from: *const F::Word) -> Self::Right;
 
-    /// What a chunk's sum starts at.
+    /// What the sums of a chunk of a row and of some columns start at.
     ///
     /// # Safety
-    /// `row` starts [`Self::ROW_WORDS`] words.
-    unsafe fn start(self, row: *const F::Word) -> Self::Sum;
+    /// `row` starts [`Self::ROW_WORDS`] words, and `heads` a vector of words in each of [`Format::HEAD`] rows of a panel.
+    unsafe fn start(self, row: *const F::Word, heads: *const F::Word) -> Self::Sum;
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
 
-    /// A chunk's sum as numbers.
+    /// A chunk's sums as numbers.
     ///
     /// # Safety
-    /// `row` starts [`Self::ROW_WORDS`] words.
+    /// As of [`Self::start`].
     unsafe fn numbers(
         self,
         sum: Self::Sum,
         row: *const F::Word,
+        heads: *const F::Word,
     ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
 }
 

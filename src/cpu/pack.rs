@@ -129,18 +129,8 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel, from a chunk on.
     pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
-        &self.panel::<D>(panel)[chunk * (F::CHUNK / F::GROUP) * D::PANEL..]
-    }
-
-    /// The last row of words of a panel: what [`Format::finish`] takes.
-    pub(super) fn last_words<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
-        let words = self.panel::<D>(panel);
-        &words[words.len().saturating_sub(D::PANEL)..]
-    }
-
-    fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
         let words = F::column_words(self.rows) * D::PANEL;
-        &self.panels[panel * words..(panel + 1) * words]
+        &self.panels[panel * words..(panel + 1) * words][chunk * F::CHUNK_WORDS * D::PANEL..]
     }
 }
 

@@ -87,7 +87,7 @@ impl<F: Format> DotTask<F> for Products<'_> {
         let rights: [D::Right; SUMS] =
             std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
         // SAFETY: as above.
-        let mut sums = [unsafe { d.start(words) }; SUMS];
+        let mut sums = [unsafe { d.start(words, words) }; SUMS];
         for round in 0..ROUNDS {
             // Another one each time, so that no product is computed once for all.
             // SAFETY: as above.

@@ -51,7 +51,7 @@ impl Dots<bf16> for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn start(self, _: *const u32) -> __m512 {
+    unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_setzero_ps() }
     }
@@ -67,7 +67,7 @@ impl Dots<bf16> for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn numbers(self, sum: __m512, _: *const u32) -> __m512 {
+    unsafe fn numbers(self, sum: __m512, _: *const u32, _: *const u32) -> __m512 {
         sum
     }
 }
@@ -105,7 +105,7 @@ impl Dots<i8> for Avx512Vnni {
     unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
         // SAFETY: the caller's promise, with one word per group.
         self.avx512
-            .splat_word(unsafe { *row.add(int8::HEAD + group) })
+            .splat_word(unsafe { *row.add(int8::QUAD_HEAD + group) })
     }
 
     #[inline(always)]
@@ -115,9 +115,17 @@ impl Dots<i8> for Avx512Vnni {
     }
 
     #[inline(always)]
-    unsafe fn start(self, row: *const u32) -> __m512i {
+    unsafe fn start(self, row: *const u32, heads: *const u32) -> __m512i {
         // SAFETY: the caller's promise.
-        self.avx512.splat_word(unsafe { *row.add(1) })
+        let (start, centre) = unsafe { (*row.add(1), *row.add(2)) };
+        let (start, centre) = (
+            self.avx512.splat_word(start),
+            self.avx512.splat_word(centre),
+        );
+        // SAFETY: the caller's promise.
+        let heads = unsafe { self.avx512.load_words(heads) };
+        // SAFETY: the token proves AVX-512 VNNI.
+        unsafe { _mm512_dpwssd_epi32(start, centre, heads) }
     }
 
     #[inline(always)]
@@ -127,8 +135,8 @@ impl Dots<i8> for Avx512Vnni {
     }
 
     #[inline(always)]
-    unsafe fn numbers(self, sum: __m512i, row: *const u32) -> __m512 {
+    unsafe fn numbers(self, sum: __m512i, row: *const u32, heads: *const u32) -> __m512 {
         // SAFETY: the caller's promise.
-        unsafe { int8::numbers(self.avx512, sum, row) }
+        unsafe { int8::numbers(self.avx512, sum, row, heads) }
     }
 }

@@ -81,7 +81,7 @@ fn multiply<F: Format, D: Dots<F>>(
             rows: m,
             depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
             a: &rows[chunk * m * D::ROW_WORDS..],
-            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
+            b: &panel[chunk * F::CHUNK_WORDS * D::PANEL..],
             ahead: Ahead::Nothing,
             totals: &mut *totals,
             total: match chunk {
@@ -90,7 +90,6 @@ fn multiply<F: Format, D: Dots<F>>(
             },
         });
     }
-    F::finish(&panel[panel.len() - D::PANEL..], totals);
     black_box(totals);
 }
 

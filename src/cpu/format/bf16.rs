@@ -118,7 +118,7 @@ impl<V: Words> Dots<bf16> for V {
     }
 
     #[inline(always)]
-    unsafe fn start(self, _: *const u32) -> V::Vector {
+    unsafe fn start(self, _: *const u32, _: *const u32) -> V::Vector {
         self.splat(0.0)
     }
 
@@ -129,7 +129,7 @@ impl<V: Words> Dots<bf16> for V {
     }
 
     #[inline(always)]
-    unsafe fn numbers(self, sum: V::Vector, _: *const u32) -> V::Vector {
+    unsafe fn numbers(self, sum: V::Vector, _: *const u32, _: *const u32) -> V::Vector {
         sum
     }
 }

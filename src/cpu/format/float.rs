@@ -77,7 +77,7 @@ macro_rules! stored_as_computed {
             }
 
             #[inline(always)]
-            unsafe fn start(self, _: *const $type) -> V::Vector {
+            unsafe fn start(self, _: *const $type, _: *const $type) -> V::Vector {
                 self.splat(0.0)
             }
 
@@ -87,7 +87,7 @@ macro_rules! stored_as_computed {
             }
 
             #[inline(always)]
-            unsafe fn numbers(self, sum: V::Vector, _: *const $type) -> V::Vector {
+            unsafe fn numbers(self, sum: V::Vector, _: *const $type, _: *const $type) -> V::Vector {
                 sum
             }
         }

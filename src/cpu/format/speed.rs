@@ -65,7 +65,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                             rows: tile_rows.len(),
                             depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                             a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
-                            b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
+                            b: &panel[chunk * F::CHUNK_WORDS * D::PANEL..],
                             ahead: Ahead::Nothing,
                             totals: &mut totals[tile_rows.start * D::PANEL..],
                             total: match chunk {
@@ -75,7 +75,6 @@ impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
                         });
                     }
                 }
-                F::finish(&panel[words - D::PANEL..], &mut totals);
             }
             black_box(&totals);
         });

@@ -47,7 +47,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
                         rows: n_rows,
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
-                        b: &panel[chunk * F::CHUNK / F::GROUP * D::PANEL..],
+                        b: &panel[chunk * F::CHUNK_WORDS * D::PANEL..],
                         ahead: Ahead::Nothing,
                         totals,
                         total: if chunk == 0 {
@@ -57,7 +57,6 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
                         },
                     });
                 }
-                F::finish(&panel[panel.len().saturating_sub(D::PANEL)..], totals);
                 for (i, totals) in totals.chunks_exact(D::PANEL).enumerate() {
                     self.y[(first_row + i) * n..][columns.clone()]
                         .copy_from_slice(&totals[..columns.len()]);
@@ -136,15 +135,16 @@ trait WrittenOut: Format<Number = f32> {
 }
 
 /// Sums of chunks, added in order.
-fn total(a: &[f32], w: &[f32], chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
-    let chunks = a.chunks(256).zip(w.chunks(256)).map(|(a, w)| chunk(a, w));
+fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f32) -> f32 {
+    let chunks = a.chunks(terms).zip(w.chunks(terms));
+    let chunks = chunks.map(|(a, w)| chunk(a, w));
     chunks.reduce(|total, sum| total + sum).unwrap_or(0.0)
 }
 
 impl WrittenOut for bf16 {
     fn element(a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
-        total(a, w, |a, w| {
+        total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
                 second_first.fold(sum, |sum, (&a, &w)| sum + round(a) * round(w))
@@ -155,18 +155,23 @@ impl WrittenOut for bf16 {
 
 impl WrittenOut for i8 {
     fn element(a: &[f32], w: &[f32]) -> f32 {
-        fn quantised(x: &[f32]) -> (f32, Vec<i64>) {
-            let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            let per_unit = if largest == 0.0 { 0.0 } else { 127.0 / largest };
-            let integers = x.iter().map(|x| (x * per_unit).round_ties_even() as i64);
-            (largest / 127.0, integers.collect())
+        fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
+            let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
+            x.iter()
+                .map(move |x| (x * per_unit).round_ties_even() as i64)
         }
-        let (column_scale, w) = quantised(w);
-        let chunks = a.chunks(128).zip(w.chunks(128)).map(|(a, w)| {
-            let (row_scale, a) = quantised(a);
-            a.iter().zip(w).map(|(a, w)| a * w).sum::<i64>() as f32 * row_scale
-        });
-        chunks.reduce(|total, sum| total + sum).unwrap_or(0.0) * column_scale
+        total(a, w, 128, |a, w| {
+            let extreme = |of: fn(f32, f32) -> f32| a.iter().copied().fold(0.0, of);
+            let row_scale = (extreme(f32::max) - extreme(f32::min)) / 254.0;
+            let largest = w.iter().fold(0f32, |largest, w| largest.max(w.abs()));
+            // The nearest bfloat16 or the one above that.
+            let near = bf16::from_f32(largest / 127.0);
+            let is_below = near.to_f32() < largest / 127.0;
+            let above = bf16::from_bits(near.to_bits() + u16::from(is_below));
+            let column_scale = above.to_f32();
+            let products = quantised(a, row_scale).zip(quantised(w, column_scale));
+            products.map(|(a, w)| a * w).sum::<i64>() as f32 * row_scale * column_scale
+        })
     }
 }
 

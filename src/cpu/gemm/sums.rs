@@ -10,7 +10,7 @@ use super::{
         arch::Vectors,
         dot_tile::{Ahead, DotTile, FewRows},
         epilogue::{Approach, Finish, Place, Results},
-        format::{DotTask, Dots, Format},
+        format::{Dots, Format},
         gemv::{self, InPlaceTile},
         pack::{PackColumns, PackedMatrix},
         rows::PackedRows,
@@ -54,10 +54,6 @@ impl<F: Format> Product<'_, F> {
             place,
         };
         let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
-            if let Columns::Packed(b) = self.b {
-                let last = b.last_words::<D>(panel);
-                d.run(Scaled { last, totals: sums });
-            }
             let results = &results;
             d.vectors().run(Finish {
                 results,
@@ -130,19 +126,6 @@ impl<F: Format> Product<'_, F> {
                 }
             }
         }
-    }
-}
-
-/// Makes totals sums.
-struct Scaled<'a, F: Format> {
-    last: &'a [F::Word],
-    totals: &'a mut [F::Number],
-}
-
-impl<F: Format> DotTask<F> for Scaled<'_, F> {
-    #[inline(always)]
-    fn run<D: Dots<F>>(self, _: D) {
-        F::finish(self.last, self.totals);
     }
 }
 

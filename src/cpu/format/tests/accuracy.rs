@@ -41,15 +41,25 @@ fn bf16_roundings(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| f64::from(x.abs()) * unit).collect()
 }
 
-/// Half a step, where a step is a 127th of the largest of so many terms.
-fn int8_roundings(terms: usize) -> impl Fn(&[f32]) -> Vec<f64> {
-    move |x| {
-        let half_step = |terms: &[f32]| {
-            let largest = terms.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            vec![f64::from(largest) / 254.0; terms.len()]
-        };
-        x.chunks(terms).flat_map(half_step).collect()
-    }
+/// Half a step, where a row has 254 steps from the lowest to the highest of a chunk and zero.
+fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
+    half_steps(row, |chunk| {
+        let extreme = |of: fn(f32, f32) -> f32| f64::from(chunk.iter().copied().fold(0.0, of));
+        (extreme(f32::max) - extreme(f32::min)) / 254.0
+    })
+}
+
+/// Half a step, where a column has 127 steps from zero to the largest of a chunk, each at most a bfloat16 larger.
+fn int8_column_roundings(column: &[f32]) -> Vec<f64> {
+    half_steps(column, |chunk| {
+        let largest = chunk.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        f64::from(largest) / 127.0 * (1.0 + bf16::EPSILON.to_f64())
+    })
+}
+
+fn half_steps(x: &[f32], step: impl Fn(&[f32]) -> f64) -> Vec<f64> {
+    let of = |chunk: &[f32]| vec![step(chunk) / 2.0; chunk.len()];
+    x.chunks(i8::CHUNK).flat_map(of).collect()
 }
 
 /// The largest share of the allowed error that is used.
@@ -97,7 +107,7 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         let view = View::row_major(&a, m, k);
         let b = View::row_major(&w, n, k).transposed();
         let in_bf16 = reference(&a, &w, k, bf16_roundings, bf16_roundings);
-        let in_int8 = reference(&a, &w, k, int8_roundings(i8::CHUNK), int8_roundings(k));
+        let in_int8 = reference(&a, &w, k, int8_row_roundings, int8_column_roundings);
         for isa in Isa::levels() {
             let what = |format| format!("{format} {} {m}x{n}x{k}", isa.name());
             check(
@@ -183,11 +193,12 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
 fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
     for x in [2f32.powi(-100), 1e-20, 1e20, 2f32.powi(100)] {
         for isa in Isa::levels() {
-            let (a, w) = (vec![x; 130], vec![0.5f32 / 130.0; 130]);
+            // 127 steps that are bfloat16.
+            let (a, w) = (vec![x; 130], vec![127.0f32 / 8192.0; 130]);
             let b = View::row_major(&w, 1, 130).transposed();
             let y = product::<i8, f32>(isa, View::row_major(&a, 1, 130), b, 14)[0];
             assert!(
-                (y / (x * 0.5) - 1.0).abs() < 1e-6,
+                (y / (x * 130.0 * w[0]) - 1.0).abs() < 1e-6,
                 "{} {x:e}: {y:e}",
                 isa.name()
             );
