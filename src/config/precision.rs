@@ -13,8 +13,8 @@ pub enum Precision {
     /// bf16 for weights and the rows they are multiplied with: half the memory, and twice the speed where the CPU has
     /// an instruction for it. Each product errs by some 2⁻⁹ of the typical size of its terms.
     Bf16,
-    /// int8 for weights, with a scale for each output, and for the rows they are multiplied with, with a scale for
-    /// each 128 columns, taken when the row comes: a quarter of the memory. Each number is rounded to 1/254 of the
-    /// largest that shares its scale.
+    /// int8 for weights and, when they come, for the rows they are multiplied with: a quarter of the memory. Each 128
+    /// numbers of an output's weights, or of a row, have a scale of their own. A weight errs by at most 1/252 of the largest that
+    /// shares its scale, a row's number by 1/508 of the span from the lowest to the highest, zero among them.
     Int8,
 }

@@ -99,10 +99,13 @@ const SIZES: &[(usize, usize, usize)] = if cfg!(miri) {
 #[test]
 fn errors_against_f64_are_those_of_rounding_the_operands() {
     for &(m, n, k) in SIZES {
-        let (mut a, w) = (random(m * k, 3), random(n * k, 4));
-        // As in trained models: some features are much larger than the others.
+        let (mut a, mut w) = (random(m * k, 3), random(n * k, 4));
+        // As in trained models: some features are much larger than the others, and some weights.
         for row in a.chunks_mut(k) {
             row[7] *= 60.0;
+        }
+        for column in w.chunks_mut(k) {
+            column[k - 1] *= 60.0;
         }
         let view = View::row_major(&a, m, k);
         let b = View::row_major(&w, n, k).transposed();
