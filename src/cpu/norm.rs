@@ -4,16 +4,23 @@
 //! taking the mean off) or of its mean square (RMSNorm).
 //!
 //! f32 rows are normalised in f64 and rounded once, which costs little beside the products around a
-//! norm and leaves nothing of its own error. Elsewhere the mean is taken off twice: in f32, which half types
-//! are computed in, the mean of a row near 1000 is itself rounded by 3e-5, much beside a deviation
-//! of 0.01; the second pass takes off what the first one left.
+//! norm and leaves nothing of its own error. Half types are computed in f32, where the mean of a row near 1000 is itself
+//! rounded by 3e-5, much beside a deviation of 0.01: there, and in f64, the mean is taken off twice, and the second pass
+//! takes off what the first one left.
+
+mod backward;
+mod row;
 
 use super::{
-    Element, Real, Routine,
+    Element, Real,
     isa::Isa,
-    lanes::{sum, sum_pairs, update_and_sum},
+    lanes::{sum, update_and_sum},
     parallel,
 };
+
+pub use backward::Gradients;
+pub use row::Rows;
+use row::SingleRow;
 
 /// What a row is divided by the root of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +53,12 @@ pub struct Norm {
     pub eps: f64,
 }
 
-/// Gradients of a norm's parameters.
-pub struct Gradients<T> {
-    /// One row.
-    pub dweight: Vec<T>,
-    /// One row.
-    pub dbias: Vec<T>,
-}
-
 /// Elements per piece of work in the forward pass, which any number of rows may share.
 const CHUNK: usize = 8192;
 
-/// Rows whose weight gradients are summed in sequence before they are added to the others': part
-/// of the result, since it fixes the order of addition.
-const ROWS_PER_SUM: usize = 64;
-
 impl Norm {
     /// Writes the norm of each row of `x` to `y`.
-    pub fn forward<T: Element>(
+    pub fn forward<T: Rows>(
         &self,
         isa: Isa,
         x: &[T],
@@ -79,11 +74,8 @@ impl Norm {
         let affine = self.affine(weight, bias);
         let rows = (CHUNK / width).max(1);
         parallel::for_chunks(y, rows * width, |start, y| {
-            let mut row = vec![T::Wide::ZERO; width];
             let x = &x[start..][..y.len()];
-            for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-                self.row(isa, x, &affine, &mut row, y);
-            }
+            T::normalise(isa, self, &affine, x, y);
         });
     }
 
@@ -99,106 +91,14 @@ impl Norm {
         }
     }
 
-    /// Writes the norm of one row to `y`; `scratch` is as long.
-    pub fn row<T: Element>(
-        &self,
-        isa: Isa,
-        x: &[T],
-        affine: &Affine<T::Wide>,
-        scratch: &mut [T::Wide],
-        y: &mut [T],
-    ) {
-        isa.enter(Row {
-            norm: self,
-            x,
-            affine,
-            scratch,
-            y,
-        });
+    /// Writes the norm of one row to `y`.
+    pub fn row(&self, isa: Isa, x: &[f32], affine: &Affine<f64>, y: &mut [f32]) {
+        isa.widening(SingleRow::new(self, affine, x, y));
     }
 
-    /// Replaces a row by its norm; `scratch` is as long.
-    pub fn row_in_place<T: Element>(
-        &self,
-        isa: Isa,
-        row: &mut [T],
-        affine: &Affine<T::Wide>,
-        scratch: &mut [T::Wide],
-    ) {
-        isa.enter(RowInPlace {
-            norm: self,
-            row,
-            affine,
-            scratch,
-        });
-    }
-
-    /// Writes the gradient of `x` for the cotangent `dy`, and returns those of weight and bias, in one pass over the rows.
-    ///
-    /// With `g = dy · gain`: `dx = (g - mean(g) - x̂ · mean(g · x̂)) / root`, without the first mean
-    /// for RMSNorm; `dweight = Σ dy · x̂` and `dbias = Σ dy` over the rows.
-    pub fn backward<T: Element>(
-        &self,
-        isa: Isa,
-        x: &[T],
-        weight: &[T],
-        dy: &[T],
-        dx: &mut [T],
-    ) -> Gradients<T> {
-        let width = weight.len();
-        assert_eq!((x.len(), dy.len()), (dx.len(), dx.len()));
-        if width == 0 {
-            return Gradients {
-                dweight: Vec::new(),
-                dbias: Vec::new(),
-            };
-        }
-        let gain = self.gains(weight);
-        let chunk = ROWS_PER_SUM * width;
-        // Per chunk of rows: [dweight | dbias]
-        let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
-        parallel::for_chunk_pairs(dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
-            isa.enter(BackwardRows {
-                norm: self,
-                gain: &gain,
-                x: &x[start..],
-                dy: &dy[start..],
-                dx,
-                sums,
-            });
-        });
-        let mut total = vec![T::Wide::ZERO; 2 * width];
-        for sums in sums.chunks_exact(2 * width) {
-            for (total, &sum) in total.iter_mut().zip(sums) {
-                *total += sum;
-            }
-        }
-        let mut total = total.into_iter().map(T::from_wide);
-        let dweight = total.by_ref().take(width).collect();
-        Gradients {
-            dweight,
-            dbias: total.collect(),
-        }
-    }
-
-    /// `dx` of one row from its `x̂` and `g`.
-    #[inline(always)]
-    fn input_gradient<T: Element>(
-        &self,
-        normal: &[T::Wide],
-        g: &[T::Wide],
-        scale: T::Wide,
-        dx: &mut [T],
-    ) {
-        let n = T::Wide::of(normal.len() as f64);
-        let along_normal = sum_pairs(g, normal, |g, normal| g * normal) / n;
-        let mean = match self.statistic {
-            Statistic::Variance => sum(g, |g| g) / n,
-            Statistic::MeanSquare => T::Wide::ZERO,
-        };
-        for ((dx, &g), &normal) in dx.iter_mut().zip(g).zip(normal) {
-            *dx = T::from_wide(((g - mean) - normal * along_normal) * scale);
-        }
+    /// Replaces a row by its norm.
+    pub fn row_in_place(&self, isa: Isa, row: &mut [f32], affine: &Affine<f64>) {
+        isa.widening(SingleRow::in_place(self, affine, row));
     }
 
     /// Writes the row, without its mean for LayerNorm, to `centred`; returns `1 / √(statistic + eps)`.
@@ -224,30 +124,9 @@ impl Norm {
         self.scale(squares / n)
     }
 
-    /// What [`Self::centre`] takes off a row, and what it returns; for sums that are wider than the row's numbers.
-    #[inline(always)]
-    fn moments<T: Element>(&self, x: &[T]) -> (T::Wide, T::Wide) {
-        let n = T::Wide::of(x.len() as f64);
-        let mean = match self.statistic {
-            Statistic::MeanSquare => T::Wide::ZERO,
-            Statistic::Variance => sum(x, T::to_wide) / n,
-        };
-        let squares = sum(x, |x: T| {
-            let centred = x.to_wide() - mean;
-            centred * centred
-        });
-        (mean, self.scale(squares / n))
-    }
-
     #[inline(always)]
     fn scale<W: Real>(&self, statistic: W) -> W {
         W::of(1.0) / (statistic + W::of(self.eps)).sqrt()
-    }
-
-    /// One element of a row.
-    #[inline(always)]
-    fn finish<T: Element>(&self, normal: T::Wide, (gain, bias): (T::Wide, T::Wide)) -> T {
-        T::from_wide(self.rounded::<T>(normal) * gain + bias)
     }
 
     #[inline(always)]
@@ -275,70 +154,10 @@ pub struct Affine<W> {
     bias: Vec<W>,
 }
 
-impl<W: Copy> Affine<W> {
-    /// Gain and bias of each column.
-    #[inline(always)]
-    fn terms(&self) -> impl Iterator<Item = (W, W)> {
-        self.gain.iter().copied().zip(self.bias.iter().copied())
-    }
-
+impl<W> Affine<W> {
     /// The length of a row.
     pub fn width(&self) -> usize {
         self.gain.len()
-    }
-}
-
-struct Row<'a, T: Element> {
-    norm: &'a Norm,
-    x: &'a [T],
-    affine: &'a Affine<T::Wide>,
-    scratch: &'a mut [T::Wide],
-    y: &'a mut [T],
-}
-
-impl<T: Element> Routine for Row<'_, T> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { norm, x, y, .. } = self;
-        let affine = self.affine.terms();
-        if sums_are_wider::<T>() {
-            // Widened three times rather than written down wide.
-            let (mean, scale) = norm.moments(x);
-            for ((y, x), affine) in y.iter_mut().zip(x).zip(affine) {
-                *y = norm.finish((x.to_wide() - mean) * scale, affine);
-            }
-        } else {
-            let scale = norm.centre(x, self.scratch);
-            for ((y, &centred), affine) in y.iter_mut().zip(&*self.scratch).zip(affine) {
-                *y = norm.finish(centred * scale, affine);
-            }
-        }
-    }
-}
-
-struct RowInPlace<'a, T: Element> {
-    norm: &'a Norm,
-    row: &'a mut [T],
-    affine: &'a Affine<T::Wide>,
-    scratch: &'a mut [T::Wide],
-}
-
-impl<T: Element> Routine for RowInPlace<'_, T> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { norm, row, .. } = self;
-        let affine = self.affine.terms();
-        if sums_are_wider::<T>() {
-            let (mean, scale) = norm.moments(row);
-            for (x, affine) in row.iter_mut().zip(affine) {
-                *x = norm.finish((x.to_wide() - mean) * scale, affine);
-            }
-        } else {
-            let scale = norm.centre(row, self.scratch);
-            for ((y, &centred), affine) in row.iter_mut().zip(&*self.scratch).zip(affine) {
-                *y = norm.finish(centred * scale, affine);
-            }
-        }
     }
 }
 
@@ -347,41 +166,7 @@ const fn sums_are_wider<T: Element>() -> bool {
     size_of::<T::Wide>() > 4 && size_of::<T::Wide>() > size_of::<T>()
 }
 
-struct BackwardRows<'a, T: Element> {
-    norm: &'a Norm,
-    gain: &'a [T::Wide],
-    x: &'a [T],
-    dy: &'a [T],
-    dx: &'a mut [T],
-    /// `[dweight | dbias]`
-    sums: &'a mut [T::Wide],
-}
-
-impl<T: Element> Routine for BackwardRows<'_, T> {
-    #[inline(always)]
-    fn run(self) {
-        let width = self.gain.len();
-        let (dweight, dbias) = self.sums.split_at_mut(width);
-        let mut normal = vec![T::Wide::ZERO; width];
-        let mut g = vec![T::Wide::ZERO; width];
-        let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
-        for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
-            let scale = self.norm.centre(x, &mut normal);
-            let of_dy = dy.iter().zip(&mut g).zip(self.gain);
-            let of_sums = dweight.iter_mut().zip(dbias.iter_mut());
-            for ((normal, ((dy, g), &gain)), (dweight, dbias)) in
-                normal.iter_mut().zip(of_dy).zip(of_sums)
-            {
-                let dy = dy.to_wide();
-                *normal = *normal * scale;
-                *g = dy * gain;
-                *dweight += dy * *normal;
-                *dbias += dy;
-            }
-            self.norm.input_gradient(&normal, &g, scale, dx);
-        }
-    }
-}
-
+#[cfg(test)]
+mod speed;
 #[cfg(test)]
 mod tests;

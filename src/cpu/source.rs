@@ -26,8 +26,6 @@ pub struct RowNorm {
     affine: Affine<f64>,
 }
 
-thread_local!(static WIDE: Cell<Aligned<f64>> = const { Cell::new(Aligned::empty()) });
-static WIDE_ROW: &Scratch<f64> = &WIDE;
 thread_local!(static NARROW: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static NARROW_ROW: &Scratch<f32> = &NARROW;
 
@@ -50,16 +48,12 @@ impl RowNorm {
 
     /// Writes the norm of one row.
     pub fn row(&self, isa: Isa, x: &[f32], y: &mut [f32]) {
-        lend(WIDE_ROW, x.len(), |scratch| {
-            self.norm.row(isa, x, &self.affine, scratch, y);
-        });
+        self.norm.row(isa, x, &self.affine, y);
     }
 
     /// Replaces a row by its norm.
     pub fn row_in_place(&self, isa: Isa, row: &mut [f32]) {
-        lend(WIDE_ROW, row.len(), |scratch| {
-            self.norm.row_in_place(isa, row, &self.affine, scratch);
-        });
+        self.norm.row_in_place(isa, row, &self.affine);
     }
 
     /// Replaces each of many rows by its norm.

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Task, Vectors, Words};
+use super::{Task, Vectors, Widening, Words};
 
 /// The proof that the CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +214,20 @@ impl Vectors<f64> for Avx2 {
         each(0, unsafe { _mm256_unpacklo_pd(rows[0], rows[1]) });
         // SAFETY: the token proves AVX.
         each(1, unsafe { _mm256_unpackhi_pd(rows[0], rows[1]) });
+    }
+}
+
+impl Widening for Avx2 {
+    #[inline(always)]
+    unsafe fn load_single(self, from: *const f32) -> __m256d {
+        // SAFETY: the token proves AVX; the caller promises 4 numbers.
+        unsafe { _mm256_cvtps_pd(_mm_loadu_ps(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_single(self, vector: __m256d, to: *mut f32) {
+        // SAFETY: the token proves AVX; the caller promises room for 4 numbers.
+        unsafe { _mm_storeu_ps(to, _mm256_cvtpd_ps(vector)) }
     }
 }
 

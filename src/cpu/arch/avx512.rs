@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Task, Vectors, Words};
+use super::{Avx2, Task, Vectors, Widening, Words};
 
 /// The proof that the CPU has AVX-512 F, BW, DQ and VL, and perhaps dot products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,6 +283,20 @@ impl Vectors<f64> for Avx512 {
         each(0, unsafe { _mm512_unpacklo_pd(rows[0], rows[1]) });
         // SAFETY: the token proves AVX-512F.
         each(1, unsafe { _mm512_unpackhi_pd(rows[0], rows[1]) });
+    }
+}
+
+impl Widening for Avx512 {
+    #[inline(always)]
+    unsafe fn load_single(self, from: *const f32) -> __m512d {
+        // SAFETY: the token proves AVX-512F; the caller promises 8 numbers.
+        unsafe { _mm512_cvtps_pd(_mm256_loadu_ps(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_single(self, vector: __m512d, to: *mut f32) {
+        // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
+        unsafe { _mm256_storeu_ps(to, _mm512_cvtpd_ps(vector)) }
     }
 }
 

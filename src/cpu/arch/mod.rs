@@ -128,6 +128,21 @@ pub trait Words: Vectors<f32> {
     fn integers(self, words: Self::Words) -> Self::Vector;
 }
 
+/// Registers of f64 that numbers of f32 go into and come out of.
+pub trait Widening: Vectors<f64> {
+    /// Reads numbers of f32.
+    ///
+    /// # Safety
+    /// `LANES` of them can be read from `from` on.
+    unsafe fn load_single(self, from: *const f32) -> Self::Vector;
+
+    /// Writes the nearest numbers of f32, ties to even.
+    ///
+    /// # Safety
+    /// `LANES` of them can be written from `to` on.
+    unsafe fn store_single(self, vector: Self::Vector, to: *mut f32);
+}
+
 /// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
@@ -179,6 +194,35 @@ impl Isa {
             Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(token) => Vectors::<f32>::run(token, Plain(routine)),
+        }
+    }
+}
+
+/// An algorithm over the [`Widening`] vectors of any level; as a [`Task`].
+pub trait WideningTask {
+    /// Runs it.
+    fn run<V: Widening>(self, vectors: V);
+}
+
+/// Runs within the vectors' own level.
+struct Widened<V, T>(V, T);
+
+impl<V: Widening, T: WideningTask> Task<f64> for Widened<V, T> {
+    #[inline(always)]
+    fn run<W: Vectors<f64>>(self, _: W) {
+        self.1.run(self.0);
+    }
+}
+
+impl Isa {
+    /// Runs a task with this level's vectors.
+    pub fn widening(self, task: impl WideningTask) {
+        match self {
+            Self::Portable(token) => Vectors::<f64>::run(token, Widened(token, task)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => Vectors::<f64>::run(token, Widened(token, task)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Vectors::<f64>::run(token, Widened(token, task)),
         }
     }
 }

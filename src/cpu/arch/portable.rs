@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the readable version, and what Miri runs.
 
-use super::{Real, Task, Vectors, Words, turned};
+use super::{Real, Task, Vectors, Widening, Words, turned};
 
 /// Every CPU of the target has this level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,20 @@ impl<T: Real> Vectors<T> for Portable {
                 std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
             );
         }
+    }
+}
+
+impl Widening for Portable {
+    #[inline(always)]
+    unsafe fn load_single(self, from: *const f32) -> [f64; LANES] {
+        // SAFETY: the caller's promise, that LANES numbers can be read; an array has their alignment.
+        unsafe { *from.cast::<[f32; LANES]>() }.map(f64::from)
+    }
+
+    #[inline(always)]
+    unsafe fn store_single(self, vector: [f64; LANES], to: *mut f32) {
+        // SAFETY: the caller's promise, that LANES numbers can be written.
+        unsafe { *to.cast() = vector.map(|x| x as f32) }
     }
 }
 

@@ -51,7 +51,7 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
-fn share_of_tolerance<T: Rounding>(
+fn share_of_tolerance<T: Rounding + Rows>(
     norm: Norm,
     rows: usize,
     width: usize,
@@ -61,12 +61,22 @@ fn share_of_tolerance<T: Rounding>(
     let x: Vec<T> = typed(&normal(rows * width, mean, deviation, 7));
     let weight: Vec<T> = typed(&normal(width, 1.0, 0.3, 8));
     let bias: Vec<T> = typed(&normal(width, 0.2, 0.5, 9));
-    let mut y = vec![T::ZERO; x.len()];
-    norm.forward(Isa::best(), &x, &weight, Some(&bias), &mut y);
+    let levels = Isa::levels().into_iter();
+    let shares = levels.map(|isa| {
+        let mut y = vec![T::ZERO; x.len()];
+        norm.forward(isa, &x, &weight, Some(&bias), &mut y);
+        share_used(norm, &x, &weight, &bias, &y)
+    });
+    shares.fold(0.0, f64::max)
+}
+
+fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
+    let width = weight.len();
+    let rows = x.len().checked_div(width).unwrap_or(0);
     let mut worst: f64 = 0.0;
-    for row in 0..if width == 0 { 0 } else { rows } {
+    for row in 0..rows {
         let at = row * width..(row + 1) * width;
-        let (normal, gain) = norm.exact(&exact(&x[at.clone()]), &exact(&weight));
+        let (normal, gain) = norm.exact(&exact(&x[at.clone()]), &exact(weight));
         let roundings = 8.0 + (width as f64 / 16.0).max(1.0).log2();
         let is_half = size_of::<T>() < 4;
         let stored = if is_half && norm.gain == Gain::WeightAfterRounding {
@@ -91,7 +101,7 @@ fn share_of_tolerance<T: Rounding>(
 
 #[test]
 fn every_width_and_type_is_within_its_roundings_of_the_reference() {
-    fn check<T: Rounding>(name: &str) {
+    fn check<T: Rounding + Rows>(name: &str) {
         for norm in NORMS {
             let mut worst: f64 = 0.0;
             for width in WIDTHS {
@@ -125,6 +135,39 @@ fn rows_with_a_large_mean_and_small_deviation_keep_their_digits() {
     for width in [16, 33, 768, 1024] {
         let worst = share_of_tolerance::<f32>(norm, 40, width, 1e3, 1e-2);
         assert!(worst <= 1.0, "width {width}: {worst} of the tolerance");
+    }
+}
+
+/// Moments are taken about the first number, which cannot be further from the mean than this.
+#[test]
+fn a_first_number_far_from_the_others_costs_no_digits() {
+    for width in [2, 31, 384, 4096] {
+        let mut x: Vec<f32> = typed(&normal(width, 0.0, 1.0, 31));
+        x[0] = 1e6;
+        let (weight, bias) = (vec![1.0; width], vec![0.0; width]);
+        for isa in Isa::levels() {
+            let mut y = vec![0.0; width];
+            LAYER_NORM.forward(isa, &x, &weight, Some(&bias), &mut y);
+            let share = share_used(LAYER_NORM, &x, &weight, &bias, &y);
+            assert!(share <= 1.0, "{} {width}: {share}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
+    for width in WIDTHS {
+        let x: Vec<f32> = typed(&normal(width, 0.3, 1.5, 32));
+        let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 33));
+        for norm in NORMS {
+            let affine = norm.affine(&weight, None);
+            for isa in Isa::levels() {
+                let (mut y, mut row) = (vec![0.0; width], x.clone());
+                norm.row(isa, &x, &affine, &mut y);
+                norm.row_in_place(isa, &mut row, &affine);
+                assert_eq!(row, y, "{norm:?} {} {width}", isa.name());
+            }
+        }
     }
 }
 
