@@ -119,6 +119,8 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dic
     entry = case.as_dict() | {"times": {}, "failed": {}, "wrong": {}}
     ready = []
     for worker in crew:
+        if case.op == "train_step":
+            worker.end()  # the memory of cases before would be part of its peak
         try:
             loaded = worker.ask(do="load", **prepared["task"])
             Path(prepared["output"]).unlink(missing_ok=True)

@@ -168,12 +168,15 @@ class Driver(unittest.TestCase):
         self.assertEqual((found["median_ms"], found["min_ms"], found["samples"]), (2.5, 1.0, 6))
         self.assertEqual(found["turns_ms"], [2.0, 9.0])
 
-    def test_a_wrong_result_is_named_and_not_timed(self):
+    def test_a_wrong_result_is_named_and_not_timed_and_a_training_begins_in_a_new_process(self):
         class Fake:
             version = "1"
 
             def __init__(self, name):
-                self.name = name
+                self.name, self.processes = name, 1
+
+            def end(self):
+                self.processes += 1
 
             def ask(self, **command):
                 if command["do"] == "load" and self.name == "absent":
@@ -192,6 +195,11 @@ class Driver(unittest.TestCase):
         self.assertEqual(found["times"]["right"]["samples"], 20)
         self.assertEqual(found["wrong"], {"wrong": 1e-3})
         self.assertEqual(found["failed"], {"absent": "has none"})
+        self.assertEqual([worker.processes for worker in crew], [1, 1, 1])
+        prepared["error"] = lambda: 0.0
+        training = cases.Case("train_step", "bert-block", 8, 128, "f32")
+        run.measure(training, prepared, crew, {}, Options)
+        self.assertEqual([worker.processes for worker in crew], [2, 2, 2])
 
     def test_a_processor_gives_a_file_name(self):
         self.assertEqual(machine.short("AMD EPYC 9B14 96-Core Processor"), "amd-epyc-9b14-96-core")
