@@ -164,19 +164,9 @@ impl<'c> SavedTensors<'c> {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
     ) -> Result<Self> {
         let sources = &checkpoint.plan.sources;
-        let by_role: HashMap<&str, &Source> =
-            sources.iter().map(|s| (s.role.as_str(), s)).collect();
-        let mut given = HashMap::new();
+        let given = by_role(sources, parameters)?;
         let mut changed: HashMap<&str, Vec<&Source>> = HashMap::new();
-        for (role, tensor) in parameters {
-            let (role, tensor) = (role.as_ref(), tensor.deref());
-            let Some(source) = by_role.get(role) else {
-                return Err(unknown(role, sources));
-            };
-            source.accepts(tensor)?;
-            if given.insert(role.to_string(), tensor.clone()).is_some() {
-                return Err(Error::input(role, "given twice; give each role once"));
-            }
+        for source in sources.iter().filter(|s| given.contains_key(&s.role)) {
             changed.entry(&source.name).or_default();
         }
         for source in sources {
@@ -262,7 +252,7 @@ fn is_finite(tensor: &Tensor) -> Result<bool> {
 
 impl Source {
     /// Whether a tensor can be the parameter: of its shape, and floating.
-    pub(super) fn accepts(&self, tensor: &Tensor) -> Result<()> {
+    fn accepts(&self, tensor: &Tensor) -> Result<()> {
         let reason = if tensor.dims() != self.shape {
             let (found, expected) = (tensor.dims(), &self.shape);
             format!("it has shape {found:?}, expected {expected:?}")
@@ -276,7 +266,27 @@ impl Source {
     }
 }
 
-pub(super) fn unknown(role: &str, sources: &[Source]) -> Error {
+/// The parameters given: each once, and fit for one of the places.
+pub(super) fn by_role(
+    sources: &[Source],
+    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+) -> Result<HashMap<String, Tensor>> {
+    let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
+    let mut by_role = HashMap::new();
+    for (role, tensor) in parameters {
+        let (role, tensor) = (role.as_ref(), tensor.deref());
+        let Some(source) = known.get(role) else {
+            return Err(unknown(role, sources));
+        };
+        source.accepts(tensor)?;
+        if by_role.insert(role.to_string(), tensor.detach()).is_some() {
+            return Err(Error::input(role, "given twice; give each role once"));
+        }
+    }
+    Ok(by_role)
+}
+
+fn unknown(role: &str, sources: &[Source]) -> Error {
     let known = sources.iter().map(|source| source.role.as_str());
     let nearest = nearest(role, known, 0.0, 3).join(", ");
     Error::input(

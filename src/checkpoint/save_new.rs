@@ -17,7 +17,7 @@ use crate::{
         Architecture, SaveOptions,
         disk::assemble,
         plan::{Source, candidates, count_items, parameters},
-        save::{CONFIG, unknown, write_file},
+        save::{CONFIG, by_role, write_file},
         scheme::matches,
         write::{Record, dtype_on_disk, write_tensor},
     },
@@ -120,6 +120,10 @@ impl SaveOptions {
         };
         let sources = architecture.sources(names, others)?;
         let by_role = by_role(&sources, parameters)?;
+        if let Some(source) = sources.iter().find(|s| !by_role.contains_key(&s.role)) {
+            let reason = "not given; a new checkpoint needs every parameter of its blocks";
+            return Err(Error::input(&source.role, reason));
+        }
         let mut on_disk: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
         for source in &sources {
             on_disk.entry(&source.name).or_default().push(source);
@@ -170,31 +174,5 @@ impl SaveOptions {
         })?;
         write_file(&staging.join(CONFIG), json)?;
         target.commit()
-    }
-}
-
-/// The parameters given, which are all of the blocks'.
-fn by_role(
-    sources: &[Source],
-    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
-) -> Result<HashMap<String, Tensor>> {
-    let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
-    let mut by_role = HashMap::new();
-    for (role, tensor) in parameters {
-        let (role, tensor) = (role.as_ref(), tensor.deref());
-        let Some(source) = known.get(role) else {
-            return Err(unknown(role, sources));
-        };
-        source.accepts(tensor)?;
-        if by_role.insert(role.to_string(), tensor.detach()).is_some() {
-            return Err(Error::input(role, "given twice; give each role once"));
-        }
-    }
-    match sources.iter().find(|s| !by_role.contains_key(&s.role)) {
-        Some(source) => Err(Error::input(
-            &source.role,
-            "not given; a new checkpoint needs every parameter of its blocks",
-        )),
-        None => Ok(by_role),
     }
 }
