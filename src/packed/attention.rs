@@ -1,5 +1,6 @@
 //! Attention with packed projections, and no matrix of scores.
 
+mod groups;
 mod memory;
 mod mix;
 mod own;
@@ -20,8 +21,7 @@ use super::{
 use crate::{
     config::{AttentionConfig, Precision, Visibility},
     cpu::{
-        attention::PanelShape,
-        isa::Isa,
+        attention::{Arithmetic, PanelShape},
         parallel,
         scratch::{Aligned, Scratch},
         source::Source,
@@ -38,7 +38,7 @@ pub struct PackedAttention {
     output: PackedLinear,
     norms: Option<SpanNorms>,
     config: AttentionConfig,
-    isa: Isa,
+    arithmetic: Arithmetic,
     threads: usize,
 }
 
@@ -117,7 +117,10 @@ impl PackedAttention {
                 .map(|norms| SpanNorms::new(norms, &config))
                 .transpose()?,
             config,
-            isa: packing.isa,
+            arithmetic: Arithmetic {
+                isa: packing.isa,
+                stored: packing.stored,
+            },
             threads: packing.threads,
         })
     }
@@ -187,7 +190,7 @@ impl PackedAttention {
     /// What a cache holds for a batch.
     pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
         PanelShape {
-            isa: self.isa,
+            arithmetic: self.arithmetic,
             batch,
             n_kv_heads: self.config.n_kv_heads,
             head_dim: self.config.head_dim,

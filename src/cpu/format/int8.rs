@@ -246,7 +246,7 @@ impl<V: Words> Dots<i8> for V {
     }
 
     #[inline(always)]
-    fn pack_row(row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
         let len = row.len();
         let row = Quantised::new(row);
         let mut terms = [0i16; CHUNK];
