@@ -1,6 +1,7 @@
 //! The micro-kernel of every format: the sums of one chunk for a tile of the product, in registers.
 
 use super::{
+    Element,
     arch::Vectors,
     format::{DotTask, Dots, Format},
     tile::{Total, WIDTH},
@@ -50,44 +51,35 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
     }
 }
 
-/// Several whole chunks of a tile of few rows.
+/// All chunks of a tile of few rows, which waits for the memory and for little else.
 ///
-/// Few rows have few sums, and a sum waits for itself: the chunks' sums, which are added up only at the end, are as many
-/// more that do not wait for each other. What is left to wait for is the memory.
+/// The panel is read from end to end, as the next one is that lies behind it: one stream, which the CPU foresees.
 pub struct FewRows<'a, F: Format> {
     /// At most [`FewRows::MOST_ROWS`].
     pub rows: usize,
-    /// From the first chunk on; the next chunk's rows are so many words behind.
+    /// Terms in all.
+    pub depth: usize,
+    /// Packed rows; the next chunk's are so many words behind.
     pub a: &'a [F::Word],
     pub a_stride: usize,
-    /// The panel's words from the first chunk on.
+    /// The panel's words.
     pub b: &'a [F::Word],
-    /// [`FewRows::chunks`] of the rows.
+    /// `[rows, columns]`, overwritten.
     pub totals: &'a mut [F::Number],
-    /// Whether `totals` holds anything yet.
-    pub total: Total,
 }
 
 impl<F: Format> FewRows<'_, F> {
-    /// More rows have sums enough.
+    /// Totals of more rows take the registers that their sums need.
     pub const MOST_ROWS: usize = 3;
-
-    /// How many chunks are taken at once for so many rows.
-    pub fn chunks(rows: usize) -> usize {
-        match rows {
-            1 => 4,
-            _ => 2,
-        }
-    }
 }
 
 impl<F: Format> DotTask<F> for FewRows<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, dots: D) {
         match self.rows {
-            1 => self.accumulate::<D, 1, 4>(dots),
-            2 => self.accumulate::<D, 2, 2>(dots),
-            3 => self.accumulate::<D, 3, 2>(dots),
+            1 => self.accumulate::<D, 1>(dots),
+            2 => self.accumulate::<D, 2>(dots),
+            3 => self.accumulate::<D, 3>(dots),
             rows => panic!("a tile of {rows} rows"),
         }
     }
@@ -95,56 +87,52 @@ impl<F: Format> DotTask<F> for FewRows<'_, F> {
 
 impl<F: Format> FewRows<'_, F> {
     #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize, const CHUNKS: usize>(self, d: D) {
+    fn accumulate<D: Dots<F>, const ROWS: usize>(self, d: D) {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
-        let Self { a, a_stride, b, .. } = self;
-        let groups = F::CHUNK / F::GROUP;
-        assert!(a.len() >= (CHUNKS - 1) * a_stride + ROWS * D::ROW_WORDS);
-        assert!(b.len() >= CHUNKS * groups * D::PANEL && self.totals.len() >= ROWS * D::PANEL);
-        let row = |c: usize, i: usize| a.as_ptr().wrapping_add(c * a_stride + i * D::ROW_WORDS);
-        let mut sums: [[[D::Sum; WIDTH]; ROWS]; CHUNKS] = std::array::from_fn(|c| {
-            // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
-            std::array::from_fn(|i| [unsafe { d.start(row(c, i)) }; WIDTH])
-        });
-        for group in 0..groups {
-            for (c, sums) in sums.iter_mut().enumerate() {
+        let Self { a, b, .. } = self;
+        let n_chunks = self.depth.div_ceil(F::CHUNK).max(1);
+        assert!(a.len() >= (n_chunks - 1) * self.a_stride + ROWS * D::ROW_WORDS);
+        assert!(b.len() >= self.depth.div_ceil(F::GROUP) * D::PANEL);
+        assert!(self.totals.len() >= ROWS * D::PANEL);
+        let mut totals = [[v.splat(F::Number::ZERO); WIDTH]; ROWS];
+        for chunk in 0..n_chunks {
+            let row = |i: usize| {
+                a.as_ptr()
+                    .wrapping_add(chunk * self.a_stride + i * D::ROW_WORDS)
+            };
+            let first = chunk * F::CHUNK;
+            let b = b.as_ptr().wrapping_add(first / F::GROUP * D::PANEL);
+            let mut sums: [[D::Sum; WIDTH]; ROWS] = std::array::from_fn(|i| {
+                // SAFETY: i < ROWS, and `a` holds so many packed rows of each chunk.
+                [unsafe { d.start(row(i)) }; WIDTH]
+            });
+            for group in 0..(self.depth - first).min(F::CHUNK).div_ceil(F::GROUP) {
                 let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                    let at = (c * groups + group) * D::PANEL + j * lanes;
-                    // SAFETY: this ends within the CHUNKS * groups * PANEL words of `b`.
-                    unsafe { d.right(b.as_ptr().add(at)) }
+                    // SAFETY: a group of the depth, so this ends within the panel's words.
+                    unsafe { d.right(b.add(group * D::PANEL + j * lanes)) }
                 });
                 for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows; group < CHUNK / GROUP.
-                    let a = unsafe { d.left(row(c, i), group) };
+                    // SAFETY: i < ROWS, `a` holds so many packed rows, and group < CHUNK / GROUP.
+                    let a = unsafe { d.left(row(i), group) };
                     for (sum, b) in sums.iter_mut().zip(b) {
                         *sum = d.dot(a, b, *sum);
                     }
                 }
             }
+            for (i, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
+                for (total, sum) in totals.iter_mut().zip(sums) {
+                    // SAFETY: i < ROWS, and `a` holds so many packed rows of each chunk.
+                    let sum = unsafe { d.numbers(sum, row(i)) };
+                    *total = if chunk == 0 { sum } else { v.add(*total, sum) };
+                }
+            }
         }
-        for (i, totals) in self
-            .totals
-            .chunks_exact_mut(D::PANEL)
-            .take(ROWS)
-            .enumerate()
-        {
-            for (j, totals) in totals.chunks_exact_mut(lanes).enumerate() {
-                let mut total = None;
-                for (c, sums) in sums.iter().enumerate() {
-                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows.
-                    let sum = unsafe { d.numbers(sums[i][j], row(c, i)) };
-                    total = Some(match (total, self.total) {
-                        (Some(total), _) => v.add(total, sum),
-                        (None, Total::New) => sum,
-                        // SAFETY: `totals` holds a vector's numbers.
-                        (None, Total::Running) => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
-                    });
-                }
-                if let Some(total) = total {
-                    // SAFETY: `totals` holds a vector's numbers.
-                    unsafe { v.store(total, totals.as_mut_ptr()) };
-                }
+        let rows = self.totals.chunks_exact_mut(D::PANEL);
+        for (totals, to) in totals.into_iter().zip(rows) {
+            for (total, to) in totals.into_iter().zip(to.chunks_exact_mut(lanes)) {
+                // SAFETY: `to` holds a vector's numbers.
+                unsafe { v.store(total, to.as_mut_ptr()) };
             }
         }
     }
