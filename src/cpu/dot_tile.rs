@@ -1,7 +1,6 @@
 //! The micro-kernel of every format: the sums of one chunk for a tile of the product, in registers.
 
 use super::{
-    Element,
     arch::Vectors,
     format::{DotTask, Dots, Format},
     tile::{Total, WIDTH},
@@ -51,11 +50,11 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
     }
 }
 
-/// All chunks of a tile of few rows, which waits for the memory and for little else.
+/// All chunks of the only tile there is of a panel, for which it is read from memory.
 ///
-/// The panel is read from end to end, as the next one is that lies behind it: one stream, which the CPU foresees.
-pub struct FewRows<'a, F: Format> {
-    /// At most [`FewRows::MOST_ROWS`].
+/// The panel is read from end to end, as is the next, which lies behind it: one stream, which the CPU foresees.
+pub struct WholePanel<'a, F: Format> {
+    /// At most [`Dots::ROWS`].
     pub rows: usize,
     /// Terms in all.
     pub depth: usize,
@@ -68,72 +67,32 @@ pub struct FewRows<'a, F: Format> {
     pub totals: &'a mut [F::Number],
 }
 
-impl<F: Format> FewRows<'_, F> {
-    /// Totals of more rows take the registers that their sums need.
-    pub const MOST_ROWS: usize = 3;
-}
+/// Bytes of the next panel that are fetched while this one's results are written.
+const NEXT_PANEL: usize = 2 << 10;
 
-impl<F: Format> DotTask<F> for FewRows<'_, F> {
+impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, dots: D) {
-        match self.rows {
-            1 => self.accumulate::<D, 1>(dots),
-            2 => self.accumulate::<D, 2>(dots),
-            3 => self.accumulate::<D, 3>(dots),
-            rows => panic!("a tile of {rows} rows"),
-        }
-    }
-}
-
-impl<F: Format> FewRows<'_, F> {
-    #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize>(self, d: D) {
-        let v = d.vectors();
-        let lanes = D::PANEL / WIDTH;
-        let Self { a, b, .. } = self;
-        let n_chunks = self.depth.div_ceil(F::CHUNK).max(1);
-        assert!(a.len() >= (n_chunks - 1) * self.a_stride + ROWS * D::ROW_WORDS);
-        assert!(b.len() >= self.depth.div_ceil(F::GROUP) * D::PANEL);
-        assert!(self.totals.len() >= ROWS * D::PANEL);
-        let mut totals = [[v.splat(F::Number::ZERO); WIDTH]; ROWS];
-        for chunk in 0..n_chunks {
-            let row = |i: usize| {
-                a.as_ptr()
-                    .wrapping_add(chunk * self.a_stride + i * D::ROW_WORDS)
-            };
+        for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
             let first = chunk * F::CHUNK;
-            let b = b.as_ptr().wrapping_add(first / F::GROUP * D::PANEL);
-            let mut sums: [[D::Sum; WIDTH]; ROWS] = std::array::from_fn(|i| {
-                // SAFETY: i < ROWS, and `a` holds so many packed rows of each chunk.
-                [unsafe { d.start(row(i)) }; WIDTH]
-            });
-            for group in 0..(self.depth - first).min(F::CHUNK).div_ceil(F::GROUP) {
-                let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                    // SAFETY: a group of the depth, so this ends within the panel's words.
-                    unsafe { d.right(b.add(group * D::PANEL + j * lanes)) }
-                });
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: i < ROWS, `a` holds so many packed rows, and group < CHUNK / GROUP.
-                    let a = unsafe { d.left(row(i), group) };
-                    for (sum, b) in sums.iter_mut().zip(b) {
-                        *sum = d.dot(a, b, *sum);
-                    }
-                }
-            }
-            for (i, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
-                for (total, sum) in totals.iter_mut().zip(sums) {
-                    // SAFETY: i < ROWS, and `a` holds so many packed rows of each chunk.
-                    let sum = unsafe { d.numbers(sum, row(i)) };
-                    *total = if chunk == 0 { sum } else { v.add(*total, sum) };
-                }
-            }
+            let tile = DotTile::<F> {
+                rows: self.rows,
+                depth: (self.depth - first).min(F::CHUNK),
+                a: &self.a[chunk * self.a_stride..],
+                b: &self.b[first / F::GROUP * D::PANEL..],
+                ahead: Ahead::Nothing,
+                totals: self.totals,
+                total: match chunk {
+                    0 => Total::New,
+                    _ => Total::Running,
+                },
+            };
+            tile.run(dots);
         }
-        let rows = self.totals.chunks_exact_mut(D::PANEL);
-        for (totals, to) in totals.into_iter().zip(rows) {
-            for (total, to) in totals.into_iter().zip(to.chunks_exact_mut(lanes)) {
-                // SAFETY: `to` holds a vector's numbers.
-                unsafe { v.store(total, to.as_mut_ptr()) };
-            }
+        let end = self.b.as_ptr().wrapping_add(self.b.len());
+        for line in (0..NEXT_PANEL).step_by(64) {
+            let line = end.cast::<u8>().wrapping_add(line);
+            dots.vectors().prefetch(line.cast());
         }
     }
 }

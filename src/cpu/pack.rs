@@ -116,6 +116,12 @@ impl<F: Format> PackedMatrix<F> {
         self.panels.len() * size_of::<F::Word>()
     }
 
+    /// All panels.
+    #[cfg(test)]
+    pub fn words(&self) -> &[F::Word] {
+        &self.panels
+    }
+
     /// `y = epilogue(a · self)`; see [`gemm::multiply`].
     pub fn multiply(
         &self,
@@ -138,7 +144,8 @@ impl<F: Format> PackedMatrix<F> {
         &words[words.len().saturating_sub(D::PANEL)..]
     }
 
-    fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
+    /// The words of a panel.
+    pub(super) fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
         let words = F::column_words(self.rows) * D::PANEL;
         &self.panels[panel * words..(panel + 1) * words]
     }

@@ -8,7 +8,7 @@ use super::{
     super::{
         Real,
         arch::Vectors,
-        dot_tile::{Ahead, DotTile, FewRows},
+        dot_tile::{Ahead, DotTile, WholePanel},
         epilogue::{Approach, Finish, Place, Results},
         format::{DotTask, Dots, Format},
         gemv::{self, InPlaceTile},
@@ -60,14 +60,14 @@ impl<F: Format> Product<'_, F> {
             });
         };
         if let Columns::Packed(b) = self.b
-            && part.rows.len() <= FewRows::<F>::MOST_ROWS
+            && n_tiles == 1
         {
-            d.run(FewRows {
+            d.run(WholePanel {
                 rows: part.rows.len(),
                 depth,
                 a: a.chunk(0, part.rows.start),
                 a_stride: a.chunk_words(),
-                b: b.chunk::<D>(panel, 0),
+                b: b.panel::<D>(panel),
                 totals,
             });
             return finish(0..part.rows.len(), totals);
