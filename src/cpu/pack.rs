@@ -48,12 +48,14 @@ pub struct PackedMatrix<F: Format> {
 }
 
 impl<F: Format> PackedMatrix<F> {
-    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
+    /// As [`Self::new_in`], in memory of its own.
+    #[cfg(test)]
     pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
         Self::new_in(Aligned::empty(), isa, b, threads)
     }
 
-    /// As [`Self::new`], in memory that [`Self::into_memory`] gave back, if it is large enough.
+    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`. In memory that
+    /// [`Self::into_memory`] gave back, if it is large enough.
     pub fn new_in<S: Element<Acc = F::Number>>(
         memory: Aligned<F::Word>,
         isa: Isa,
@@ -69,15 +71,16 @@ impl<F: Format> PackedMatrix<F> {
         self.panels
     }
 
-    /// Packs two matrices of one shape, whose results are to be multiplied.
-    pub fn gated<S: Element<Acc = F::Number>>(
+    /// Packs two matrices of one shape, whose results are to be multiplied; in memory as [`Self::new_in`].
+    pub fn gated_in<S: Element<Acc = F::Number>>(
+        memory: Aligned<F::Word>,
         isa: Isa,
         gate: View<S>,
         up: View<S>,
         threads: usize,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        let panels = panel::pack::<F, S>(Aligned::empty(), isa, &[gate, up], threads);
+        let panels = panel::pack::<F, S>(memory, isa, &[gate, up], threads);
         Self::of(isa, gate, Halves::GateAndUp, panels)
     }
 

@@ -1,8 +1,10 @@
 //! Working memory: aligned to cache lines, and kept by its thread between calls.
 
-use std::{cell::Cell, marker::PhantomData, ops, slice, thread::LocalKey};
+use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
 use bytemuck::{Pod, Zeroable};
+
+use super::large_pages::{LargePages, Piece};
 
 /// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -14,57 +16,96 @@ const LINE: usize = 64;
 
 /// Numbers that start at a cache line, so that no vector lies across two.
 pub struct Aligned<T> {
-    lines: Vec<Line>,
+    memory: Memory,
     len: usize,
     numbers: PhantomData<T>,
+}
+
+/// Whose the lines are.
+enum Memory {
+    /// Its own.
+    Own(Vec<Line>),
+    /// A part of what is shared by others, which it takes when it is to hold something.
+    Shared(LargePages, Option<Piece>),
+}
+
+impl Memory {
+    /// Zeros.
+    fn own(n_lines: usize) -> Self {
+        let mut lines = Vec::with_capacity(n_lines);
+        prefer_large_pages(&lines);
+        lines.resize(n_lines, Line::zeroed());
+        Self::Own(lines)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(lines) => bytemuck::cast_slice(lines),
+            Self::Shared(_, piece) => piece.as_ref().map_or(&[], Piece::bytes),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(lines) => bytemuck::cast_slice_mut(lines),
+            Self::Shared(_, piece) => piece.as_mut().map_or(&mut [], Piece::bytes_mut),
+        }
+    }
 }
 
 impl<T: Pod> Aligned<T> {
     /// `len` zeros.
     pub fn zeros(len: usize) -> Self {
         const { assert!(align_of::<T>() <= LINE) };
-        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
-        let mut lines = Vec::with_capacity(n_lines);
-        prefer_large_pages(&lines);
-        lines.resize(n_lines, Line::zeroed());
-        Self {
-            lines,
-            len,
-            numbers: PhantomData,
-        }
+        Self::of(Memory::own((len * size_of::<T>()).div_ceil(LINE)), len)
     }
 
     /// No numbers.
     pub const fn empty() -> Self {
+        Self::of(Memory::Own(Vec::new()), 0)
+    }
+
+    /// No numbers; those to come have their memory from there.
+    pub fn empty_in(pages: &LargePages) -> Self {
+        Self::of(Memory::Shared(pages.clone(), None), 0)
+    }
+
+    const fn of(memory: Memory, len: usize) -> Self {
         Self {
-            lines: Vec::new(),
-            len: 0,
+            memory,
+            len,
             numbers: PhantomData,
         }
     }
 
     /// Makes room for `len` numbers; what they are is left over from before.
     pub(super) fn set_len(&mut self, len: usize) {
-        if self.lines.len() * LINE < len * size_of::<T>() {
-            *self = Self::zeros(len);
+        const { assert!(align_of::<T>() <= LINE) };
+        let bytes = (len * size_of::<T>()).next_multiple_of(LINE);
+        if self.memory.bytes().len() < bytes {
+            let piece = match &self.memory {
+                Memory::Own(_) => None,
+                Memory::Shared(pages, _) => pages.take(bytes).map(|piece| (pages.clone(), piece)),
+            };
+            self.memory = match piece {
+                Some((pages, piece)) => Memory::Shared(pages, Some(piece)),
+                None => Memory::own(bytes / LINE),
+            };
         }
         self.len = len;
     }
 }
 
-impl<T> ops::Deref for Aligned<T> {
+impl<T: Pod> ops::Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: lines are bytes without padding, any bytes are a `T` (`Pod`, demanded wherever lines
-        // come from), aligned as `zeros` saw, and every method keeps `len` within the lines.
-        unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        bytemuck::cast_slice(&self.memory.bytes()[..self.len * size_of::<T>()])
     }
 }
 
-impl<T> ops::DerefMut for Aligned<T> {
+impl<T: Pod> ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; the lines are borrowed mutably.
-        unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        bytemuck::cast_slice_mut(&mut self.memory.bytes_mut()[..self.len * size_of::<T>()])
     }
 }
 

@@ -76,6 +76,7 @@ impl PackedLinear {
                 packing.isa,
                 weight,
                 packing.threads,
+                &packing.pages,
             ))
         })?;
         Ok(Self {
