@@ -1,4 +1,4 @@
-//! Memory of many weights side by side, on large pages.
+//! Memory of many weights, or keys and values, side by side, on large pages.
 //!
 //! A step of decoding reads every weight once. On pages of 4 KiB the CPU looks each one's place up, and its prefetch stops at
 //! each one's end; on pages of 2 MiB a thread reads a third faster. Memory that the allocator gives out again has its small
@@ -6,6 +6,7 @@
 //! that nobody has used before.
 
 use std::{
+    fmt,
     ptr::NonNull,
     slice,
     sync::{Arc, Mutex, PoisonError},
@@ -43,6 +44,12 @@ const LARGE: usize = 2 << 20;
 
 /// A page, or several: what pieces are multiples of.
 const PAGE: usize = 4 << 10;
+
+impl fmt::Debug for LargePages {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("LargePages").finish_non_exhaustive()
+    }
+}
 
 impl LargePages {
     /// So many bytes of zeros; `None` if they are few, or the system has none of this kind.

@@ -38,17 +38,19 @@ impl Memory {
         Self::Own(lines)
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn lines(&self) -> &[Line] {
         match self {
-            Self::Own(lines) => bytemuck::cast_slice(lines),
-            Self::Shared(_, piece) => piece.as_ref().map_or(&[], Piece::bytes),
+            Self::Own(lines) => lines,
+            Self::Shared(_, None) => &[],
+            Self::Shared(_, Some(piece)) => bytemuck::cast_slice(piece.bytes()),
         }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    fn lines_mut(&mut self) -> &mut [Line] {
         match self {
-            Self::Own(lines) => bytemuck::cast_slice_mut(lines),
-            Self::Shared(_, piece) => piece.as_mut().map_or(&mut [], Piece::bytes_mut),
+            Self::Own(lines) => lines,
+            Self::Shared(_, None) => &mut [],
+            Self::Shared(_, Some(piece)) => bytemuck::cast_slice_mut(piece.bytes_mut()),
         }
     }
 }
@@ -70,6 +72,13 @@ impl<T: Pod> Aligned<T> {
         Self::of(Memory::Shared(pages.clone(), None), 0)
     }
 
+    /// `len` zeros in memory from there.
+    pub fn zeros_in(pages: &LargePages, len: usize) -> Self {
+        let mut zeros = Self::empty_in(pages);
+        zeros.set_len(len);
+        zeros
+    }
+
     const fn of(memory: Memory, len: usize) -> Self {
         Self {
             memory,
@@ -81,16 +90,16 @@ impl<T: Pod> Aligned<T> {
     /// Makes room for `len` numbers; what they are is left over from before.
     pub(super) fn set_len(&mut self, len: usize) {
         const { assert!(align_of::<T>() <= LINE) };
-        let bytes = (len * size_of::<T>()).next_multiple_of(LINE);
-        if self.memory.bytes().len() < bytes {
+        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+        if self.memory.lines().len() < n_lines {
             let piece = match &self.memory {
                 Memory::Own(_) => None,
-                Memory::Shared(pages, _) => pages.take(bytes).map(|piece| (pages.clone(), piece)),
+                Memory::Shared(pages, _) => {
+                    let piece = pages.take(n_lines * LINE);
+                    piece.map(|piece| Memory::Shared(pages.clone(), Some(piece)))
+                }
             };
-            self.memory = match piece {
-                Some((pages, piece)) => Memory::Shared(pages, Some(piece)),
-                None => Memory::own(bytes / LINE),
-            };
+            self.memory = piece.unwrap_or_else(|| Memory::own(n_lines));
         }
         self.len = len;
     }
@@ -99,13 +108,13 @@ impl<T: Pod> Aligned<T> {
 impl<T: Pod> ops::Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(&self.memory.bytes()[..self.len * size_of::<T>()])
+        &bytemuck::cast_slice(self.memory.lines())[..self.len]
     }
 }
 
 impl<T: Pod> ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.memory.bytes_mut()[..self.len * size_of::<T>()])
+        &mut bytemuck::cast_slice_mut(self.memory.lines_mut())[..self.len]
     }
 }
 
@@ -166,6 +175,20 @@ mod tests {
             assert!(len == 0 || single.as_ptr().addr().is_multiple_of(64));
             assert!(len == 0 || double.as_ptr().addr().is_multiple_of(64));
             assert!(single.iter().all(|&x| x == 0.0));
+        }
+    }
+
+    #[test]
+    fn memory_beside_that_of_others_is_as_any_other() {
+        let pages = LargePages::default();
+        for len in [0, 1, 17, 1000, 100_000] {
+            let mut numbers = Aligned::<f32>::empty_in(&pages);
+            assert!(numbers.is_empty());
+            numbers.set_len(len);
+            assert_eq!(&*numbers, vec![0.0; len]);
+            numbers.fill(1.0);
+            let others = Aligned::<f32>::zeros_in(&pages, len);
+            assert!(others.iter().all(|&x| x == 0.0) && numbers.iter().all(|&x| x == 1.0));
         }
     }
 
