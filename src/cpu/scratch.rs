@@ -57,6 +57,7 @@ impl Memory {
 
 impl<T: Pod> Aligned<T> {
     /// `len` zeros.
+    #[cfg(test)]
     pub fn zeros(len: usize) -> Self {
         const { assert!(align_of::<T>() <= LINE) };
         Self::of(Memory::own((len * size_of::<T>()).div_ceil(LINE)), len)
