@@ -50,107 +50,49 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
     }
 }
 
-/// Several whole chunks of a tile of few rows.
+/// All chunks of the only tile there is of a panel, for which it is read from memory.
 ///
-/// Few rows have few sums, and a sum waits for itself: the chunks' sums, which are added up only at the end, are as many
-/// more that do not wait for each other. What is left to wait for is the memory.
-pub struct FewRows<'a, F: Format> {
-    /// At most [`FewRows::MOST_ROWS`].
+/// The panel is read from end to end, as is the next, which lies behind it: one stream, which the CPU foresees.
+pub struct WholePanel<'a, F: Format> {
+    /// At most [`Dots::ROWS`].
     pub rows: usize,
-    /// From the first chunk on; the next chunk's rows are so many words behind.
+    /// Terms in all.
+    pub depth: usize,
+    /// Packed rows; the next chunk's are so many words behind.
     pub a: &'a [F::Word],
     pub a_stride: usize,
-    /// The panel's words from the first chunk on.
+    /// The panel's words.
     pub b: &'a [F::Word],
-    /// [`FewRows::chunks`] of the rows.
+    /// `[rows, columns]`, overwritten.
     pub totals: &'a mut [F::Number],
-    /// Whether `totals` holds anything yet.
-    pub total: Total,
 }
 
-impl<F: Format> FewRows<'_, F> {
-    /// More rows have sums enough.
-    pub const MOST_ROWS: usize = 3;
+/// Bytes of the next panel that are fetched while this one's results are written.
+const NEXT_PANEL: usize = 2 << 10;
 
-    /// How many chunks are taken at once for so many rows.
-    pub fn chunks(rows: usize) -> usize {
-        match rows {
-            1 => 4,
-            _ => 2,
-        }
-    }
-}
-
-impl<F: Format> DotTask<F> for FewRows<'_, F> {
+impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, dots: D) {
-        match self.rows {
-            1 => self.accumulate::<D, 1, 4>(dots),
-            2 => self.accumulate::<D, 2, 2>(dots),
-            3 => self.accumulate::<D, 3, 2>(dots),
-            rows => panic!("a tile of {rows} rows"),
+        for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
+            let first = chunk * F::CHUNK;
+            let tile = DotTile::<F> {
+                rows: self.rows,
+                depth: (self.depth - first).min(F::CHUNK),
+                a: &self.a[chunk * self.a_stride..],
+                b: &self.b[chunk * F::CHUNK_WORDS * D::PANEL..],
+                ahead: Ahead::NextChunk,
+                totals: self.totals,
+                total: match chunk {
+                    0 => Total::New,
+                    _ => Total::Running,
+                },
+            };
+            tile.run(dots);
         }
-    }
-}
-
-impl<F: Format> FewRows<'_, F> {
-    #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize, const CHUNKS: usize>(self, d: D) {
-        let v = d.vectors();
-        let lanes = D::PANEL / WIDTH;
-        let Self { a, a_stride, b, .. } = self;
-        let groups = F::CHUNK / F::GROUP;
-        assert!(a.len() >= (CHUNKS - 1) * a_stride + ROWS * D::ROW_WORDS);
-        assert!(b.len() >= CHUNKS * F::CHUNK_WORDS * D::PANEL);
-        assert!(self.totals.len() >= ROWS * D::PANEL);
-        let row = |c: usize, i: usize| a.as_ptr().wrapping_add(c * a_stride + i * D::ROW_WORDS);
-        let heads = |c: usize, j: usize| {
-            b.as_ptr()
-                .wrapping_add(c * F::CHUNK_WORDS * D::PANEL + j * lanes)
-        };
-        let mut sums: [[[D::Sum; WIDTH]; ROWS]; CHUNKS] = std::array::from_fn(|c| {
-            // SAFETY: c < CHUNKS, i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
-            let start = |i| std::array::from_fn(|j| unsafe { d.start(row(c, i), heads(c, j)) });
-            std::array::from_fn(start)
-        });
-        for group in 0..groups {
-            for (c, sums) in sums.iter_mut().enumerate() {
-                let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                    // SAFETY: this ends within the CHUNKS * CHUNK_WORDS * PANEL words of `b`.
-                    unsafe { d.right(heads(c, j).add((F::HEAD + group) * D::PANEL)) }
-                });
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: c < CHUNKS and i < ROWS, and `a` holds so many packed rows; group < CHUNK / GROUP.
-                    let a = unsafe { d.left(row(c, i), group) };
-                    for (sum, b) in sums.iter_mut().zip(b) {
-                        *sum = d.dot(a, b, *sum);
-                    }
-                }
-            }
-        }
-        for (i, totals) in self
-            .totals
-            .chunks_exact_mut(D::PANEL)
-            .take(ROWS)
-            .enumerate()
-        {
-            for (j, totals) in totals.chunks_exact_mut(lanes).enumerate() {
-                let mut total = None;
-                for (c, sums) in sums.iter().enumerate() {
-                    // SAFETY: as of the start.
-                    let sum = unsafe { d.numbers(sums[i][j], row(c, i), heads(c, j)) };
-                    total = Some(match (total, self.total) {
-                        (Some(total), _) => v.add(total, sum),
-                        (None, Total::New) => sum,
-                        // SAFETY: `totals` holds a vector's numbers.
-                        (None, Total::Running) => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
-                    });
-                }
-                if let Some(total) = total {
-                    // SAFETY: `totals` holds a vector's numbers.
-                    unsafe { v.store(total, totals.as_mut_ptr()) };
-                }
-            }
+        let end = self.b.as_ptr().wrapping_add(self.b.len());
+        for line in (0..NEXT_PANEL).step_by(64) {
+            let line = end.cast::<u8>().wrapping_add(line);
+            dots.vectors().prefetch(line.cast());
         }
     }
 }
@@ -171,10 +113,15 @@ impl<F: Format> DotTile<'_, F> {
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
-        let mut sums: [[_; WIDTH]; ROWS] = std::array::from_fn(|i| {
-            // SAFETY: i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
-            std::array::from_fn(|j| unsafe { d.start(row(i), heads(j)) })
-        });
+        // In loops: a `from_fn` within another is called, and would hand the sums over in memory.
+        // SAFETY: `a` and `b` hold packed rows and columns.
+        let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
+                *sum = unsafe { d.start(row(i), heads(j)) };
+            }
+        }
         for group in 0..groups {
             let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
                 // SAFETY: group < groups, so this ends within the (HEAD + groups) * PANEL words of `b`.

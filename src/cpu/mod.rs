@@ -17,6 +17,7 @@ pub mod element;
 pub mod format;
 pub mod gemm;
 pub mod isa;
+pub mod large_pages;
 pub mod norm;
 pub mod pack;
 mod pack_rows;

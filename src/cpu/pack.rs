@@ -48,12 +48,14 @@ pub struct PackedMatrix<F: Format> {
 }
 
 impl<F: Format> PackedMatrix<F> {
-    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`.
+    /// As [`Self::new_in`], in memory of its own.
+    #[cfg(test)]
     pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
         Self::new_in(Aligned::empty(), isa, b, threads)
     }
 
-    /// As [`Self::new`], in memory that [`Self::into_memory`] gave back, if it is large enough.
+    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`. In memory that
+    /// [`Self::into_memory`] gave back, if it is large enough.
     pub fn new_in<S: Element<Acc = F::Number>>(
         memory: Aligned<F::Word>,
         isa: Isa,
@@ -69,15 +71,16 @@ impl<F: Format> PackedMatrix<F> {
         self.panels
     }
 
-    /// Packs two matrices of one shape, whose results are to be multiplied.
-    pub fn gated<S: Element<Acc = F::Number>>(
+    /// Packs two matrices of one shape, whose results are to be multiplied; in memory as [`Self::new_in`].
+    pub fn gated_in<S: Element<Acc = F::Number>>(
+        memory: Aligned<F::Word>,
         isa: Isa,
         gate: View<S>,
         up: View<S>,
         threads: usize,
     ) -> Self {
         assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
-        let panels = panel::pack::<F, S>(Aligned::empty(), isa, &[gate, up], threads);
+        let panels = panel::pack::<F, S>(memory, isa, &[gate, up], threads);
         Self::of(isa, gate, Halves::GateAndUp, panels)
     }
 
@@ -116,6 +119,12 @@ impl<F: Format> PackedMatrix<F> {
         self.panels.len() * size_of::<F::Word>()
     }
 
+    /// All panels.
+    #[cfg(test)]
+    pub fn words(&self) -> &[F::Word] {
+        &self.panels
+    }
+
     /// `y = epilogue(a · self)`; see [`gemm::multiply`].
     pub fn multiply(
         &self,
@@ -129,8 +138,13 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel, from a chunk on.
     pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
+        &self.panel::<D>(panel)[chunk * F::CHUNK_WORDS * D::PANEL..]
+    }
+
+    /// The words of a panel.
+    pub(super) fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
         let words = F::column_words(self.rows) * D::PANEL;
-        &self.panels[panel * words..(panel + 1) * words][chunk * F::CHUNK_WORDS * D::PANEL..]
+        &self.panels[panel * words..(panel + 1) * words]
     }
 }
 

@@ -1,8 +1,10 @@
 //! Working memory: aligned to cache lines, and kept by its thread between calls.
 
-use std::{cell::Cell, marker::PhantomData, ops, slice, thread::LocalKey};
+use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
 use bytemuck::{Pod, Zeroable};
+
+use super::large_pages::{LargePages, Piece};
 
 /// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -14,57 +16,106 @@ const LINE: usize = 64;
 
 /// Numbers that start at a cache line, so that no vector lies across two.
 pub struct Aligned<T> {
-    lines: Vec<Line>,
+    memory: Memory,
     len: usize,
     numbers: PhantomData<T>,
 }
 
-impl<T: Pod> Aligned<T> {
-    /// `len` zeros.
-    pub fn zeros(len: usize) -> Self {
-        const { assert!(align_of::<T>() <= LINE) };
-        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+/// Whose the lines are.
+enum Memory {
+    /// Its own.
+    Own(Vec<Line>),
+    /// A part of what is shared by others, which it takes when it is to hold something.
+    Shared(LargePages, Option<Piece>),
+}
+
+impl Memory {
+    /// Zeros.
+    fn own(n_lines: usize) -> Self {
         let mut lines = Vec::with_capacity(n_lines);
         prefer_large_pages(&lines);
         lines.resize(n_lines, Line::zeroed());
-        Self {
-            lines,
-            len,
-            numbers: PhantomData,
+        Self::Own(lines)
+    }
+
+    fn lines(&self) -> &[Line] {
+        match self {
+            Self::Own(lines) => lines,
+            Self::Shared(_, None) => &[],
+            Self::Shared(_, Some(piece)) => bytemuck::cast_slice(piece.bytes()),
         }
+    }
+
+    fn lines_mut(&mut self) -> &mut [Line] {
+        match self {
+            Self::Own(lines) => lines,
+            Self::Shared(_, None) => &mut [],
+            Self::Shared(_, Some(piece)) => bytemuck::cast_slice_mut(piece.bytes_mut()),
+        }
+    }
+}
+
+impl<T: Pod> Aligned<T> {
+    /// `len` zeros.
+    #[cfg(test)]
+    pub fn zeros(len: usize) -> Self {
+        const { assert!(align_of::<T>() <= LINE) };
+        Self::of(Memory::own((len * size_of::<T>()).div_ceil(LINE)), len)
     }
 
     /// No numbers.
     pub const fn empty() -> Self {
+        Self::of(Memory::Own(Vec::new()), 0)
+    }
+
+    /// No numbers; those to come have their memory from there.
+    pub fn empty_in(pages: &LargePages) -> Self {
+        Self::of(Memory::Shared(pages.clone(), None), 0)
+    }
+
+    /// `len` zeros in memory from there.
+    pub fn zeros_in(pages: &LargePages, len: usize) -> Self {
+        let mut zeros = Self::empty_in(pages);
+        zeros.set_len(len);
+        zeros
+    }
+
+    const fn of(memory: Memory, len: usize) -> Self {
         Self {
-            lines: Vec::new(),
-            len: 0,
+            memory,
+            len,
             numbers: PhantomData,
         }
     }
 
     /// Makes room for `len` numbers; what they are is left over from before.
     pub(super) fn set_len(&mut self, len: usize) {
-        if self.lines.len() * LINE < len * size_of::<T>() {
-            *self = Self::zeros(len);
+        const { assert!(align_of::<T>() <= LINE) };
+        let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+        if self.memory.lines().len() < n_lines {
+            let piece = match &self.memory {
+                Memory::Own(_) => None,
+                Memory::Shared(pages, _) => {
+                    let piece = pages.take(n_lines * LINE);
+                    piece.map(|piece| Memory::Shared(pages.clone(), Some(piece)))
+                }
+            };
+            self.memory = piece.unwrap_or_else(|| Memory::own(n_lines));
         }
         self.len = len;
     }
 }
 
-impl<T> ops::Deref for Aligned<T> {
+impl<T: Pod> ops::Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: lines are bytes without padding, any bytes are a `T` (`Pod`, demanded wherever lines
-        // come from), aligned as `zeros` saw, and every method keeps `len` within the lines.
-        unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &bytemuck::cast_slice(self.memory.lines())[..self.len]
     }
 }
 
-impl<T> ops::DerefMut for Aligned<T> {
+impl<T: Pod> ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; the lines are borrowed mutably.
-        unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut bytemuck::cast_slice_mut(self.memory.lines_mut())[..self.len]
     }
 }
 
@@ -125,6 +176,20 @@ mod tests {
             assert!(len == 0 || single.as_ptr().addr().is_multiple_of(64));
             assert!(len == 0 || double.as_ptr().addr().is_multiple_of(64));
             assert!(single.iter().all(|&x| x == 0.0));
+        }
+    }
+
+    #[test]
+    fn memory_beside_that_of_others_is_as_any_other() {
+        let pages = LargePages::default();
+        for len in [0, 1, 17, 1000, 100_000] {
+            let mut numbers = Aligned::<f32>::empty_in(&pages);
+            assert!(numbers.is_empty());
+            numbers.set_len(len);
+            assert_eq!(&*numbers, vec![0.0; len]);
+            numbers.fill(1.0);
+            let others = Aligned::<f32>::zeros_in(&pages, len);
+            assert!(others.iter().all(|&x| x == 0.0) && numbers.iter().all(|&x| x == 1.0));
         }
     }
 

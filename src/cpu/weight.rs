@@ -8,11 +8,12 @@ use super::{
     format::{DotTask, Dots, Format},
     gemm::{Columns, Epilogue, Product, Rows, To},
     isa::Isa,
+    large_pages::LargePages,
     pack::PackedMatrix,
     pack_rows::PackRow,
     parallel::Shared,
     rows::{PackedRows, PackedTarget, Target},
-    scratch::lend,
+    scratch::{Aligned, lend},
     source::Source,
     view::View,
 };
@@ -50,29 +51,69 @@ macro_rules! with_matrix {
 }
 
 impl PackedWeight {
-    /// Packs a weight `[d_out, d_in]`.
-    pub fn new(format: WeightFormat, isa: Isa, weight: View<f32>, threads: usize) -> Self {
+    /// Packs a weight `[d_out, d_in]` into memory from `pages`.
+    pub fn new(
+        format: WeightFormat,
+        isa: Isa,
+        weight: View<f32>,
+        threads: usize,
+        pages: &LargePages,
+    ) -> Self {
         let b = weight.transposed();
         match format {
-            WeightFormat::F32 => Self::F32(PackedMatrix::new(isa, b, threads)),
-            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::new(isa, b, threads)),
-            WeightFormat::Int8 => Self::Int8(PackedMatrix::new(isa, b, threads)),
+            WeightFormat::F32 => Self::F32(PackedMatrix::new_in(
+                Aligned::empty_in(pages),
+                isa,
+                b,
+                threads,
+            )),
+            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::new_in(
+                Aligned::empty_in(pages),
+                isa,
+                b,
+                threads,
+            )),
+            WeightFormat::Int8 => Self::Int8(PackedMatrix::new_in(
+                Aligned::empty_in(pages),
+                isa,
+                b,
+                threads,
+            )),
         }
     }
 
-    /// Packs the two weights of a gated feed-forward, both `[d_out, d_in]`.
+    /// Packs the two weights of a gated feed-forward, both `[d_out, d_in]`, into memory from `pages`.
     pub fn gated(
         format: WeightFormat,
         isa: Isa,
         gate: View<f32>,
         up: View<f32>,
         threads: usize,
+        pages: &LargePages,
     ) -> Self {
         let (gate, up) = (gate.transposed(), up.transposed());
         match format {
-            WeightFormat::F32 => Self::F32(PackedMatrix::gated(isa, gate, up, threads)),
-            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::gated(isa, gate, up, threads)),
-            WeightFormat::Int8 => Self::Int8(PackedMatrix::gated(isa, gate, up, threads)),
+            WeightFormat::F32 => Self::F32(PackedMatrix::gated_in(
+                Aligned::empty_in(pages),
+                isa,
+                gate,
+                up,
+                threads,
+            )),
+            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::gated_in(
+                Aligned::empty_in(pages),
+                isa,
+                gate,
+                up,
+                threads,
+            )),
+            WeightFormat::Int8 => Self::Int8(PackedMatrix::gated_in(
+                Aligned::empty_in(pages),
+                isa,
+                gate,
+                up,
+                threads,
+            )),
         }
     }
 

@@ -2,7 +2,10 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::cpu::attention::{KeyValuePanels, PanelShape};
+use crate::cpu::{
+    attention::{KeyValuePanels, PanelShape},
+    large_pages::LargePages,
+};
 
 /// The cache of a [`PackedStack`](crate::PackedStack); made by [`PackedStack::new_cache`](crate::PackedStack::new_cache).
 ///
@@ -27,12 +30,20 @@ pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
     /// Of an encoder's output, projected once.
     memory: Option<KeyValuePanels>,
+    /// Of the own keys and values of all layers, which a step reads one after the other.
+    pages: LargePages,
 }
 
 impl PackedCache {
     pub(super) fn new(n_layers: usize) -> Self {
+        let pages = LargePages::default();
         Self {
-            layers: (0..n_layers).map(|_| PackedLayerCache::default()).collect(),
+            layers: (0..n_layers)
+                .map(|_| PackedLayerCache {
+                    pages: pages.clone(),
+                    ..Default::default()
+                })
+                .collect(),
             batch: 0,
             seen: 0,
             last_seen: 0,
@@ -167,7 +178,9 @@ impl PackedLayerCache {
     /// Where the keys and values of new positions go; those of another shape are forgotten.
     pub fn own(&mut self, shape: PanelShape) -> &mut KeyValuePanels {
         self.own.take_if(|own| own.shape() != shape);
-        self.own.get_or_insert_with(|| KeyValuePanels::new(shape))
+        let pages = &self.pages;
+        self.own
+            .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages))
     }
 
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.

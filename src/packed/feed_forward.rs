@@ -117,18 +117,13 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
             let view = |weight| View::new(weight, shape, (shape.1, 1));
-            let &Packing {
-                format,
-                isa,
-                threads,
-                ..
-            } = packing;
             Ok(PackedWeight::gated(
-                format,
-                isa,
+                packing.format,
+                packing.isa,
                 view(gate),
                 view(up),
-                threads,
+                packing.threads,
+                &packing.pages,
             ))
         })
     })

@@ -85,6 +85,7 @@ impl PackedLinear {
                 packing.isa,
                 weight,
                 packing.threads,
+                &packing.pages,
             ))
         })?;
         Ok(Self {

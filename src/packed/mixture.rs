@@ -60,7 +60,7 @@ impl PackedMixture {
         mixture.check_shapes()?;
         let exact = Packing {
             format: WeightFormat::F32,
-            ..*packing
+            ..packing.clone()
         };
         let experts = mixture.experts().iter();
         let shared = mixture.shared().map(|(feed_forward, gate)| {

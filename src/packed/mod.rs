@@ -31,7 +31,7 @@ use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{
     config::Precision,
-    cpu::{attention::Stored, isa::Isa, weight::WeightFormat},
+    cpu::{attention::Stored, isa::Isa, large_pages::LargePages, weight::WeightFormat},
 };
 
 mod attention;
@@ -54,14 +54,16 @@ pub use mixture::PackedMixture;
 pub use stack::PackedStack;
 pub use sublayer::PackedSublayer;
 
-/// How to pack, and on how many threads to compute.
-#[derive(Clone, Copy)]
+/// How and where to pack, and on how many threads to compute.
+#[derive(Clone)]
 struct Packing {
     format: WeightFormat,
     /// What attention keeps queries, keys and values in.
     stored: Stored,
     isa: Isa,
     threads: usize,
+    /// Of all weights that are packed together.
+    pages: LargePages,
 }
 
 impl Packing {
@@ -78,6 +80,7 @@ impl Packing {
             stored,
             isa: crate::ops::selected_isa()?,
             threads: crate::ops::threads(),
+            pages: LargePages::default(),
         })
     }
 }

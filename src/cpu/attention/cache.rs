@@ -5,7 +5,7 @@ use std::{collections::VecDeque, fmt, ops::Range};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    super::{isa::Isa, scratch::Aligned},
+    super::{isa::Isa, large_pages::LargePages, scratch::Aligned},
     Arithmetic, Heads, Shape,
     arithmetic::{AnyOperands, Operand, OperandDots, OperandTask},
     chunk::{Chunk, Fill, Layout, Values},
@@ -22,6 +22,8 @@ pub struct KeyValuePanels {
     blocks: VecDeque<Block>,
     /// Blocks to use again.
     free: Vec<Block>,
+    /// Where blocks have their memory from.
+    pages: LargePages,
     positions: Range<usize>,
 }
 
@@ -58,6 +60,11 @@ impl fmt::Debug for KeyValuePanels {
 impl KeyValuePanels {
     /// Without positions.
     pub fn new(shape: PanelShape) -> Self {
+        Self::new_in(shape, &LargePages::default())
+    }
+
+    /// As [`Self::new`], with memory beside that of other layers.
+    pub fn new_in(shape: PanelShape, pages: &LargePages) -> Self {
         let mut layout = None;
         shape.arithmetic.run(LayoutOf {
             head_dim: shape.head_dim,
@@ -68,6 +75,7 @@ impl KeyValuePanels {
             layout: layout.expect("every level has a layout"),
             blocks: VecDeque::new(),
             free: Vec::new(),
+            pages: pages.clone(),
             positions: 0..0,
         }
     }
@@ -178,7 +186,7 @@ impl KeyValuePanels {
             block
         });
         self.blocks.push_back(block.unwrap_or_else(|| Block {
-            memory: Aligned::zeros(n_chunks * self.layout.len()),
+            memory: Aligned::zeros_in(&self.pages, n_chunks * self.layout.len()),
             values: vec![Values::Finite; n_chunks],
         }));
     }

@@ -8,11 +8,11 @@ use super::{
     super::{
         Real,
         arch::Vectors,
-        dot_tile::{Ahead, DotTile, FewRows},
+        dot_tile::{Ahead, DotTile, WholePanel},
         epilogue::{Approach, Finish, Place, Results},
         format::{Dots, Format},
         gemv::{self, InPlaceTile},
-        pack::{PackColumns, PackedMatrix},
+        pack::PackColumns,
         rows::PackedRows,
         tile::Total,
         view::View,
@@ -39,12 +39,6 @@ impl<F: Format> Product<'_, F> {
         let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
-        let few = match self.b {
-            Columns::Packed(b) if part.rows.len() <= FewRows::<F>::MOST_ROWS => {
-                self.whole_chunks(d, part, panel, (a, b), totals)
-            }
-            _ => 0,
-        };
         let results = Results {
             epilogue: self.epilogue,
             halves,
@@ -61,10 +55,20 @@ impl<F: Format> Product<'_, F> {
                 sums,
             });
         };
-        if few == n_chunks {
+        if let Columns::Packed(b) = self.b
+            && n_tiles == 1
+        {
+            d.run(WholePanel {
+                rows: part.rows.len(),
+                depth,
+                a: a.chunk(0, part.rows.start),
+                a_stride: a.chunk_words(),
+                b: b.panel::<D>(panel),
+                totals,
+            });
             return finish(0..part.rows.len(), totals);
         }
-        for chunk in few..n_chunks {
+        for chunk in 0..n_chunks {
             let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
             let is_last = chunk + 1 == n_chunks;
             let total = if chunk == 0 {
@@ -126,37 +130,6 @@ impl<F: Format> Product<'_, F> {
                 }
             }
         }
-    }
-}
-
-impl<F: Format> Product<'_, F> {
-    /// The first chunks of a panel for few rows, several at a time; returns how many.
-    fn whole_chunks<D: Dots<F>>(
-        &self,
-        d: D,
-        part: &Part,
-        panel: usize,
-        (a, b): (PackedRows<F::Word>, &PackedMatrix<F>),
-        totals: &mut [F::Number],
-    ) -> usize {
-        let at_once = FewRows::<F>::chunks(part.rows.len());
-        let whole = a.columns() / F::CHUNK;
-        let end = whole - whole % at_once;
-        for chunk in (0..end).step_by(at_once) {
-            d.run(FewRows {
-                rows: part.rows.len(),
-                a: a.chunk(chunk, part.rows.start),
-                a_stride: a.chunk_words(),
-                b: b.chunk::<D>(panel, chunk),
-                totals,
-                total: if chunk == 0 {
-                    Total::New
-                } else {
-                    Total::Running
-                },
-            });
-        }
-        end
     }
 }
 

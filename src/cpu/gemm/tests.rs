@@ -461,7 +461,13 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     };
                     let matrix: PackedMatrix<f32> = match halves {
                         Halves::One => PackedMatrix::new(isa, weight(&w), 2),
-                        Halves::GateAndUp => PackedMatrix::gated(isa, weight(&w), weight(&up), 2),
+                        Halves::GateAndUp => PackedMatrix::gated_in(
+                            Aligned::empty(),
+                            isa,
+                            weight(&w),
+                            weight(&up),
+                            2,
+                        ),
                     };
                     let mut y = vec![9.0; m * n];
                     matrix.multiply(a, &epilogue, &mut y, 2);
