@@ -132,6 +132,25 @@ fn a_cache_of_a_stack_with_other_heads_is_refused() {
 }
 
 #[test]
+fn a_cache_of_another_precision_is_refused() {
+    let plain = ForwardContext::evaluation();
+    let ours = packed(&small::decoder());
+    let theirs = stack(&small::decoder()).pack(Precision::Bf16).unwrap();
+    let mut cache = after_five(&ours, &plain);
+    let x = numbers(&[2, 2, WIDTH], 2);
+    let message = theirs.forward_cached(&x, &plain, &mut cache).unwrap_err();
+    let message = message.to_string();
+    assert!(
+        message.contains("in f32") && message.contains("in bf16"),
+        "{message}"
+    );
+    assert_eq!(
+        next(&ours, &plain, &mut cache),
+        next(&ours, &plain, &mut after_five(&ours, &plain))
+    );
+}
+
+#[test]
 fn to_go_back_too_far_changes_no_layer() {
     // Its second block has a window of 3, the first has none.
     let stack = packed(&small::decoder());

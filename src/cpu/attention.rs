@@ -2,18 +2,19 @@
 //! rows of one tile need.
 //!
 //! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks
-//! of [`CHUNK`] positions as the matrix products read them ([`chunk`]): packed for this call, or long
+//! of positions as the matrix products read them ([`chunk`]), as many as the format's products sum at a time: packed for this call, or long
 //! before ([`KeyValuePanels`]). Of each tile of queries ([`rows`]) all scores are computed into memory
 //! that the first caches hold, then a softmax of each row, then the product with the values. Two
 //! passes over a row that is near cost less than an online softmax, which would tie a row's bits to
-//! where its blocks begin.
+//! where its blocks begin. The products' operands are f32 or bfloat16 ([`Stored`]); all else is f32.
 //!
 //! **The order of addition** is that of [`gemm`](super::gemm), with the chunks of the second product at
-//! multiples of [`CHUNK`] positions; the exponentials are added in as many lanes as two vectors have,
+//! multiples of as many positions; the exponentials are added in as many lanes as two vectors have,
 //! and the sum divides last. An unseen key adds an exact zero, wherever it stands. So a row's bits
 //! depend on its query, and the keys and values it sees at their positions: not on the other rows, the
 //! batch, the threads, on padding behind it, nor on whether keys and values were packed before.
 
+mod arithmetic;
 mod cache;
 mod chunk;
 mod exp;
@@ -25,23 +26,25 @@ mod softmax;
 
 use std::{cell::Cell, ops::Range};
 
+use bytemuck::{cast_slice, cast_slice_mut};
+
+pub use arithmetic::{Arithmetic, Stored};
 pub use cache::{KeyValuePanels, PanelShape};
 pub use mask::{Bias, Scoring};
 pub use operands::{Heads, KeyValue, Sequences, Shape};
 
 use self::{
+    arithmetic::{AnyOperands, Operand, OperandDots, OperandTask},
     chunk::{Chunk, Fill, Layout, Values},
     mask::Kept,
     plan::Group,
     rows::Rows,
 };
 use super::{
-    arch::{Kernels, Task, Vectors},
     isa::Isa,
     parallel,
     rows::Target,
     scratch::{Aligned, Scratch, lend},
-    tile::CHUNK,
 };
 
 /// Attention of all queries: rows of `out` as those of [`Heads`] with `n_heads` heads at column 0, as
@@ -50,9 +53,9 @@ use super::{
 /// A query that sees nothing, or nothing but scores of `-inf`, gives zeros.
 ///
 /// # Panics
-/// If lengths do not fit, or panels were packed for another level or shape.
+/// If lengths do not fit, or panels were packed for another level, format or shape.
 pub fn attend(
-    isa: Isa,
+    arithmetic: Arithmetic,
     shape: &Shape,
     scoring: &Scoring,
     query: Heads,
@@ -68,7 +71,7 @@ pub fn attend(
     assert!(out.len().is_multiple_of(n_rows) && out.len() / n_rows >= width);
     shape.check();
     query.check(n_rows, width);
-    key_value.check(isa, shape);
+    key_value.check(arithmetic, shape);
     scoring.check(shape, &key_value);
     let work = (n_rows * width).saturating_mul(key_value.longest());
     let threads = if work < PARALLEL_FROM { 1 } else { threads };
@@ -81,7 +84,7 @@ pub fn attend(
         out: Target::row_major(out, n_rows, row_length),
         threads,
     };
-    f32::run(isa, call);
+    arithmetic.run(call);
 }
 
 /// Fewer multiplications for the scores than this stay on the calling thread, which takes some 10 µs
@@ -90,12 +93,12 @@ const PARALLEL_FROM: usize = 1 << 18;
 
 thread_local! {
     /// Keys and values of one task.
-    static PACKED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) };
+    static PACKED: Cell<Aligned<u32>> = const { Cell::new(Aligned::empty()) };
     /// Queries, scores and sums of one tile.
     static TILE: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) };
 }
 
-fn packed_scratch() -> &'static Scratch<f32> {
+fn packed_scratch() -> &'static Scratch<u32> {
     &PACKED
 }
 
@@ -113,11 +116,17 @@ struct Call<'a> {
     threads: usize,
 }
 
-impl Task<f32> for Call<'_> {
-    fn run<V: Vectors<f32>>(self, v: V) {
+impl AnyOperands for Call<'_> {
+    fn run<F: Operand>(self, isa: Isa) {
+        F::run_operands(isa, self);
+    }
+}
+
+impl<F: Operand> OperandTask<F> for Call<'_> {
+    fn run<D: OperandDots<F>>(self, d: D) {
         let n_kv_heads = self.shape.n_kv_heads;
         let n_heads = self.shape.queries.batch() * n_kv_heads;
-        let n_parts = self.n_parts(n_heads, V::ROWS);
+        let n_parts = self.n_parts(n_heads, D::ROWS);
         parallel::for_tasks(self.threads, n_heads * n_parts, |task| {
             let (head, part) = (task / n_parts, task % n_parts);
             let (sequence, head) = (head / n_kv_heads, head % n_kv_heads);
@@ -125,7 +134,7 @@ impl Task<f32> for Call<'_> {
             // The last queries of a causal sequence see most, and so take longest: they come first.
             let part = n_parts - 1 - part;
             let rows = part * n_rows / n_parts..(part + 1) * n_rows / n_parts;
-            self.head(v, sequence, head, rows);
+            self.head(d, sequence, head, rows);
         });
     }
 }
@@ -147,7 +156,13 @@ impl<'a> Call<'a> {
     }
 
     /// Some rows of a key/value head.
-    fn head<V: Vectors<f32>>(&self, v: V, sequence: usize, head: usize, part: Range<usize>) {
+    fn head<F: Operand, D: OperandDots<F>>(
+        &self,
+        d: D,
+        sequence: usize,
+        head: usize,
+        part: Range<usize>,
+    ) {
         let rows = Rows {
             group: Group {
                 shape: self.shape,
@@ -158,65 +173,67 @@ impl<'a> Call<'a> {
             },
             first_line: self.shape.queries.rows(sequence).start,
             query: self.query,
-            layout: Layout::new::<V>(self.shape.head_dim),
+            layout: Layout::new::<F, D>(self.shape.head_dim),
             out: &self.out,
         };
         let span = rows.group.span(&part, rows.layout);
         match self.key_value {
             KeyValue::Packed(panels) => {
-                let chunk = |index| panels.chunk(sequence, head, index);
-                self.tiles(v, &rows, part, &span, chunk);
+                let chunk = |index| panels.chunk::<F>(sequence, head, index);
+                self.tiles(d, &rows, part, &span, chunk);
             }
             KeyValue::Projected { keys, key, value } => {
                 let layout = rows.layout;
                 let first_row = keys.rows(sequence).start;
-                let first = span.start / CHUNK;
-                let n_chunks = span.end.div_ceil(CHUNK) - first;
+                let first = span.start / F::CHUNK;
+                let n_chunks = span.end.div_ceil(F::CHUNK) - first;
                 lend(packed_scratch(), n_chunks * layout.len(), |memory| {
                     let mut values = Values::Finite;
                     for (i, memory) in memory.chunks_exact_mut(layout.len()).enumerate() {
-                        let start = span.start.max((first + i) * CHUNK);
-                        let end = span.end.min((first + i + 1) * CHUNK);
+                        let start = span.start.max((first + i) * F::CHUNK);
+                        let end = span.end.min((first + i + 1) * F::CHUNK);
                         let view =
                             |heads: Heads<'a>| heads.view(first_row, end, head, layout.head_dim);
-                        v.run(Fill {
+                        d.enter(Fill::<F> {
                             layout,
                             key: view(key),
                             value: view(value),
                             rows: start..end,
-                            position: start % CHUNK,
-                            memory,
+                            position: start % F::CHUNK,
+                            memory: cast_slice_mut(memory),
                             values: &mut values,
                         });
                     }
-                    let chunk = |index: usize| Chunk {
+                    let chunk = |index: usize| Chunk::<F> {
                         layout,
-                        memory: &memory[(index - first) * layout.len()..][..layout.len()],
+                        memory: cast_slice(
+                            &memory[(index - first) * layout.len()..][..layout.len()],
+                        ),
                         values,
                     };
-                    self.tiles(v, &rows, part, &span, chunk);
+                    self.tiles(d, &rows, part, &span, chunk);
                 });
             }
         }
     }
 
     /// All tiles of some rows, which see no more than the span.
-    fn tiles<'c, V: Vectors<f32>>(
+    fn tiles<'c, F: Operand, D: OperandDots<F>>(
         &self,
-        v: V,
+        d: D,
         rows: &Rows,
         part: Range<usize>,
         span: &Range<usize>,
-        chunk: impl Fn(usize) -> Chunk<'c>,
+        chunk: impl Fn(usize) -> Chunk<'c, F>,
     ) {
-        let n_tiles = part.len().div_ceil(V::ROWS);
+        let n_tiles = part.len().div_ceil(D::ROWS);
         lend(
             tile_scratch(),
-            rows.memory_len(V::ROWS, span.len()),
+            rows.memory_len::<F, D>(D::ROWS, span.len()),
             |memory| {
                 let start = |tile: usize| part.start + tile * part.len() / n_tiles;
                 for tile in 0..n_tiles {
-                    rows.tile(v, start(tile)..start(tile + 1), &chunk, memory);
+                    rows.tile(d, start(tile)..start(tile + 1), &chunk, memory);
                 }
             },
         );

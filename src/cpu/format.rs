@@ -93,7 +93,7 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
 
     /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. Its last
     /// group is filled up with zeros.
-    fn pack_row(row: &[F::Number], words: &mut [F::Word]);
+    fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
     /// A group of a packed row.
     ///

@@ -85,10 +85,10 @@ pub struct PackRow<'a, F: Format> {
 
 impl<F: Format> DotTask<F> for PackRow<'_, F> {
     #[inline(always)]
-    fn run<D: Dots<F>>(self, _: D) {
+    fn run<D: Dots<F>>(self, d: D) {
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
             // SAFETY: each row is given out once.
-            D::pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
+            d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
         }
     }
 }
@@ -126,7 +126,7 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
         if a.has_whole_rows() {
             let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
             for (row, words) in self.rows.zip(packed) {
-                D::pack_row(a.row(row, columns.clone()), words);
+                d.pack_row(a.row(row, columns.clone()), words);
             }
             return;
         }
@@ -157,7 +157,7 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
                 .take(n_rows)
                 .zip(&mut packed)
             {
-                D::pack_row(&row[..columns.len()], words);
+                d.pack_row(&row[..columns.len()], words);
             }
         }
     }

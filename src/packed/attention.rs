@@ -20,8 +20,7 @@ use super::{
 use crate::{
     config::{AttentionConfig, Precision, Visibility},
     cpu::{
-        attention::PanelShape,
-        isa::Isa,
+        attention::{Arithmetic, PanelShape},
         parallel,
         scratch::{Aligned, Scratch},
         source::Source,
@@ -38,7 +37,7 @@ pub struct PackedAttention {
     output: PackedLinear,
     norms: Option<SpanNorms>,
     config: AttentionConfig,
-    isa: Isa,
+    arithmetic: Arithmetic,
     threads: usize,
 }
 
@@ -117,7 +116,10 @@ impl PackedAttention {
                 .map(|norms| SpanNorms::new(norms, &config))
                 .transpose()?,
             config,
-            isa: packing.isa,
+            arithmetic: Arithmetic {
+                isa: packing.isa,
+                stored: packing.stored,
+            },
             threads: packing.threads,
         })
     }
@@ -187,7 +189,7 @@ impl PackedAttention {
     /// What a cache holds for a batch.
     pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
         PanelShape {
-            isa: self.isa,
+            arithmetic: self.arithmetic,
             batch,
             n_kv_heads: self.config.n_kv_heads,
             head_dim: self.config.head_dim,

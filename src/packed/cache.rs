@@ -199,8 +199,8 @@ impl PackedLayerCache {
 fn misfit(theirs: PanelShape, ours: PanelShape) -> candle_core::Error {
     let words = |shape: PanelShape| {
         format!(
-            "a batch of {} with {} key/value heads of {}",
-            shape.batch, shape.n_kv_heads, shape.head_dim
+            "a batch of {} with {} key/value heads of {} in {}",
+            shape.batch, shape.n_kv_heads, shape.head_dim, shape.arithmetic.stored
         )
     };
     candle_core::Error::msg(format!(

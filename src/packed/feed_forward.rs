@@ -121,6 +121,7 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
                 format,
                 isa,
                 threads,
+                ..
             } = packing;
             Ok(PackedWeight::gated(
                 format,

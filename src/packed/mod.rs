@@ -31,7 +31,7 @@ use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{
     config::Precision,
-    cpu::{isa::Isa, weight::WeightFormat},
+    cpu::{attention::Stored, isa::Isa, weight::WeightFormat},
 };
 
 mod attention;
@@ -58,6 +58,8 @@ pub use sublayer::PackedSublayer;
 #[derive(Clone, Copy)]
 struct Packing {
     format: WeightFormat,
+    /// What attention keeps queries, keys and values in.
+    stored: Stored,
     isa: Isa,
     threads: usize,
 }
@@ -66,12 +68,14 @@ impl Packing {
     /// # Errors
     /// If the environment asks for an instruction set that is not there.
     fn new(precision: Precision) -> Result<Self> {
+        let (format, stored) = match precision {
+            Precision::F32 => (WeightFormat::F32, Stored::F32),
+            Precision::Bf16 => (WeightFormat::Bf16, Stored::Bf16),
+            Precision::Int8 => (WeightFormat::Int8, Stored::Bf16),
+        };
         Ok(Self {
-            format: match precision {
-                Precision::F32 => WeightFormat::F32,
-                Precision::Bf16 => WeightFormat::Bf16,
-                Precision::Int8 => WeightFormat::Int8,
-            },
+            format,
+            stored,
             isa: crate::ops::selected_isa()?,
             threads: crate::ops::threads(),
         })

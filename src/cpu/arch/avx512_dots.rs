@@ -9,6 +9,25 @@ use super::{
     Avx512, Avx512Bf16, Avx512Vnni, Words,
 };
 
+impl Avx512Bf16 {
+    /// Writes 32 consecutive terms in pairs, rounded as [`pairs::pack_pairs`] does it, but for subnormal numbers, which
+    /// the dot product takes for zeros anyway.
+    ///
+    /// # Safety
+    /// 16 words can be written.
+    #[inline(always)]
+    pub unsafe fn store_pairs(self, [low, high]: [__m512; 2], words: *mut u32) {
+        // SAFETY: the token proves AVX-512 BF16; both types are 64 bytes, and any bits are 16 words.
+        unsafe {
+            let terms = _mm512_cvtne2ps_pbh(high, low);
+            _mm512_storeu_si512(
+                words.cast(),
+                std::mem::transmute::<__m512bh, __m512i>(terms),
+            );
+        }
+    }
+}
+
 impl Dots<bf16> for Avx512Bf16 {
     type Vectors = Avx512;
     type Left = __m512i;
@@ -34,8 +53,19 @@ impl Dots<bf16> for Avx512Bf16 {
     }
 
     #[inline(always)]
-    fn pack_row(row: &[f32], words: &mut [u32]) {
-        pairs::pack_pairs(row, words);
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+        let (blocks, rest) = row.as_chunks::<32>();
+        for (block, words) in blocks.iter().zip(words.chunks_exact_mut(16)) {
+            // SAFETY: a block is two vectors, and a vector of words is as many pairs.
+            unsafe {
+                let (low, high) = (
+                    _mm512_loadu_ps(block.as_ptr()),
+                    _mm512_loadu_ps(block.as_ptr().add(16)),
+                );
+                self.store_pairs([low, high], words.as_mut_ptr());
+            }
+        }
+        pairs::pack_pairs(rest, &mut words[16 * blocks.len()..]);
     }
 
     #[inline(always)]
@@ -97,7 +127,7 @@ impl Dots<i8> for Avx512Vnni {
     }
 
     #[inline(always)]
-    fn pack_row(row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
         int8::pack_quads(row, words);
     }
 

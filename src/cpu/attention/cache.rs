@@ -2,36 +2,34 @@
 
 use std::{collections::VecDeque, fmt, ops::Range};
 
+use bytemuck::{cast_slice, cast_slice_mut};
+
 use super::{
-    super::{
-        arch::{Kernels, Task, Vectors},
-        isa::Isa,
-        scratch::Aligned,
-        tile::CHUNK,
-    },
-    Heads, Shape,
+    super::{isa::Isa, scratch::Aligned},
+    Arithmetic, Heads, Shape,
+    arithmetic::{AnyOperands, Operand, OperandDots, OperandTask},
     chunk::{Chunk, Fill, Layout, Values},
 };
 
 /// The keys and values of one layer and a batch of sequences, as [`attend`](super::attend) reads them.
 ///
-/// Positions are counted from the first that was ever appended. They lie in blocks of [`CHUNK`]; to
+/// Positions are counted from the first that was ever appended. They lie in blocks of as many as a chunk has; to
 /// append writes the new ones alone, and what is dropped from the front is used again at the end.
 pub struct KeyValuePanels {
     shape: PanelShape,
     layout: Layout,
-    /// The first begins at the multiple of CHUNK at or before `positions.start`.
+    /// The first begins at the chunk's start at or before `positions.start`.
     blocks: VecDeque<Block>,
     /// Blocks to use again.
     free: Vec<Block>,
     positions: Range<usize>,
 }
 
-/// Whose keys and values panels hold, and which level reads them.
+/// Whose keys and values panels hold, and who reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelShape {
-    /// The level.
-    pub isa: Isa,
+    /// What they are stored in, and for which level.
+    pub arithmetic: Arithmetic,
     /// Sequences.
     pub batch: usize,
     /// Key/value heads.
@@ -43,7 +41,7 @@ pub struct PanelShape {
 /// A chunk of each sequence and head.
 struct Block {
     /// `[batch, n_kv_heads, chunk]`.
-    memory: Aligned<f32>,
+    memory: Aligned<u32>,
     /// `[batch, n_kv_heads]`.
     values: Vec<Values>,
 }
@@ -61,13 +59,10 @@ impl KeyValuePanels {
     /// Without positions.
     pub fn new(shape: PanelShape) -> Self {
         let mut layout = None;
-        f32::run(
-            shape.isa,
-            LayoutOf {
-                head_dim: shape.head_dim,
-                layout: &mut layout,
-            },
-        );
+        shape.arithmetic.run(LayoutOf {
+            head_dim: shape.head_dim,
+            layout: &mut layout,
+        });
         Self {
             shape,
             layout: layout.expect("every level has a layout"),
@@ -90,12 +85,12 @@ impl KeyValuePanels {
     /// The most positions that have been held at once, in whole blocks: what the memory is for.
     #[cfg(test)]
     pub fn capacity(&self) -> usize {
-        (self.blocks.len() + self.free.len()) * CHUNK
+        (self.blocks.len() + self.free.len()) * self.layout.positions
     }
 
-    pub(super) fn check(&self, isa: Isa, shape: &Shape) {
+    pub(super) fn check(&self, arithmetic: Arithmetic, shape: &Shape) {
         let asked = PanelShape {
-            isa,
+            arithmetic,
             batch: shape.queries.batch(),
             n_kv_heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
@@ -109,7 +104,7 @@ impl KeyValuePanels {
     /// If the lengths do not fit.
     pub fn append(&mut self, seq: usize, key: Heads, value: Heads) {
         let PanelShape {
-            isa,
+            arithmetic,
             batch,
             n_kv_heads,
             head_dim,
@@ -121,21 +116,19 @@ impl KeyValuePanels {
             self.positions.end += seq;
             return;
         }
-        f32::run(
-            isa,
-            Append {
-                panels: self,
-                seq,
-                key,
-                value,
-            },
-        );
+        arithmetic.run(Append {
+            panels: self,
+            seq,
+            key,
+            value,
+        });
     }
 
     /// Drops the positions before one; later ones keep their numbers.
     pub fn drop_before(&mut self, position: usize) {
         let start = position.clamp(self.positions.start, self.positions.end);
-        for _ in self.positions.start / CHUNK..start / CHUNK {
+        let chunk = self.layout.positions;
+        for _ in self.positions.start / chunk..start / chunk {
             self.free.extend(self.blocks.pop_front());
         }
         self.positions.start = start;
@@ -144,9 +137,10 @@ impl KeyValuePanels {
     /// Forgets the positions from one on.
     pub fn truncate(&mut self, position: usize) {
         let end = position.clamp(self.positions.start, self.positions.end);
+        let chunk = self.layout.positions;
         let blocks = end
-            .div_ceil(CHUNK)
-            .saturating_sub(self.positions.start / CHUNK);
+            .div_ceil(chunk)
+            .saturating_sub(self.positions.start / chunk);
         while self.blocks.len() > blocks {
             self.free.extend(self.blocks.pop_back());
         }
@@ -160,13 +154,18 @@ impl KeyValuePanels {
     }
 
     /// The `index`th chunk of a head, of all that there ever were.
-    pub(super) fn chunk(&self, sequence: usize, head: usize, index: usize) -> Chunk<'_> {
-        let block = &self.blocks[index - self.positions.start / CHUNK];
+    pub(super) fn chunk<F: Operand>(
+        &self,
+        sequence: usize,
+        head: usize,
+        index: usize,
+    ) -> Chunk<'_, F> {
+        let block = &self.blocks[index - self.positions.start / self.layout.positions];
         let at = sequence * self.shape.n_kv_heads + head;
         let length = self.layout.len();
         Chunk {
             layout: self.layout,
-            memory: &block.memory[at * length..][..length],
+            memory: cast_slice(&block.memory[at * length..][..length]),
             values: block.values[at],
         }
     }
@@ -190,9 +189,15 @@ struct LayoutOf<'a> {
     layout: &'a mut Option<Layout>,
 }
 
-impl Task<f32> for LayoutOf<'_> {
-    fn run<V: Vectors<f32>>(self, _: V) {
-        *self.layout = Some(Layout::new::<V>(self.head_dim));
+impl AnyOperands for LayoutOf<'_> {
+    fn run<F: Operand>(self, isa: Isa) {
+        F::run_operands(isa, self);
+    }
+}
+
+impl<F: Operand> OperandTask<F> for LayoutOf<'_> {
+    fn run<D: OperandDots<F>>(self, _: D) {
+        *self.layout = Some(Layout::new::<F, D>(self.head_dim));
     }
 }
 
@@ -203,16 +208,23 @@ struct Append<'a> {
     value: Heads<'a>,
 }
 
-impl Task<f32> for Append<'_> {
-    fn run<V: Vectors<f32>>(self, v: V) {
+impl AnyOperands for Append<'_> {
+    fn run<F: Operand>(self, isa: Isa) {
+        F::run_operands(isa, self);
+    }
+}
+
+impl<F: Operand> OperandTask<F> for Append<'_> {
+    fn run<D: OperandDots<F>>(self, d: D) {
         let Self { panels, seq, .. } = self;
+        let chunk = panels.layout.positions;
         let mut done = 0;
         while done < seq {
-            let position = panels.positions.end % CHUNK;
+            let position = panels.positions.end % chunk;
             if position == 0 || panels.blocks.is_empty() {
                 panels.add_block();
             }
-            let count = (CHUNK - position).min(seq - done);
+            let count = (chunk - position).min(seq - done);
             let (n_kv_heads, layout) = (panels.shape.n_kv_heads, panels.layout);
             let Some(block) = panels.blocks.back_mut() else {
                 return;
@@ -222,13 +234,13 @@ impl Task<f32> for Append<'_> {
                 let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
                 // Nothing behind the last row, so that a panel takes no more.
                 let (first, end) = (sequence * seq, done + count);
-                v.run(Fill {
+                d.enter(Fill::<F> {
                     layout,
                     key: self.key.view(first, end, head, layout.head_dim),
                     value: self.value.view(first, end, head, layout.head_dim),
                     rows: done..end,
                     position,
-                    memory,
+                    memory: cast_slice_mut(memory),
                     values,
                 });
             }

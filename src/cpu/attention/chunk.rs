@@ -1,32 +1,46 @@
-//! Keys and values of [`CHUNK`] positions of one head, as the micro-kernel reads them.
+//! Keys and values of some positions of one head, as the micro-kernel reads them.
 //!
-//! Keys lie in panels as wide as a tile, `[panels of positions][head_dim][width]`: the right operand of
-//! the product with the queries. Values lie in panels too, `[panels of dimensions][CHUNK][width]`, the
-//! last one filled with zeros: that of the product with the exponentials.
+//! Keys lie in panels as wide as a tile, `[panels of positions][words of head_dim][width]`: the right operand of
+//! the product with the queries. Values lie in panels too, `[panels of dimensions][words of positions][width]`, the
+//! last one filled with zeros: that of the product with the exponentials. A word holds the terms of a
+//! [group](super::super::format::Format::GROUP).
 
 use std::ops::Range;
 
-use super::super::{
-    arch::{MOST_LANES, Task, Vectors},
-    pack::PackColumns,
-    tile::{CHUNK, WIDTH},
-    view::View,
+use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
+
+use super::{
+    super::{
+        arch::{MOST_LANES, Task, Vectors},
+        pack::PackColumns,
+        tile::WIDTH,
+        view::View,
+    },
+    arithmetic::{Numbers, Operand, OperandDots, Step},
 };
 
 /// Where everything is in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Columns of a tile; they divide [`CHUNK`].
+    /// Columns of a tile; they divide `positions`.
     pub(super) width: usize,
     /// Width of a head.
     pub(super) head_dim: usize,
+    /// Positions of a chunk.
+    pub(super) positions: usize,
+    /// Terms of a word.
+    group: usize,
 }
 
 impl Layout {
-    pub(super) fn new<V: Vectors<f32>>(head_dim: usize) -> Self {
-        const { assert!(CHUNK.is_multiple_of(WIDTH * V::LANES)) }
-        let width = WIDTH * V::LANES;
-        Self { width, head_dim }
+    pub(super) fn new<F: Operand, D: OperandDots<F>>(head_dim: usize) -> Self {
+        const { assert!(F::CHUNK.is_multiple_of(D::PANEL) && D::PANEL.is_multiple_of(F::GROUP)) }
+        Self {
+            width: D::PANEL,
+            head_dim,
+            positions: F::CHUNK,
+            group: F::GROUP,
+        }
     }
 
     /// Panels of dimensions.
@@ -34,34 +48,41 @@ impl Layout {
         self.head_dim.div_ceil(self.width)
     }
 
-    /// Numbers of a chunk's keys.
+    /// Words of a chunk's keys.
     fn keys_len(self) -> usize {
-        CHUNK * self.head_dim
+        self.positions * self.head_dim.div_ceil(self.group)
     }
 
-    /// Numbers of a chunk.
+    /// Words of a panel of values.
+    pub(super) fn value_panel_len(self) -> usize {
+        self.positions / self.group * self.width
+    }
+
+    /// Words of a chunk.
     pub(super) fn len(self) -> usize {
-        self.keys_len() + CHUNK * self.value_panels() * self.width
+        self.keys_len() + self.value_panels() * self.value_panel_len()
     }
 
     /// Where a chunk's panel of keys is, that begins at a position.
     fn key_panel(self, position: usize) -> Range<usize> {
-        let start = position / self.width * self.width * self.head_dim;
-        start..start + self.width * self.head_dim
+        let len = self.width * self.head_dim.div_ceil(self.group);
+        let start = position / self.width * len;
+        start..start + len
     }
 
-    /// Where a panel of a chunk's values at some positions is.
+    /// Where a panel of a chunk's values at some positions is, in whole words.
     fn value_panel(self, panel: usize, positions: &Range<usize>) -> Range<usize> {
-        let start = self.keys_len() + panel * CHUNK * self.width;
-        start + positions.start * self.width..start + positions.end * self.width
+        let start = self.keys_len() + panel * self.value_panel_len();
+        let word = |position: usize| start + position * self.width;
+        word(positions.start / self.group)..word(positions.end.div_ceil(self.group))
     }
 }
 
 /// A chunk to read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk<'a> {
+pub(super) struct Chunk<'a, F: Operand> {
     pub(super) layout: Layout,
-    pub(super) memory: &'a [f32],
+    pub(super) memory: &'a [F::Word],
     pub(super) values: Values,
 }
 
@@ -83,20 +104,20 @@ impl Values {
     }
 }
 
-impl<'a> Chunk<'a> {
+impl<'a, F: Operand> Chunk<'a, F> {
     /// The keys of the panel that holds a position of the chunk.
-    pub(super) fn keys(&self, position: usize) -> &'a [f32] {
+    pub(super) fn keys(&self, position: usize) -> &'a [F::Word] {
         &self.memory[self.layout.key_panel(position)]
     }
 
-    /// The values at some positions of the chunk, of a panel of dimensions.
-    pub(super) fn values(&self, panel: usize, positions: &Range<usize>) -> &'a [f32] {
+    /// The values at some positions of the chunk, of a panel of dimensions. The first begins a word.
+    pub(super) fn values(&self, panel: usize, positions: &Range<usize>) -> &'a [F::Word] {
         &self.memory[self.layout.value_panel(panel, positions)]
     }
 }
 
 /// Writes rows of keys and values to a chunk, from a position of the chunk on.
-pub(super) struct Fill<'a> {
+pub(super) struct Fill<'a, F: Operand> {
     pub(super) layout: Layout,
     /// `[positions, head_dim]`; nothing lies behind the last row that is written.
     pub(super) key: View<'a, f32>,
@@ -106,98 +127,163 @@ pub(super) struct Fill<'a> {
     pub(super) rows: Range<usize>,
     /// The first row's position in the chunk.
     pub(super) position: usize,
-    pub(super) memory: &'a mut [f32],
+    pub(super) memory: &'a mut [F::Word],
     /// What becomes known of the values.
     pub(super) values: &'a mut Values,
 }
 
-impl Task<f32> for Fill<'_> {
+impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
     #[inline(always)]
-    fn run<V: Vectors<f32>>(mut self, v: V) {
+    fn run(mut self, d: D) {
         assert_eq!(self.rows.end, self.key.rows());
         if self.rows.is_empty() {
             return;
         }
-        self.fill_keys(v);
+        self.fill_keys(d);
         for panel in 0..self.layout.value_panels() {
-            let judge = self.fill_values(v, panel);
-            *self.values = self.values.and(verdict(v, judge));
+            let judge = self.fill_values(d, panel);
+            *self.values = self.values.and(verdict(d.vectors(), judge));
         }
     }
 }
 
-impl Fill<'_> {
+/// Dimensions of keys that are packed at a time: a cache line of each.
+const BLOCK: usize = 32;
+
+/// Positions of the widest panel.
+pub(super) const MOST_WIDTH: usize = WIDTH * MOST_LANES;
+
+impl<F: Operand> Fill<'_, F> {
     #[inline(always)]
-    fn fill_keys<V: Vectors<f32>>(&mut self, v: V) {
-        let Layout { width, head_dim } = self.layout;
+    fn fill_keys<D: OperandDots<F>>(&mut self, d: D) {
+        let width = self.layout.width;
         let mut row = self.rows.start;
         while row < self.rows.end {
             let at = self.position + row - self.rows.start;
-            let panel = &mut self.memory[self.layout.key_panel(at)];
             if at.is_multiple_of(width) {
-                // Of the whole panel: nothing lies behind the last row.
-                PackColumns {
-                    b: self.key.transposed(),
-                    columns: row..row + width,
-                    rows: 0..head_dim,
-                    panel,
-                }
-                .run(v);
+                // The whole panel: nothing lies behind the last row.
+                self.fill_key_panel(d, row, at);
                 row += width;
             } else {
-                for (d, panel) in panel.chunks_exact_mut(width).enumerate() {
-                    panel[at % width] = self.key.at(row, d);
-                }
+                self.fill_key(d, row, at);
                 row += 1;
+            }
+        }
+    }
+
+    /// The keys of a whole panel, zeros behind the last row.
+    #[inline(always)]
+    fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let panel = &mut self.memory[self.layout.key_panel(at)];
+        if F::NUMBERS {
+            return PackColumns {
+                b: self.key.transposed(),
+                columns: row..row + width,
+                rows: 0..head_dim,
+                panel: cast_slice_mut(panel),
+            }
+            .run(d.vectors());
+        }
+        let mut block = [F::Word::zeroed(); MOST_WIDTH * BLOCK];
+        let stride = BLOCK / F::GROUP;
+        let n_rows = width.min(self.rows.end - row);
+        for (first, panel) in (0..head_dim)
+            .step_by(BLOCK)
+            .zip(panel.chunks_mut(stride * width))
+        {
+            let terms = first..head_dim.min(first + BLOCK);
+            for (i, words) in block.chunks_exact_mut(stride).take(n_rows).enumerate() {
+                d.pack_right(self.key.row(row + i, terms.clone()), words);
+            }
+            // As numbers, which moves leave as they are whatever their bits say.
+            let block = View::new(
+                cast_slice(&block),
+                (n_rows, panel.len() / width),
+                (stride, 1),
+            );
+            PackColumns {
+                b: block.transposed(),
+                columns: 0..width,
+                rows: 0..panel.len() / width,
+                panel: cast_slice_mut(panel),
+            }
+            .run(d.vectors());
+        }
+    }
+
+    /// One key within a panel.
+    #[inline(always)]
+    fn fill_key<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let panel = &mut self.memory[self.layout.key_panel(at)];
+        let mut words = [F::Word::zeroed(); BLOCK];
+        let stride = BLOCK / F::GROUP;
+        for (first, panel) in (0..head_dim)
+            .step_by(BLOCK)
+            .zip(panel.chunks_mut(stride * width))
+        {
+            d.pack_right(
+                self.key.row(row, first..head_dim.min(first + BLOCK)),
+                &mut words,
+            );
+            for (panel, word) in panel.chunks_exact_mut(width).zip(words) {
+                panel[at % width] = word;
             }
         }
     }
 
     /// Returns the sum of zero times each value.
     #[inline(always)]
-    fn fill_values<V: Vectors<f32>>(&mut self, v: V, panel: usize) -> [V::Vector; WIDTH] {
-        let Layout { width, head_dim } = self.layout;
+    fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
         let columns = panel * width..head_dim.min((panel + 1) * width);
         let at = self.position..self.position + self.rows.len();
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
         let values = self.value.from(self.rows.start, columns.start);
-        let rows = packed.chunks_exact_mut(width).enumerate();
-        let rows = rows.map(|(i, packed)| {
-            let start = i * self.value.row_stride();
-            (&values[start..start + columns.len()], packed)
-        });
-        let mut judge = [v.splat(0.0); WIDTH];
-        if columns.len() == width {
-            for (values, packed) in rows {
-                judge = copy(v, values, packed, judge);
-            }
-        } else {
-            let mut padded = [0.0; WIDTH * MOST_LANES];
-            for (values, packed) in rows {
+        let mut judge = [d.vectors().splat(0.0); WIDTH];
+        let mut padded = [0.0; MOST_WIDTH];
+        for (i, position) in at.enumerate() {
+            let word = position / F::GROUP - self.position / F::GROUP;
+            let packed = &mut packed[word * width..(word + 1) * width];
+            let values = &values[i * self.value.row_stride()..][..columns.len()];
+            let values = if columns.len() == width {
+                values
+            } else {
                 padded[..values.len()].copy_from_slice(values);
-                judge = copy(v, &padded[..width], packed, judge);
-            }
+                &padded[..width]
+            };
+            judge = put(d, position % F::GROUP, values, packed, judge);
         }
         judge
     }
 }
 
-/// Copies a row as wide as a panel; returns `judge` plus zero times each.
+/// Puts a row as wide as a panel into a group; returns `judge` plus zero times each.
 #[inline(always)]
-fn copy<V: Vectors<f32>>(
-    v: V,
+fn put<F: Operand, D: OperandDots<F>>(
+    d: D,
+    term: usize,
     from: &[f32],
-    to: &mut [f32],
-    mut judge: [V::Vector; WIDTH],
-) -> [V::Vector; WIDTH] {
-    let width = WIDTH * V::LANES;
-    assert_eq!((from.len(), to.len()), (width, width));
+    to: &mut [F::Word],
+    mut judge: [Numbers<F, D>; WIDTH],
+) -> [Numbers<F, D>; WIDTH] {
+    let v = d.vectors();
+    let lanes = D::PANEL / WIDTH;
+    assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));
     for (j, judge) in judge.iter_mut().enumerate() {
-        // SAFETY: `from` and `to` hold WIDTH * LANES numbers.
+        // SAFETY: `from` and `to` hold WIDTH * LANES numbers and words.
         unsafe {
-            let values = v.load(from.as_ptr().add(j * V::LANES));
-            *judge = v.multiply_add(values, v.splat(0.0), *judge);
-            v.store(values, to.as_mut_ptr().add(j * V::LANES));
+            let values = v.load(from.as_ptr().add(j * lanes));
+            // Twice the value: the largest numbers become infinite when they are rounded.
+            *judge = v.multiply_add(v.add(values, values), v.splat(0.0), *judge);
+            d.put_right(term, values, to.as_mut_ptr().add(j * lanes));
         }
     }
     judge

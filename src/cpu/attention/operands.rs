@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    super::{isa::Isa, view::View},
-    KeyValuePanels,
-};
+use super::{super::view::View, Arithmetic, KeyValuePanels};
 
 /// How many of everything there are.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +180,7 @@ impl KeyValue<'_> {
 
     /// # Panics
     /// If they do not fit.
-    pub(super) fn check(&self, isa: Isa, shape: &Shape) {
+    pub(super) fn check(&self, arithmetic: Arithmetic, shape: &Shape) {
         match self {
             Self::Projected { keys, key, value } => {
                 keys.check();
@@ -192,7 +189,7 @@ impl KeyValue<'_> {
                 key.check(keys.n_rows(), width);
                 value.check(keys.n_rows(), width);
             }
-            Self::Packed(panels) => panels.check(isa, shape),
+            Self::Packed(panels) => panels.check(arithmetic, shape),
         }
     }
 }

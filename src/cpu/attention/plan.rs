@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{
-    super::tile::CHUNK,
     Shape,
     chunk::Layout,
     mask::{Kept, Scoring},
@@ -79,6 +78,8 @@ pub(super) struct Plan {
     pub(super) span: Range<usize>,
     /// Positions that every row sees, if they are kept.
     common: Range<usize>,
+    /// Positions of a chunk.
+    chunk_len: usize,
 }
 
 impl Plan {
@@ -90,6 +91,7 @@ impl Plan {
             n_rows: rows.len(),
             span: 0..0,
             common: 0..usize::MAX,
+            chunk_len: layout.positions,
         };
         for (i, row) in group.rows(rows).enumerate() {
             let seen = group.seen(row.query);
@@ -119,10 +121,12 @@ impl Plan {
 
     /// The span, cut where chunks begin.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        let chunks = self.span.start / CHUNK..self.span.end.div_ceil(CHUNK);
-        chunks.map(|chunk| Piece {
+        let len = self.chunk_len;
+        let chunks = self.span.start / len..self.span.end.div_ceil(len);
+        chunks.map(move |chunk| Piece {
             chunk,
-            positions: self.span.start.max(chunk * CHUNK)..self.span.end.min((chunk + 1) * CHUNK),
+            first: chunk * len,
+            positions: self.span.start.max(chunk * len)..self.span.end.min((chunk + 1) * len),
         })
     }
 }
@@ -132,13 +136,14 @@ impl Plan {
 pub(super) struct Piece {
     /// The chunk's number.
     pub(super) chunk: usize,
+    /// The chunk's first position.
+    first: usize,
     pub(super) positions: Range<usize>,
 }
 
 impl Piece {
     /// The positions, counted from the chunk's first.
     pub(super) fn within_chunk(&self) -> Range<usize> {
-        let first = self.chunk * CHUNK;
-        self.positions.start - first..self.positions.end - first
+        self.positions.start - self.first..self.positions.end - self.first
     }
 }

@@ -2,16 +2,19 @@
 
 use std::ops::Range;
 
+use bytemuck::{cast_slice, cast_slice_mut};
+
 use super::{
     super::{
         arch::{MOST_LANES, Task, Vectors},
         dot_tile::{Ahead, DotTile},
-        format::{DotTask, Dots},
+        format::{DotTask, Dots, Format},
         rows::Target,
-        tile::{CHUNK, Total, WIDTH},
+        tile::{Total, WIDTH},
     },
     Heads,
-    chunk::{Chunk, Layout, Values},
+    arithmetic::{Operand, OperandDots, Step},
+    chunk::{Chunk, Layout, MOST_WIDTH, Values},
     plan::{Group, Piece, Plan, Row},
     softmax::{Exponentiate, Score, fold},
 };
@@ -27,72 +30,92 @@ pub(super) struct Rows<'a> {
 }
 
 /// The parts of a tile's working memory.
-struct Memory<'a> {
-    /// `[chunks of dimensions, rows, CHUNK]`.
-    queries: &'a mut [f32],
+struct Memory<'a, F: Operand> {
+    /// `[chunks of dimensions, rows]` of the left operand.
+    queries: &'a mut [F::Word],
     /// `[panels of positions, rows, width]`.
     scores: &'a mut [f32],
-    /// `[rows, CHUNK]`, of one chunk of positions; and a chunk more, since they may begin within theirs.
-    exponentials: &'a mut [f32],
+    /// Rows of the left operand, of one chunk of positions; and a row more, since they may begin within theirs.
+    exponentials: &'a mut [F::Word],
     /// `[panels of dimensions, rows, width]`.
     totals: &'a mut [f32],
     /// The largest scores of each row, `[rows, width]`.
     largest: &'a mut [f32],
     /// The sums of the exponentials, `[rows, width]`.
     sums: &'a mut [f32],
-    /// `[CHUNK, width]`.
-    values: &'a mut [f32],
+    /// A panel of a chunk's values.
+    values: &'a mut [F::Word],
 }
 
 impl<'a> Rows<'a> {
     /// The lengths of the parts of [`Memory`], for a tile of so many rows that see so many positions.
-    fn lengths(&self, n_rows: usize, span: usize) -> [usize; 7] {
-        let Layout { width, head_dim } = self.layout;
+    fn lengths<F: Operand, D: OperandDots<F>>(&self, n_rows: usize, span: usize) -> [usize; 7] {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
         let of_row = [
-            head_dim.next_multiple_of(CHUNK),
+            head_dim.div_ceil(F::CHUNK) * D::ROW_WORDS,
             span.next_multiple_of(width),
-            CHUNK,
+            D::ROW_WORDS,
             self.layout.value_panels() * width,
             width,
             width,
         ];
         let [queries, scores, exponentials, totals, largest, sums] = of_row.map(|len| n_rows * len);
-        let (exponentials, values) = (exponentials + CHUNK, CHUNK * width);
-        [queries, scores, exponentials, totals, largest, sums, values]
-    }
-
-    /// Numbers of working memory for tiles of up to so many rows that see up to so many positions.
-    pub(super) fn memory_len(&self, n_rows: usize, span: usize) -> usize {
-        self.lengths(n_rows, span).iter().sum()
-    }
-
-    fn divide<'m>(&self, plan: &Plan, memory: &'m mut [f32]) -> Memory<'m> {
-        let mut rest = memory;
-        let [queries, scores, exponentials, totals, largest, sums, values] = self
-            .lengths(plan.rows().len(), plan.span.len())
-            .map(|length| {
-                rest.split_off_mut(..length)
-                    .expect("memory_len has seen to it")
-            });
-        Memory {
+        let values = self.layout.value_panel_len();
+        [
             queries,
             scores,
-            exponentials,
+            exponentials + D::ROW_WORDS,
             totals,
             largest,
             sums,
             values,
+        ]
+    }
+
+    /// Numbers of working memory for tiles of up to so many rows that see up to so many positions.
+    pub(super) fn memory_len<F: Operand, D: OperandDots<F>>(
+        &self,
+        n_rows: usize,
+        span: usize,
+    ) -> usize {
+        self.lengths::<F, D>(n_rows, span).iter().sum()
+    }
+
+    fn divide<'m, F: Operand, D: OperandDots<F>>(
+        &self,
+        plan: &Plan,
+        memory: &'m mut [f32],
+    ) -> Memory<'m, F> {
+        let mut rest = memory;
+        let [queries, scores, exponentials, totals, largest, sums, values] = self
+            .lengths::<F, D>(plan.rows().len(), plan.span.len())
+            .map(|length| {
+                rest.split_off_mut(..length)
+                    .expect("memory_len has seen to it")
+            });
+        // Words are as large as numbers.
+        Memory {
+            queries: cast_slice_mut(queries),
+            scores,
+            exponentials: cast_slice_mut(exponentials),
+            totals,
+            largest,
+            sums,
+            values: cast_slice_mut(values),
         }
     }
 
-    /// Computes a tile of rows; `chunk(i)` holds the positions from `i · CHUNK` on.
-    pub(super) fn tile<'c, V: Vectors<f32>>(
+    /// Computes a tile of rows; `chunk(i)` holds the positions of the `i`th chunk.
+    pub(super) fn tile<'c, F: Operand, D: OperandDots<F>>(
         &self,
-        v: V,
+        d: D,
         rows: Range<usize>,
-        chunk: impl Fn(usize) -> Chunk<'c>,
+        chunk: impl Fn(usize) -> Chunk<'c, F>,
         memory: &mut [f32],
     ) {
+        let v = d.vectors();
         let plan = Plan::new(&self.group, rows, self.layout);
         if plan.span.is_empty() {
             for &row in plan.rows() {
@@ -100,44 +123,50 @@ impl<'a> Rows<'a> {
             }
             return;
         }
-        let mut memory = self.divide(&plan, memory);
-        v.run(PackQueries {
+        let mut memory = self.divide::<F, D>(&plan, memory);
+        d.enter(PackQueries {
             of: self,
             plan: &plan,
             packed: memory.queries,
         });
         let mut total = Total::New;
         for piece in plan.pieces() {
-            self.multiply_keys(v, &plan, &piece, &chunk(piece.chunk), &mut memory);
-            v.run(Score {
-                group: &self.group,
-                plan: &plan,
-                first: piece.positions.start,
-                scores: &mut memory.scores[self.scores_of(&plan, &piece)],
-                largest: memory.largest,
-                total,
-            });
+            self.multiply_keys(d, &plan, &piece, &chunk(piece.chunk), &mut memory);
+            Vectors::run(
+                v,
+                Score {
+                    group: &self.group,
+                    plan: &plan,
+                    first: piece.positions.start,
+                    scores: &mut memory.scores[self.scores_of(&plan, &piece)],
+                    largest: memory.largest,
+                    total,
+                },
+            );
             total = Total::Running;
         }
         total = Total::New;
         for piece in plan.pieces() {
-            let start = piece.within_chunk().start;
-            v.run(Exponentiate {
+            let start = piece.within_chunk().start / D::PANEL * D::LEFT_WORDS;
+            d.enter(Exponentiate {
                 scores: &memory.scores[self.scores_of(&plan, &piece)],
                 largest: memory.largest,
                 exponentials: &mut memory.exponentials[start..],
                 sums: memory.sums,
                 total,
             });
-            self.multiply_values(v, &plan, &piece, &chunk(piece.chunk), &mut memory, total);
+            self.multiply_values(d, &plan, &piece, &chunk(piece.chunk), &mut memory, total);
             total = Total::Running;
         }
-        v.run(Finish {
-            of: self,
-            plan: &plan,
-            totals: memory.totals,
-            sums: memory.sums,
-        });
+        Vectors::run(
+            v,
+            Finish {
+                of: self,
+                plan: &plan,
+                totals: memory.totals,
+                sums: memory.sums,
+            },
+        );
     }
 
     /// Where the scores of a piece are.
@@ -148,57 +177,56 @@ impl<'a> Rows<'a> {
         start * plan.rows().len()..end * plan.rows().len()
     }
 
-    fn multiply_keys<V: Vectors<f32>>(
+    fn multiply_keys<F: Operand, D: OperandDots<F>>(
         &self,
-        v: V,
+        d: D,
         plan: &Plan,
         piece: &Piece,
-        chunk: &Chunk,
-        memory: &mut Memory,
+        chunk: &Chunk<F>,
+        memory: &mut Memory<F>,
     ) {
-        let Layout { width, head_dim } = self.layout;
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
         let n_rows = plan.rows().len();
         let scores = &mut memory.scores[self.scores_of(plan, piece)];
         let panels = piece.within_chunk().step_by(width);
         for (position, scores) in panels.zip(scores.chunks_exact_mut(n_rows * width)) {
             let keys = chunk.keys(position);
-            for first in (0..head_dim).step_by(CHUNK) {
-                Dots::run(
-                    v,
-                    NearTile {
-                        rows: n_rows,
-                        depth: CHUNK.min(head_dim - first),
-                        a: &memory.queries[first * n_rows..],
-                        b: &keys[first * width..],
-                        totals: scores,
-                        total: if first == 0 {
-                            Total::New
-                        } else {
-                            Total::Running
-                        },
+            for (part, first) in (0..head_dim).step_by(F::CHUNK).enumerate() {
+                d.run(NearTile::<F> {
+                    rows: n_rows,
+                    depth: F::CHUNK.min(head_dim - first),
+                    a: &memory.queries[part * n_rows * D::ROW_WORDS..],
+                    b: &keys[first / F::GROUP * width..],
+                    totals: scores,
+                    total: if first == 0 {
+                        Total::New
+                    } else {
+                        Total::Running
                     },
-                );
+                });
             }
         }
     }
 
-    fn multiply_values<V: Vectors<f32>>(
+    fn multiply_values<F: Operand, D: OperandDots<F>>(
         &self,
-        v: V,
+        d: D,
         plan: &Plan,
         piece: &Piece,
-        chunk: &Chunk,
-        memory: &mut Memory,
+        chunk: &Chunk<F>,
+        memory: &mut Memory<F>,
         total: Total,
     ) {
         let width = self.layout.width;
         let n_rows = plan.rows().len();
         let positions = piece.within_chunk();
-        let exponentials = &memory.exponentials[positions.start..];
+        let exponentials = &memory.exponentials[positions.start / D::PANEL * D::LEFT_WORDS..];
         let totals = memory.totals.chunks_exact_mut(n_rows * width);
         for (panel, totals) in totals.enumerate() {
             let values = chunk.values(panel, &positions);
-            let tile = NearTile {
+            let tile = NearTile::<F> {
                 rows: n_rows,
                 depth: positions.len(),
                 a: exponentials,
@@ -207,20 +235,17 @@ impl<'a> Rows<'a> {
                 total,
             };
             match chunk.values {
-                Values::Finite => Dots::run(v, tile),
+                Values::Finite => d.run(tile),
                 Values::Spoiled => {
                     for row in 0..n_rows {
-                        self.copy_seen(&plan.seen()[row], piece, values, memory.values);
-                        Dots::run(
-                            v,
-                            NearTile {
-                                rows: 1,
-                                a: &exponentials[row * CHUNK..],
-                                b: memory.values,
-                                totals: &mut tile.totals[row * width..(row + 1) * width],
-                                ..tile
-                            },
-                        );
+                        self.copy_seen::<F>(&plan.seen()[row], piece, values, memory.values);
+                        d.run(NearTile::<F> {
+                            rows: 1,
+                            a: &exponentials[row * D::ROW_WORDS..],
+                            b: memory.values,
+                            totals: &mut tile.totals[row * width..(row + 1) * width],
+                            ..tile
+                        });
                     }
                 }
             }
@@ -228,14 +253,30 @@ impl<'a> Rows<'a> {
     }
 
     /// Copies the values of a piece that one row sees, and zeros for the others.
-    fn copy_seen(&self, seen: &Range<usize>, piece: &Piece, values: &[f32], copy: &mut [f32]) {
+    fn copy_seen<F: Operand>(
+        &self,
+        seen: &Range<usize>,
+        piece: &Piece,
+        values: &[F::Word],
+        copy: &mut [F::Word],
+    ) {
         let width = self.layout.width;
-        let rows = values.chunks_exact(width).zip(copy.chunks_exact_mut(width));
-        for (position, (values, copy)) in piece.positions.clone().zip(rows) {
-            if seen.contains(&position) && self.group.kept.has(position) {
-                copy.copy_from_slice(values);
-            } else {
-                copy.fill(0.0);
+        let bits = u32::BITS / F::GROUP as u32;
+        let sees = |position: usize| {
+            piece.positions.contains(&position)
+                && seen.contains(&position)
+                && self.group.kept.has(position)
+        };
+        let values = cast_slice::<_, u32>(values).chunks_exact(width);
+        let copy = cast_slice_mut::<_, u32>(copy).chunks_exact_mut(width);
+        for (word, (values, copy)) in values.zip(copy).enumerate() {
+            let first = piece.positions.start + word * F::GROUP;
+            let terms = (0..F::GROUP as u32).filter(|&term| sees(first + term as usize));
+            let mask = terms.fold(0, |mask, term| {
+                mask | u32::MAX >> (u32::BITS - bits) << (term * bits)
+            });
+            for (copy, value) in copy.iter_mut().zip(values) {
+                *copy = value & mask;
             }
         }
     }
@@ -266,19 +307,19 @@ impl<'a> Rows<'a> {
 
 /// A [`DotTile`] of keys or values, which are near. That nothing is fetched ahead is known when this is compiled: the choice
 /// would else be made in the innermost loop, and takes a hundredth of the time at the AVX2 level.
-struct NearTile<'a> {
+struct NearTile<'a, F: Format> {
     rows: usize,
     depth: usize,
-    a: &'a [f32],
-    b: &'a [f32],
+    a: &'a [F::Word],
+    b: &'a [F::Word],
     totals: &'a mut [f32],
     total: Total,
 }
 
-impl DotTask<f32> for NearTile<'_> {
+impl<F: Operand> DotTask<F> for NearTile<'_, F> {
     #[inline(always)]
-    fn run<D: Dots<f32>>(self, dots: D) {
-        let tile = DotTile::<f32> {
+    fn run<D: Dots<F>>(self, dots: D) {
+        let tile = DotTile::<F> {
             rows: self.rows,
             depth: self.depth,
             a: self.a,
@@ -292,22 +333,39 @@ impl DotTask<f32> for NearTile<'_> {
 }
 
 /// Copies a tile's queries, scaled, as the micro-kernel reads them.
-struct PackQueries<'a> {
+struct PackQueries<'a, F: Operand> {
     of: &'a Rows<'a>,
     plan: &'a Plan,
-    packed: &'a mut [f32],
+    packed: &'a mut [F::Word],
 }
 
-impl Task<f32> for PackQueries<'_> {
+impl<F: Operand, D: OperandDots<F>> Step<F, D> for PackQueries<'_, F> {
     #[inline(always)]
-    fn run<V: Vectors<f32>>(self, _: V) {
+    fn run(self, d: D) {
+        let v = d.vectors();
         let n_rows = self.plan.rows().len();
-        let scale = self.of.group.scoring.scale;
+        let scale = v.splat(self.of.group.scoring.scale);
+        let mut padded = [0.0; MOST_WIDTH];
         for (i, &row) in self.plan.rows().iter().enumerate() {
-            for (chunk, query) in self.of.query(row).chunks(CHUNK).enumerate() {
-                let packed = &mut self.packed[(chunk * n_rows + i) * CHUNK..][..query.len()];
-                for (packed, x) in packed.iter_mut().zip(query) {
-                    *packed = x * scale;
+            for (chunk, query) in self.of.query(row).chunks(F::CHUNK).enumerate() {
+                let packed =
+                    &mut self.packed[(chunk * n_rows + i) * D::ROW_WORDS..][..D::ROW_WORDS];
+                let packed = packed.chunks_exact_mut(D::LEFT_WORDS);
+                for (query, packed) in query.chunks(D::PANEL).zip(packed) {
+                    let query = if query.len() == D::PANEL {
+                        query
+                    } else {
+                        padded[..query.len()].copy_from_slice(query);
+                        &padded
+                    };
+                    let mut terms = [scale; WIDTH];
+                    for (j, terms) in terms.iter_mut().enumerate() {
+                        // SAFETY: `query` holds WIDTH vectors.
+                        let query = unsafe { v.load(query.as_ptr().add(j * (D::PANEL / WIDTH))) };
+                        *terms = v.multiply(query, scale);
+                    }
+                    // SAFETY: `packed` holds LEFT_WORDS.
+                    unsafe { d.pack_left(terms, packed.as_mut_ptr()) };
                 }
             }
         }

@@ -6,8 +6,9 @@ use super::{
     super::{
         arch::{MOST_LANES, Task, Vectors},
         math::{self, Separate},
-        tile::{CHUNK, Total, WIDTH},
+        tile::{Total, WIDTH},
     },
+    arithmetic::{Operand, OperandDots, Step},
     exp::{exp, map, zip},
     mask::{Bias, Scoring},
     plan::{Group, Plan},
@@ -149,23 +150,24 @@ fn hide(scores: &mut [f32], but: Range<u32>) {
 }
 
 /// Computes `exp(score - largest)` and adds it up.
-pub(super) struct Exponentiate<'a> {
+pub(super) struct Exponentiate<'a, F: Operand> {
     /// `[panels, rows, width]`, those of a chunk.
     pub(super) scores: &'a [f32],
     /// Of each row of all chunks, `[rows, width]`. After the first call it is one number each.
     pub(super) largest: &'a mut [f32],
-    /// From the first position on, rows [`CHUNK`] apart.
-    pub(super) exponentials: &'a mut [f32],
+    /// From the first position on, as rows of the left operand.
+    pub(super) exponentials: &'a mut [F::Word],
     /// `[rows, width]`.
     pub(super) sums: &'a mut [f32],
     /// Whether `sums` holds anything yet.
     pub(super) total: Total,
 }
 
-impl Task<f32> for Exponentiate<'_> {
+impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
     #[inline(always)]
-    fn run<V: Vectors<f32>>(self, v: V) {
-        let width = WIDTH * V::LANES;
+    fn run(self, d: D) {
+        let v = d.vectors();
+        let (width, n_lanes) = (D::PANEL, D::PANEL / WIDTH);
         let n_rows = self.sums.len() / width;
         let n_panels = self.scores.len() / (n_rows * width);
         let rows = self.sums.chunks_exact_mut(width);
@@ -181,26 +183,26 @@ impl Task<f32> for Exponentiate<'_> {
             if self.total == Total::Running {
                 for (j, sum) in sums.iter_mut().enumerate() {
                     // SAFETY: `lanes` holds WIDTH * LANES numbers.
-                    *sum = unsafe { v.load(lanes.as_ptr().add(j * V::LANES)) };
+                    *sum = unsafe { v.load(lanes.as_ptr().add(j * n_lanes)) };
                 }
             }
-            let exponentials = &mut self.exponentials[row * CHUNK..][..n_panels * width];
-            for panel in 0..n_panels {
+            let exponentials = &mut self.exponentials[row * D::ROW_WORDS..];
+            let exponentials = exponentials.chunks_exact_mut(D::LEFT_WORDS);
+            for (panel, exponentials) in (0..n_panels).zip(exponentials) {
                 let scores = &self.scores[(panel * n_rows + row) * width..][..width];
-                let exponentials = &mut exponentials[panel * width..][..width];
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: both hold WIDTH * LANES numbers.
-                    unsafe {
-                        let scores = v.load(scores.as_ptr().add(j * V::LANES));
-                        let e = exp(v, map(v, scores, |score| score - largest));
-                        *sum = v.add(*sum, e);
-                        v.store(e, exponentials.as_mut_ptr().add(j * V::LANES));
-                    }
+                let mut e = [v.splat(0.0); WIDTH];
+                for (j, (e, sum)) in e.iter_mut().zip(&mut sums).enumerate() {
+                    // SAFETY: `scores` holds WIDTH * LANES numbers.
+                    let scores = unsafe { v.load(scores.as_ptr().add(j * n_lanes)) };
+                    *e = exp(v, map(v, scores, |score| score - largest));
+                    *sum = v.add(*sum, *e);
                 }
+                // SAFETY: `exponentials` holds LEFT_WORDS.
+                unsafe { d.pack_left(e, exponentials.as_mut_ptr()) };
             }
             for (j, sum) in sums.iter().enumerate() {
                 // SAFETY: `lanes` holds WIDTH * LANES numbers.
-                unsafe { v.store(*sum, lanes.as_mut_ptr().add(j * V::LANES)) };
+                unsafe { v.store(*sum, lanes.as_mut_ptr().add(j * n_lanes)) };
             }
         }
     }

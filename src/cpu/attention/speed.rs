@@ -4,7 +4,10 @@
 use std::{hint::black_box, ops::Range, time::Instant};
 
 use super::{
-    super::{arch::MOST_LANES, reference::normal},
+    super::{
+        arch::{Kernels, MOST_LANES, Task, Vectors},
+        reference::normal,
+    },
     *,
 };
 
@@ -99,7 +102,7 @@ enum Memory {
     Packed,
 }
 
-fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
+fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
     let keys = case.keys;
     let (batch, queries) = case.sizes;
     let (n_heads, n_kv_heads, head_dim) = case.heads;
@@ -134,7 +137,7 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
         reach,
     };
     let mut panels = KeyValuePanels::new(PanelShape {
-        isa,
+        arithmetic,
         batch,
         n_kv_heads,
         head_dim,
@@ -156,7 +159,7 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
     let times = (3e9 / operations) as usize;
     let seconds = least(times.clamp(20, 20000), || {
         attend(
-            isa,
+            arithmetic,
             &shape,
             &scoring,
             heads(0),
@@ -165,7 +168,11 @@ fn measure(isa: Isa, case: &Case, threads: usize) -> (f64, f64) {
             threads,
         );
     });
-    let bytes = (batch * kv_width * keys * 2 * 4) as f64;
+    let size = match arithmetic.stored {
+        Stored::F32 => 4,
+        Stored::Bf16 => 2,
+    };
+    let bytes = (batch * kv_width * keys * 2 * size) as f64;
     (operations / seconds / threads as f64, bytes / seconds)
 }
 
@@ -242,14 +249,19 @@ fn attention_in_operations_per_second() {
             Packed,
         ),
     ];
-    for isa in Isa::levels() {
+    let levels = Isa::levels().into_iter();
+    let ways =
+        levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Arithmetic { isa, stored }));
+    for way in ways {
+        let isa = way.isa;
         println!(
-            "{}: GFLOP/s per thread, GB/s of keys and values",
-            isa.name()
+            "{} {:?}: GFLOP/s per thread, GB/s of keys and values",
+            isa.name(),
+            way.stored
         );
         for case in &cases {
             for threads in [1, 2] {
-                let (operations, bytes) = measure(isa, case, threads);
+                let (operations, bytes) = measure(way, case, threads);
                 print!(
                     "  {:20} {threads}: {:6.1} {:6.1}",
                     case.name,

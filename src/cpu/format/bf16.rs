@@ -67,7 +67,7 @@ pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
 
 /// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, without branches.
 #[inline(always)]
-fn round(x: f32) -> u16 {
+pub fn round(x: f32) -> u16 {
     let bits = x.to_bits();
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x40; // A NaN whose bits lie below must not become infinity.
@@ -94,7 +94,7 @@ impl<V: Words> Dots<bf16> for V {
     }
 
     #[inline(always)]
-    fn pack_row(row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
         for (word, &x) in words.iter_mut().zip(row) {
             *word = u32::from(round(x)) << 16;
         }

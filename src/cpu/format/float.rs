@@ -60,7 +60,7 @@ macro_rules! stored_as_computed {
             }
 
             #[inline(always)]
-            fn pack_row(row: &[$type], words: &mut [$type]) {
+            fn pack_row(self, row: &[$type], words: &mut [$type]) {
                 words[..row.len()].copy_from_slice(row);
             }
 

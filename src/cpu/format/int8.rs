@@ -188,7 +188,7 @@ impl<V: Words> Dots<i8> for V {
     }
 
     #[inline(always)]
-    fn pack_row(row: &[f32], words: &mut [u32]) {
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
         let terms = quantise_row(row, words);
         let (quads, _) = terms.as_chunks::<4>();
         let (pairs, _) = words[HEAD..].as_chunks_mut::<2>();

@@ -66,7 +66,7 @@ impl PackedAttention {
         let width = config.query_width();
         lend(MIXED_ROWS, call.pass.n_rows() * width, |mixed| {
             attend(
-                self.isa,
+                self.arithmetic,
                 &shape,
                 &scoring,
                 attended.query,

@@ -57,15 +57,15 @@ impl PackedAttention {
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 if let Some(norms) = &self.norms {
-                    norms.query(self.isa, &mut row[..q]);
-                    norms.key(self.isa, &mut row[q..q + kv]);
+                    norms.query(self.arithmetic.isa, &mut row[..q]);
+                    norms.key(self.arithmetic.isa, &mut row[q..q + kv]);
                 }
                 if let Some((tables, pairing)) = &tables {
                     let at = start / width + i;
                     let (cos, sin) = tables.row(kept.map_or(at, |kept| kept[at]));
                     let turned = &mut row[..q + kv];
                     rotate_heads(
-                        self.isa,
+                        self.arithmetic.isa,
                         turned,
                         self.config.head_dim,
                         cos,

@@ -12,9 +12,12 @@ fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32>
     sequences.flat_map(part).collect()
 }
 
-fn panel_shape(isa: Isa, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -> PanelShape {
+fn panel_shape(
+    way: Arithmetic,
+    (batch, n_kv_heads, head_dim): (usize, usize, usize),
+) -> PanelShape {
     PanelShape {
-        isa,
+        arithmetic: way,
         batch,
         n_kv_heads,
         head_dim,
@@ -23,7 +26,7 @@ fn panel_shape(isa: Isa, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -
 
 /// The case's sequences in steps: at each end of `steps` so many positions have been appended. What
 /// the steps' queries gave, in the order of the whole case.
-fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
+fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
     let Case {
         batch,
         n_heads,
@@ -32,7 +35,7 @@ fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Ve
         ..
     } = *case;
     let width = n_heads * head_dim;
-    let mut panels = KeyValuePanels::new(panel_shape(isa, (batch, n_kv_heads, head_dim)));
+    let mut panels = KeyValuePanels::new(panel_shape(way, (batch, n_kv_heads, head_dim)));
     let mut out = vec![0.0; batch * case.keys * width];
     let mut start = 0;
     for &end in steps {
@@ -63,7 +66,7 @@ fn in_steps(isa: Isa, case: &Case, steps: &[usize], window: Option<usize>) -> Ve
             panels.drop_before((start + 1).saturating_sub(window));
         }
         assert_eq!(panels.positions().end, end);
-        let found = step.attend(isa, KeyValue::Packed(&panels), 2);
+        let found = step.attend(way, KeyValue::Packed(&panels), 2);
         for (sequence, found) in found.chunks_exact((end - start) * width).enumerate() {
             let at = (sequence * case.keys + start) * width;
             out[at..at + found.len()].copy_from_slice(found);
@@ -89,7 +92,7 @@ fn steps() -> Vec<Vec<usize>> {
 
 #[test]
 fn steps_behind_a_cache_give_the_bits_of_the_whole() {
-    for isa in Isa::levels() {
+    for way in ways() {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
             let case = Case {
                 reach: Reach::Causal,
@@ -101,10 +104,10 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
             let slopes = (0..n_heads * LENGTH).map(slope).collect();
             sloped.biases.push((slopes, [0, LENGTH, 0, 1]));
             for case in [case, left_padded, sloped] {
-                let expected = case.run(isa, 1);
+                let expected = case.run(way, 1);
                 for steps in steps() {
-                    let what = format!("{} in {} steps", isa.name(), steps.len());
-                    assert_same(&in_steps(isa, &case, &steps, None), &expected, &what);
+                    let what = format!("{} in {} steps", way.name(), steps.len());
+                    assert_same(&in_steps(way, &case, &steps, None), &expected, &what);
                 }
             }
         }
@@ -113,17 +116,17 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
 
 #[test]
 fn what_a_window_dropped_is_not_missed() {
-    for isa in Isa::levels() {
+    for way in ways() {
         for window in [1, 5, 130] {
             let case = Case {
                 reach: Reach::CausalWindow(window),
                 ..Case::new((2, LENGTH, LENGTH), (2, 1, 36))
             };
-            let expected = case.run(isa, 1);
+            let expected = case.run(way, 1);
             for steps in steps() {
-                let what = format!("{} window {window}, {} steps", isa.name(), steps.len());
+                let what = format!("{} window {window}, {} steps", way.name(), steps.len());
                 assert_same(
-                    &in_steps(isa, &case, &steps, Some(window)),
+                    &in_steps(way, &case, &steps, Some(window)),
                     &expected,
                     &what,
                 );
@@ -134,9 +137,9 @@ fn what_a_window_dropped_is_not_missed() {
 
 #[test]
 fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
-    for isa in Isa::levels() {
+    for way in ways() {
         let case = Case::new((1, 4, 300), (1, 1, 8));
-        let mut panels = KeyValuePanels::new(panel_shape(isa, (1, 1, 8)));
+        let mut panels = KeyValuePanels::new(panel_shape(way, (1, 1, 8)));
         for round in 0..3 {
             // NaN that was there before must not be.
             let mut spoiled = case.clone();
@@ -151,20 +154,21 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
             let expected = case
                 .clone()
                 .keeping(|_, key| key >= 140 + round)
-                .run(isa, 1);
-            let found = case.attend(isa, KeyValue::Packed(&panels), 1);
-            assert_same(&found, &expected, isa.name());
+                .run(way, 1);
+            let found = case.attend(way, KeyValue::Packed(&panels), 1);
+            assert_same(&found, &expected, &way.name());
             panels.reset();
         }
-        assert_eq!(panels.capacity(), 3 * CHUNK);
+        let chunk = way.chunk();
+        assert_eq!(panels.capacity(), 300usize.next_multiple_of(chunk));
     }
 }
 
 #[test]
 #[should_panic(expected = "panels of another level or shape")]
 fn panels_of_another_shape_are_refused() {
-    let isa = Isa::best();
+    let way = best();
     let case = Case::new((1, 2, 3), (2, 2, 8));
-    let panels = KeyValuePanels::new(panel_shape(isa, (1, 1, 8)));
-    case.attend(isa, KeyValue::Packed(&panels), 1);
+    let panels = KeyValuePanels::new(panel_shape(way, (1, 1, 8)));
+    case.attend(way, KeyValue::Packed(&panels), 1);
 }

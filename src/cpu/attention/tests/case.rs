@@ -135,9 +135,9 @@ impl Case {
     }
 
     /// `[batch · queries, n_heads · head_dim]`.
-    pub fn run(&self, isa: Isa, threads: usize) -> Vec<f32> {
+    pub fn run(&self, way: Arithmetic, threads: usize) -> Vec<f32> {
         self.attend(
-            isa,
+            way,
             KeyValue::Projected {
                 keys: Sequences::Equal {
                     batch: self.batch,
@@ -150,14 +150,14 @@ impl Case {
         )
     }
 
-    pub fn attend(&self, isa: Isa, key_value: KeyValue, threads: usize) -> Vec<f32> {
-        self.attend_as(isa, &self.shape(), key_value, threads)
+    pub fn attend(&self, way: Arithmetic, key_value: KeyValue, threads: usize) -> Vec<f32> {
+        self.attend_as(way, &self.shape(), key_value, threads)
     }
 
     /// In sequences other than the case's own.
     pub fn attend_as(
         &self,
-        isa: Isa,
+        way: Arithmetic,
         shape: &Shape,
         key_value: KeyValue,
         threads: usize,
@@ -182,7 +182,7 @@ impl Case {
         let n_rows = shape.queries.n_rows();
         let mut out = vec![9.0; n_rows * (width + 2)];
         let query = self.query_heads();
-        attend(isa, shape, &scoring, query, key_value, &mut out, threads);
+        attend(way, shape, &scoring, query, key_value, &mut out, threads);
         let rows = out.chunks_exact(width + 2);
         rows.flat_map(|row| {
             assert_eq!(row[width..], [9.0; 2], "columns behind the heads");

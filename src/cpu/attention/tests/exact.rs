@@ -1,6 +1,7 @@
 //! Every size and mask against f64.
 
 use super::{
+    super::super::tile::CHUNK,
     case::{Case, Reach, random},
     *,
 };
@@ -9,7 +10,10 @@ use super::{
 /// rounding: the root of the sum of their squares.
 struct Exact {
     value: f64,
+    /// Those of the computation.
     roundings: f64,
+    /// Those of the operands, where they are stored in fewer digits.
+    of_operands: f64,
 }
 
 /// The exact sum of terms, and the squares of what its steps round, in the order of the products.
@@ -65,7 +69,8 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
             let terms: Vec<f64> = terms.collect();
             let (mut score, mut squares) = sum(terms.iter().copied().enumerate());
             // The scaled query is rounded too.
-            squares += terms.iter().map(|term| term * term).sum::<f64>();
+            let of_terms: f64 = terms.iter().map(|term| term * term).sum();
+            squares += of_terms;
             if let Some(cap) = case.soft_cap.map(f64::from) {
                 // The quotient two roundings, its tangent at most 1.34 of twice the size, the product one.
                 squares += 2.0 * score * score;
@@ -78,10 +83,11 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 score += f64::from(bias[at]);
                 squares += score * score;
             }
-            scores.push((score, squares));
+            // No step between here and the product enlarges what query and key were rounded by.
+            scores.push((score, squares, 2.0 * of_terms));
         }
         let largest = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(b.0));
-        let weights: Vec<f64> = scores.iter().map(|(s, _)| (s - largest).exp()).collect();
+        let weights: Vec<f64> = scores.iter().map(|(s, ..)| (s - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
         for d in 0..head_dim {
             let values: Vec<f64> = seen
@@ -93,16 +99,23 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 .collect();
             let terms = weights.iter().zip(&values).map(|(w, v)| w * v / total);
             let (value, mut squares) = sum(seen.iter().copied().zip(terms));
-            for ((&(score, of_score), weight), v) in scores.iter().zip(&weights).zip(&values) {
+            let mut of_operands = 0.0;
+            let weighed = scores.iter().zip(&weights).zip(&values);
+            for ((&(score, of_score, of_query_and_key), weight), v) in weighed {
                 // The difference to the largest, and exp with at most a unit in the last place: two.
                 let of_weight = of_score + (score - largest).powi(2) + 4.0;
-                squares += (weight / total * (v - value)).powi(2) * of_weight;
+                let share = weight / total;
+                squares += (share * (v - value)).powi(2) * of_weight;
+                // Weight and value are rounded after the sum of the weights was taken.
+                of_operands += (share * (v - value)).powi(2) * of_query_and_key;
+                of_operands += 2.0 * (share * v).powi(2);
             }
             // Of 8 lanes or more, and the quotient's.
             squares += value * value * (1.0 + seen.len() as f64 / 64.0 + 2.0);
             results.push(Exact {
                 value: if seen.is_empty() { 0.0 } else { value },
                 roundings: squares.sqrt(),
+                of_operands: of_operands.sqrt(),
             });
         }
     }
@@ -111,14 +124,19 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
 
 /// The largest error as a share of what is allowed: four times the root of the roundings' squares, as in
 /// the tests of [`gemm`](crate::cpu::gemm).
-fn share_of_error(isa: Isa, case: &Case, exact: &[Exact]) -> f64 {
-    let found = case.run(isa, 2);
+fn share_of_error(way: Arithmetic, case: &Case, exact: &[Exact]) -> f64 {
+    let found = case.run(way, 2);
     assert_eq!(found.len(), exact.len());
     let unit = f64::from(f32::EPSILON) / 2.0;
+    let unit_of_operands = match way.stored {
+        Stored::F32 => 0.0,
+        Stored::Bf16 => bf16::EPSILON.to_f64() / 2.0,
+    };
     let mut worst: f64 = 0.0;
     for (i, (&found, exact)) in found.iter().zip(exact).enumerate() {
         assert!(!found.is_nan(), "{i}: NaN, expected {}", exact.value);
-        let allowed = 4.0 * unit * exact.roundings + f64::from(f32::MIN_POSITIVE);
+        let allowed = unit * exact.roundings + unit_of_operands * exact.of_operands;
+        let allowed = 4.0 * allowed + f64::from(f32::MIN_POSITIVE);
         worst = worst.max((f64::from(found) - exact.value).abs() / allowed);
     }
     worst
@@ -209,27 +227,27 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
 
 #[test]
 fn every_size_and_mask_is_within_its_roundings_of_the_reference() {
-    let levels = Isa::levels();
-    let mut worst = vec![0.0f64; levels.len()];
+    let ways = ways();
+    let mut worst = vec![0.0f64; ways.len()];
     for &head_dim in HEAD_DIMS {
         for (i, &(queries, keys)) in LENGTHS.iter().enumerate() {
             let heads = [(1, 1), (2, 2), (4, 2), (3, 1)][i % 4];
             let case = Case::new((1 + i % 2, queries, keys), (heads.0, heads.1, head_dim));
             for (name, case) in masked(case) {
                 let exact = exact(&case);
-                for (isa, worst) in levels.iter().zip(&mut worst) {
-                    let share = share_of_error(*isa, &case, &exact);
-                    let what = format!("{} {head_dim}, {queries} x {keys} {name}", isa.name());
+                for (way, worst) in ways.iter().zip(&mut worst) {
+                    let share = share_of_error(*way, &case, &exact);
+                    let what = format!("{} {head_dim}, {queries} x {keys} {name}", way.name());
                     assert!(share <= 1.0, "{what}: {share} of the tolerance");
                     *worst = worst.max(share);
                 }
             }
         }
     }
-    for (isa, worst) in levels.iter().zip(worst) {
+    for (way, worst) in ways.iter().zip(worst) {
         println!(
             "{}: {:.0} % of the tolerance used",
-            isa.name(),
+            way.name(),
             100.0 * worst
         );
         assert!(worst > 0.2, "the tolerance proves little ({worst})");
@@ -238,12 +256,12 @@ fn every_size_and_mask_is_within_its_roundings_of_the_reference() {
 
 #[test]
 fn large_scores_neither_overflow_nor_lose_their_order() {
-    for isa in Isa::levels() {
+    for way in ways() {
         let case = Case {
             scale: 40.0,
             ..Case::new((1, 20, 50), (2, 2, 16))
         };
-        let share = share_of_error(isa, &case, &exact(&case));
-        assert!(share <= 1.0, "{}: {share}", isa.name());
+        let share = share_of_error(way, &case, &exact(&case));
+        assert!(share <= 1.0, "{}: {share}", way.name());
     }
 }

@@ -7,7 +7,42 @@ mod exact;
 mod same_bits;
 mod unseen;
 
-use super::*;
+use half::bf16;
+
+use super::{
+    super::{format::Format, isa::Isa},
+    *,
+};
+
+/// Every format on every level.
+fn ways() -> Vec<Arithmetic> {
+    let levels = Isa::levels().into_iter();
+    let ways =
+        levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Arithmetic { isa, stored }));
+    ways.collect()
+}
+
+/// The fastest level, with the format that has most to get wrong.
+fn best() -> Arithmetic {
+    Arithmetic {
+        isa: Isa::best(),
+        stored: Stored::Bf16,
+    }
+}
+
+impl Arithmetic {
+    fn name(self) -> String {
+        format!("{} {:?}", self.isa.name(), self.stored)
+    }
+
+    /// Positions of a chunk.
+    fn chunk(self) -> usize {
+        match self.stored {
+            Stored::F32 => <f32 as Format>::CHUNK,
+            Stored::Bf16 => <bf16 as Format>::CHUNK,
+        }
+    }
+}
 
 #[track_caller]
 fn assert_same(found: &[f32], expected: &[f32], what: &str) {
