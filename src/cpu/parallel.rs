@@ -101,6 +101,30 @@ pub fn for_pieces<T: Send>(
     });
 }
 
+/// Calls `work(index, piece)` for pieces of `all`, one behind the other, of these lengths, as [`for_tasks`] does.
+pub fn for_pieces_of<T: Send>(
+    threads: usize,
+    all: &mut [T],
+    lengths: &[usize],
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let mut end = 0;
+    let pieces: Vec<Range<usize>> = lengths
+        .iter()
+        .map(|length| {
+            let start = end;
+            end += length;
+            start..end
+        })
+        .collect();
+    assert_eq!(end, all.len());
+    let all = Shared::new(all);
+    for_tasks(threads, lengths.len(), |index| {
+        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        work(index, unsafe { all.range(pieces[index].clone()) });
+    });
+}
+
 /// A slice that several threads write to at once, each where no other does.
 pub struct Shared<'a, T> {
     start: *mut T,

@@ -1,5 +1,6 @@
 //! Attention with packed projections, and no matrix of scores.
 
+mod groups;
 mod memory;
 mod mix;
 mod own;

@@ -1,6 +1,6 @@
 //! `y = x·Wᵀ + b` with a packed weight.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use candle_core::{DType, Module, Result, Tensor, bail};
 
@@ -31,12 +31,21 @@ pub(super) struct Finishing<'a> {
     pub residual: Option<&'a [f32]>,
 }
 
-impl Finishing<'_> {
+impl<'a> Finishing<'a> {
     /// The output as it is.
     pub const NONE: Self = Self {
         scale: Scale::One,
         residual: None,
     };
+
+    /// Of some of the rows, of `width` columns.
+    pub fn part(self, rows: Range<usize>, width: usize) -> Self {
+        let part = |residual: &'a [f32]| &residual[rows.start * width..rows.end * width];
+        Self {
+            residual: self.residual.map(part),
+            ..self
+        }
+    }
 }
 
 impl Linear {
@@ -102,8 +111,13 @@ impl PackedLinear {
 
     /// `y = finishing(x·Wᵀ + b)`.
     pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.run_on(self.threads, x, finishing, y);
+    }
+
+    /// As [`Self::run`], on so many threads.
+    pub(super) fn run_on(&self, threads: usize, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         self.weight
-            .multiply(x, &self.epilogue(finishing), y, self.threads);
+            .multiply(x, &self.epilogue(finishing), y, threads);
     }
 
     pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {

@@ -101,11 +101,6 @@ impl<'c> PackedPass<'c> {
         Some(&self.kept.as_ref()?.rows)
     }
 
-    /// How many rows are computed.
-    pub fn n_rows(&self) -> usize {
-        self.kept().map_or(self.batch * self.seq, <[usize]>::len)
-    }
-
     /// The batch's new positions.
     pub fn queries(&self) -> Sequences<'_> {
         match &self.kept {

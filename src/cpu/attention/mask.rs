@@ -79,6 +79,14 @@ impl<'a> Bias<'a> {
         );
     }
 
+    /// From a sequence on.
+    pub fn behind(&self, sequence: usize) -> Self {
+        Self {
+            data: &self.data[sequence * self.strides[0]..],
+            ..*self
+        }
+    }
+
     /// Of a query of a head, from a key on.
     pub(super) fn from(&self, at: [usize; 4]) -> &'a [f32] {
         let index: usize = at.iter().zip(self.strides).map(|(i, s)| i * s).sum();

@@ -45,15 +45,28 @@ pub enum Sequences<'a> {
         /// Positions of each.
         seq: usize,
     },
-    /// Without padding: row `starts[b]` is the first of sequence `b`, and the last number says how many
-    /// rows there are.
+    /// Without padding: row `starts[b] - starts[0]` is the first of sequence `b`, and the last number is where
+    /// another would start.
     Ragged {
-        /// `[batch + 1]`, from 0 on.
+        /// `[batch + 1]`.
         starts: &'a [usize],
     },
 }
 
-impl Sequences<'_> {
+impl<'a> Sequences<'a> {
+    /// Some of them, of rows of their own.
+    pub fn part(&self, sequences: Range<usize>) -> Sequences<'a> {
+        match *self {
+            Self::Equal { seq, .. } => Self::Equal {
+                batch: sequences.len(),
+                seq,
+            },
+            Self::Ragged { starts } => Self::Ragged {
+                starts: &starts[sequences.start..=sequences.end],
+            },
+        }
+    }
+
     /// How many sequences.
     pub fn batch(&self) -> usize {
         match self {
@@ -66,7 +79,9 @@ impl Sequences<'_> {
     pub fn rows(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Equal { seq, .. } => sequence * seq..(sequence + 1) * seq,
-            Self::Ragged { starts } => starts[sequence]..starts[sequence + 1],
+            Self::Ragged { starts } => {
+                starts[sequence] - starts[0]..starts[sequence + 1] - starts[0]
+            }
         }
     }
 
@@ -74,7 +89,10 @@ impl Sequences<'_> {
     pub fn n_rows(&self) -> usize {
         match self {
             Self::Equal { batch, seq } => batch * seq,
-            Self::Ragged { starts } => starts.last().copied().unwrap_or(0),
+            Self::Ragged { starts } => {
+                let ends = starts.first().zip(starts.last());
+                ends.map_or(0, |(first, last)| last - first)
+            }
         }
     }
 
@@ -91,7 +109,7 @@ impl Sequences<'_> {
 
     fn check(&self) {
         if let Self::Ragged { starts } = self {
-            let is_ragged = starts.first() == Some(&0) && starts.is_sorted();
+            let is_ragged = !starts.is_empty() && starts.is_sorted();
             assert!(is_ragged, "sequences that start at {starts:?}");
         }
     }

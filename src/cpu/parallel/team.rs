@@ -53,6 +53,8 @@ unsafe impl Sync for Team {}
 thread_local! {
     /// The team that this thread leads, outside its steps.
     static LED: Cell<*const Team> = const { Cell::new(ptr::null()) };
+    /// Whether this thread does a team's task.
+    static IN_STEP: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread leads a team.
@@ -64,7 +66,7 @@ pub fn is_here() -> bool {
 ///
 /// Within another team's step, or with one thread, there is none; within another team's `work` it is that team.
 pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
-    if threads <= 1 || is_here() {
+    if threads <= 1 || is_here() || IN_STEP.get() {
         return work();
     }
     let team = Arc::new(Team {
@@ -125,6 +127,7 @@ impl Team {
 
     /// Its own, and then those that others have left.
     fn take_tasks(&self, work: Work, member: usize) {
+        let _in_step = InStep::new();
         let (tasks, members) = (self.tasks.load(SeqCst), self.next.len());
         for whose in (member..members).chain(0..member) {
             let end = self.share(whose, tasks).end;
@@ -207,6 +210,21 @@ impl Drop for Leaving<'_> {
     }
 }
 
+/// While it lives, this thread does tasks, and what they would divide it does alone.
+struct InStep(bool);
+
+impl InStep {
+    fn new() -> Self {
+        Self(IN_STEP.replace(true))
+    }
+}
+
+impl Drop for InStep {
+    fn drop(&mut self) {
+        IN_STEP.set(self.0);
+    }
+}
+
 /// While it lives, this thread leads the team; then the team is closed.
 struct Led<'a>(&'a Team);
 
@@ -269,16 +287,19 @@ mod tests {
     }
 
     #[test]
-    fn a_step_within_a_step_is_done_too() {
+    fn a_step_within_a_step_is_done_by_the_thread_that_came_to_it() {
         let sum = AtomicUsize::new(0);
         with_team(2, || {
             for_tasks(2, 10, |_| {
+                let outer = thread::current().id();
                 for_tasks(2, 10, |task| {
+                    assert_eq!(thread::current().id(), outer);
                     sum.fetch_add(task, SeqCst);
                 });
             });
         });
         assert_eq!(sum.into_inner(), 450);
+        assert!(!IN_STEP.get());
     }
 
     #[test]

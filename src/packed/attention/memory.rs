@@ -4,7 +4,7 @@ use candle_core::{Result, bail};
 
 use super::{
     Call, PackedAttention,
-    mix::Attended,
+    mix::{Attended, Output, Scored},
     prepare::{Columns, Turn},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         source::Source,
     },
     layers::alibi_bias,
-    ops::Visible,
+    ops::{Reach, Visible},
     packed::{
         cache::PackedLayerCache,
         linear::{Finishing, PackedLinear},
@@ -70,20 +70,29 @@ impl PackedAttention {
             }
             _ => None,
         };
-        let biases = self.biases(alibi.iter().chain(&memory.additive), pass, memory.keys)?;
+        let scored = Scored {
+            keys: memory.keys,
+            keep: memory.keep_elements.as_deref(),
+            reach: Reach::of(&Visible::default()),
+            biases: self.biases(alibi.iter().chain(&memory.additive), pass, memory.keys)?,
+        };
         lend(super::PROJECTED_ROWS, call.x.rows() * q, |projected| {
             query.run(call.x, &Finishing::NONE, projected);
             let columns = Columns { q, kv: 0, width: q };
-            self.prepare(projected, columns, Turn::No, pass)?;
+            let prepare = self.preparation(columns, Turn::No, pass)?;
+            prepare.rows(projected, 0);
             let attended = Attended {
+                queries: pass.queries(),
                 query: heads(projected, q, 0),
                 key_value,
-                keys: memory.keys,
-                keep: memory.keep_elements.as_deref(),
-                visible: Visible::default(),
-                biases,
+                scored: &scored,
             };
-            self.mix(&attended, call);
+            let output = Output {
+                finishing: *call.finishing,
+                y: call.y,
+                threads: self.threads,
+            };
+            self.mix(&attended, output);
             Ok(())
         })
     }
@@ -107,7 +116,8 @@ impl PackedAttention {
             kv,
             width: 2 * kv,
         };
-        self.prepare(&mut projected, columns, Turn::No, pass)?;
+        self.preparation(columns, Turn::No, pass)?
+            .rows(&mut projected, 0);
         Ok(projected)
     }
 }

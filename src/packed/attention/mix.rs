@@ -1,34 +1,64 @@
 //! From queries, keys and values to the output: scores, softmax and values of a tile at a time, and the last projection.
 
-use std::cell::Cell;
+use std::{cell::Cell, ops::Range};
 
 use candle_core::Result;
 
-use super::{Call, PackedAttention};
+use super::PackedAttention;
 use crate::{
     cpu::{
-        attention::{Bias, Heads, KeyValue, Scoring, Shape, attend},
+        attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend},
         scratch::{Aligned, Scratch, lend},
         source::Source,
     },
-    ops::{Reach, Visible},
-    packed::pass::{Additive, PackedPass},
+    ops::Reach,
+    packed::{
+        linear::Finishing,
+        pass::{Additive, PackedPass},
+    },
 };
 
 thread_local!(static MIXED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static MIXED_ROWS: &Scratch<f32> = &MIXED;
 
-/// Queries, and what they see.
+/// Queries of some sequences, and what they attend to.
 pub(super) struct Attended<'a> {
+    pub queries: Sequences<'a>,
     pub query: Heads<'a>,
     pub key_value: KeyValue<'a>,
+    pub scored: &'a Scored<'a>,
+}
+
+/// Which keys count, and what is added to their scores.
+pub(super) struct Scored<'a> {
     /// Positions of each sequence's keys.
     pub keys: usize,
     /// `[batch, keys]`, 1 = keep.
     pub keep: Option<&'a [u8]>,
-    pub visible: Visible<'a>,
+    pub reach: Reach,
     /// Added to the scores in this order.
     pub biases: Vec<Bias<'a>>,
+}
+
+impl<'a> Scored<'a> {
+    /// Of some of the sequences.
+    pub fn part(&self, sequences: Range<usize>) -> Scored<'a> {
+        let biases = self.biases.iter();
+        Scored {
+            keep: self
+                .keep
+                .map(|keep| &keep[sequences.start * self.keys..sequences.end * self.keys]),
+            biases: biases.map(|bias| bias.behind(sequences.start)).collect(),
+            ..*self
+        }
+    }
+}
+
+/// Where the output goes, and on how many threads it is computed.
+pub(super) struct Output<'a> {
+    pub finishing: Finishing<'a>,
+    pub y: &'a mut [f32],
+    pub threads: usize,
 }
 
 impl PackedAttention {
@@ -46,25 +76,27 @@ impl PackedAttention {
         additive.map(|added| added.checked(lengths)).collect()
     }
 
-    /// Writes the call's output.
-    pub(super) fn mix(&self, attended: &Attended, call: Call) {
+    /// Writes the output.
+    pub(super) fn mix(&self, attended: &Attended, output: Output) {
         let config = &self.config;
         let shape = Shape {
-            queries: call.pass.queries(),
+            queries: attended.queries,
             n_heads: config.n_heads,
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
         };
-        let reach = Reach::of(&attended.visible);
+        let &Scored {
+            keys, keep, reach, ..
+        } = attended.scored;
         let scoring = Scoring {
             scale: config.scale as f32,
             soft_cap: config.soft_cap.map(|cap| cap as f32),
-            biases: &attended.biases,
-            keep: attended.keep,
-            reach: &|query| reach.range(query, attended.keys),
+            biases: &attended.scored.biases,
+            keep,
+            reach: &|query| reach.range(query, keys),
         };
         let width = config.query_width();
-        lend(MIXED_ROWS, call.pass.n_rows() * width, |mixed| {
+        lend(MIXED_ROWS, shape.queries.n_rows() * width, |mixed| {
             attend(
                 self.arithmetic,
                 &shape,
@@ -72,10 +104,11 @@ impl PackedAttention {
                 attended.query,
                 attended.key_value,
                 mixed,
-                self.threads,
+                output.threads,
             );
+            let mixed = Source::new(mixed, width);
             self.output
-                .run(&Source::new(mixed, width), call.finishing, call.y);
+                .run_on(output.threads, &mixed, &output.finishing, output.y);
         });
     }
 }

@@ -4,21 +4,50 @@ use candle_core::Result;
 
 use super::{
     Call, PackedAttention,
-    mix::Attended,
-    prepare::{Columns, Turn},
+    groups::for_groups,
+    mix::{Attended, Output, Scored},
+    prepare::{Columns, Prepare, Turn},
 };
 use crate::{
     config::Position,
     cpu::{
-        attention::{Heads, KeyValue},
+        attention::{Heads, KeyValue, KeyValuePanels, Sequences},
         scratch::lend,
+        source::Source,
     },
-    ops::Visible,
+    ops::{Reach, Visible},
     packed::{
         cache::PackedLayerCache,
         linear::{Finishing, PackedLinear},
     },
 };
+
+/// What the sequences of a pass have in common.
+struct Own<'a> {
+    of: &'a PackedAttention,
+    joined: &'a PackedLinear,
+    columns: Columns,
+    prepare: Prepare<'a>,
+}
+
+/// Rows of some sequences.
+struct Part<'a> {
+    x: Source<'a>,
+    /// The place of the first row in the pass.
+    first_row: usize,
+    queries: Sequences<'a>,
+    keys: Keys<'a>,
+    scored: &'a Scored<'a>,
+    output: Output<'a>,
+}
+
+/// Where keys and values are.
+enum Keys<'a> {
+    /// In the rows themselves.
+    Own,
+    /// These, behind which those of the rows come.
+    Behind(&'a mut KeyValuePanels),
+}
 
 impl PackedAttention {
     /// Of projections side by side, behind the cached positions.
@@ -29,53 +58,107 @@ impl PackedAttention {
         call: Call,
     ) -> Result<()> {
         let (q, kv) = (self.config.query_width(), self.config.key_width());
-        let (width, pass) = (q + 2 * kv, call.pass);
-        lend(super::PROJECTED_ROWS, call.x.rows() * width, |projected| {
-            joined.run(call.x, &Finishing::NONE, projected);
-            self.prepare(projected, Columns { q, kv, width }, Turn::Yes, pass)?;
+        let columns = Columns {
+            q,
+            kv,
+            width: q + 2 * kv,
+        };
+        let pass = call.pass;
+        let keys = pass.seen + pass.seq;
+        let alibi = match &self.config.position {
+            Position::Alibi(alibi) => Some(pass.alibi(alibi, self.config.n_heads, keys)?),
+            _ => None,
+        };
+        let additive = alibi.as_deref().into_iter().chain(&pass.additive);
+        let scored = Scored {
+            keys,
+            keep: pass.keep(keys)?,
+            reach: Reach::of(&Visible {
+                keep: None,
+                visibility: self.config.visibility,
+                window: self.config.window,
+                first_query: pass.seen,
+            }),
+            biases: self.biases(additive, pass, keys)?,
+        };
+        let own = Own {
+            of: self,
+            joined,
+            columns,
+            prepare: self.preparation(columns, Turn::Yes, pass)?,
+        };
+        let finishing = *call.finishing;
+        match cache {
+            None => for_groups(pass.queries(), self.threads, call.y, |group, y| {
+                let rows = group.rows;
+                own.run(Part {
+                    x: call.x.part(rows.clone()),
+                    first_row: rows.start,
+                    queries: group.queries,
+                    keys: Keys::Own,
+                    scored: &scored.part(group.sequences),
+                    output: Output {
+                        finishing: finishing.part(rows, self.output.d_out()),
+                        y,
+                        threads: group.threads,
+                    },
+                });
+            }),
+            Some(cache) => {
+                let panels = cache.own(self.panel_shape(pass.batch));
+                if let Some(window) = self.config.window {
+                    panels.drop_before(pass.seen.saturating_sub(window - 1));
+                }
+                own.run(Part {
+                    x: *call.x,
+                    first_row: 0,
+                    queries: pass.queries(),
+                    keys: Keys::Behind(panels),
+                    scored: &scored,
+                    output: Output {
+                        finishing,
+                        y: call.y,
+                        threads: self.threads,
+                    },
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Own<'_> {
+    fn run(&self, part: Part) {
+        let Columns { q, kv, width } = self.columns;
+        let threads = part.output.threads;
+        lend(super::PROJECTED_ROWS, part.x.rows() * width, |projected| {
+            self.joined
+                .run_on(threads, &part.x, &Finishing::NONE, projected);
+            self.prepare.rows(projected, part.first_row);
             let heads = |offset| Heads {
                 data: projected,
                 row_stride: width,
                 offset,
             };
             let (key, value) = (heads(q), heads(q + kv));
-            let key_value = match cache {
-                None => KeyValue::Projected {
-                    keys: pass.queries(),
+            let key_value = match part.keys {
+                Keys::Own => KeyValue::Projected {
+                    keys: part.queries,
                     key,
                     value,
                 },
-                Some(cache) => {
-                    let panels = cache.own(self.panel_shape(pass.batch));
-                    if let Some(window) = self.config.window {
-                        panels.drop_before(pass.seen.saturating_sub(window - 1));
-                    }
-                    panels.append(pass.seq, key, value);
+                Keys::Behind(panels) => {
+                    panels.append(part.queries.longest(), key, value);
                     KeyValue::Packed(panels)
                 }
             };
-            let keys = pass.seen + pass.seq;
-            let keep = pass.keep(keys)?;
-            let alibi = match &self.config.position {
-                Position::Alibi(alibi) => Some(pass.alibi(alibi, self.config.n_heads, keys)?),
-                _ => None,
-            };
-            let additive = alibi.as_deref().into_iter().chain(&pass.additive);
             let attended = Attended {
+                queries: part.queries,
                 query: heads(0),
                 key_value,
-                keys,
-                keep,
-                visible: Visible {
-                    keep: None,
-                    visibility: self.config.visibility,
-                    window: self.config.window,
-                    first_query: pass.seen,
-                },
-                biases: self.biases(additive, pass, keys)?,
+                scored: part.scored,
             };
-            self.mix(&attended, call);
-            Ok(())
-        })
+            self.of.mix(&attended, part.output);
+        });
     }
 }

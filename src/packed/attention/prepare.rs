@@ -1,12 +1,17 @@
 //! What is done to projections before they meet: clipping, norms of queries and keys, rotation.
 
+use std::sync::Arc;
+
 use candle_core::Result;
 
 use super::PackedAttention;
 use crate::{
     config::Position,
-    cpu::{parallel, rotary::rotate_heads},
-    packed::pass::PackedPass,
+    cpu::{
+        parallel,
+        rotary::{Pairing, rotate_heads},
+    },
+    packed::pass::{PackedPass, Tables},
 };
 
 /// Rows that a task takes.
@@ -30,51 +35,70 @@ pub(super) enum Turn {
     No,
 }
 
+/// What is done to the rows of a pass.
+pub(super) struct Prepare<'a> {
+    of: &'a PackedAttention,
+    columns: Columns,
+    tables: Option<(Arc<Tables>, Pairing)>,
+    /// Where rows are in the batch, if not all are there.
+    kept: Option<&'a [usize]>,
+}
+
 impl PackedAttention {
-    /// Clips projections, and normalises and turns their queries and keys.
-    pub(super) fn prepare(
-        &self,
-        projected: &mut [f32],
+    /// To clip projections, and normalise and turn their queries and keys.
+    ///
+    /// # Errors
+    /// If positions do not fit.
+    pub(super) fn preparation<'a>(
+        &'a self,
         columns: Columns,
         turn: Turn,
-        pass: &PackedPass,
-    ) -> Result<()> {
-        let Columns { q, kv, width } = columns;
-        let tables = match &self.config.position {
-            Position::Rotary(rotary) if turn == Turn::Yes => {
-                Some((pass.rotary_tables(rotary)?, rotary.pairing))
-            }
-            _ => None,
-        };
-        let kept = pass.kept();
-        if self.config.clip.is_none() && self.norms.is_none() && tables.is_none() {
-            return Ok(());
+        pass: &'a PackedPass,
+    ) -> Result<Prepare<'a>> {
+        Ok(Prepare {
+            of: self,
+            columns,
+            tables: match &self.config.position {
+                Position::Rotary(rotary) if turn == Turn::Yes => {
+                    Some((pass.rotary_tables(rotary)?, rotary.pairing.into()))
+                }
+                _ => None,
+            },
+            kept: pass.kept(),
+        })
+    }
+}
+
+impl Prepare<'_> {
+    /// Prepares rows, the first of which is this one of the pass.
+    pub(super) fn rows(&self, projected: &mut [f32], first_row: usize) {
+        let Columns { q, kv, width } = self.columns;
+        let PackedAttention {
+            config,
+            norms,
+            arithmetic,
+            ..
+        } = self.of;
+        if config.clip.is_none() && norms.is_none() && self.tables.is_none() {
+            return;
         }
         parallel::for_chunks(projected, ROWS * width, |start, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
-                if let Some(clip) = self.config.clip {
+                if let Some(clip) = config.clip {
                     let clip = clip as f32;
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
-                if let Some(norms) = &self.norms {
-                    norms.query(self.arithmetic.isa, &mut row[..q]);
-                    norms.key(self.arithmetic.isa, &mut row[q..q + kv]);
+                if let Some(norms) = norms {
+                    norms.query(arithmetic.isa, &mut row[..q]);
+                    norms.key(arithmetic.isa, &mut row[q..q + kv]);
                 }
-                if let Some((tables, pairing)) = &tables {
-                    let at = start / width + i;
-                    let (cos, sin) = tables.row(kept.map_or(at, |kept| kept[at]));
+                if let Some((tables, pairing)) = &self.tables {
+                    let at = first_row + start / width + i;
+                    let (cos, sin) = tables.row(self.kept.map_or(at, |kept| kept[at]));
                     let turned = &mut row[..q + kv];
-                    rotate_heads(
-                        self.arithmetic.isa,
-                        turned,
-                        self.config.head_dim,
-                        cos,
-                        sin,
-                        (*pairing).into(),
-                    );
+                    rotate_heads(arithmetic.isa, turned, config.head_dim, cos, sin, *pairing);
                 }
             }
         });
-        Ok(())
     }
 }

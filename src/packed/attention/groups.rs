@@ -1,0 +1,155 @@
+//! Sequences of one's own: with enough of them, each thread takes some through an attention by itself.
+//!
+//! Between projection, scores and output lie several times as many numbers as a row has; those of a group stay in the
+//! second cache of the thread that makes them.
+
+use std::ops::Range;
+
+use crate::cpu::{attention::Sequences, parallel};
+
+/// Rows of a group at least: so many that to read the weights for each does not show.
+const LEAST_ROWS: usize = 112;
+
+/// How much longer than its share of all rows a thread may be busy, in parts of that share.
+const UNFAIR: f64 = 0.03;
+
+/// Neighbouring sequences of a pass.
+pub(super) struct Group<'a> {
+    pub sequences: Range<usize>,
+    /// Their rows among all.
+    pub rows: Range<usize>,
+    /// The same, of rows of their own.
+    pub queries: Sequences<'a>,
+    /// Who are to compute it.
+    pub threads: usize,
+}
+
+/// Calls `work` for groups of the sequences with their rows of `y`: each a thread's own, or all threads'.
+pub(super) fn for_groups<'a>(
+    queries: Sequences<'a>,
+    threads: usize,
+    y: &mut [f32],
+    work: impl Fn(Group<'a>, &mut [f32]) + Sync,
+) {
+    let group = |sequences: Range<usize>, threads| {
+        let (first, last) = (sequences.start, sequences.end - 1);
+        Group {
+            rows: queries.rows(first).start..queries.rows(last).end,
+            queries: queries.part(sequences.clone()),
+            sequences,
+            threads,
+        }
+    };
+    let batch = queries.batch();
+    if batch == 0 || queries.n_rows() == 0 {
+        return;
+    }
+    let width = y.len() / queries.n_rows();
+    let own = own_groups(&queries, threads);
+    let rest = own.last().map_or(0, |last| last.end)..batch;
+    let lengths: Vec<usize> = own
+        .iter()
+        .map(|sequences| group(sequences.clone(), 1).rows.len() * width)
+        .collect();
+    let (of_own, of_rest) = y.split_at_mut(lengths.iter().sum());
+    parallel::for_pieces_of(threads, of_own, &lengths, |i, y| {
+        work(group(own[i].clone(), 1), y);
+    });
+    if !rest.is_empty() {
+        work(group(rest, threads), of_rest);
+    }
+}
+
+/// The groups that threads take for themselves, from the first sequence on; none where that would leave a thread idle.
+fn own_groups(queries: &Sequences, threads: usize) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let (mut start, mut rows) = (0, 0);
+    let mut sizes = Vec::new();
+    for sequence in 0..queries.batch() {
+        rows += queries.rows(sequence).len();
+        if rows >= LEAST_ROWS {
+            groups.push(start..sequence + 1);
+            sizes.push(rows);
+            (start, rows) = (sequence + 1, 0);
+        }
+    }
+    let n_own = groups.len() / threads * threads;
+    groups.truncate(n_own);
+    sizes.truncate(n_own);
+    if is_fair(&sizes, threads) {
+        groups
+    } else {
+        Vec::new()
+    }
+}
+
+/// Whether all threads have about as much to do: each begins with a share of the groups, and takes what is left of the
+/// others'; here, who is free first takes the next.
+fn is_fair(sizes: &[usize], threads: usize) -> bool {
+    let mut busy = vec![0; threads];
+    for size in sizes {
+        if let Some(least) = busy.iter_mut().min() {
+            *least += size;
+        }
+    }
+    let (all, longest) = (busy.iter().sum::<usize>(), busy.into_iter().max());
+    longest.unwrap_or(0) as f64 * threads as f64 <= (1.0 + UNFAIR) * all as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equal(batch: usize, seq: usize) -> Sequences<'static> {
+        Sequences::Equal { batch, seq }
+    }
+
+    #[test]
+    fn groups_have_rows_enough_and_every_thread_as_many() {
+        assert_eq!(own_groups(&equal(8, 128), 2).len(), 8);
+        assert_eq!(own_groups(&equal(9, 128), 2).len(), 8);
+        assert_eq!(
+            own_groups(&equal(32, 32), 2),
+            [0..4, 4..8, 8..12, 12..16, 16..20, 20..24, 24..28, 28..32]
+        );
+        assert_eq!(own_groups(&equal(2, 512), 1), [0..1, 1..2]);
+        assert!(own_groups(&equal(1, 512), 2).is_empty());
+        assert!(own_groups(&equal(3, 16), 1).is_empty());
+        assert!(own_groups(&equal(4, 0), 2).is_empty());
+    }
+
+    #[test]
+    fn sequences_of_unequal_lengths_are_grouped_where_no_thread_waits_long() {
+        let of_lengths = |lengths: &[usize]| {
+            let ends = lengths.iter().scan(0, |end, length| {
+                *end += length;
+                Some(*end)
+            });
+            [0].into_iter().chain(ends).collect::<Vec<_>>()
+        };
+        let uneven = of_lengths(&[120, 500]);
+        assert!(own_groups(&Sequences::Ragged { starts: &uneven }, 2).is_empty());
+        let even = of_lengths(&[120, 60, 60, 30, 10, 70, 5, 112]);
+        let groups = own_groups(&Sequences::Ragged { starts: &even }, 2);
+        assert_eq!(groups, [0..1, 1..3, 3..7, 7..8]);
+    }
+
+    #[test]
+    fn every_row_is_in_one_group() {
+        for threads in [1, 2, 3] {
+            for (batch, seq) in [(0, 4), (5, 0), (1, 7), (9, 100), (7, 130), (40, 33)] {
+                let mut y = vec![0.0; batch * seq * 2];
+                for_groups(equal(batch, seq), threads, &mut y, |group, y| {
+                    assert_eq!(y.len(), group.rows.len() * 2);
+                    assert_eq!(group.queries.n_rows(), group.rows.len());
+                    assert_eq!(group.sequences.len() * seq, group.rows.len());
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y += (2 * group.rows.start + i) as f32;
+                    }
+                });
+                let expected: Vec<f32> = (0..batch * seq * 2).map(|i| i as f32).collect();
+                assert_eq!(y, expected);
+            }
+        }
+    }
+}
