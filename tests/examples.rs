@@ -3,6 +3,8 @@
 
 mod common;
 
+#[path = "../examples/train/arguments.rs"]
+mod arguments;
 #[path = "../examples/train/curve.rs"]
 mod curve;
 #[path = "../examples/fine_tune.rs"]
@@ -25,6 +27,7 @@ use std::{
     path::Path,
 };
 
+use arguments::Args;
 use candle_blocks::{
     Checkpoint,
     candle_core::{DType, Device, Tensor},
@@ -134,21 +137,44 @@ fn what_a_training_cannot_resume_from_is_named() {
     let missing = folder.path().join("none.safetensors");
     refused(fresh(SETTINGS), &missing, &["none.safetensors"]);
     let model = weights("tiny-gpt2/model.safetensors");
-    refused(fresh(SETTINGS), &model, &["no training state"]);
+    refused(
+        fresh(SETTINGS),
+        &model,
+        &["no training state", "AdamW::save"],
+    );
     let steps = SETTINGS.steps + 1;
     let longer = fresh(Settings { steps, ..SETTINGS });
     refused(longer, &state, &["settings", "steps: 40", "steps: 41"]);
     let config = weights("manifest.json");
     let text = Text::open(&config, SIZE.context, 7).unwrap();
     let other = Training::new(Gpt::fresh(SIZE, 7).unwrap(), text, SETTINGS).unwrap();
-    refused(other, &state, &["text", "resume it with the same"]);
+    refused(other, &state, &["another text", "--text FILE"]);
     let wider = Size {
         d_model: 48,
         ..SIZE
     };
     let wider = Gpt::fresh(wider, 7).unwrap();
     let wider = Training::new(wider, readme(), SETTINGS).unwrap();
-    refused(wider, &state, &["[256, 32]", "[256, 48]"]);
+    refused(wider, &state, &["[256, 32]", "[256, 48]", "the model that"]);
+}
+
+#[test]
+fn arguments_of_a_training_that_make_no_sense_are_named_with_what_was_expected() {
+    let parse = |args: &[&str]| Args::parse(args.iter().map(|arg| arg.to_string()));
+    for (args, words) in [
+        (&["--steps", "x"][..], ["--steps x", "--steps 2000"]),
+        (&["--steps", "-1"], ["--steps -1", "whole number"]),
+        (&["--text", "t", "--steps"], ["--steps", "needs a value"]),
+        (&["--step", "4"], ["--step;", "--steps N"]),
+    ] {
+        let text = format!("{:#}", parse(args).unwrap_err());
+        for word in words {
+            assert!(text.contains(word), "{text:?} does not say {word:?}");
+        }
+    }
+    let args = parse(&["--text", "t", "--steps", "40"]).unwrap();
+    assert_eq!((args.steps, args.is_training()), (Some(40), true));
+    assert!(!parse(&["--sample", "Anne"]).unwrap().is_training());
 }
 
 #[test]

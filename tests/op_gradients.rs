@@ -8,10 +8,10 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, Linear, NormConfig, NormWeight, QueryKeyValue,
     RotaryPairing, Visibility, ops, ops::Visible,
 };
-use candle_core::{Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use common::{
     device, has_f64, numbers,
-    random::{Function, loss, random},
+    random::{Function, loss, random, random_in},
 };
 
 /// Compares the gradient of every argument with central differences in f64.
@@ -220,4 +220,40 @@ fn linear_gradients_equal_central_differences_for_every_argument_rank_and_view()
     check_gradients("linear of long sums", &args, &|a| {
         ops::linear(&a[0], &a[1], Some(&a[2]))?.affine(0.01, 0.)
     });
+}
+
+#[test]
+fn cross_entropy_is_candles_with_rows_passed_over_and_its_gradients_equal_central_differences() {
+    let targets = [2i64, 0, -100, 3, 1, 1];
+    let target = |of: &[i64], shape: &[usize]| Tensor::from_slice(of, shape, &device()).unwrap();
+    if has_f64("cross-entropy's central differences") {
+        check_gradients("cross_entropy", &[random(&[2, 3, 4], 1)], &|a| {
+            ops::cross_entropy(&a[0], &target(&targets, &[2, 3]))
+        });
+        check_gradients("cross_entropy", &[random(&[4, 6], 2)], &|a| {
+            ops::cross_entropy(&a[0].t()?, &target(&targets, &[6]))
+        });
+    }
+    // Far apart, at every width around a vector's and of a real vocabulary, on several threads.
+    for (rows, width) in [(1, 1), (3, 2), (5, 15), (4, 16), (7, 17), (400, 257)] {
+        let logits = (random_in(DType::F32, &[rows, width], 3) * 30.0).unwrap();
+        let logits = Var::from_tensor(&logits).unwrap();
+        let classes: Vec<u32> = (0..rows).map(|i| (i * 7 % width) as u32).collect();
+        let classes = Tensor::new(classes, &device()).unwrap();
+        let ours = ops::cross_entropy(&logits, &classes).unwrap();
+        let theirs = candle_nn::loss::cross_entropy(&logits, &classes).unwrap();
+        let gradient = |loss: &Tensor| numbers(loss.backward().unwrap().get(&logits).unwrap());
+        let (value, expected) = (numbers(&ours)[0], numbers(&theirs)[0]);
+        assert!(
+            (value - expected).abs() <= 1e-6 * expected.abs(),
+            "{value} {expected}"
+        );
+        for (found, expected) in gradient(&ours).into_iter().zip(gradient(&theirs)) {
+            let allowed = 4.0 * f64::from(f32::EPSILON) / rows as f64;
+            assert!(
+                (found - expected).abs() <= allowed,
+                "{rows} x {width}: {found} {expected}"
+            );
+        }
+    }
 }

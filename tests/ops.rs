@@ -334,3 +334,23 @@ fn errors_name_the_argument_and_what_was_expected() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
 }
+
+#[test]
+fn targets_that_do_not_fit_their_logits_are_named() {
+    let logits = random_in(DType::F32, &[2, 3], 1);
+    let refused = |targets: Tensor, words: &[&str]| {
+        let text = ops::cross_entropy(&logits, &targets)
+            .unwrap_err()
+            .to_string();
+        for word in words {
+            assert!(text.contains(word), "{text:?} does not say {word:?}");
+        }
+    };
+    let targets = |of: &[i64]| Tensor::new(of, &device()).unwrap();
+    refused(targets(&[0, 3]), &["target 1 is 3", "below 3"]);
+    refused(targets(&[-1, 0]), &["target 0 is -1", "-100"]);
+    refused(targets(&[-100, -100]), &["all 2 are -100"]);
+    refused(targets(&[0, 1, 2]), &["[3]", "[2]"]);
+    let floats = Tensor::new(&[0f32, 1.], &device()).unwrap();
+    refused(floats, &["F32", "expected U32"]);
+}

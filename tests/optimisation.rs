@@ -341,7 +341,11 @@ fn what_cannot_be_trained_is_refused_with_its_name() {
     let new = |parameters| AdamW::new([group(parameters)], CONFIG);
     // Everything is frozen.
     let (_, rest) = split(vec![a.clone()], &["*"]).unwrap();
-    assert!(message(new(rest)).contains("none to train"));
+    let frozen = message(new(rest));
+    assert!(
+        frozen.contains("none to train") && frozen.contains("freeze fewer"),
+        "{frozen}"
+    );
     let unknown = message(split(vec![a.clone()], &["blocks.9.*"]));
     assert!(
         unknown.contains("blocks.9.*") && unknown.contains("like a"),

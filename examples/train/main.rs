@@ -10,6 +10,7 @@
 //! `DIR` then holds the model as transformers reads it in `model`, the losses, their curve as `losses.png`, and the state to resume
 //! from. `train.py` is the same training in PyTorch.
 
+mod arguments;
 mod curve;
 mod model;
 mod random;
@@ -23,10 +24,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use arguments::Args;
 use model::{Gpt, Size};
 use sample::{Sampling, sample};
 use text::Text;
@@ -45,7 +47,7 @@ const SAVE_EVERY: u64 = 200;
 const N_SAMPLED: usize = 600;
 
 fn main() -> Result<()> {
-    let args = Args::parse()?;
+    let args = Args::parse(std::env::args().skip(1))?;
     let model = match args.is_training() {
         false => Gpt::open(&committed()?)?,
         true => train(&args)?,
@@ -158,7 +160,10 @@ impl Run {
             let path = path.display();
             format!("cannot read {path}; --resume names the --out of a training")
         })?;
-        serde_json::from_slice(&json).with_context(|| path.display().to_string())
+        serde_json::from_slice(&json).with_context(|| {
+            let path = path.display();
+            format!("{path} is not what a training writes; begin a new one with --text and another --out")
+        })
     }
 
     fn write(&self, out: &Path) -> Result<()> {
@@ -167,50 +172,6 @@ impl Run {
         let steps = self.steps;
         let json = serde_json::to_string(&Self { text, steps })?;
         fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-struct Args {
-    text: Option<PathBuf>,
-    resume: Option<PathBuf>,
-    out: Option<PathBuf>,
-    steps: Option<u64>,
-    prompt: String,
-}
-
-impl Args {
-    fn is_training(&self) -> bool {
-        let paths = [&self.text, &self.resume, &self.out];
-        paths.into_iter().any(Option::is_some) || self.steps.is_some()
-    }
-
-    fn parse() -> Result<Self> {
-        let mut parsed = Self {
-            text: None,
-            resume: None,
-            out: None,
-            steps: None,
-            prompt: "Anne had ".to_string(),
-        };
-        let mut args = std::env::args().skip(1);
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--text" => parsed.text = Some(value()?.into()),
-                "--resume" => parsed.resume = Some(value()?.into()),
-                "--out" => parsed.out = Some(value()?.into()),
-                "--steps" => {
-                    let steps = value()?;
-                    let number = steps.parse();
-                    parsed.steps = Some(number.with_context(|| format!("--steps {steps}"))?);
-                }
-                "--sample" => parsed.prompt = value()?,
-                _ => bail!(
-                    "unknown argument {arg}; known: --text FILE, --out DIR, --steps N, --resume DIR, --sample PROMPT"
-                ),
-            }
-        }
-        Ok(parsed)
     }
 }
 

@@ -7,7 +7,8 @@ use candle_blocks::{
     Architecture, Checkpoint, Existing, ForwardContext, KvCache, Linear, Parameters, SaveOptions,
     Stack,
     candle_core::{DType, Device, Module, Tensor, Var},
-    candle_nn::{Embedding, loss::cross_entropy},
+    candle_nn::Embedding,
+    ops::cross_entropy,
     train::Fresh,
 };
 use serde_json::{Value, json};
@@ -150,8 +151,8 @@ impl Gpt {
     pub fn loss(&self, batch: &Batch, context: &ForwardContext) -> Result<Tensor> {
         let x = self.embed(&batch.inputs, 0)?;
         let hidden = self.stack.forward_with(&x, context)?; // [rows, context, d_model]
-        let logits = self.head.forward(&hidden)?.flatten_to(1)?; // [rows · context, tokens]
-        Ok(cross_entropy(&logits, &batch.targets.flatten_all()?)?)
+        let logits = self.head.forward(&hidden)?; // [rows, context, tokens]
+        Ok(cross_entropy(&logits, &batch.targets)?)
     }
 
     /// An empty cache for [`Self::next`].

@@ -207,6 +207,13 @@ impl Training {
             match key.as_str() {
                 "losses" => self.losses = lines(&value)?,
                 "since" => self.since = lines(&value)?,
+                // A digest says nothing to a reader.
+                "text" => ensure!(
+                    value == expected,
+                    "{}: its training was on another text than this one, or on another state of it; name that one \
+                     with --text FILE",
+                    path.display()
+                ),
                 _ => ensure!(
                     value == expected,
                     "{}: its training had {key} {value}, this one has {expected}; resume it with the same",

@@ -12,6 +12,7 @@ pub mod activation;
 pub mod adamw;
 pub mod attention;
 pub mod bias;
+pub mod cross_entropy;
 pub mod dropout;
 pub mod element;
 pub mod format;

@@ -31,6 +31,7 @@ mod attention;
 mod batched_product;
 mod collected;
 mod composed;
+mod cross_entropy;
 mod dropout;
 mod joint;
 mod linear;
@@ -52,6 +53,7 @@ pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares, wit
 pub(crate) use attention::{Mixing, mix};
 pub(crate) use batched_product::batched_product;
 pub(crate) use collected::{Collected, collecting};
+pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub(crate) use joint::{Joint, Value};
 pub(crate) use linear::selected_isa;

@@ -145,8 +145,8 @@ impl AdamW {
             }
         }
         if parameters.is_empty() {
-            let reason = "there is none to train: all are frozen, or the layers were not loaded with \
-                          `Checkpoint::trainable`";
+            let reason = "there is none to train: freeze fewer, or load the layers with `Checkpoint::trainable`, \
+                          which makes variables of them";
             return Err(Error::input("parameters", reason));
         }
         Ok(Self {

@@ -61,7 +61,9 @@ impl AdamW {
             path,
         };
         if state.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
-            return Err(state.error("it is no training state that this version can read"));
+            return Err(state.error(
+                "it is no training state that this version can read; give a file that AdamW::save wrote",
+            ));
         }
         let n_updates = state.count(N_UPDATES)?;
         let mut restored = Vec::with_capacity(self.parameters.len());
@@ -107,7 +109,11 @@ impl State<'_> {
     fn count(&self, key: &str) -> Result<u64> {
         let value = self.files.metadata().get(key);
         let count = value.and_then(|value| value.parse().ok());
-        count.ok_or_else(|| self.error(format!("its metadata has no count under {key}")))
+        count.ok_or_else(|| {
+            self.error(format!(
+                "its metadata has no count under {key}; give a file as AdamW::save wrote it"
+            ))
+        })
     }
 
     /// Value, moments and count of one parameter.
@@ -120,13 +126,13 @@ impl State<'_> {
             let name = format!("{part}.{role}");
             if !self.files.contains(&name) {
                 return Err(self.error(format!(
-                    "it holds no {name}; it was saved by an optimiser of other parameters"
+                    "it holds no {name}; it was saved by an optimiser of other parameters: resume with those"
                 )));
             }
             let tensor = self.files.read(&name)?;
             if tensor.dims() != variable.dims() || tensor.dtype() != dtype {
                 return Err(self.error(format!(
-                    "{name} is {:?} {:?}, expected {dtype:?} {:?}",
+                    "{name} is {:?} {:?}, expected {dtype:?} {:?}; resume with the model that it was saved with",
                     tensor.dtype(),
                     tensor.dims(),
                     variable.dims()

@@ -1,10 +1,10 @@
 //! The products' speed as a share of what the CPU can do. Run on an idle machine:
-//! `cargo test --release --lib products_as_a_share -- --ignored --nocapture`
+//! `cargo test --release --lib a_share_of_the_peak -- --ignored --nocapture`
 
 use std::time::Instant;
 
 use super::{
-    super::{peak::operations_per_second, reference::normal},
+    super::{parallel, peak::operations_per_second, reference::normal},
     *,
 };
 
@@ -65,5 +65,51 @@ fn products_as_a_share_of_the_peak() {
                 }
             }
         }
+    }
+}
+
+/// The products of a step of training: forward, of the input's gradient and of the weight's.
+#[test]
+#[ignore = "measures; needs an idle machine and a minute"]
+fn products_of_a_training_as_a_share_of_the_peak() {
+    let isa = Isa::best();
+    let threads = 2;
+    let peak = operations_per_second::<f32>(isa, threads);
+    println!("{}: {:.0} GFLOP/s", isa.name(), peak * 1e-9);
+    println!("  rows, d_in -> d_out: forward, dx, dweight; µs (% of the peak)");
+    for (rows, d_in, d_out) in [
+        (1024, 768, 768),
+        (1024, 768, 3072),
+        (1024, 3072, 768),
+        (512, 128, 512),
+        (512, 512, 128),
+        (1000, 500, 2001),
+    ] {
+        let matrix = |rows: usize, columns: usize, seed| -> Vec<f32> {
+            let numbers = normal(rows * columns, 0.0, 1.0, seed);
+            numbers.iter().map(|&x| x as f32).collect()
+        };
+        let (x, dy, w) = (
+            matrix(rows, d_in, 1),
+            matrix(rows, d_out, 2),
+            matrix(d_out, d_in, 3),
+        );
+        let x = View::row_major(&x, rows, d_in);
+        let dy = View::row_major(&dy, rows, d_out);
+        let w = View::row_major(&w, d_out, d_in);
+        let operations = (2 * rows * d_in * d_out) as f64;
+        let times = (2e10 / operations) as usize + 5;
+        print!("  {rows:4}, {d_in:4} -> {d_out:4}:");
+        for (a, b) in [(x, w.transposed()), (dy, w), (dy.transposed(), x)] {
+            let mut y = vec![0.0; a.rows() * b.columns()];
+            let time = least(times, || {
+                parallel::with_team(threads, || {
+                    multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)
+                });
+            });
+            let share = 100.0 * operations / time / peak;
+            print!(" {:8.1} ({share:3.0} %)", 1e6 * time);
+        }
+        println!();
     }
 }

@@ -1,0 +1,53 @@
+//! What the command line asks for.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// The arguments; sampling from the committed model where none asks for a training.
+#[derive(Debug)]
+pub struct Args {
+    pub text: Option<PathBuf>,
+    pub resume: Option<PathBuf>,
+    pub out: Option<PathBuf>,
+    pub steps: Option<u64>,
+    pub prompt: String,
+}
+
+impl Args {
+    /// Whether a model is to be trained first.
+    pub fn is_training(&self) -> bool {
+        let paths = [&self.text, &self.resume, &self.out];
+        paths.into_iter().any(Option::is_some) || self.steps.is_some()
+    }
+
+    /// Reads all arguments, the program's name not among them.
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut parsed = Self {
+            text: None,
+            resume: None,
+            out: None,
+            steps: None,
+            prompt: "Anne had ".to_string(),
+        };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--text" => parsed.text = Some(value()?.into()),
+                "--resume" => parsed.resume = Some(value()?.into()),
+                "--out" => parsed.out = Some(value()?.into()),
+                "--steps" => parsed.steps = Some(number(&value()?)?),
+                "--sample" => parsed.prompt = value()?,
+                _ => bail!(
+                    "unknown argument {arg}; known: --text FILE, --out DIR, --steps N, --resume DIR, --sample PROMPT"
+                ),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn number(steps: &str) -> Result<u64> {
+    let number = steps.parse().ok();
+    number.with_context(|| format!("--steps {steps}: expected a whole number, as in --steps 2000"))
+}

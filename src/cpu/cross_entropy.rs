@@ -1,0 +1,148 @@
+//! Cross-entropy of rows of logits with a class for each, forward and backward.
+//!
+//! `ln Σ exp(x - max) - (x[class] - max)`. Nothing of the size of the logits is kept: the backward pass computes the
+//! probabilities again, which takes less time than to read them from memory.
+
+use super::{
+    Element, Real, Routine,
+    isa::Isa,
+    lanes::{max, update_and_sum},
+    parallel::{self, Shared},
+};
+
+/// Elements per piece of work, which any number of rows may share.
+const CHUNK: usize = 8192;
+
+/// Multiplications or the like that an element costs, most of them its exponential's.
+const WORK_PER_ELEMENT: usize = 16;
+
+/// Writes each row's loss; 0 where there is no class.
+pub fn forward<T: Element<Acc: Into<f64>>>(
+    isa: Isa,
+    threads: usize,
+    x: &[T],
+    classes: &[Option<usize>],
+    losses: &mut [f64],
+) {
+    assert_eq!(classes.len(), losses.len());
+    let width = x.len() / classes.len().max(1);
+    let losses = Shared::new(losses);
+    for_rows(threads, classes.len(), width, |rows| {
+        // SAFETY: `for_rows` gives each row out once.
+        let losses = unsafe { losses.range(rows.clone()) };
+        isa.enter(Forward {
+            x: &x[rows.start * width..rows.end * width],
+            classes: &classes[rows],
+            losses,
+        });
+    });
+}
+
+/// Writes the gradient of `x`: `factor` times probabilities, less `factor` at the row's class; 0 in rows without one.
+pub fn backward<T: Element>(
+    isa: Isa,
+    threads: usize,
+    x: &[T],
+    classes: &[Option<usize>],
+    factor: f64,
+    dx: &mut [T],
+) {
+    assert_eq!(x.len(), dx.len());
+    let width = x.len() / classes.len().max(1);
+    let dx = Shared::new(dx);
+    for_rows(threads, classes.len(), width, |rows| {
+        let elements = rows.start * width..rows.end * width;
+        // SAFETY: `for_rows` gives each row out once.
+        let dx = unsafe { dx.range(elements.clone()) };
+        isa.enter(Backward {
+            x: &x[elements],
+            classes: &classes[rows],
+            factor: T::Acc::of(factor),
+            dx,
+        });
+    });
+}
+
+/// Calls `work` with parts of the rows, each of them in one.
+fn for_rows(
+    threads: usize,
+    n_rows: usize,
+    width: usize,
+    work: impl Fn(std::ops::Range<usize>) + Sync,
+) {
+    if width == 0 {
+        return;
+    }
+    let threads = match n_rows * width * WORK_PER_ELEMENT < parallel::worthwhile() {
+        true => 1,
+        false => threads,
+    };
+    let rows = (CHUNK / width).max(1);
+    parallel::for_tasks(threads, n_rows.div_ceil(rows), |task| {
+        work(task * rows..n_rows.min((task + 1) * rows));
+    });
+}
+
+struct Forward<'a, T> {
+    x: &'a [T],
+    classes: &'a [Option<usize>],
+    losses: &'a mut [f64],
+}
+
+impl<T: Element<Acc: Into<f64>>> Routine for Forward<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.x.len() / self.classes.len();
+        let mut exponentials = vec![T::Acc::ZERO; width];
+        let rows = self.x.chunks_exact(width).zip(self.classes);
+        for ((x, class), loss) in rows.zip(self.losses) {
+            *loss = match *class {
+                Some(class) => {
+                    let (largest, total) = exponentiate(x, &mut exponentials);
+                    let shifted: f64 = (x[class].widen() - largest).into();
+                    libm::log(total.into()) - shifted
+                }
+                None => 0.0,
+            };
+        }
+    }
+}
+
+struct Backward<'a, T: Element> {
+    x: &'a [T],
+    classes: &'a [Option<usize>],
+    factor: T::Acc,
+    dx: &'a mut [T],
+}
+
+impl<T: Element> Routine for Backward<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let width = self.x.len() / self.classes.len();
+        let mut exponentials = vec![T::Acc::ZERO; width];
+        let rows = self.x.chunks_exact(width).zip(self.classes);
+        for ((x, class), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
+            let Some(class) = *class else {
+                dx.fill(T::ZERO);
+                continue;
+            };
+            let (_, total) = exponentiate(x, &mut exponentials);
+            for (dx, &e) in dx.iter_mut().zip(&exponentials) {
+                *dx = T::narrow(e / total * self.factor);
+            }
+            let probability = exponentials[class] / total;
+            dx[class] = T::narrow((probability - T::Acc::of(1.0)) * self.factor);
+        }
+    }
+}
+
+/// Writes `exp(x - max)`; returns the maximum and the sum.
+#[inline(always)]
+fn exponentiate<T: Element>(x: &[T], exponentials: &mut [T::Acc]) -> (T::Acc, T::Acc) {
+    for (e, x) in exponentials.iter_mut().zip(x) {
+        *e = x.widen();
+    }
+    let largest = max(exponentials);
+    let total = update_and_sum(exponentials, |x| (x - largest).exp(), |e| e);
+    (largest, total)
+}

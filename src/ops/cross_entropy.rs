@@ -1,0 +1,182 @@
+//! The loss of a classification, of a language model above all.
+
+use candle_core::{
+    CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, WithDType,
+    backend::BackendStorage, bail,
+};
+
+use super::{
+    linear::selected_isa,
+    storage::{Float, check_float, cotangent, gradient, slice, tensor_slice, with_float},
+    threads,
+};
+use crate::cpu::{Element, Real, cross_entropy as kernel};
+
+const OP: &str = "cross_entropy";
+
+/// The target of a row that has none, as in PyTorch and transformers.
+const PASSED_OVER: i64 = -100;
+
+/// The mean of `-ln p` of each row's target, where `p` is the softmax of its logits:
+/// `torch.nn.functional.cross_entropy(logits, targets)`.
+///
+/// Rows whose target is -100 are passed over: they count in no mean and get no gradient. On the CPU it is one pass over the logits
+/// on all threads, forward and backward, that keeps nothing of their size.
+///
+/// # Shapes
+/// `logits` `[.., classes]`, `targets` (u32, or i64 where some are -100) `[..]`; to a scalar of the logits' type.
+///
+/// # Errors
+/// If shapes or types do not fit, a target is no class, or none is left to take the mean of.
+///
+/// ```
+/// use candle_blocks::ops;
+/// use candle_core::{Device, Tensor};
+///
+/// let logits = Tensor::new(&[[0f32, 0.], [3., 0.]], &Device::Cpu)?;
+/// let targets = Tensor::new(&[1i64, -100], &Device::Cpu)?;
+/// let loss = ops::cross_entropy(&logits, &targets)?.to_scalar::<f32>()?;
+/// assert_eq!(loss, std::f32::consts::LN_2);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    check_float(OP, logits)?;
+    let classes = classes(logits, targets)?;
+    let counted = classes.iter().flatten().count();
+    if counted == 0 {
+        bail!(
+            "{OP}: there is no target to take the mean of: all {} are {PASSED_OVER}; leave such batches out",
+            classes.len()
+        );
+    }
+    if logits.device().is_cpu() {
+        let op = CrossEntropy { classes, counted };
+        logits.contiguous()?.apply_op1(op)
+    } else {
+        composed(logits, &classes, counted)
+    }
+}
+
+/// Each row's class, checked.
+fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
+    let Some((&n_classes, rows)) = logits.dims().split_last() else {
+        bail!("{OP}: the logits are a scalar; expected [.., classes]");
+    };
+    if targets.dims() != rows {
+        bail!(
+            "{OP}: targets have shape {:?}, expected {rows:?} for logits of {:?}",
+            targets.dims(),
+            logits.dims()
+        );
+    }
+    if !matches!(targets.dtype(), DType::U32 | DType::I64) {
+        bail!(
+            "{OP}: targets are {:?}; expected U32, or I64 with {PASSED_OVER} for none",
+            targets.dtype()
+        );
+    }
+    let targets = targets.flatten_all()?.to_dtype(DType::I64)?;
+    let class = |(row, target): (usize, i64)| match usize::try_from(target) {
+        Ok(class) if class < n_classes => Ok(Some(class)),
+        _ if target == PASSED_OVER => Ok(None),
+        _ => bail!(
+            "{OP}: target {row} is {target}; expected a class below {n_classes}, or {PASSED_OVER} for none"
+        ),
+    };
+    let targets = targets.to_vec1::<i64>()?;
+    targets.into_iter().enumerate().map(class).collect()
+}
+
+struct CrossEntropy {
+    classes: Vec<Option<usize>>,
+    /// How many rows have a class.
+    counted: usize,
+}
+
+impl CustomOp1 for CrossEntropy {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        with_float!(OP, storage.dtype(), T => {
+            let x = slice::<T>(OP, storage, layout)?;
+            let mut losses = vec![0.0; self.classes.len()];
+            kernel::forward(selected_isa()?, threads(), x, &self.classes, &mut losses);
+            let mean = losses.iter().sum::<f64>() / self.counted as f64;
+            Ok((T::to_cpu_storage_owned(vec![rounded::<T>(mean)]), Shape::from(())))
+        })
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let grad = cotangent(OP, grad)?.to_dtype(DType::F64)?;
+        let factor = grad.to_scalar::<f64>()? / self.counted as f64;
+        let (storage, layout) = x.storage_and_layout();
+        with_float!(OP, x.dtype(), T => {
+            let values = tensor_slice::<T>(OP, &storage, layout)?;
+            let mut dx = vec![T::ZERO; values.len()];
+            kernel::backward(selected_isa()?, threads(), values, &self.classes, factor, &mut dx);
+            gradient(dx, x).map(Some)
+        })
+    }
+}
+
+/// A mean in the logits' type.
+fn rounded<T: Float>(mean: f64) -> T {
+    T::from_wide(<T as Element>::Wide::of(mean))
+}
+
+/// The same from candle's own operations.
+fn composed(logits: &Tensor, classes: &[Option<usize>], counted: usize) -> Result<Tensor> {
+    let wide = match logits.dtype() {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    };
+    let device = logits.device();
+    let n_classes = logits.dim(D::Minus1)?;
+    let x = logits.reshape(((), n_classes))?.to_dtype(wide)?;
+    let index = |class: &Option<usize>| class.unwrap_or(0) as u32;
+    let indices: Vec<u32> = classes.iter().map(index).collect();
+    let indices = Tensor::from_vec(indices, (classes.len(), 1), device)?;
+    let weight = |class: &Option<usize>| f64::from(u8::from(class.is_some())) / counted as f64;
+    let weights: Vec<f64> = classes.iter().map(weight).collect();
+    let weights = Tensor::from_vec(weights, (classes.len(), 1), &candle_core::Device::Cpu)?;
+    let weights = weights.to_dtype(wide)?.to_device(device)?;
+    // Whatever is taken off, the loss is the same; so this needs no gradient.
+    let shifted = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
+    let losses = (shifted.exp()?.sum_keepdim(1)?.log()? - shifted.gather(&indices, 1)?)?;
+    (losses * weights)?.sum_all()?.to_dtype(logits.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    /// What other devices compute, on the CPU.
+    #[test]
+    fn the_composed_loss_and_its_gradient_are_the_kernels() {
+        let values: Vec<f64> = (0..7 * 5)
+            .map(|i| 9.0 * (f64::from(i) * 0.7).sin())
+            .collect();
+        let logits = Tensor::from_vec(values, (7, 5), &Device::Cpu).unwrap();
+        let logits = Var::from_tensor(&logits).unwrap();
+        let targets = Tensor::new(&[4i64, 0, -100, 2, 2, -100, 1], &Device::Cpu).unwrap();
+        let all = classes(&logits, &targets).unwrap();
+        let both = [
+            cross_entropy(&logits, &targets).unwrap(),
+            composed(&logits, &all, 5).unwrap(),
+        ];
+        let numbers = both.map(|loss| {
+            let gradients = loss.backward().unwrap();
+            let gradient = gradients.get(&logits).unwrap().flatten_all().unwrap();
+            let mut numbers = gradient.to_vec1::<f64>().unwrap();
+            numbers.push(loss.to_scalar().unwrap());
+            numbers
+        });
+        for (kernel, composed) in numbers[0].iter().zip(&numbers[1]) {
+            assert!((kernel - composed).abs() < 1e-15, "{kernel} {composed}");
+        }
+    }
+}
