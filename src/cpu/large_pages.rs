@@ -116,7 +116,11 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; nothing is read or written through it.
 unsafe impl Sync for Mapping {}
 
-#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+))]
 mod system {
     use std::ffi::c_void;
 
@@ -138,7 +142,11 @@ mod system {
     }
 }
 
-#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+))]
 impl Mapping {
     fn new(len: usize) -> Option<Self> {
         use system::*;
@@ -167,14 +175,22 @@ impl Mapping {
     }
 }
 
-#[cfg(not(all(target_os = "linux", target_pointer_width = "64", not(miri))))]
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+)))]
 impl Mapping {
     fn new(_: usize) -> Option<Self> {
         None
     }
 }
 
-#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+))]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length, and no piece of it is left, as each holds the mapping.
