@@ -63,6 +63,18 @@ pub(super) trait AnyOperands {
 pub(super) trait Operand: Format<Number = f32> {
     /// Runs `task` with the fastest dot products that `isa` has.
     fn run_operands(isa: Isa, task: impl OperandTask<Self>);
+
+    /// Puts the `term`th of a group into the right operand, of as many columns as there are lanes; the first clears the
+    /// others. `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// So many words can be written.
+    unsafe fn put_right<V: Vectors<f32>>(
+        v: V,
+        term: usize,
+        of_columns: V::Vector,
+        words: *mut Self::Word,
+    );
 }
 
 /// [`DotTask`], for operands.
@@ -88,13 +100,6 @@ pub(super) trait OperandDots<F: Operand>: Dots<F> {
     fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
         F::pack_column(terms, words);
     }
-
-    /// Puts the `term`th of a group into the right operand, of as many columns as there are lanes; the first clears the
-    /// others.
-    ///
-    /// # Safety
-    /// So many words can be written.
-    unsafe fn put_right(self, term: usize, of_columns: Numbers<F, Self>, words: *mut F::Word);
 
     /// Runs a step of a task within these instructions; the step's own `run` must be `#[inline(always)]`.
     fn enter(self, step: impl Step<F, Self>) {
@@ -129,6 +134,12 @@ impl Operand for f32 {
         }
         <Self as Kernels>::run(isa, OnVectors(task));
     }
+
+    #[inline(always)]
+    unsafe fn put_right<V: Vectors<f32>>(v: V, _: usize, of_columns: V::Vector, words: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { v.store(of_columns, words) };
+    }
 }
 
 impl<V: Vectors<f32>> OperandDots<f32> for V {
@@ -138,12 +149,6 @@ impl<V: Vectors<f32>> OperandDots<f32> for V {
             // SAFETY: the caller's promise.
             unsafe { self.store(terms, words.add(j * V::LANES)) };
         }
-    }
-
-    #[inline(always)]
-    unsafe fn put_right(self, _: usize, of_columns: V::Vector, words: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe { self.store(of_columns, words) };
     }
 }
 
@@ -160,6 +165,24 @@ impl Operand for bf16 {
             },
         }
     }
+
+    /// Rounds numbers to the lower (0) or upper (1) half of each word.
+    #[inline(always)]
+    unsafe fn put_right<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
+        let mut lanes = [0.0; MOST_LANES];
+        // SAFETY: no vector has more than MOST_LANES.
+        unsafe { v.store(numbers, lanes.as_mut_ptr()) };
+        // SAFETY: the caller's promise; words are 32 bits of any value.
+        let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };
+        for (word, &x) in words.iter_mut().zip(&lanes) {
+            let rounded = u32::from(round(x));
+            *word = if half == 0 {
+                rounded
+            } else {
+                *word & 0xffff | rounded << 16
+            };
+        }
+    }
 }
 
 impl<V: Words> OperandDots<bf16> for V {
@@ -170,12 +193,6 @@ impl<V: Words> OperandDots<bf16> for V {
             // SAFETY: the caller's promise.
             unsafe { self.store(rounded, words.add(j * V::LANES).cast()) };
         }
-    }
-
-    #[inline(always)]
-    unsafe fn put_right(self, term: usize, of_columns: V::Vector, words: *mut u32) {
-        // SAFETY: the caller's promise.
-        unsafe { put_half(self, term, of_columns, words) };
     }
 }
 
@@ -190,32 +207,5 @@ impl OperandDots<bf16> for Avx512Bf16 {
     #[inline(always)]
     fn pack_right(self, terms: &[f32], words: &mut [u32]) {
         self.pack_row(terms, words);
-    }
-
-    #[inline(always)]
-    unsafe fn put_right(self, term: usize, of_columns: Numbers<bf16, Self>, words: *mut u32) {
-        // SAFETY: the caller's promise.
-        unsafe { put_half(self.vectors(), term, of_columns, words) };
-    }
-}
-
-/// Rounds numbers to the lower (0) or upper (1) half of each word; the upper half is clear after the lower.
-///
-/// # Safety
-/// As many words as a vector has lanes can be written.
-#[inline(always)]
-unsafe fn put_half<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
-    let mut lanes = [0.0; MOST_LANES];
-    // SAFETY: no vector has more than MOST_LANES.
-    unsafe { v.store(numbers, lanes.as_mut_ptr()) };
-    // SAFETY: the caller's promise; words are 32 bits of any value.
-    let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };
-    for (word, &x) in words.iter_mut().zip(&lanes) {
-        let rounded = u32::from(round(x));
-        *word = if half == 0 {
-            rounded
-        } else {
-            *word & 0xffff | rounded << 16
-        };
     }
 }

@@ -283,7 +283,7 @@ fn put<F: Operand, D: OperandDots<F>>(
             let values = v.load(from.as_ptr().add(j * lanes));
             // Twice the value: the largest numbers become infinite when they are rounded.
             *judge = v.multiply_add(v.add(values, values), v.splat(0.0), *judge);
-            d.put_right(term, values, to.as_mut_ptr().add(j * lanes));
+            F::put_right(v, term, values, to.as_mut_ptr().add(j * lanes));
         }
     }
     judge
