@@ -50,6 +50,21 @@ macro_rules! with_matrix {
     };
 }
 
+/// A weight of a format, which `$pack` packs into `$memory` from `$pages`.
+macro_rules! in_format {
+    ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
+        in_format!($format, $pages, $memory => $pack; F32 Bf16 Int8)
+    };
+    ($format:expr, $pages:expr, $memory:ident => $pack:expr; $($storage:ident)*) => {
+        match $format {
+            $(WeightFormat::$storage => {
+                let $memory = Aligned::empty_in($pages);
+                PackedWeight::$storage($pack)
+            })*
+        }
+    };
+}
+
 impl PackedWeight {
     /// Packs a weight `[d_out, d_in]` into memory from `pages`.
     pub fn new(
@@ -60,26 +75,7 @@ impl PackedWeight {
         pages: &LargePages,
     ) -> Self {
         let b = weight.transposed();
-        match format {
-            WeightFormat::F32 => Self::F32(PackedMatrix::new_in(
-                Aligned::empty_in(pages),
-                isa,
-                b,
-                threads,
-            )),
-            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::new_in(
-                Aligned::empty_in(pages),
-                isa,
-                b,
-                threads,
-            )),
-            WeightFormat::Int8 => Self::Int8(PackedMatrix::new_in(
-                Aligned::empty_in(pages),
-                isa,
-                b,
-                threads,
-            )),
-        }
+        in_format!(format, pages, memory => PackedMatrix::new_in(memory, isa, b, threads))
     }
 
     /// Packs the two weights of a gated feed-forward, both `[d_out, d_in]`, into memory from `pages`.
@@ -92,29 +88,7 @@ impl PackedWeight {
         pages: &LargePages,
     ) -> Self {
         let (gate, up) = (gate.transposed(), up.transposed());
-        match format {
-            WeightFormat::F32 => Self::F32(PackedMatrix::gated_in(
-                Aligned::empty_in(pages),
-                isa,
-                gate,
-                up,
-                threads,
-            )),
-            WeightFormat::Bf16 => Self::Bf16(PackedMatrix::gated_in(
-                Aligned::empty_in(pages),
-                isa,
-                gate,
-                up,
-                threads,
-            )),
-            WeightFormat::Int8 => Self::Int8(PackedMatrix::gated_in(
-                Aligned::empty_in(pages),
-                isa,
-                gate,
-                up,
-                threads,
-            )),
-        }
+        in_format!(format, pages, memory => PackedMatrix::gated_in(memory, isa, gate, up, threads))
     }
 
     /// The width of what it is multiplied with.
