@@ -18,39 +18,31 @@ const LINE: usize = 64;
 pub struct Aligned<T> {
     memory: Memory,
     len: usize,
+    /// Where memory is taken from when they are to be some, if it is shared with others.
+    pages: Option<LargePages>,
     numbers: PhantomData<T>,
 }
 
-/// Whose the lines are.
 enum Memory {
-    /// Its own.
-    Own(Vec<Line>),
-    /// A part of what is shared by others, which it takes when it is to hold something.
-    Shared(LargePages, Option<Piece>),
+    Lines(Vec<Line>),
+    Piece(Piece),
 }
 
-impl Memory {
-    /// Zeros.
-    fn own(n_lines: usize) -> Self {
-        let mut lines = Vec::with_capacity(n_lines);
-        prefer_large_pages(&lines);
-        lines.resize(n_lines, Line::zeroed());
-        Self::Own(lines)
-    }
+/// Numbers by themselves have large pages from this on: below two of them there may be none.
+const LEAST: usize = 4 << 20;
 
+impl Memory {
     fn lines(&self) -> &[Line] {
         match self {
-            Self::Own(lines) => lines,
-            Self::Shared(_, None) => &[],
-            Self::Shared(_, Some(piece)) => bytemuck::cast_slice(piece.bytes()),
+            Self::Lines(lines) => lines,
+            Self::Piece(piece) => bytemuck::cast_slice(piece.bytes()),
         }
     }
 
     fn lines_mut(&mut self) -> &mut [Line] {
         match self {
-            Self::Own(lines) => lines,
-            Self::Shared(_, None) => &mut [],
-            Self::Shared(_, Some(piece)) => bytemuck::cast_slice_mut(piece.bytes_mut()),
+            Self::Lines(lines) => lines,
+            Self::Piece(piece) => bytemuck::cast_slice_mut(piece.bytes_mut()),
         }
     }
 }
@@ -59,18 +51,27 @@ impl<T: Pod> Aligned<T> {
     /// `len` zeros.
     #[cfg(test)]
     pub fn zeros(len: usize) -> Self {
-        const { assert!(align_of::<T>() <= LINE) };
-        Self::of(Memory::own((len * size_of::<T>()).div_ceil(LINE)), len)
+        let mut zeros = Self::empty();
+        zeros.set_len(len);
+        zeros
     }
 
     /// No numbers.
     pub const fn empty() -> Self {
-        Self::of(Memory::Own(Vec::new()), 0)
+        Self {
+            memory: Memory::Lines(Vec::new()),
+            len: 0,
+            pages: None,
+            numbers: PhantomData,
+        }
     }
 
     /// No numbers; those to come have their memory from there.
     pub fn empty_in(pages: &LargePages) -> Self {
-        Self::of(Memory::Shared(pages.clone(), None), 0)
+        Self {
+            pages: Some(pages.clone()),
+            ..Self::empty()
+        }
     }
 
     /// `len` zeros in memory from there.
@@ -80,27 +81,21 @@ impl<T: Pod> Aligned<T> {
         zeros
     }
 
-    const fn of(memory: Memory, len: usize) -> Self {
-        Self {
-            memory,
-            len,
-            numbers: PhantomData,
-        }
-    }
-
     /// Makes room for `len` numbers; what they are is left over from before.
     pub(super) fn set_len(&mut self, len: usize) {
         const { assert!(align_of::<T>() <= LINE) };
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
+        let bytes = n_lines * LINE;
         if self.memory.lines().len() < n_lines {
-            let piece = match &self.memory {
-                Memory::Own(_) => None,
-                Memory::Shared(pages, _) => {
-                    let piece = pages.take(n_lines * LINE);
-                    piece.map(|piece| Memory::Shared(pages.clone(), Some(piece)))
-                }
+            let piece = match &self.pages {
+                Some(pages) => pages.take(bytes),
+                None if bytes >= LEAST => LargePages::default().take(bytes),
+                None => None,
             };
-            self.memory = piece.unwrap_or_else(|| Memory::own(n_lines));
+            self.memory = match piece {
+                Some(piece) => Memory::Piece(piece),
+                None => Memory::Lines(vec![Line::zeroed(); n_lines]),
+            };
         }
         self.len = len;
     }
@@ -117,31 +112,6 @@ impl<T: Pod> ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(self.memory.lines_mut())[..self.len]
     }
-}
-
-/// Asks the system for large pages behind memory that is reserved and not yet touched: weights of many megabytes are read
-/// from end to end, and with small pages each 4 KiB begin with a look into the page table.
-fn prefer_large_pages(lines: &Vec<Line>) {
-    /// Below two large pages there may be none.
-    const LEAST: usize = 4 << 20;
-    /// The smallest unit of the call; a multiple of every page size up to this.
-    const PAGE: usize = 64 << 10;
-    let bytes = lines.capacity() * LINE;
-    #[cfg(all(target_os = "linux", not(miri)))]
-    if bytes >= LEAST {
-        const HUGE_PAGES: i32 = 14; // MADV_HUGEPAGE of <linux/mman.h>
-        unsafe extern "C" {
-            fn madvise(start: *mut std::ffi::c_void, len: usize, advice: i32) -> i32;
-        }
-        let start = lines.as_ptr().cast_mut();
-        let skipped = start.cast::<u8>().align_offset(PAGE);
-        let len = (bytes - skipped) / PAGE * PAGE;
-        // SAFETY: PAGE-aligned and within the vector's own memory; the advice changes no content. What it returns is no
-        // matter: a system without large pages goes on with small ones.
-        unsafe { madvise(start.cast::<u8>().add(skipped).cast(), len, HUGE_PAGES) };
-    }
-    #[cfg(not(all(target_os = "linux", not(miri))))]
-    let _ = (bytes, LEAST, PAGE);
 }
 
 /// The working memory of one thread.
