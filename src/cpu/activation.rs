@@ -1,5 +1,6 @@
 //! Element-wise activations: each a value and its slope, and the loops that run them over slices.
 
+pub mod pieces;
 mod smooth;
 mod straight;
 

@@ -102,8 +102,4 @@ impl Real for FusedF32 {
     fn ln_1p(self) -> Self {
         Self(libm::log1pf(self.0))
     }
-    #[inline(always)]
-    fn normal_distribution(self) -> Self {
-        Self(math::normal_distribution(self.0))
-    }
 }

@@ -10,7 +10,12 @@ use super::{
 };
 use crate::{
     Activation,
-    cpu::{Element, Real, activation as kernel, gemm::Map, isa::Isa},
+    cpu::{
+        Element, Real,
+        activation::{self as kernel, pieces},
+        gemm::Map,
+        isa::Isa,
+    },
 };
 
 const OP: &str = "activation";
@@ -130,10 +135,12 @@ pub(super) fn backward<T: Float>(
 
 /// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.
 pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
-    if activation == Activation::Identity {
-        return None;
+    match activation {
+        Activation::Identity => None,
+        Activation::Gelu => Some(Box::new(move |x| pieces::GELU.apply(isa, x))),
+        Activation::GeluTanh => Some(Box::new(move |x| pieces::GELU_TANH.apply(isa, x))),
+        _ => with_functions!(activation, value, slope => {
+            Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value, value)))
+        }),
     }
-    with_functions!(activation, value, slope => {
-        Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value, value)))
-    })
 }

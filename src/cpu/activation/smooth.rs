@@ -37,8 +37,13 @@ pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
 /// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
 #[inline(always)]
 pub fn gelu_tanh<R: Real>(x: R) -> R {
-    let twice_inner = R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x);
-    x * sigmoid(twice_inner)
+    x * gelu_tanh_gate(x)
+}
+
+/// What [`gelu_tanh`] multiplies x by.
+#[inline(always)]
+pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
+    sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
 }
 
 /// Slope of [`gelu_tanh`].

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Task, Vectors, Widening, Words};
+use super::{LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
 
 /// The proof that the CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,43 @@ impl Widening for Avx2 {
     unsafe fn store_single(self, vector: __m256d, to: *mut f32) {
         // SAFETY: the token proves AVX; the caller promises room for 4 numbers.
         unsafe { _mm_storeu_ps(to, _mm256_cvtpd_ps(vector)) }
+    }
+}
+
+impl Lookup for Avx2 {
+    /// The lower and the upper half.
+    type Table = [__m256; 2];
+
+    #[inline(always)]
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> [__m256; 2] {
+        // SAFETY: the token proves AVX; each half has 8 numbers.
+        [0, 8].map(|i| unsafe { _mm256_loadu_ps(numbers[i..][..8].as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn look_up(self, [low, high]: [__m256; 2], places: __m256) -> __m256 {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let places = _mm256_castps_si256(places);
+            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
+            _mm256_blendv_ps(
+                _mm256_permutevar8x32_ps(low, places),
+                _mm256_permutevar8x32_ps(high, places),
+                is_high,
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn absolute(self, x: __m256) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
+    }
+
+    #[inline(always)]
+    fn least(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_min_ps(a, b) }
     }
 }
 

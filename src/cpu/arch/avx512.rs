@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Task, Vectors, Widening, Words};
+use super::{Avx2, LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
 
 /// The proof that the CPU has AVX-512 F, BW, DQ and VL, and perhaps dot products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +297,34 @@ impl Widening for Avx512 {
     unsafe fn store_single(self, vector: __m512d, to: *mut f32) {
         // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
         unsafe { _mm256_storeu_ps(to, _mm512_cvtpd_ps(vector)) }
+    }
+}
+
+impl Lookup for Avx512 {
+    type Table = __m512;
+
+    #[inline(always)]
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> __m512 {
+        // SAFETY: the token proves AVX-512F; they are 16 numbers.
+        unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: __m512, places: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_permutexvar_ps(_mm512_castps_si512(places), table) }
+    }
+
+    #[inline(always)]
+    fn absolute(self, x: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_abs_ps(x) }
+    }
+
+    #[inline(always)]
+    fn least(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_min_ps(a, b) }
     }
 }
 

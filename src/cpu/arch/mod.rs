@@ -143,6 +143,27 @@ pub trait Widening: Vectors<f64> {
     unsafe fn store_single(self, vector: Self::Vector, to: *mut f32);
 }
 
+/// Registers of f32 that numbers are looked up in.
+pub trait Lookup: Vectors<f32> {
+    /// Numbers to look up.
+    type Table: Copy;
+
+    /// Takes the numbers into registers.
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table;
+
+    /// For each lane the number of the table that the lane's lowest four bits say.
+    fn look_up(self, table: Self::Table, places: Self::Vector) -> Self::Vector;
+
+    /// `|x|`.
+    fn absolute(self, x: Self::Vector) -> Self::Vector;
+
+    /// The lesser of both; where one is NaN, `b`.
+    fn least(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+}
+
+/// Numbers of a table.
+pub const LOOKED_UP: usize = 16;
+
 /// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
@@ -204,10 +225,10 @@ pub trait WideningTask {
     fn run<V: Widening>(self, vectors: V);
 }
 
-/// Runs within the vectors' own level.
-struct Widened<V, T>(V, T);
+/// A task with more than a [`Task`] asks of its vectors, to be run within their level.
+struct Within<V, T>(V, T);
 
-impl<V: Widening, T: WideningTask> Task<f64> for Widened<V, T> {
+impl<V: Widening, T: WideningTask> Task<f64> for Within<V, T> {
     #[inline(always)]
     fn run<W: Vectors<f64>>(self, _: W) {
         self.1.run(self.0);
@@ -218,11 +239,37 @@ impl Isa {
     /// Runs a task with this level's vectors.
     pub fn widening(self, task: impl WideningTask) {
         match self {
-            Self::Portable(token) => Vectors::<f64>::run(token, Widened(token, task)),
+            Self::Portable(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(token) => Vectors::<f64>::run(token, Widened(token, task)),
+            Self::Avx2(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Vectors::<f64>::run(token, Widened(token, task)),
+            Self::Avx512(token) => Vectors::<f64>::run(token, Within(token, task)),
+        }
+    }
+}
+
+/// An algorithm over the [`Lookup`] vectors of any level; as a [`Task`].
+pub trait LookupTask {
+    /// Runs it.
+    fn run<V: Lookup>(self, vectors: V);
+}
+
+impl<V: Lookup, T: LookupTask> Task<f32> for Within<V, T> {
+    #[inline(always)]
+    fn run<W: Vectors<f32>>(self, _: W) {
+        self.1.run(self.0);
+    }
+}
+
+impl Isa {
+    /// Runs a task with this level's vectors.
+    pub fn looking_up(self, task: impl LookupTask) {
+        match self {
+            Self::Portable(token) => Vectors::<f32>::run(token, Within(token, task)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => Vectors::<f32>::run(token, Within(token, task)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Vectors::<f32>::run(token, Within(token, task)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the readable version, and what Miri runs.
 
-use super::{Real, Task, Vectors, Widening, Words, turned};
+use super::{LOOKED_UP, Lookup, Real, Task, Vectors, Widening, Words, turned};
 
 /// Every CPU of the target has this level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,30 @@ impl Widening for Portable {
     unsafe fn store_single(self, vector: [f64; LANES], to: *mut f32) {
         // SAFETY: the caller's promise, that LANES numbers can be written.
         unsafe { *to.cast() = vector.map(|x| x as f32) }
+    }
+}
+
+impl Lookup for Portable {
+    type Table = [f32; LOOKED_UP];
+
+    #[inline(always)]
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table {
+        *numbers
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: Self::Table, places: [f32; LANES]) -> [f32; LANES] {
+        places.map(|place| table[place.to_bits() as usize % LOOKED_UP])
+    }
+
+    #[inline(always)]
+    fn absolute(self, x: [f32; LANES]) -> [f32; LANES] {
+        x.map(f32::abs)
+    }
+
+    #[inline(always)]
+    fn least(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 }
 
