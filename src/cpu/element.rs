@@ -57,14 +57,6 @@ pub trait Real:
     /// `ln(1 + x)` without cancellation.
     fn ln_1p(self) -> Self;
 
-    /// `Φ(x) = (1 + erf(x/√2)) / 2`, with PyTorch's cancellation on the left: an error near a unit in the last place of
-    /// 1, not of the result.
-    #[inline(always)]
-    fn normal_distribution(self) -> Self {
-        let argument = self * Self::of(std::f64::consts::FRAC_1_SQRT_2);
-        Self::of(0.5) * (Self::of(1.0) + argument.erf())
-    }
-
     /// The smaller of the two; NaN where `self` is NaN.
     #[inline(always)]
     fn at_most(self, limit: Self) -> Self {

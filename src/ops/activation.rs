@@ -12,7 +12,7 @@ use crate::{
     Activation,
     cpu::{
         Element, Real,
-        activation::{self as kernel, pieces},
+        activation::{self as kernel, Computed},
         gemm::Map,
         isa::Isa,
     },
@@ -72,12 +72,12 @@ impl CustomOp1 for Activate {
     }
 }
 
-/// Runs `$body` with `$value` and `$slope` the kernels' functions of the activation.
+/// Runs `$body` with `$Value` and `$Slope` the kernels' functions of the activation.
 macro_rules! with_functions {
-    ($activation:expr, $value:ident, $slope:ident => $body:expr) => {
-        with_functions! { $activation, $value, $slope, $body;
-            Gelu: gelu, gelu_slope;
-            GeluTanh: gelu_tanh, gelu_tanh_slope;
+    ($activation:expr, $Value:ident, $Slope:ident => $body:expr) => {
+        with_functions! { $activation, $Value, $Slope, $body;
+            Gelu: gelu GELU, gelu_slope GELU_SLOPE;
+            GeluTanh: gelu_tanh GELU_TANH, gelu_tanh_slope GELU_TANH_SLOPE;
             QuickGelu: quick_gelu, quick_gelu_slope;
             ClippedGelu: clipped_gelu, clipped_gelu_slope;
             Relu: relu, relu_slope;
@@ -94,53 +94,59 @@ macro_rules! with_functions {
             Identity: identity, identity_slope;
         }
     };
-    ($activation:expr, $as_value:ident, $as_slope:ident, $body:expr;
-     $($name:ident: $value:ident, $slope:ident;)*) => {
+    ($activation:expr, $Value:ident, $Slope:ident, $body:expr;
+     $($name:ident: $value:ident $($pieces:ident)?, $slope:ident $($slope_pieces:ident)?;)*) => {
         match $activation {
             $(Activation::$name => {
-                #[allow(unused_imports)] // a body may want one of them only
-                use kernel::{$slope as $as_slope, $value as $as_value};
+                function!($Value, $value $($pieces)?);
+                function!($Slope, $slope $($slope_pieces)?);
                 $body
             })*
         }
     };
 }
 
-/// `kernel::forward` with the value of the activation.
+/// A type of a function of the kernels, and perhaps the pieces it is known by.
+macro_rules! function {
+    ($Type:ident, $function:ident $($pieces:ident)?) => {
+        #[allow(dead_code)] // a body may want the other one only
+        struct $Type;
+        impl kernel::Function for $Type {
+            #[inline(always)]
+            fn at<R: Real>(x: R) -> R {
+                kernel::$function(x)
+            }
+            $(fn pieces() -> Option<&'static kernel::Pieces> {
+                Some(&kernel::$pieces)
+            })?
+        }
+    };
+}
+
+/// Applies the activation to every element.
 pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) -> Result<()> {
     let isa = selected_isa()?;
-    with_functions!(activation, value, slope => kernel::forward(isa, x, y, value));
+    with_functions!(activation, Value, Slope => kernel::forward::<T, Value>(isa, x, y));
     Ok(())
 }
 
-/// `kernel::backward` with the slope of the activation.
+/// Makes the gradient of the activation's value that of `x`.
 pub(super) fn backward<T: Float>(
     activation: Activation,
     x: &[T],
     gradient: &mut [T],
 ) -> Result<()> {
     let isa = selected_isa()?;
-    with_functions!(activation, value, slope => {
-        struct Chosen;
-        impl kernel::Slope for Chosen {
-            #[inline(always)]
-            fn at<R: Real>(x: R) -> R {
-                slope(x)
-            }
-        }
-        kernel::backward::<T, Chosen>(isa, x, gradient);
-    });
+    with_functions!(activation, Value, Slope => kernel::backward::<T, Slope>(isa, x, gradient));
     Ok(())
 }
 
 /// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.
 pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
-    match activation {
-        Activation::Identity => None,
-        Activation::Gelu => Some(Box::new(move |x| pieces::GELU.apply(isa, x))),
-        Activation::GeluTanh => Some(Box::new(move |x| pieces::GELU_TANH.apply(isa, x))),
-        _ => with_functions!(activation, value, slope => {
-            Some(Box::new(move |x: &mut [f32]| kernel::apply(isa, x, value, value)))
-        }),
+    if activation == Activation::Identity {
+        return None;
     }
+    with_functions!(activation, Value, Slope => {
+        Some(Box::new(move |x: &mut [f32]| f32::apply::<Value>(isa, x)))
+    })
 }

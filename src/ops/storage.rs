@@ -4,12 +4,12 @@ use candle_core::{
     CpuStorage, DType, Device, Layout, Result, Shape, Storage, Tensor, WithDType, bail,
 };
 
-use crate::cpu::norm::Rows;
+use crate::cpu::{activation::Computed, norm::Rows};
 
 /// A type that candle stores and the kernels compute.
-pub trait Float: WithDType + Rows {}
+pub trait Float: WithDType + Rows<Acc: Computed> {}
 
-impl<T: WithDType + Rows> Float for T {}
+impl<T: WithDType + Rows<Acc: Computed>> Float for T {}
 
 /// Runs `$body` with `$T` the Rust type of a float dtype.
 macro_rules! with_float {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::RoutingWeights,
     cpu::{
-        activation,
+        activation::{Computed, Sigmoid},
         isa::Isa,
         scratch::{Aligned, Scratch, lend},
         softmax::{self, Seen},
@@ -157,12 +157,7 @@ impl PackedMixture {
         let source = Source::new(input, width);
         let mut gates = vec![0.0; source.rows()];
         shared.gate.run(&source, &Finishing::NONE, &mut gates);
-        activation::apply(
-            self.isa,
-            &mut gates,
-            activation::sigmoid,
-            activation::sigmoid,
-        );
+        f32::apply::<Sigmoid>(self.isa, &mut gates);
         lend(EXPERT_ROWS, input.len(), |output| {
             shared.feed_forward.run(&source, &Finishing::NONE, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));

@@ -8,14 +8,21 @@ use super::super::Real;
 /// `x/2 · (1 + erf(x/√2))`.
 #[inline(always)]
 pub fn gelu<R: Real>(x: R) -> R {
-    x * x.normal_distribution()
+    x * gelu_gate(x)
+}
+
+/// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`, with PyTorch's cancellation on the left: an error near a
+/// unit in the last place of 1, not of the result.
+#[inline(always)]
+pub fn gelu_gate<R: Real>(x: R) -> R {
+    R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
 }
 
 /// Slope of [`gelu`]: `Φ(x) + x φ(x)`.
 #[inline(always)]
 pub fn gelu_slope<R: Real>(x: R) -> R {
     let density = (x * x * R::of(-0.5)).exp() * R::of(ONE_OVER_SQRT_TAU);
-    x.normal_distribution() + x * density
+    gelu_gate(x) + x * density
 }
 
 /// [`gelu`] clipped to `[-10, 10]`; it never comes near -10.

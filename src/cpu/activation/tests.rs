@@ -15,11 +15,16 @@ enum Cancels {
     AtOne,
 }
 
+/// Of `x` to `y`.
+type Loop<T> = fn(Isa, &[T], &mut [T]);
+
 /// One activation in f32 and f64, its exact value, and the largest error of the f32 value in units
 /// of rounding of `|y| + |x y'|` (an argument off by one rounding) plus what cancels.
 struct Case {
     name: &'static str,
     f32: [fn(f32) -> f32; 2],
+    f16s: Loop<f16>,
+    bf16s: Loop<bf16>,
     fused: fn(FusedF32) -> FusedF32,
     f64: [fn(f64) -> f64; 2],
     exact: fn(f64) -> f64,
@@ -29,10 +34,19 @@ struct Case {
 }
 
 macro_rules! case {
-    ($value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {
+    ($value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {{
+        struct Value;
+        impl Function for Value {
+            #[inline(always)]
+            fn at<R: Real>(x: R) -> R {
+                $value(x)
+            }
+        }
         Case {
             name: stringify!($value),
             f32: [$value, $slope],
+            f16s: forward::<_, Value>,
+            bf16s: forward::<_, Value>,
             fused: $value,
             f64: [$value, $slope],
             exact: $exact,
@@ -40,7 +54,7 @@ macro_rules! case {
             units: $units,
             kinks: $kinks,
         }
-    };
+    }};
 }
 
 fn cases() -> Vec<Case> {
@@ -325,11 +339,11 @@ fn nan_stays_nan_and_far_values_stay_finite() {
 
 #[test]
 fn half_types_are_the_exact_value_rounded_once() {
-    fn check<T: Element<Acc = f32> + Rounding>() {
+    fn check<T: Element<Acc = f32> + Rounding>(forward: impl Fn(&Case) -> Loop<T>) {
         for case in cases() {
             let x: Vec<T> = arguments().iter().map(|&x| T::from_f64(x as f64)).collect();
             let mut y = vec![T::ZERO; x.len()];
-            forward(Isa::best(), &x, &mut y, case.f32[0]);
+            forward(&case)(Isa::best(), &x, &mut y);
             for (x, y) in x.iter().zip(&y) {
                 let exact = (case.exact)(x.to_f64());
                 let before = case.allowed(x.to_f64(), T::COMPUTE);
@@ -345,28 +359,37 @@ fn half_types_are_the_exact_value_rounded_once() {
             }
         }
     }
-    check::<f16>();
-    check::<bf16>();
+    check::<f16>(|case| case.f16s);
+    check::<bf16>(|case| case.bf16s);
 }
 
-struct GeluSlope;
+struct SiluSlope;
 
-impl Slope for GeluSlope {
+impl Function for SiluSlope {
+    #[inline(always)]
     fn at<R: Real>(x: R) -> R {
-        gelu_slope(x)
+        silu_slope(x)
     }
 }
 
 #[test]
-fn the_backward_loop_multiplies_slope_and_cotangent_at_every_length() {
-    for n in reference::WIDTHS
-        .into_iter()
-        .chain([2 * CHUNK + 1, 5 * CHUNK])
-    {
-        let x = reference::normal(n, 0.0, 2.0, 1);
-        let dy = reference::normal(n, 0.0, 1.0, 2);
-        let mut dx = dy.clone();
-        backward::<_, GeluSlope>(Isa::best(), &x, &mut dx);
-        assert!((0..n).all(|i| dx[i] == dy[i] * gelu_slope(x[i])));
+fn the_loops_take_every_element_at_every_length() {
+    for isa in Isa::levels() {
+        for n in reference::WIDTHS
+            .into_iter()
+            .chain([2 * CHUNK + 1, 5 * CHUNK])
+        {
+            let normal = |seed| reference::normal(n, 0.0, 1.0, seed).into_iter();
+            let x: Vec<f32> = normal(1).map(|x| 2.0 * x as f32).collect();
+            let dy: Vec<f32> = normal(2).map(|dy| dy as f32).collect();
+            let mut slopes = vec![0.0; n];
+            forward::<_, SiluSlope>(isa, &x, &mut slopes);
+            let mut dx = dy.clone();
+            backward::<_, SiluSlope>(isa, &x, &mut dx);
+            for i in 0..n {
+                assert!((slopes[i] - silu_slope(x[i])).abs() <= 4.0 * f32::EPSILON);
+                assert_eq!(dx[i], dy[i] * slopes[i]);
+            }
+        }
     }
 }

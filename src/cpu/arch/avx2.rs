@@ -263,6 +263,12 @@ impl Lookup for Avx2 {
     }
 
     #[inline(always)]
+    fn with_sign_of(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_xor_ps(a, _mm256_and_ps(_mm256_set1_ps(-0.0), b)) }
+    }
+
+    #[inline(always)]
     fn least(self, a: __m256, b: __m256) -> __m256 {
         // SAFETY: the token proves AVX.
         unsafe { _mm256_min_ps(a, b) }

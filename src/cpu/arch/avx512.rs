@@ -322,6 +322,12 @@ impl Lookup for Avx512 {
     }
 
     #[inline(always)]
+    fn with_sign_of(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and DQ.
+        unsafe { _mm512_xor_ps(a, _mm512_and_ps(_mm512_set1_ps(-0.0), b)) }
+    }
+
+    #[inline(always)]
     fn least(self, a: __m512, b: __m512) -> __m512 {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_min_ps(a, b) }

@@ -157,6 +157,9 @@ pub trait Lookup: Vectors<f32> {
     /// `|x|`.
     fn absolute(self, x: Self::Vector) -> Self::Vector;
 
+    /// `a`, its sign turned where `b` is negative.
+    fn with_sign_of(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// The lesser of both; where one is NaN, `b`.
     fn least(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 }

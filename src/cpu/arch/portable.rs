@@ -114,6 +114,11 @@ impl Lookup for Portable {
     }
 
     #[inline(always)]
+    fn with_sign_of(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|i| a[i] * 1.0f32.copysign(b[i]))
+    }
+
+    #[inline(always)]
     fn least(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
         std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
