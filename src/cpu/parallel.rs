@@ -31,10 +31,22 @@ pub fn for_chunk_pairs<T: Send, U: Send>(
     chunk: usize,
     second: &mut [U],
     second_chunk: usize,
-    work: impl Fn(usize, &mut [T], &mut [U]) + Send + Sync,
+    work: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+) {
+    let threads = threads_for(out.len());
+    for_chunk_pairs_on(threads, out, chunk, second, second_chunk, work);
+}
+
+/// As [`for_chunk_pairs`], on so many threads.
+pub fn for_chunk_pairs_on<T: Send, U: Send>(
+    threads: usize,
+    out: &mut [T],
+    chunk: usize,
+    second: &mut [U],
+    second_chunk: usize,
+    work: impl Fn(usize, &mut [T], &mut [U]) + Sync,
 ) {
     let (len, second_len) = (out.len(), second.len());
-    let threads = threads_for(len);
     let tasks = len.div_ceil(chunk);
     assert_eq!(tasks, second_len.div_ceil(second_chunk));
     let (out, second) = (Shared::new(out), Shared::new(second));

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, fmt, ops::Range};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    super::{isa::Isa, large_pages::LargePages, scratch::Aligned},
+    super::{isa::Isa, large_pages::LargePages, parallel, scratch::Aligned},
     Arithmetic, Heads, Shape,
     arithmetic::{AnyOperands, Operand, OperandDots, OperandTask},
     chunk::{Chunk, Fill, Layout, Values},
@@ -110,7 +110,7 @@ impl KeyValuePanels {
     ///
     /// # Panics
     /// If the lengths do not fit.
-    pub fn append(&mut self, seq: usize, key: Heads, value: Heads) {
+    pub fn append(&mut self, seq: usize, key: Heads, value: Heads, threads: usize) {
         let PanelShape {
             arithmetic,
             batch,
@@ -129,6 +129,7 @@ impl KeyValuePanels {
             seq,
             key,
             value,
+            threads,
         });
     }
 
@@ -214,7 +215,11 @@ struct Append<'a> {
     seq: usize,
     key: Heads<'a>,
     value: Heads<'a>,
+    threads: usize,
 }
+
+/// What it takes to write a key's or value's number, in multiplications: each of a key goes to a cache line of its own.
+const WORK_PER_NUMBER: usize = 32;
 
 impl AnyOperands for Append<'_> {
     fn run<F: Operand>(self, isa: Isa) {
@@ -237,8 +242,14 @@ impl<F: Operand> OperandTask<F> for Append<'_> {
             let Some(block) = panels.blocks.back_mut() else {
                 return;
             };
-            let chunks = block.memory.chunks_exact_mut(layout.len());
-            for (at, (memory, values)) in chunks.zip(&mut block.values).enumerate() {
+            let work = block.values.len() * count * 2 * layout.head_dim * WORK_PER_NUMBER;
+            let threads = if work < parallel::worthwhile() {
+                1
+            } else {
+                self.threads
+            };
+            let fill = |start: usize, memory: &mut [u32], values: &mut [Values]| {
+                let at = start / layout.len();
                 let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
                 // Nothing behind the last row, so that a panel takes no more.
                 let (first, end) = (sequence * seq, done + count);
@@ -249,9 +260,11 @@ impl<F: Operand> OperandTask<F> for Append<'_> {
                     rows: done..end,
                     position,
                     memory: cast_slice_mut(memory),
-                    values,
+                    values: &mut values[0],
                 });
-            }
+            };
+            let Block { memory, values } = block;
+            parallel::for_chunk_pairs_on(threads, memory, layout.len(), values, 1, fill);
             done += count;
             panels.positions.end += count;
         }

@@ -149,7 +149,7 @@ fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
             value,
         },
         Memory::Packed => {
-            panels.append(keys, key, value);
+            panels.append(keys, key, value, 1);
             KeyValue::Packed(&panels)
         }
     };

@@ -56,7 +56,7 @@ impl PackedAttention {
                     let made = self.project_memory(key_value, memory, pass)?;
                     let mut panels = KeyValuePanels::new(shape);
                     let (key, value) = (heads(&made, 2 * kv, 0), heads(&made, 2 * kv, kv));
-                    panels.append(memory.keys, key, value);
+                    panels.append(memory.keys, key, value, self.threads);
                     Ok(panels)
                 })?;
                 KeyValue::Packed(panels)

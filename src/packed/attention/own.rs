@@ -148,7 +148,7 @@ impl Own<'_> {
                     value,
                 },
                 Keys::Behind(panels) => {
-                    panels.append(part.queries.longest(), key, value);
+                    panels.append(part.queries.longest(), key, value, threads);
                     KeyValue::Packed(panels)
                 }
             };

@@ -61,7 +61,7 @@ fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>
             ),
             ..case.clone()
         };
-        panels.append(end - start, step.key_heads(), step.value_heads());
+        panels.append(end - start, step.key_heads(), step.value_heads(), 2);
         if let Some(window) = window {
             panels.drop_before((start + 1).saturating_sub(window));
         }
@@ -144,10 +144,10 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
             // NaN that was there before must not be.
             let mut spoiled = case.clone();
             spoiled.key_value.fill(f32::NAN);
-            panels.append(300, spoiled.key_heads(), spoiled.value_heads());
+            panels.append(300, spoiled.key_heads(), spoiled.value_heads(), 2);
             panels.reset();
             assert_eq!(panels.positions(), 0..0);
-            panels.append(300, case.key_heads(), case.value_heads());
+            panels.append(300, case.key_heads(), case.value_heads(), 1);
             panels.drop_before(140 + round);
             panels.drop_before(3);
             assert_eq!(panels.positions(), 140 + round..300);
