@@ -16,15 +16,8 @@ use candle_blocks::{
     candle_nn,
     verify::{Comparer, Expected},
 };
-use common::{bits, device, present, weights};
+use common::{bits, committed, device, present, weights};
 
-const CHECKPOINTS: [&str; 5] = [
-    "tiny-bert",
-    "tiny-gpt2",
-    "tiny-bert-bf16",
-    "tiny-gpt2-f16",
-    "minilm-block0",
-];
 const BATCH: usize = 3;
 const SEQ: usize = 9;
 
@@ -39,7 +32,7 @@ struct Subject {
 /// Every committed checkpoint in every type.
 fn subjects() -> impl Iterator<Item = Subject> {
     let types = |name| [DType::F32, DType::F64].map(|dtype| (name, dtype));
-    present(CHECKPOINTS, |&name| name)
+    present(committed::OTHERS, |&name| name)
         .into_iter()
         .flat_map(types)
         .map(|(name, dtype)| {
