@@ -243,6 +243,17 @@ fn the_order_of_heads_does_not_matter() {
 }
 
 #[test]
+fn attention_to_a_memory_that_is_the_input_is_attention_to_the_input() {
+    for s in subjects().filter(|s| !s.is_causal()) {
+        let attention = s.stack.blocks()[0].attention().inner();
+        let x = s.input(1);
+        let context = ForwardContext::evaluation().with_memory(x.clone(), AttentionMask::none());
+        let ours = attention.forward_cross(&x, &context).unwrap();
+        s.assert_close("memory", &ours, &attention.forward(&x).unwrap());
+    }
+}
+
+#[test]
 fn a_matrix_is_one_sequence_and_a_vector_one_position() {
     for s in subjects() {
         let batch = s.input(1).narrow(0, 0, 1).unwrap(); // [1, seq, d_model]
