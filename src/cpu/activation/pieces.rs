@@ -87,34 +87,65 @@ struct Apply<'a> {
 impl LookupTask for Apply<'_> {
     #[inline(always)]
     fn run<V: Lookup>(self, v: V) {
-        // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the mantissa.
-        const MAGIC: f32 = 12_582_912.0;
-        let [end, per_width, magic] = [END as f32, (1.0 / WIDTH) as f32, MAGIC].map(|x| v.splat(x));
-        let [minus_width, minus_magic, half] = [-WIDTH as f32, -MAGIC, 0.5].map(|x| v.splat(x));
-        let tables = self.pieces.coefficients.each_ref().map(|row| v.table(row));
-        let value = |x: V::Vector| {
-            let distance = v.absolute(x);
-            let clamped = v.least(distance, end);
-            let place = v.multiply_add(clamped, per_width, magic);
-            let piece = v.add(place, minus_magic);
-            let t = v.multiply_add(piece, minus_width, clamped);
-            let mut odd = v.look_up(tables[POWERS - 1], place);
-            for k in (0..POWERS - 1).rev() {
-                odd = v.multiply_add(odd, t, v.look_up(tables[k], place));
-            }
-            v.multiply_add(distance, odd, v.multiply(x, half))
-        };
+        let pieces = InRegisters::new(v, self.pieces);
         let mut vectors = self.values.chunks_exact_mut(V::LANES);
         for x in &mut vectors {
             // SAFETY: a chunk has LANES numbers.
-            unsafe { v.store(value(v.load(x.as_ptr())), x.as_mut_ptr()) };
+            unsafe { v.store(pieces.value(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
         }
         let rest = vectors.into_remainder();
         let mut last = [0.0; MOST_LANES];
         last[..rest.len()].copy_from_slice(rest);
         // SAFETY: no vector has more lanes than this array has numbers.
-        unsafe { v.store(value(v.load(last.as_ptr())), last.as_mut_ptr()) };
+        unsafe { v.store(pieces.value(v, v.load(last.as_ptr())), last.as_mut_ptr()) };
         rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// Pieces where they are looked up.
+struct InRegisters<V: Lookup> {
+    tables: [V::Table; POWERS],
+    end: V::Vector,
+    per_width: V::Vector,
+    minus_width: V::Vector,
+    magic: V::Vector,
+    minus_magic: V::Vector,
+    half: V::Vector,
+}
+
+// Loops and no closures, which would be left out of the level's instructions.
+impl<V: Lookup> InRegisters<V> {
+    #[inline(always)]
+    fn new(v: V, pieces: &Pieces) -> Self {
+        // Added to a small number, it leaves the nearest integer in the low bits of the mantissa.
+        const MAGIC: f32 = 12_582_912.0; // 1.5 · 2²³
+        let mut tables = [v.table(&pieces.coefficients[0]); POWERS];
+        for (table, coefficients) in tables.iter_mut().zip(&pieces.coefficients) {
+            *table = v.table(coefficients);
+        }
+        Self {
+            tables,
+            end: v.splat(END as f32),
+            per_width: v.splat((1.0 / WIDTH) as f32),
+            minus_width: v.splat(-WIDTH as f32),
+            magic: v.splat(MAGIC),
+            minus_magic: v.splat(-MAGIC),
+            half: v.splat(0.5),
+        }
+    }
+
+    #[inline(always)]
+    fn value(&self, v: V, x: V::Vector) -> V::Vector {
+        let distance = v.absolute(x);
+        let clamped = v.least(distance, self.end);
+        let place = v.multiply_add(clamped, self.per_width, self.magic);
+        let piece = v.add(place, self.minus_magic);
+        let t = v.multiply_add(piece, self.minus_width, clamped);
+        let mut odd = v.look_up(self.tables[POWERS - 1], place);
+        for k in (0..POWERS - 1).rev() {
+            odd = v.multiply_add(odd, t, v.look_up(self.tables[k], place));
+        }
+        v.multiply_add(distance, odd, v.multiply(x, self.half))
     }
 }
 

@@ -237,8 +237,9 @@ impl Lookup for Avx2 {
 
     #[inline(always)]
     fn table(self, numbers: &[f32; LOOKED_UP]) -> [__m256; 2] {
+        let [low, high] = [numbers[..8].as_ptr(), numbers[8..].as_ptr()];
         // SAFETY: the token proves AVX; each half has 8 numbers.
-        [0, 8].map(|i| unsafe { _mm256_loadu_ps(numbers[i..][..8].as_ptr()) })
+        unsafe { [_mm256_loadu_ps(low), _mm256_loadu_ps(high)] }
     }
 
     #[inline(always)]
