@@ -5,7 +5,8 @@
 //! - load from the safetensors checkpoint of a known family by its `config.json` alone, and say
 //!   exactly what they used ([`Checkpoint`]);
 //! - give PyTorch's numbers, proved per sublayer against fixtures exported from PyTorch ([`verify`]);
-//! - run on CPU, CUDA and Metal;
+//! - compute on the CPU with kernels of their own, packed for inference in f32, bf16 or int8 ([`packed`]), and on CUDA and
+//!   Metal with candle's operations;
 //! - train: no operation cuts the autograd graph ([`ops`]), and what was trained goes back to a file
 //!   that `transformers` reads ([`Checkpoint::save`]).
 //!
@@ -19,9 +20,10 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 //!
-//! Modules, each depending only on those above it: [`config`] (plain data), [`ops`] (differentiable
-//! operations), [`layers`], [`checkpoint`] (files to layers), [`train`] (what training needs beside
-//! gradients), and apart from them [`verify`], which knows no layer and so cannot share a layer's mistakes.
+//! Modules, each depending only on those before it: [`config`] (plain data), [`ops`] (differentiable
+//! operations), [`layers`], [`packed`] (the same for inference on the CPU), [`checkpoint`] (files to layers), [`train`]
+//! (what training needs beside gradients), [`trace`] (every stage of a forward pass by name), and apart from
+//! them [`verify`], which knows no layer and so cannot share a layer's mistakes.
 #![deny(missing_docs)]
 
 pub mod checkpoint;

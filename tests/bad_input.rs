@@ -1,6 +1,6 @@
 //! Bad input to the program: one clear line that names file, tensor and cure; status 2; nothing written.
 //!
-//! What the reader of safetensors files refuses is covered in `bad_files.rs`; here is one of each kind.
+//! What the reader of safetensors files refuses is covered in `bad_files.rs` and `bad_directories.rs`; here is one of each kind.
 #![cfg(feature = "cli")]
 
 mod common;

@@ -2,38 +2,22 @@
 
 mod common;
 
-use std::path::PathBuf;
-
 use candle_blocks::{
-    AttentionMask, CheckpointOptions, ForwardContext, Position, RotaryScaling, Stack, StackPart,
-    Visibility,
+    AttentionMask, CheckpointOptions, ForwardContext, Position, RotaryScaling, Stack, Visibility,
     candle_core::{DType, Tensor},
 };
-use common::{device, weights};
+use common::{committed, device, weights};
 
-/// Every decoder among the committed checkpoints.
-fn decoders() -> Vec<(PathBuf, Stack, usize)> {
-    let mut folders = vec![weights("tiny-gpt2")];
-    folders.extend(common::folders());
+/// Every decoder among the committed checkpoints, with its width.
+fn decoders() -> Vec<(String, Stack, usize)> {
     let mut decoders = Vec::new();
-    for folder in folders {
-        for part in [None, Some(StackPart::Decoder), Some(StackPart::Text)] {
-            let options = match part {
-                Some(part) => CheckpointOptions::default().part(part),
-                None => CheckpointOptions::default(),
-            };
-            let Ok(checkpoint) = options.open(&folder) else {
-                continue; // it has no such part
-            };
-            let first = &checkpoint.config().blocks[0].attention;
-            if depends_on_length(&first.position) {
-                continue;
-            }
-            if first.visibility == Visibility::Causal {
-                let width = checkpoint.config().blocks[0].d_model();
-                let stack = checkpoint.stack(DType::F64, &device()).unwrap();
-                decoders.push((folder.clone(), stack, width));
-            }
+    for committed in committed::all() {
+        let checkpoint = committed.open();
+        let first = &checkpoint.config().blocks[0];
+        let is_causal = first.attention.visibility == Visibility::Causal;
+        if is_causal && !depends_on_length(&first.attention.position) {
+            let stack = checkpoint.stack(DType::F64, &device()).unwrap();
+            decoders.push((committed.label(), stack, first.d_model()));
         }
     }
     decoders
@@ -86,7 +70,7 @@ fn chunks_and_single_tokens_give_the_full_forward_for_every_decoder() {
     let decoders = decoders();
     assert!(!decoders.is_empty());
     let (batch, seq) = (2, 9);
-    for (folder, stack, width) in &decoders {
+    for (label, stack, width) in &decoders {
         let x = input(batch, seq, *width);
         let context = memory(ForwardContext::evaluation(), stack, batch);
         let full = stack.forward_with(&x, &context).unwrap();
@@ -108,11 +92,7 @@ fn chunks_and_single_tokens_give_the_full_forward_for_every_decoder() {
             assert_eq!(cache.seen(), seq);
             let ours = Tensor::cat(&outputs, 1).unwrap();
             let difference = difference(&ours, &full);
-            assert!(
-                difference < BOUND,
-                "{} {chunks:?}: {difference:e}",
-                folder.display()
-            );
+            assert!(difference < BOUND, "{label} {chunks:?}: {difference:e}");
         }
     }
 }
@@ -120,7 +100,7 @@ fn chunks_and_single_tokens_give_the_full_forward_for_every_decoder() {
 #[test]
 fn padding_on_either_side_changes_no_kept_row_of_a_cached_batch() {
     let (batch, seq) = (2, 8);
-    for (folder, stack, width) in &decoders() {
+    for (label, stack, width) in &decoders() {
         let x = input(batch, seq, *width);
         for rows in [
             [[1u8; 8], [0, 0, 0, 1, 1, 1, 1, 1]],
@@ -144,11 +124,7 @@ fn padding_on_either_side_changes_no_kept_row_of_a_cached_batch() {
             let keep = mask.to_dtype(DType::F64).unwrap().unsqueeze(2).unwrap();
             let kept = |t: &Tensor| t.broadcast_mul(&keep).unwrap();
             let difference = difference(&kept(&ours), &kept(&full));
-            assert!(
-                difference < BOUND,
-                "{} {rows:?}: {difference:e}",
-                folder.display()
-            );
+            assert!(difference < BOUND, "{label} {rows:?}: {difference:e}");
         }
     }
 }

@@ -32,7 +32,7 @@ use candle_blocks::{
     Checkpoint,
     candle_core::{DType, Device, Tensor},
 };
-use common::{bits, is_present, weights};
+use common::{assert_says, bits, is_present, message, weights};
 use indicatif::ProgressBar;
 use model::{Gpt, Size};
 use sample::{Sampling, sample};
@@ -129,10 +129,7 @@ fn what_a_training_cannot_resume_from_is_named() {
     let state = folder.path().join("state.safetensors");
     fresh(SETTINGS).save(&state).unwrap();
     let refused = |mut training: Training, path: &Path, words: &[&str]| {
-        let text = format!("{:#}", training.restore(path).unwrap_err());
-        for word in words {
-            assert!(text.contains(word), "{text:?} does not say {word:?}");
-        }
+        assert_says(message(training.restore(path)), words);
     };
     let missing = folder.path().join("none.safetensors");
     refused(fresh(SETTINGS), &missing, &["none.safetensors"]);
@@ -167,10 +164,7 @@ fn arguments_of_a_training_that_make_no_sense_are_named_with_what_was_expected()
         (&["--text", "t", "--steps"], ["--steps", "needs a value"]),
         (&["--step", "4"], ["--step;", "--steps N"]),
     ] {
-        let text = format!("{:#}", parse(args).unwrap_err());
-        for word in words {
-            assert!(text.contains(word), "{text:?} does not say {word:?}");
-        }
+        assert_says(message(parse(args)), &words);
     }
     let args = parse(&["--text", "t", "--steps", "40"]).unwrap();
     assert_eq!((args.steps, args.is_training()), (Some(40), true));
@@ -194,10 +188,7 @@ fn a_loss_that_is_no_number_stops_the_training_and_moves_nothing() {
 fn a_text_that_is_missing_or_too_short_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |path: &Path, words: &[&str]| {
-        let text = format!("{:#}", Text::open(path, 128, 0).unwrap_err());
-        for word in words {
-            assert!(text.contains(word), "{text:?} does not say {word:?}");
-        }
+        assert_says(message(Text::open(path, 128, 0)), words);
     };
     let path = folder.path().join("text.txt");
     refused(&path, &["text.txt", "--text"]);

@@ -9,9 +9,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use candle_blocks::Result;
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use safetensors::SafeTensors;
 
@@ -270,70 +270,6 @@ fn similar_names_come_nearest_first() {
     assert!(files.similar("", 5).is_empty());
 }
 
-// --- writing that fails -----------------------------------------------------------------------
-
-#[test]
-fn a_write_that_fails_leaves_the_old_file_and_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.safetensors");
-    write_safetensors(&path, &samples(), None).unwrap();
-    let before = fs::read(&path).unwrap();
-    let zero = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
-    let packed = Tensor::zeros(2, DType::F8E4M3, &Device::Cpu).unwrap();
-    for (tensors, reason) in [
-        ([("a", &zero), ("a", &zero)], "two tensors have this name"),
-        (
-            [("a", &zero), ("__metadata__", &zero)],
-            "reserves this name",
-        ),
-        ([("a", &zero), ("b", &packed)], "f8e4m3"),
-    ] {
-        let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
-        let error = write_safetensors(&path, &tensors, None).unwrap_err();
-        assert!(matches!(error, Error::InvalidInput { .. }), "{error:?}");
-        assert!(error.to_string().contains(reason), "{error}");
-        assert_eq!(names_in(folder.path()), ["model.safetensors"]);
-        assert_eq!(fs::read(&path).unwrap(), before);
-    }
-}
-
-#[test]
-fn a_path_that_cannot_be_written_is_named_and_nothing_is_left() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("file"), b"").unwrap();
-    // A directory of this name is found only by the rename, when all bytes are written.
-    fs::create_dir(folder.path().join("taken.safetensors")).unwrap();
-    for name in [
-        "missing/m.safetensors",
-        "file/m.safetensors",
-        "taken.safetensors",
-    ] {
-        let path = folder.path().join(name);
-        let error = write_safetensors(&path, &samples(), None).unwrap_err();
-        assert!(matches!(error, Error::Io { .. }), "{error:?}");
-        assert!(error.to_string().contains(name), "{error}");
-        assert_eq!(names_in(folder.path()), ["file", "taken.safetensors"]);
-    }
-}
-
-#[test]
-#[cfg(unix)]
-fn a_written_file_has_the_permissions_of_any_new_file() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let mode = |name: &str| {
-        fs::metadata(folder.path().join(name))
-            .unwrap()
-            .permissions()
-            .mode()
-    };
-    fs::write(folder.path().join("ordinary"), b"").unwrap();
-    write_safetensors(folder.path().join("m.safetensors"), &[], None).unwrap();
-    assert_eq!(mode("m.safetensors"), mode("ordinary"));
-}
-
-// --- helpers ----------------------------------------------------------------------------------
-
 const TYPES: [DType; 9] = [
     DType::U8,
     DType::U32,
@@ -383,15 +319,6 @@ fn write_sharded(directory: &Path, tensors: &[(String, Tensor)], n: usize) -> Re
     )
     .unwrap();
     Ok(())
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// Same type, shape and values. The samples hold small integers, which f64 holds exactly.

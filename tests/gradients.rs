@@ -18,14 +18,7 @@ fn largest(tensor: &Tensor) -> f64 {
 
 #[test]
 fn every_parameter_gets_a_finite_gradient_that_is_not_zero() {
-    let checkpoints = [
-        "tiny-bert",
-        "tiny-gpt2",
-        "tiny-bert-bf16",
-        "tiny-gpt2-f16",
-        "minilm-block0",
-    ];
-    for name in present(checkpoints, |&name| name) {
+    for name in present(committed::OTHERS, |&name| name) {
         let checkpoint = Checkpoint::open(weights(name)).unwrap();
         let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
         let stack = loader.stack().unwrap();

@@ -15,7 +15,7 @@ mod server;
 #[path = "hub/setup.rs"]
 mod setup;
 
-use server::{Fault, Repo};
+use server::Repo;
 use setup::{
     INDEX, REPO, SHARDS, Setup, WEIGHTS, commit, contents, files_below, only, refusal, safetensors,
     sharded, single,
@@ -46,17 +46,6 @@ fn every_shard_of_a_sharded_checkpoint_arrives() -> Result<()> {
     let setup = Setup::new(files.clone())?;
     let snapshot = setup.hub().download()?;
     assert_eq!(contents(&snapshot)?, files);
-    Ok(())
-}
-
-#[test]
-fn a_second_download_fetches_no_body_again() -> Result<()> {
-    let setup = Setup::new(single()?)?;
-    let first = setup.hub().download()?;
-    let bodies = setup.server.bodies();
-    assert_eq!(bodies.len(), 3, "{bodies:?}");
-    assert_eq!(setup.hub().download()?, first);
-    assert_eq!(setup.server.bodies(), bodies);
     Ok(())
 }
 
@@ -216,173 +205,6 @@ fn forbidden_and_rate_limited_are_told_apart() -> Result<()> {
             "{reason}"
         );
     }
-    Ok(())
-}
-
-#[test]
-fn nothing_of_a_body_that_breaks_off_is_ever_used() -> Result<()> {
-    for fault in [
-        Fault::Truncated,
-        Fault::Cut,
-        Fault::EndsEarly,
-        Fault::ErrorPage(403),
-    ] {
-        let files = single()?;
-        let setup = Setup::new(files.clone())?;
-        for broken in [WEIGHTS, "config.json"] {
-            setup.server.repo().faults = HashMap::from([(broken.into(), fault)]);
-            let reason =
-                refusal(setup.hub().download()).with_context(|| format!("{broken}, {fault:?}"))?;
-            assert!(
-                reason.contains(broken) && reason.contains("try again"),
-                "{fault:?}: {reason}"
-            );
-            if broken == WEIGHTS {
-                setup.assert_absent(WEIGHTS, &files[WEIGHTS])?;
-                std::fs::remove_dir_all(setup.cache.path().join("models--owner--tiny"))?;
-            }
-        }
-        assert!(refusal(setup.offline().download())?.contains("offline"));
-
-        setup.server.repo().faults.clear();
-        let snapshot = setup.hub().download()?;
-        assert_eq!(
-            contents(&snapshot)?,
-            only(&files, &["config.json", "tokenizer.json", WEIGHTS])
-        );
-    }
-    Ok(())
-}
-
-#[test]
-fn a_failed_update_leaves_the_last_whole_snapshot_in_place() -> Result<()> {
-    let old = single()?;
-    let setup = Setup::new(old.clone())?;
-    let before = setup.hub().download()?;
-    {
-        let mut repo = setup.server.repo();
-        let mut new = single()?;
-        new.insert(WEIGHTS.into(), safetensors("w", 9, 100_000)?);
-        repo.commits.insert(commit('b'), new);
-        repo.revisions.insert("main".into(), commit('b'));
-        repo.faults.insert(WEIGHTS.into(), Fault::Cut);
-    }
-    // An error, not the old weights in silence.
-    assert!(refusal(setup.hub().download())?.contains("was cut"));
-    assert_eq!(setup.offline().download()?, before);
-    assert_eq!(contents(&before)?[WEIGHTS], old[WEIGHTS]);
-
-    setup.server.repo().faults.clear();
-    let after = setup.hub().download()?;
-    assert_eq!(
-        std::fs::read(after.join(WEIGHTS))?,
-        safetensors("w", 9, 100_000)?
-    );
-    assert_eq!(setup.offline().download()?, after);
-    Ok(())
-}
-
-#[test]
-fn a_damaged_file_in_the_cache_is_refused_offline_and_replaced_online() -> Result<()> {
-    let files = single()?;
-    let setup = Setup::new(files.clone())?;
-    let snapshot = setup.hub().download()?;
-    for damaged in [WEIGHTS, "config.json", "tokenizer.json"] {
-        let blob = snapshot.join(damaged).canonicalize()?;
-        std::fs::write(&blob, &files[damaged][..files[damaged].len() - 1])?;
-        assert!(refusal(setup.offline().download())?.contains(damaged));
-        assert!(refusal(setup.offline().file(damaged))?.contains(damaged));
-        assert_eq!(setup.hub().download()?, snapshot);
-        assert_eq!(std::fs::read(snapshot.join(damaged))?, files[damaged]);
-
-        std::fs::remove_file(&snapshot.join(damaged).canonicalize()?)?;
-        assert_eq!(setup.hub().download()?, snapshot);
-        assert_eq!(std::fs::read(snapshot.join(damaged))?, files[damaged]);
-    }
-    Ok(())
-}
-
-#[test]
-fn offline_a_warm_cache_needs_no_request() -> Result<()> {
-    for files in [single()?, sharded(SHARDS)?] {
-        let setup = Setup::new(files)?;
-        let snapshot = setup.hub().download()?;
-        let asked = setup.server.requests().len();
-        assert_eq!(setup.offline().download()?, snapshot);
-        assert_eq!(setup.offline().revision(commit('a')).download()?, snapshot);
-        assert_eq!(
-            setup.offline().file("config.json")?,
-            snapshot.join("config.json")
-        );
-        assert_eq!(setup.server.requests().len(), asked);
-    }
-    Ok(())
-}
-
-#[test]
-fn offline_a_cold_or_partial_cache_is_an_error_that_names_what_is_missing() -> Result<()> {
-    let setup = Setup::new(sharded(SHARDS)?)?;
-    let reason = refusal(setup.offline().download())?;
-    assert!(
-        reason.contains("does not know the revision") && reason.contains("HF_HUB_OFFLINE"),
-        "{reason}"
-    );
-    assert_eq!(setup.server.requests(), []);
-
-    let snapshot = setup.hub().download()?;
-    for missing in ["config.json", SHARDS[1], INDEX] {
-        let aside = snapshot.join("aside");
-        std::fs::rename(snapshot.join(missing), &aside)?;
-        let reason = refusal(setup.offline().download())?;
-        let named = if missing == INDEX { WEIGHTS } else { missing };
-        assert!(reason.contains(&format!("has no {named}")), "{reason}");
-        std::fs::rename(&aside, snapshot.join(missing))?;
-    }
-    assert_eq!(setup.offline().download()?, snapshot);
-    Ok(())
-}
-
-#[test]
-fn without_network_a_whole_cached_snapshot_is_used_and_reported() -> Result<()> {
-    let setup = Setup::new(single()?)?;
-    let snapshot = setup.hub().download()?;
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&events);
-    let hub = setup.hub().progress(move |event| {
-        if let Ok(mut seen) = seen.lock() {
-            seen.push(format!("{event:?}"));
-        }
-    });
-    setup.server.repo().refuse = Some((503, ""));
-    assert_eq!(hub.download()?, snapshot);
-    // A refusal is an answer: the cache does not stand in for it.
-    setup.server.repo().refuse = Some((401, ""));
-    assert!(refusal(hub.download())?.contains("401"));
-
-    let Setup { server, cache } = setup;
-    drop(server);
-    assert_eq!(hub.download()?, snapshot);
-    assert!(refusal(hub.file("README.md"))?.contains("no connection"));
-    let cold = tempfile::tempdir()?;
-    let reason = refusal(hub.cache_dir(cold.path()).download())?;
-    assert!(
-        reason.contains("no connection") && reason.contains("does not know the revision"),
-        "{reason}"
-    );
-
-    let events = events
-        .lock()
-        .map_err(|_| anyhow::anyhow!("a handler panicked"))?;
-    assert_eq!(events.len(), 2, "{events:?}");
-    assert!(
-        events[0].contains("CacheUsed") && events[0].contains("503"),
-        "{events:?}"
-    );
-    assert!(
-        events[1].contains("CacheUsed") && events[1].contains("no connection"),
-        "{events:?}"
-    );
-    drop(cache);
     Ok(())
 }
 

@@ -5,7 +5,10 @@ mod common;
 mod program;
 
 use candle_blocks::{BlockConfig, FeedForwardForm};
-use common::committed::{self, Committed};
+use common::{
+    assert_says,
+    committed::{self, Committed},
+};
 use program::{Answer, answer, program};
 use serde_json::Value;
 
@@ -154,9 +157,7 @@ fn the_text_says_what_is_special_of_a_family() {
         // The package leaves the families out.
         for stack in all.iter().filter(|stack| stack.name == name) {
             let text = inspect(stack, &[]).stdout;
-            for word in words.iter() {
-                assert!(text.contains(word), "no {word:?} in {text}");
-            }
+            assert_says(&text, &words);
             let is_decoder = stack.part.is_some_and(|part| part.to_string() == "decoder");
             assert_eq!(text.contains("cross-attention"), is_decoder, "{text}");
         }

@@ -10,7 +10,7 @@ use candle_blocks::{
     candle_core::{DType, Device, ModuleT, Tensor},
     checkpoint::{Conversion, write::write_safetensors},
 };
-use common::{bits, present, weights};
+use common::{assert_says, bits, present, trained, weights};
 
 const CPU: Device = Device::Cpu;
 
@@ -37,20 +37,8 @@ fn write(folder: &Path, tensors: &[(String, Tensor)]) {
 
 /// The weights of a checkpoint's stack, as one list of bits.
 fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<u64>> {
-    let loader = checkpoint.trainable(DType::F32, &CPU).unwrap();
-    loader.stack().unwrap();
-    let parameters = loader.parameters().into_iter();
-    parameters
-        .map(|(_, variable)| bits(variable.as_tensor()))
-        .collect()
-}
-
-#[track_caller]
-fn assert_says(error: &Error, words: &[&str]) {
-    let text = error.to_string();
-    for word in words {
-        assert!(text.contains(word), "no {word:?} in {text}");
-    }
+    let parameters = trained(checkpoint, DType::F32).into_iter();
+    parameters.map(|(_, variable)| bits(&variable)).collect()
 }
 
 // Reports.

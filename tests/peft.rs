@@ -9,7 +9,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor, safetensors},
     train::{Lora, LoraConfig},
 };
-use common::{bits, device, numbers, weights};
+use common::{bits, device, numbers, trained, weights};
 use serde_json::{Value, json};
 
 #[test]
@@ -92,9 +92,7 @@ fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
             change
         };
 
-        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
-        loader.stack().unwrap();
-        let parameters = loader.parameters().into_iter();
+        let parameters = trained(&checkpoint, DType::F32).into_iter();
         let mut by_role: HashMap<String, Tensor> = parameters
             .map(|(role, v)| (role, v.as_detached_tensor()))
             .collect();

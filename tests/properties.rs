@@ -16,15 +16,8 @@ use candle_blocks::{
     candle_nn,
     verify::{Comparer, Expected},
 };
-use common::{bits, device, present, weights};
+use common::{bits, committed, device, present, weights};
 
-const CHECKPOINTS: [&str; 5] = [
-    "tiny-bert",
-    "tiny-gpt2",
-    "tiny-bert-bf16",
-    "tiny-gpt2-f16",
-    "minilm-block0",
-];
 const BATCH: usize = 3;
 const SEQ: usize = 9;
 
@@ -39,7 +32,7 @@ struct Subject {
 /// Every committed checkpoint in every type.
 fn subjects() -> impl Iterator<Item = Subject> {
     let types = |name| [DType::F32, DType::F64].map(|dtype| (name, dtype));
-    present(CHECKPOINTS, |&name| name)
+    present(committed::OTHERS, |&name| name)
         .into_iter()
         .flat_map(types)
         .map(|(name, dtype)| {
@@ -246,6 +239,17 @@ fn the_order_of_heads_does_not_matter() {
             let theirs = attention.forward_with(&x, &context).unwrap();
             s.assert_close("attention", &ours, &theirs);
         }
+    }
+}
+
+#[test]
+fn attention_to_a_memory_that_is_the_input_is_attention_to_the_input() {
+    for s in subjects().filter(|s| !s.is_causal()) {
+        let attention = s.stack.blocks()[0].attention().inner();
+        let x = s.input(1);
+        let context = ForwardContext::evaluation().with_memory(x.clone(), AttentionMask::none());
+        let ours = attention.forward_cross(&x, &context).unwrap();
+        s.assert_close("memory", &ours, &attention.forward(&x).unwrap());
     }
 }
 

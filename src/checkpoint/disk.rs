@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use crate::{
     Error, Result,
-    checkpoint::plan::{Plan, Source},
+    checkpoint::{plan::Plan, source::Source},
 };
 
 /// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the

@@ -9,7 +9,8 @@ use crate::{
     Error, FeedForward, PackedStack, Precision, Result, Stack, TransformerBlock,
     checkpoint::{
         Checkpoint, Strictness,
-        plan::{Missing, Source, missing},
+        plan::{Missing, missing},
+        source::Source,
     },
     config::matches,
 };

@@ -23,6 +23,7 @@ mod rotary_json;
 mod save;
 mod save_new;
 pub mod scheme;
+mod source;
 pub mod write;
 
 use std::{

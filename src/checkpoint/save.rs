@@ -22,7 +22,7 @@ use crate::{
         disk::assemble,
         files::{INDEX, SINGLE},
         nearest::nearest,
-        plan::Source,
+        source::Source,
         write::{Record, Sink, write_streamed, write_tensor},
     },
 };

@@ -16,9 +16,10 @@ use crate::{
     checkpoint::{
         Architecture, SaveOptions,
         disk::assemble,
-        plan::{Source, candidates, count_items, parameters},
+        plan::{candidates, count_items, parameters},
         save::{CONFIG, by_role, write_file},
         scheme::matches,
+        source::Source,
         write::{Record, dtype_on_disk, write_tensor},
     },
 };

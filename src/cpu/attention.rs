@@ -23,6 +23,7 @@ mod operands;
 mod plan;
 mod rows;
 mod softmax;
+mod tile_memory;
 
 use std::{cell::Cell, ops::Range};
 
@@ -39,6 +40,7 @@ use self::{
     mask::Kept,
     plan::Group,
     rows::Rows,
+    tile_memory::TileMemory,
 };
 use super::{
     isa::Isa,
@@ -229,7 +231,7 @@ impl<'a> Call<'a> {
         let n_tiles = part.len().div_ceil(D::ROWS);
         lend(
             tile_scratch(),
-            rows.memory_len::<F, D>(D::ROWS, span.len()),
+            TileMemory::len::<D>(rows.layout, D::ROWS, span.len()),
             |memory| {
                 let start = |tile: usize| part.start + tile * part.len() / n_tiles;
                 for tile in 0..n_tiles {

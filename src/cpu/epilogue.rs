@@ -6,6 +6,7 @@ use super::{
     Real,
     arch::{MOST_LANES, Task, Vectors},
     pack::Halves,
+    parallel,
     rows::Target,
     tile::WIDTH,
 };
@@ -53,6 +54,29 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// The sums and perhaps a bias.
     pub fn bias(bias: Option<&'a [T]>) -> Self {
         Self { bias, ..Self::NONE }
+    }
+
+    /// Scales rows that are done already and adds the residual: the bits of a product that ends in this.
+    ///
+    /// # Panics
+    /// If there is more to do than that, or a part does not fit.
+    pub fn finish(&self, rows: &[T], columns: usize, y: &mut [T]) {
+        assert!(self.bias.is_none() && self.up_bias.is_none() && self.activation.is_none());
+        assert_eq!(rows.len(), y.len());
+        self.check(y.len() / columns, columns);
+        parallel::for_chunks(y, GROUP * columns, |start, y| {
+            for (i, (y, &value)) in y.iter_mut().zip(&rows[start..]).enumerate() {
+                let scaled = match self.scale {
+                    Scale::One => value,
+                    Scale::Constant(factor) => value * factor,
+                    Scale::Columns(factors) => value * factors[i % columns],
+                };
+                *y = match self.residual {
+                    Some(residual) => residual[start + i] + scaled,
+                    None => scaled,
+                };
+            }
+        });
     }
 
     /// # Panics

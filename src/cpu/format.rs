@@ -178,6 +178,24 @@ impl<F: Format, D: Dots<F>, T: DotTask<F>> Task<F::Number> for Within<F, D, T> {
     }
 }
 
+/// Runs a task with the fastest dot products of a level: those that `$instruction` gives where the CPU has it, else those
+/// of the level's vectors. No function, as tasks are of several traits.
+macro_rules! run_fastest {
+    ($isa:expr, $task:expr, $instruction:ident) => {
+        match $isa {
+            Isa::Portable(level) => $task.run(level),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(level) => $task.run(level),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(level) => match level.$instruction() {
+                Some(dots) => $task.run(dots),
+                None => $task.run(level),
+            },
+        }
+    };
+}
+pub(super) use run_fastest;
+
 /// The calling thread's memory for words of this type.
 macro_rules! word_scratch {
     ($type:ty) => {

@@ -44,6 +44,8 @@ pub mod parallel;
 pub mod reference;
 pub mod scratch;
 mod tile;
+#[cfg(test)]
+mod timing;
 
 pub use arch::Kernels;
 use arch::Routine;

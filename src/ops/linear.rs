@@ -1,15 +1,15 @@
 //! `y = x·Wᵀ + b`, with its three gradients, through this crate's own products.
 
 use candle_core::{
-    CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor,
-    backend::BackendStorage, bail,
+    CpuStorage, Layout, Result, Shape, Storage, Tensor, backend::BackendStorage, bail,
 };
 
 use super::{
     collected::handed_over,
     product_dtype,
-    storage::{Float, check_float, cotangent, gradient, slice, tensor_slice},
+    storage::{Float, check_float, gradient, slice, tensor_slice},
     threads,
+    weighted::{self, Argument, Weighted},
 };
 use crate::cpu::{
     bias::column_sums,
@@ -51,10 +51,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
         } else {
             wide.contiguous()?
         };
-        let y = match bias {
-            None => wide.apply_op2(&weight, Product)?,
-            Some(bias) => wide.apply_op3(&weight, &bias.contiguous()?, Product)?,
-        };
+        let y = weighted::apply(Product, &wide, &weight, bias.as_ref())?;
         return y.to_dtype(x.dtype());
     }
     let y = x
@@ -111,9 +108,6 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     Ok(())
 }
 
-/// Of `x` `[.., k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
-struct Product;
-
 /// Runs `$body` with `$T` the type of a product.
 macro_rules! with_product {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
@@ -132,101 +126,58 @@ macro_rules! with_product {
 }
 pub(super) use with_product;
 
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        OP
-    }
+/// Of `x` `[.., k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
+struct Product;
 
-    fn cpu_fwd(
+impl Weighted for Product {
+    const NAME: &'static str = OP;
+
+    fn forward(
         &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
+        x: Argument,
+        weight: Argument,
+        bias: Option<Argument>,
     ) -> Result<(CpuStorage, Shape)> {
-        with_product!(OP, x.dtype(), T => {
-            forward::<T>((x, x_layout), (weight, weight_layout), None)
-        })
+        with_product!(OP, x.0.dtype(), T => forward::<T>(x, weight, bias))
     }
 
-    fn bwd(
+    fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
-        _: &Tensor,
+        bias: Option<&Tensor>,
         grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let grad = cotangent(OP, grad)?;
-        with_product!(OP, x.dtype(), T => backward::<T>(x, weight, &grad))
-    }
-}
-
-impl CustomOp3 for Product {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        with_product!(OP, x.dtype(), T => {
-            let bias = slice::<T>(OP, bias, bias_layout)?;
-            forward((x, x_layout), (weight, weight_layout), Some(bias))
-        })
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let grad = cotangent(OP, grad)?;
-        with_product!(OP, x.dtype(), T => {
-            let (dx, dweight) = backward::<T>(x, weight, &grad)?;
-            let dbias = || {
-                let (dy, layout) = grad.storage_and_layout();
-                let dy = tensor_slice::<T>(OP, &dy, layout)?;
-                let sums = column_sums(dy, bias.elem_count());
-                handed_over(Buffer::copied(&sums), bias)
-            };
-            let dbias = bias.track_op().then(dbias).transpose()?.flatten();
-            Ok((dx, dweight, dbias))
-        })
+    ) -> Result<[Option<Tensor>; 3]> {
+        with_product!(OP, x.dtype(), T => backward::<T>(x, weight, bias, grad))
     }
 }
 
 fn forward<T: Float + Plain>(
-    (x, x_layout): (&CpuStorage, &Layout),
-    (weight, weight_layout): (&CpuStorage, &Layout),
-    bias: Option<&[T]>,
+    (x, x_layout): Argument,
+    (weight, weight_layout): Argument,
+    bias: Option<Argument>,
 ) -> Result<(CpuStorage, Shape)> {
     let x = view(x.as_slice::<T>()?, x_layout)?;
     let weight = view(weight.as_slice::<T>()?, weight_layout)?;
+    let bias = bias.map(|(bias, layout)| slice(OP, bias, layout));
     let mut dims = x_layout.dims().to_vec();
     if let Some(last) = dims.last_mut() {
         *last = weight.rows();
     }
-    let y = product(x, weight.transposed(), &Epilogue::bias(bias))?;
+    let epilogue = Epilogue::bias(bias.transpose()?);
+    let y = product(x, weight.transposed(), &epilogue)?;
     Ok((T::to_cpu_storage_owned(y), dims.into()))
 }
 
-/// `dx = dy·W` and `dW = dyᵀ·x`, each where somebody asks for it.
+/// `dx = dy·W`, `dW = dyᵀ·x` and the sums of `dy` over the rows, each where somebody asks for it.
 fn backward<T: Float + Plain + Recycled>(
     x: &Tensor,
     weight: &Tensor,
+    bias: Option<&Tensor>,
     grad: &Tensor,
-) -> Result<(Option<Tensor>, Option<Tensor>)> {
-    let (dy, dy_layout) = grad.storage_and_layout();
-    let dy = tensor_view::<T>(&dy, dy_layout)?;
+) -> Result<[Option<Tensor>; 3]> {
+    let (dy_storage, dy_layout) = grad.storage_and_layout();
+    let dy = tensor_view::<T>(&dy_storage, dy_layout)?;
     let dx = || {
         let (weight, layout) = weight.storage_and_layout();
         let dx = product(dy, tensor_view(&weight, layout)?, &Epilogue::NONE)?;
@@ -247,10 +198,17 @@ fn backward<T: Float + Plain + Recycled>(
         );
         handed_over(dweight, weight)
     };
-    Ok((
+    let dbias = |bias: &Tensor| {
+        let dy = tensor_slice::<T>(OP, &dy_storage, dy_layout)?;
+        let sums = column_sums(dy, bias.elem_count());
+        handed_over(Buffer::copied(&sums), bias)
+    };
+    let bias = bias.filter(|bias| bias.track_op());
+    Ok([
         x.track_op().then(dx).transpose()?,
         weight.track_op().then(dweight).transpose()?.flatten(),
-    ))
+        bias.map(dbias).transpose()?.flatten(),
+    ])
 }
 
 /// `epilogue(a·b)` on candle's number of threads.

@@ -42,6 +42,7 @@ mod rotary;
 mod softmax;
 mod storage;
 mod threads;
+mod weighted;
 
 use candle_core::DType;
 

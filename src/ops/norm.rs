@@ -1,12 +1,12 @@
 //! LayerNorm and RMSNorm over the last dimension.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, Result, Shape, Tensor, backend::BackendStorage, bail};
 
 use super::{
     composed,
     linear::selected_isa,
-    storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
+    storage::{check_float, gradient, output, slice, tensor_slice, with_float},
+    weighted::{self, Argument, Weighted},
 };
 use crate::{
     NormConfig, NormKind, NormWeight,
@@ -48,11 +48,7 @@ pub fn norm(
         return composed::norm(x, weight, bias, config);
     }
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    let op = Normalise(norm_kernel(config));
-    match bias {
-        None => x.apply_op2(&weight, op),
-        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
-    }
+    weighted::apply(Normalise(norm_kernel(config)), &x, &weight, bias)
 }
 
 fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
@@ -105,16 +101,32 @@ pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
 
 struct Normalise(Norm);
 
-impl Normalise {
-    fn forward<T: Float>(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Result<Vec<T>> {
-        let mut y = vec![T::ZERO; x.len()];
-        self.0.forward(selected_isa()?, x, weight, bias, &mut y);
-        Ok(y)
+impl Weighted for Normalise {
+    const NAME: &'static str = OP;
+
+    fn forward(
+        &self,
+        (x, x_layout): Argument,
+        (weight, weight_layout): Argument,
+        bias: Option<Argument>,
+    ) -> Result<(CpuStorage, Shape)> {
+        with_float!(OP, x.dtype(), T => {
+            let x = slice::<T>(OP, x, x_layout)?;
+            let weight = slice(OP, weight, weight_layout)?;
+            let bias = bias.map(|(bias, layout)| slice(OP, bias, layout)).transpose()?;
+            let mut y = vec![T::ZERO; x.len()];
+            self.0.forward(selected_isa()?, x, weight, bias, &mut y);
+            Ok(output(y, x_layout))
+        })
     }
 
-    /// Gradients of `x`, weight and bias.
-    fn backward(&self, x: &Tensor, weight: &Tensor, grad: &Tensor) -> Result<[Tensor; 3]> {
-        let grad = cotangent(OP, grad)?;
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _: Option<&Tensor>,
+        grad: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
         let (dy, dy_layout) = grad.storage_and_layout();
         let (x_storage, x_layout) = x.storage_and_layout();
         let (weight_storage, weight_layout) = weight.storage_and_layout();
@@ -127,73 +139,8 @@ impl Normalise {
                 tensor_slice(OP, &dy, dy_layout)?,
                 &mut dx,
             );
-            Ok([gradient(dx, x)?, gradient(dweight, weight)?, gradient(dbias, weight)?])
+            let (dweight, dbias) = (gradient(dweight, weight)?, gradient(dbias, weight)?);
+            Ok([gradient(dx, x)?, dweight, dbias].map(Some))
         })
-    }
-}
-
-impl CustomOp2 for Normalise {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        with_float!(OP, x.dtype(), T => {
-            let x = slice::<T>(OP, x, x_layout)?;
-            let y = self.forward(x, slice(OP, weight, weight_layout)?, None)?;
-            Ok(output(y, x_layout))
-        })
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, dweight, _] = self.backward(x, weight, grad)?;
-        Ok((Some(dx), Some(dweight)))
-    }
-}
-
-impl CustomOp3 for Normalise {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        with_float!(OP, x.dtype(), T => {
-            let x = slice::<T>(OP, x, x_layout)?;
-            let bias = slice(OP, bias, bias_layout)?;
-            let y = self.forward(x, slice(OP, weight, weight_layout)?, Some(bias))?;
-            Ok(output(y, x_layout))
-        })
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, dweight, dbias] = self.backward(x, weight, grad)?;
-        Ok((Some(dx), Some(dweight), Some(dbias)))
     }
 }

@@ -46,6 +46,20 @@ impl<'a> Finishing<'a> {
             ..self
         }
     }
+
+    /// Behind a layer's bias.
+    pub fn epilogue(self, bias: Option<&'a [f32]>) -> Epilogue<'a, f32> {
+        Epilogue {
+            scale: self.scale,
+            residual: self.residual,
+            ..Epilogue::bias(bias)
+        }
+    }
+
+    /// `y = residual + scale · output`, of an output that is done already, of rows of `width`.
+    pub fn apply(self, output: &[f32], width: usize, y: &mut [f32]) {
+        self.epilogue(None).finish(output, width, y);
+    }
 }
 
 impl Linear {
@@ -122,11 +136,7 @@ impl PackedLinear {
     }
 
     pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
-        Epilogue {
-            scale: finishing.scale,
-            residual: finishing.residual,
-            ..Epilogue::bias(self.bias.as_deref())
-        }
+        finishing.epilogue(self.bias.as_deref())
     }
 }
 

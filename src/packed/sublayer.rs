@@ -211,26 +211,6 @@ impl PackedScale {
     }
 }
 
-impl Finishing<'_> {
-    /// As an epilogue does it, on rows that are done.
-    pub(super) fn apply(&self, values: &[f32], width: usize, y: &mut [f32]) {
-        parallel::for_chunks(y, 16 * width, |start, y| {
-            let values = &values[start..];
-            for (i, (y, &value)) in y.iter_mut().zip(values).enumerate() {
-                let scaled = match self.scale {
-                    Scale::One => value,
-                    Scale::Constant(factor) => value * factor,
-                    Scale::Columns(factors) => value * factors[i % width],
-                };
-                *y = match self.residual {
-                    Some(residual) => residual[start + i] + scaled,
-                    None => scaled,
-                };
-            }
-        });
-    }
-}
-
 /// An inner layer that computes each row by itself.
 pub(super) trait PerRow {
     /// The width of input and output.

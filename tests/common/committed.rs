@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use candle_blocks::{Checkpoint, CheckpointOptions, StackPart, trace::TraceInput, verify::Fixture};
 
-use super::{folders, present, weights};
+use super::{is_present, present, weights};
 
 /// The checkpoints that are no family's own.
 pub const OTHERS: [&str; 5] = [
@@ -76,6 +76,18 @@ pub fn gradient_allowance(stack: &Committed) -> f64 {
 /// The input side of a fixture.
 pub fn input(fixture: &Fixture) -> TraceInput {
     TraceInput::new(|name| fixture.tensor(name).cloned()).unwrap()
+}
+
+/// The folders of all families, or none in the package, which leaves them out.
+fn folders() -> Vec<PathBuf> {
+    if !is_present("families") {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(weights("families")).unwrap();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 60, "only {} families", folders.len());
+    folders
 }
 
 /// Every stack under `weights/families`; none in the package, which leaves them out.

@@ -6,14 +6,15 @@ pub mod random;
 
 use std::{
     collections::HashMap,
+    fmt::Display,
     io::Write,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
 use candle_blocks::{
-    StackPart,
-    candle_core::{DType, Device, Result, Tensor, Var, safetensors},
+    Checkpoint, Parameters,
+    candle_core::{self, DType, Device, Tensor, Var, safetensors},
     verify::{Comparison, Expected, compare},
 };
 
@@ -45,36 +46,6 @@ pub fn is_present(local: &str) -> bool {
 pub fn present<T>(checkpoints: impl IntoIterator<Item = T>, name: fn(&T) -> &str) -> Vec<T> {
     let checkpoints = checkpoints.into_iter();
     checkpoints.filter(|c| is_present(name(c))).collect()
-}
-
-/// The folders of all families, or none in the package, which leaves them out.
-pub fn folders() -> Vec<PathBuf> {
-    if !is_present("families") {
-        return Vec::new();
-    }
-    let entries = std::fs::read_dir(weights("families")).unwrap();
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    assert!(folders.len() >= 60, "only {} families", folders.len());
-    folders
-}
-
-/// The fixtures of a checkpoint, each with the stack that it is of.
-pub fn fixtures(folder: &Path) -> Vec<(PathBuf, Option<StackPart>)> {
-    let parts = [
-        ("fixture.safetensors", None),
-        ("fixture.encoder.safetensors", Some(StackPart::Encoder)),
-        ("fixture.decoder.safetensors", Some(StackPart::Decoder)),
-        ("fixture.text.safetensors", Some(StackPart::Text)),
-        ("fixture.vision.safetensors", Some(StackPart::Vision)),
-    ];
-    let with_path = parts.map(|(name, part)| (folder.join(name), part));
-    let there: Vec<_> = with_path
-        .into_iter()
-        .filter(|(path, _)| path.is_file())
-        .collect();
-    assert!(!there.is_empty(), "{} has no fixture", folder.display());
-    there
 }
 
 /// Says what a test did not do; past the harness, which shows a passed test's output to nobody.
@@ -196,7 +167,7 @@ pub fn assert_passed(comparisons: &[Comparison]) {
 pub fn value_and_gradients(
     inputs: &[Tensor],
     grad_output: &Tensor,
-    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    f: impl Fn(&[Tensor]) -> candle_core::Result<Tensor>,
 ) -> (Tensor, Vec<Tensor>) {
     let vars: Vec<Var> = inputs
         .iter()
@@ -224,4 +195,30 @@ pub fn numbers(tensor: &Tensor) -> Vec<f64> {
 /// The bits of a tensor's elements as f64.
 pub fn bits(tensor: &Tensor) -> Vec<u64> {
     numbers(tensor).into_iter().map(f64::to_bits).collect()
+}
+
+/// The parameters of a checkpoint's stack, as training gets them.
+pub fn trained(checkpoint: &Checkpoint, dtype: DType) -> Parameters {
+    let loader = checkpoint.trainable(dtype, &device()).unwrap();
+    loader.stack().unwrap();
+    loader.parameters()
+}
+
+/// What an error says.
+#[track_caller]
+pub fn message<T, E: Display>(result: Result<T, E>) -> String {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        // With its causes, where Display leaves them to the alternate form.
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+/// Demands that a text has all of these words.
+#[track_caller]
+pub fn assert_says(text: impl Display, words: &[&str]) {
+    let text = text.to_string();
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word:?}");
+    }
 }

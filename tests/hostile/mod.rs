@@ -1,4 +1,5 @@
 //! Files made by hand, byte by byte, for the tests of hostile input.
+#![allow(dead_code)] // each test binary uses a part
 
 use std::fs;
 use std::path::{Path, PathBuf};

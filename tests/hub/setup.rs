@@ -1,4 +1,5 @@
 //! What the tests start from: a server with a small checkpoint, an empty cache, and a look at what is on disk.
+#![allow(dead_code)] // each test binary uses a part
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use super::super::arch::Avx512Bf16;
 use super::{
     super::{
         arch::{Kernels, MOST_LANES, Task, Vectors, Words},
-        format::{DotTask, Dots, Format, bf16::round},
+        format::{DotTask, Dots, Format, bf16::round, run_fastest},
         isa::Isa,
         tile::WIDTH,
     },
@@ -154,16 +154,7 @@ impl<V: Vectors<f32>> OperandDots<f32> for V {
 
 impl Operand for bf16 {
     fn run_operands(isa: Isa, task: impl OperandTask<Self>) {
-        match isa {
-            Isa::Portable(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(level) => match level.bf16() {
-                Some(dots) => task.run(dots),
-                None => task.run(level),
-            },
-        }
+        run_fastest!(isa, task, bf16);
     }
 
     /// Rounds numbers to the lower (0) or upper (1) half of each word.

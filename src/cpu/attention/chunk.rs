@@ -177,26 +177,22 @@ impl<F: Operand> Fill<'_, F> {
         let Layout {
             width, head_dim, ..
         } = self.layout;
-        let panel = &mut self.memory[self.layout.key_panel(at)];
+        let key = self.key;
         if F::NUMBERS {
             return PackColumns {
-                b: self.key.transposed(),
+                b: key.transposed(),
                 columns: row..row + width,
                 rows: 0..head_dim,
-                panel: cast_slice_mut(panel),
+                panel: cast_slice_mut(&mut self.memory[self.layout.key_panel(at)]),
             }
             .run(d.vectors());
         }
         let mut block = [F::Word::zeroed(); MOST_WIDTH * BLOCK];
         let stride = BLOCK / F::GROUP;
         let n_rows = width.min(self.rows.end - row);
-        for (first, panel) in (0..head_dim)
-            .step_by(BLOCK)
-            .zip(panel.chunks_mut(stride * width))
-        {
-            let terms = first..head_dim.min(first + BLOCK);
+        for (terms, panel) in self.key_blocks(at) {
             for (i, words) in block.chunks_exact_mut(stride).take(n_rows).enumerate() {
-                d.pack_right(self.key.row(row + i, terms.clone()), words);
+                d.pack_right(key.row(row + i, terms.clone()), words);
             }
             // As numbers, which moves leave as they are whatever their bits say.
             let block = View::new(
@@ -217,24 +213,28 @@ impl<F: Operand> Fill<'_, F> {
     /// One key within a panel.
     #[inline(always)]
     fn fill_key<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
-        let panel = &mut self.memory[self.layout.key_panel(at)];
+        let (width, key) = (self.layout.width, self.key);
         let mut words = [F::Word::zeroed(); BLOCK];
-        let stride = BLOCK / F::GROUP;
-        for (first, panel) in (0..head_dim)
-            .step_by(BLOCK)
-            .zip(panel.chunks_mut(stride * width))
-        {
-            d.pack_right(
-                self.key.row(row, first..head_dim.min(first + BLOCK)),
-                &mut words,
-            );
+        for (terms, panel) in self.key_blocks(at) {
+            d.pack_right(key.row(row, terms), &mut words);
             for (panel, word) in panel.chunks_exact_mut(width).zip(words) {
                 panel[at % width] = word;
             }
         }
+    }
+
+    /// The panel of keys that holds a position, cut into [`BLOCK`]s: dimensions, and the words for them.
+    #[inline(always)]
+    fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let panel = &mut self.memory[self.layout.key_panel(at)];
+        let words = panel.chunks_mut(BLOCK / F::GROUP * width);
+        let dimensions = (0..head_dim).step_by(BLOCK);
+        dimensions
+            .map(move |first| first..head_dim.min(first + BLOCK))
+            .zip(words)
     }
 
     /// Returns the sum of zero times each value.

@@ -17,6 +17,7 @@ use super::{
     chunk::{Chunk, Layout, MOST_WIDTH, Values},
     plan::{Group, Piece, Plan, Row},
     softmax::{Exponentiate, Score, fold},
+    tile_memory::TileMemory,
 };
 
 /// The rows of a key/value head, where they come from and go to.
@@ -29,84 +30,7 @@ pub(super) struct Rows<'a> {
     pub(super) out: &'a Target<'a, f32>,
 }
 
-/// The parts of a tile's working memory.
-struct Memory<'a, F: Operand> {
-    /// `[chunks of dimensions, rows]` of the left operand.
-    queries: &'a mut [F::Word],
-    /// `[panels of positions, rows, width]`.
-    scores: &'a mut [f32],
-    /// Rows of the left operand, of one chunk of positions; and a row more, since they may begin within theirs.
-    exponentials: &'a mut [F::Word],
-    /// `[panels of dimensions, rows, width]`.
-    totals: &'a mut [f32],
-    /// The largest scores of each row, `[rows, width]`.
-    largest: &'a mut [f32],
-    /// The sums of the exponentials, `[rows, width]`.
-    sums: &'a mut [f32],
-    /// A panel of a chunk's values.
-    values: &'a mut [F::Word],
-}
-
 impl<'a> Rows<'a> {
-    /// The lengths of the parts of [`Memory`], for a tile of so many rows that see so many positions.
-    fn lengths<F: Operand, D: OperandDots<F>>(&self, n_rows: usize, span: usize) -> [usize; 7] {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
-        let of_row = [
-            head_dim.div_ceil(F::CHUNK) * D::ROW_WORDS,
-            span.next_multiple_of(width),
-            D::ROW_WORDS,
-            self.layout.value_panels() * width,
-            width,
-            width,
-        ];
-        let [queries, scores, exponentials, totals, largest, sums] = of_row.map(|len| n_rows * len);
-        let values = self.layout.value_panel_len();
-        [
-            queries,
-            scores,
-            exponentials + D::ROW_WORDS,
-            totals,
-            largest,
-            sums,
-            values,
-        ]
-    }
-
-    /// Numbers of working memory for tiles of up to so many rows that see up to so many positions.
-    pub(super) fn memory_len<F: Operand, D: OperandDots<F>>(
-        &self,
-        n_rows: usize,
-        span: usize,
-    ) -> usize {
-        self.lengths::<F, D>(n_rows, span).iter().sum()
-    }
-
-    fn divide<'m, F: Operand, D: OperandDots<F>>(
-        &self,
-        plan: &Plan,
-        memory: &'m mut [f32],
-    ) -> Memory<'m, F> {
-        let mut rest = memory;
-        let [queries, scores, exponentials, totals, largest, sums, values] = self
-            .lengths::<F, D>(plan.rows().len(), plan.span.len())
-            .map(|length| {
-                rest.split_off_mut(..length)
-                    .expect("memory_len has seen to it")
-            });
-        // Words are as large as numbers.
-        Memory {
-            queries: cast_slice_mut(queries),
-            scores,
-            exponentials: cast_slice_mut(exponentials),
-            totals,
-            largest,
-            sums,
-            values: cast_slice_mut(values),
-        }
-    }
-
     /// Computes a tile of rows; `chunk(i)` holds the positions of the `i`th chunk.
     pub(super) fn tile<'c, F: Operand, D: OperandDots<F>>(
         &self,
@@ -123,7 +47,8 @@ impl<'a> Rows<'a> {
             }
             return;
         }
-        let mut memory = self.divide::<F, D>(&plan, memory);
+        let (n_rows, span) = (plan.rows().len(), plan.span.len());
+        let mut memory = TileMemory::new::<D>(self.layout, n_rows, span, memory);
         d.enter(PackQueries {
             of: self,
             plan: &plan,
@@ -183,7 +108,7 @@ impl<'a> Rows<'a> {
         plan: &Plan,
         piece: &Piece,
         chunk: &Chunk<F>,
-        memory: &mut Memory<F>,
+        memory: &mut TileMemory<F>,
     ) {
         let Layout {
             width, head_dim, ..
@@ -216,7 +141,7 @@ impl<'a> Rows<'a> {
         plan: &Plan,
         piece: &Piece,
         chunk: &Chunk<F>,
-        memory: &mut Memory<F>,
+        memory: &mut TileMemory<F>,
         total: Total,
     ) {
         let width = self.layout.width;

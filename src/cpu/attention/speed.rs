@@ -1,12 +1,13 @@
 //! The kernel's speed. Run on an idle machine:
 //! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
 
-use std::{hint::black_box, ops::Range, time::Instant};
+use std::{hint::black_box, ops::Range};
 
 use super::{
     super::{
         arch::{Kernels, MOST_LANES, Task, Vectors},
         reference::normal,
+        timing::least,
     },
     *,
 };
@@ -16,16 +17,6 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
         .iter()
         .map(|&x| x as f32)
         .collect()
-}
-
-/// The least of several times, in seconds: what another process takes away only adds to one.
-fn least(times: usize, mut work: impl FnMut()) -> f64 {
-    let time = |_| {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..times).map(time).fold(f64::INFINITY, f64::min)
 }
 
 /// Adds up numbers: as fast as they can be read.

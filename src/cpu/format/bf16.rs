@@ -16,7 +16,7 @@ use super::{
         scratch::{Aligned, Scratch},
         tile,
     },
-    DotTask, Dots, Format, Within, word_scratch,
+    DotTask, Dots, Format, Within, run_fastest, word_scratch,
 };
 
 /// As deep in memory as a chunk of f32.
@@ -29,16 +29,7 @@ impl Format for bf16 {
     const CHUNK: usize = CHUNK;
 
     fn run(isa: Isa, task: impl DotTask<Self>) {
-        match isa {
-            Isa::Portable(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(level) => match level.bf16() {
-                Some(dots) => task.run(dots),
-                None => task.run(level),
-            },
-        }
+        run_fastest!(isa, task, bf16);
     }
 
     word_scratch!(u32);

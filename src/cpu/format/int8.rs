@@ -29,7 +29,7 @@ use super::{
         scratch::{Aligned, Scratch},
         tile::CHUNK,
     },
-    DotTask, Dots, Format, Within, word_scratch,
+    DotTask, Dots, Format, Within, run_fastest, word_scratch,
 };
 
 // |a| <= 255, |w| <= 127.
@@ -47,16 +47,7 @@ impl Format for i8 {
     const HEAD: usize = 1;
 
     fn run(isa: Isa, task: impl DotTask<Self>) {
-        match isa {
-            Isa::Portable(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(level) => task.run(level),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(level) => match level.vnni() {
-                Some(dots) => task.run(dots),
-                None => task.run(level),
-            },
-        }
+        run_fastest!(isa, task, vnni);
     }
 
     word_scratch!(u32);

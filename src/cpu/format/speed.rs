@@ -1,7 +1,7 @@
 //! The formats' speed as a share of what the CPU can do. Run on an idle machine:
 //! `cargo test --release --lib format::speed -- --ignored --nocapture --test-threads 1`
 
-use std::{hint::black_box, time::Instant};
+use std::hint::black_box;
 
 use half::bf16;
 
@@ -13,20 +13,11 @@ use super::{
         reference::normal,
         scratch::Aligned,
         tile::Total,
+        timing::least,
         view::View,
     },
     *,
 };
-
-/// The least of several times, in seconds: what another process takes away only adds to one.
-pub fn least(times: usize, mut work: impl FnMut()) -> f64 {
-    let time = |_| {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..times).map(time).fold(f64::INFINITY, f64::min)
-}
 
 /// A product of packed operands as the blocks of a larger one are computed: a panel, and all rows.
 struct Blocks<'a, F: Format> {

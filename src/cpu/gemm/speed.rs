@@ -1,22 +1,10 @@
 //! The products' speed as a share of what the CPU can do. Run on an idle machine:
 //! `cargo test --release --lib a_share_of_the_peak -- --ignored --nocapture`
 
-use std::time::Instant;
-
 use super::{
-    super::{parallel, peak::operations_per_second, reference::normal},
+    super::{parallel, peak::operations_per_second, reference::normal, timing::least},
     *,
 };
-
-/// The least of several times, in seconds: what another process takes away only adds to one.
-fn least(times: usize, mut work: impl FnMut()) -> f64 {
-    let time = |_| {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..times).map(time).fold(f64::INFINITY, f64::min)
-}
 
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]

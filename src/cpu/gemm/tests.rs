@@ -1,12 +1,10 @@
-//! Products against sums written out, against f64, and against themselves under every circumstance
-//! that must not show. Every level of instructions runs the same checks.
+//! Products against sums written out and against f64. Every level of instructions runs the same checks.
+
+mod epilogue;
+mod same_bits;
 
 use super::{
-    super::{
-        pack::Halves,
-        parallel,
-        reference::{Rounding, normal},
-    },
+    super::reference::{Rounding, normal},
     *,
 };
 
@@ -255,110 +253,6 @@ fn errors_against_f64_are_those_of_the_roundings() {
 }
 
 #[test]
-fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
-    let (m, n, k) = if cfg!(miri) {
-        (6, 9, 130)
-    } else {
-        (61, 77, 300)
-    };
-    let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 5), random(n * k, 6));
-    let b = View::row_major(&w, n, k).transposed();
-    for isa in Isa::levels() {
-        let packed = PackedMatrix::new(isa, b, 1);
-        let together = product(isa, View::row_major(&a, m, k), b, 2);
-        // 17 is prime to both m: every row, each elsewhere.
-        let order: Vec<usize> = (0..m).map(|i| (i * 17 + 3) % m).collect();
-        let moved: Vec<f32> = order
-            .iter()
-            .flat_map(|&i| &a[i * k..][..k])
-            .copied()
-            .collect();
-        let moved = product(isa, View::row_major(&moved, m, k), b, 2);
-        for (at, &i) in order.iter().enumerate() {
-            let row = View::row_major(&a[i * k..][..k], 1, k);
-            let expected = &together[i * n..][..n];
-            assert_same(&moved[at * n..][..n], expected, || {
-                format!("row {i} at {at}")
-            });
-            assert_same(&product(isa, row, b, 1), expected, || {
-                format!("row {i} alone")
-            });
-            assert_same(&packed_product(row, &packed, 1), expected, || {
-                format!("row {i} packed")
-            });
-        }
-    }
-}
-
-/// Sizes above the threshold of threads, with one row, few, many, and more than a block.
-fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
-    if cfg!(miri) {
-        return vec![];
-    }
-    assert!(3 * 1000 * 200 > parallel::worthwhile());
-    const { assert!(1024 * 512 > crate::cpu::pack_rows::PACK_PARALLEL_FROM) };
-    vec![
-        (1, 2000, 300),
-        (3, 1000, 200),
-        (100, 20, 300),
-        (BLOCK_ROWS - 1, 40, 130),
-        (BLOCK_ROWS + 1, 40, 500),
-        (2 * BLOCK_ROWS + 1, 33, 257),
-    ]
-}
-
-#[test]
-fn the_thread_count_does_not_change_a_bit() {
-    for (m, n, k) in sizes_for_threads() {
-        let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 7), random(n * k, 8));
-        let (a, b) = (
-            View::row_major(&a, m, k),
-            View::row_major(&w, n, k).transposed(),
-        );
-        for isa in Isa::levels() {
-            let packed = PackedMatrix::new(isa, b, 3);
-            let expected = product(isa, a, b, 1);
-            for threads in 1..=4 {
-                let what = || format!("{} {m}x{n}x{k}, {threads} threads", isa.name());
-                assert_same(&product(isa, a, b, threads), &expected, what);
-                assert_same(&packed_product(a, &packed, threads), &expected, what);
-            }
-        }
-    }
-}
-
-#[test]
-fn concurrent_and_nested_callers_get_the_same_bits() {
-    use rayon::prelude::*;
-    for (m, n, k) in sizes_for_threads() {
-        let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 9), random(n * k, 10));
-        let (a, b) = (
-            View::row_major(&a, m, k),
-            View::row_major(&w, n, k).transposed(),
-        );
-        let isa = Isa::best();
-        let packed = PackedMatrix::new(isa, b, 2);
-        let expected = product(isa, a, b, 1);
-        let check = |how: &str| {
-            let what = || format!("{m}x{n}x{k} {how}");
-            assert_same(&product(isa, a, b, 3), &expected, what);
-            assert_same(&packed_product(a, &packed, 3), &expected, what);
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| check("from threads"));
-            }
-        });
-        (0..6).into_par_iter().for_each(|_| check("within rayon"));
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(1)
-            .build()
-            .unwrap();
-        pool.install(|| check("within a pool of one"));
-    }
-}
-
-#[test]
 fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
     let (m, n, k) = (5, 37, 131);
     for isa in Isa::levels() {
@@ -393,88 +287,6 @@ fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
             1,
         );
         assert!(zero_times_infinity[0].is_nan());
-    }
-}
-
-#[test]
-fn the_bias_is_added_once_and_last() {
-    let (m, n, k) = (7, 45, 300);
-    let (a, w, bias): (Vec<f32>, Vec<f32>, Vec<f32>) =
-        (random(m * k, 11), random(n * k, 12), random(n, 13));
-    let (a, b) = (
-        View::row_major(&a, m, k),
-        View::row_major(&w, n, k).transposed(),
-    );
-    for isa in Isa::levels() {
-        let sums = product(isa, a, b, 1).into_iter().enumerate();
-        let expected: Vec<f32> = sums.map(|(at, sum)| sum + bias[at % n]).collect();
-        let epilogue = Epilogue::bias(Some(&bias));
-        let mut y = vec![9.0; m * n];
-        multiply(isa, a, b, &epilogue, &mut y, 2);
-        assert_same(&y, &expected, || "in place".to_string());
-        y.fill(9.0);
-        PackedMatrix::<f32>::new(isa, b, 2).multiply(a, &epilogue, &mut y, 2);
-        assert_same(&y, &expected, || "packed".to_string());
-    }
-}
-
-#[test]
-fn an_epilogue_is_what_would_be_done_to_the_sums() {
-    let square = |values: &mut [f32]| values.iter_mut().for_each(|v| *v = *v * *v);
-    for (m, n, k) in [(1, 1, 1), (7, 45, 300), (33, 64, 129), (17, 5, 0)] {
-        let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 11), random(n * k, 12));
-        let [bias, up_bias, factors]: [Vec<f32>; 3] = [13, 14, 15].map(|seed| random(n, seed));
-        let (residual, up): (Vec<f32>, Vec<f32>) = (random(m * n, 16), random(n * k, 17));
-        let a = View::row_major(&a, m, k);
-        let weight = |w| View::row_major(w, n, k).transposed();
-        for isa in Isa::levels() {
-            let sums = product(isa, a, weight(&w), 1);
-            let ups = product(isa, a, weight(&up), 1);
-            for scale in [Scale::One, Scale::Constant(1.5), Scale::Columns(&factors)] {
-                for (halves, with_residual) in [
-                    (Halves::One, false),
-                    (Halves::One, true),
-                    (Halves::GateAndUp, false),
-                    (Halves::GateAndUp, true),
-                ] {
-                    let expected: Vec<f32> = (0..m * n)
-                        .map(|at| {
-                            let column = at % n;
-                            let mut y = (sums[at] + bias[column]) * (sums[at] + bias[column]);
-                            if halves == Halves::GateAndUp {
-                                y *= ups[at] + up_bias[column];
-                            }
-                            match scale {
-                                Scale::One => {}
-                                Scale::Constant(factor) => y *= factor,
-                                Scale::Columns(factors) => y *= factors[column],
-                            }
-                            if with_residual { residual[at] + y } else { y }
-                        })
-                        .collect();
-                    let epilogue = Epilogue {
-                        bias: Some(&bias),
-                        up_bias: Some(&up_bias),
-                        activation: Some(&square),
-                        scale,
-                        residual: with_residual.then_some(&residual[..]),
-                    };
-                    let matrix: PackedMatrix<f32> = match halves {
-                        Halves::One => PackedMatrix::new(isa, weight(&w), 2),
-                        Halves::GateAndUp => PackedMatrix::gated_in(
-                            Aligned::empty(),
-                            isa,
-                            weight(&w),
-                            weight(&up),
-                            2,
-                        ),
-                    };
-                    let mut y = vec![9.0; m * n];
-                    matrix.multiply(a, &epilogue, &mut y, 2);
-                    assert_same(&y, &expected, || format!("{} {halves:?}", isa.name()));
-                }
-            }
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! How long a norm takes. Run on an idle machine:
 //! `cargo test --release --lib norm::speed -- --ignored --nocapture`
 
-use std::{hint::black_box, time::Instant};
+use std::hint::black_box;
 
 use super::{
-    super::{reference::normal, source::RowNorm},
+    super::{reference::normal, source::RowNorm, timing::least},
     *,
 };
 
@@ -27,15 +27,12 @@ fn rows_of_a_second_cache() {
             let norm = RowNorm::new(norm, &numbers(width, 2), Some(&numbers(width, 3)));
             let mut y = vec![0.0; x.len()];
             for isa in Isa::levels() {
-                let mut seconds = f64::INFINITY;
-                for _ in 0..2000 {
-                    let start = Instant::now();
+                let seconds = least(2000, || {
                     for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
                         norm.row(isa, x, y);
                     }
-                    seconds = seconds.min(start.elapsed().as_secs_f64());
                     black_box(&y);
-                }
+                });
                 println!(
                     "{statistic:?} {width:4} {:12} {:5.2} ns for 16 numbers",
                     isa.name(),

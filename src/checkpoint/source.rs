@@ -1,0 +1,114 @@
+//! Where one parameter lies on disk, and how it is read from there.
+
+use std::path::PathBuf;
+
+use candle_core::Tensor;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        files::TensorFiles,
+        scheme::{Features, Orientation},
+    },
+};
+
+/// Where one parameter lies on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// The role, such as `blocks.0.attention.query.weight`.
+    pub role: String,
+    /// The tensor on disk.
+    pub name: String,
+    /// The shape that the layer asks for.
+    pub shape: Vec<usize>,
+    /// Which way a weight lies.
+    pub orientation: Orientation,
+    /// The role's share of the tensor's output features; `None` for all.
+    pub features: Option<Features>,
+    /// Which item along the tensor's first dimension, if several are stacked there.
+    pub item: Option<Item>,
+}
+
+/// One of several parameters stacked in a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub index: usize,
+    pub total: usize,
+}
+
+impl Source {
+    /// The file that holds the tensor, which may be one of several.
+    pub fn path(&self, files: &TensorFiles) -> PathBuf {
+        let info = files.info(&self.name);
+        info.map_or_else(|| files.path().to_path_buf(), |info| info.path.clone())
+    }
+
+    /// The shape that the tensor on disk must have.
+    pub fn disk_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let (Some(features), Some(first)) = (&self.features, shape.first_mut()) {
+            *first = features.total;
+        }
+        if self.lies_transposed() {
+            shape.reverse();
+        }
+        if let Some(item) = self.item {
+            shape.insert(0, item.total);
+        }
+        shape
+    }
+
+    /// Whether the weight lies `[d_in, d_out]`.
+    pub fn lies_transposed(&self) -> bool {
+        self.orientation == Orientation::InOut && self.shape.len() == 2
+    }
+
+    /// Reads the parameter in its file's type on the CPU, in the layer's layout.
+    ///
+    /// # Errors
+    /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
+    pub fn read(&self, files: &TensorFiles) -> Result<Tensor> {
+        self.check_shape(files)?;
+        let whole = match (self.item, &self.features) {
+            (Some(Item { index, .. }), _) => files
+                .read_rows(&self.name, std::slice::from_ref(&(index..index + 1)))?
+                .squeeze(0)?,
+            // Only the rows of this role: no temporary copy of the others.
+            (None, Some(features)) if !self.lies_transposed() => {
+                return files.read_rows(&self.name, &features.ranges);
+            }
+            (None, _) => files.read(&self.name)?,
+        };
+        let whole = if self.lies_transposed() {
+            whole.t()?
+        } else {
+            whole
+        };
+        let tensor = match &self.features {
+            None => whole,
+            Some(features) => {
+                let rows = features
+                    .ranges
+                    .iter()
+                    .map(|r| whole.narrow(0, r.start, r.len()));
+                Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)?
+            }
+        };
+        Ok(tensor.contiguous()?)
+    }
+
+    /// Compares the shape in the header with what the layer asks for.
+    pub fn check_shape(&self, files: &TensorFiles) -> Result<()> {
+        let expected = self.disk_shape();
+        let info = files.find(&self.name)?;
+        if info.shape == expected {
+            return Ok(());
+        }
+        Err(Error::ShapeMismatch {
+            path: info.path.to_path_buf(),
+            tensor: self.name.clone(),
+            expected,
+            found: info.shape.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,90 @@
+use std::sync::atomic::AtomicU32;
+
+use super::{super::for_tasks, *};
+
+/// How often each of `tasks` tasks is run by `for_tasks`.
+fn counts(threads: usize, tasks: usize) -> Vec<u32> {
+    let counts: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
+    for_tasks(threads, tasks, |task| {
+        counts[task].fetch_add(1, SeqCst);
+    });
+    counts.into_iter().map(AtomicU32::into_inner).collect()
+}
+
+#[test]
+fn each_task_is_done_once_in_every_step() {
+    for threads in [1, 2, 3, 8] {
+        with_team(threads, || {
+            for tasks in [0, 1, 2, 3, 17, 100] {
+                for _ in 0..50 {
+                    assert_eq!(counts(threads, tasks), vec![1; tasks]);
+                }
+            }
+        });
+        assert!(!is_here());
+    }
+}
+
+#[test]
+fn a_step_within_a_step_is_done_by_the_thread_that_came_to_it() {
+    let sum = AtomicUsize::new(0);
+    with_team(2, || {
+        for_tasks(2, 10, |_| {
+            let outer = thread::current().id();
+            for_tasks(2, 10, |task| {
+                assert_eq!(thread::current().id(), outer);
+                sum.fetch_add(task, SeqCst);
+            });
+        });
+    });
+    assert_eq!(sum.into_inner(), 450);
+    assert!(!IN_STEP.get());
+}
+
+#[test]
+fn teams_of_many_threads_at_once_do_not_wait_for_each_other() {
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+                }
+            });
+        }
+    });
+    // Every worker of the pool leads a team of its own.
+    rayon::broadcast(|_| {
+        with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+    });
+}
+
+#[test]
+fn a_pass_ends_although_the_pool_does_something_else() {
+    let release = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // All workers are kept busy until the pass is over.
+        scope.spawn(|| {
+            rayon::broadcast(|_| {
+                while !release.load(SeqCst) {
+                    thread::yield_now();
+                }
+            });
+        });
+        with_team(4, || assert_eq!(counts(4, 20), vec![1; 20]));
+        release.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn a_panic_in_a_step_reaches_the_leader_and_leaves_no_team_behind() {
+    for panicking in [0, 7, 19] {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            with_team(2, || {
+                for_tasks(2, 20, |task| assert_ne!(task, panicking, "a planted panic"));
+            })
+        }));
+        assert!(result.is_err());
+        assert!(!is_here());
+    }
+    assert_eq!(counts(2, 20), vec![1; 20]);
+}
