@@ -15,7 +15,8 @@ use super::{
     gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope,
 };
 
-/// A function that is odd about (0, 1/2), or x times one.
+/// A function that is odd about (0, 1/2), or x times one. Each power's coefficients are a cache line.
+#[repr(C, align(64))]
 pub struct Pieces {
     /// Of each power of the distance from a piece's middle, for each piece: those of the odd function.
     coefficients: [[f32; LOOKED_UP]; POWERS],
@@ -116,6 +117,9 @@ impl LookupTask for Apply<'_> {
             unsafe { v.store(pieces.value(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
         }
         let rest = vectors.into_remainder();
+        if rest.is_empty() {
+            return;
+        }
         let mut last = [0.0; MOST_LANES];
         last[..rest.len()].copy_from_slice(rest);
         // SAFETY: no vector has more lanes than this array has numbers.
@@ -125,8 +129,8 @@ impl LookupTask for Apply<'_> {
 }
 
 /// Pieces where they are looked up.
-struct InRegisters<V: Lookup> {
-    tables: [V::Table; POWERS],
+struct InRegisters<'a, V: Lookup> {
+    tables: [V::Table<'a>; POWERS],
     end: V::Vector,
     per_width: V::Vector,
     minus_width: V::Vector,
@@ -137,9 +141,9 @@ struct InRegisters<V: Lookup> {
 }
 
 // Loops and no closures, which would be left out of the level's instructions.
-impl<V: Lookup> InRegisters<V> {
+impl<'a, V: Lookup> InRegisters<'a, V> {
     #[inline(always)]
-    fn new(v: V, pieces: &Pieces) -> Self {
+    fn new(v: V, pieces: &'a Pieces) -> Self {
         // Added to a small number, it leaves the nearest integer in the low bits of the mantissa.
         const MAGIC: f32 = 12_582_912.0; // 1.5 · 2²³
         let mut tables = [v.table(&pieces.coefficients[0]); POWERS];

@@ -232,25 +232,23 @@ impl Widening for Avx2 {
 }
 
 impl Lookup for Avx2 {
-    /// The lower and the upper half.
-    type Table = [__m256; 2];
+    type Table<'a> = &'a [f32; LOOKED_UP];
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> [__m256; 2] {
-        let [low, high] = [numbers[..8].as_ptr(), numbers[8..].as_ptr()];
-        // SAFETY: the token proves AVX; each half has 8 numbers.
-        unsafe { [_mm256_loadu_ps(low), _mm256_loadu_ps(high)] }
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_> {
+        numbers
     }
 
     #[inline(always)]
-    fn look_up(self, [low, high]: [__m256; 2], places: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2.
+    fn look_up(self, table: Self::Table<'_>, places: __m256) -> __m256 {
+        let [low, high] = [table[..8].as_ptr(), table[8..].as_ptr()];
+        // SAFETY: the token proves AVX2; each half of the table has 8 numbers.
         unsafe {
             let places = _mm256_castps_si256(places);
             let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
             _mm256_blendv_ps(
-                _mm256_permutevar8x32_ps(low, places),
-                _mm256_permutevar8x32_ps(high, places),
+                _mm256_permutevar8x32_ps(_mm256_loadu_ps(low), places),
+                _mm256_permutevar8x32_ps(_mm256_loadu_ps(high), places),
                 is_high,
             )
         }

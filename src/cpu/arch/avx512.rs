@@ -301,7 +301,7 @@ impl Widening for Avx512 {
 }
 
 impl Lookup for Avx512 {
-    type Table = __m512;
+    type Table<'a> = __m512;
 
     #[inline(always)]
     fn table(self, numbers: &[f32; LOOKED_UP]) -> __m512 {

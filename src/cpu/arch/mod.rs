@@ -145,14 +145,14 @@ pub trait Widening: Vectors<f64> {
 
 /// Registers of f32 that numbers are looked up in.
 pub trait Lookup: Vectors<f32> {
-    /// Numbers to look up.
-    type Table: Copy;
+    /// Numbers to look up, in registers if there are enough.
+    type Table<'a>: Copy;
 
-    /// Takes the numbers into registers.
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table;
+    /// Of these numbers.
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_>;
 
     /// For each lane the number of the table that the lane's lowest four bits say.
-    fn look_up(self, table: Self::Table, places: Self::Vector) -> Self::Vector;
+    fn look_up(self, table: Self::Table<'_>, places: Self::Vector) -> Self::Vector;
 
     /// `|x|`.
     fn absolute(self, x: Self::Vector) -> Self::Vector;

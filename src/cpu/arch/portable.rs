@@ -96,15 +96,15 @@ impl Widening for Portable {
 }
 
 impl Lookup for Portable {
-    type Table = [f32; LOOKED_UP];
+    type Table<'a> = &'a [f32; LOOKED_UP];
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table {
-        *numbers
+    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_> {
+        numbers
     }
 
     #[inline(always)]
-    fn look_up(self, table: Self::Table, places: [f32; LANES]) -> [f32; LANES] {
+    fn look_up(self, table: Self::Table<'_>, places: [f32; LANES]) -> [f32; LANES] {
         places.map(|place| table[place.to_bits() as usize % LOOKED_UP])
     }
 
