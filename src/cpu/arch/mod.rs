@@ -9,6 +9,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_dots;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use std::cell::Cell;
@@ -17,6 +19,8 @@ use std::cell::Cell;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use portable::Portable;
 
 use super::{
@@ -178,7 +182,11 @@ pub fn fetch<T>(numbers: &[T]) {
         // SAFETY: every x86-64 CPU has it, and it may be given any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    for line in numbers.chunks(64 / size_of::<T>()) {
+        neon::prefetch_line(line.as_ptr());
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = numbers;
 }
 
@@ -211,6 +219,8 @@ impl Isa {
     pub fn enter(self, routine: impl Routine) {
         match self {
             Self::Portable(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f32>::run(token, Plain(routine)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
             #[cfg(target_arch = "x86_64")]
@@ -240,6 +250,8 @@ impl Isa {
     pub fn widening(self, task: impl WideningTask) {
         match self {
             Self::Portable(token) => Vectors::<f64>::run(token, Within(token, task)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
@@ -266,6 +278,8 @@ impl Isa {
     pub fn looking_up(self, task: impl LookupTask) {
         match self {
             Self::Portable(token) => Vectors::<f32>::run(token, Within(token, task)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f32>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f32>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
@@ -289,6 +303,8 @@ macro_rules! kernels {
             fn run(isa: Isa, task: impl Task<Self>) {
                 match isa {
                     Isa::Portable(token) => task.run(token),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon(token) => task.run(token),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2(token) => task.run(token),
                     #[cfg(target_arch = "x86_64")]

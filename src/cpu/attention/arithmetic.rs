@@ -156,6 +156,8 @@ impl Operand for bf16 {
     fn run_operands(isa: Isa, task: impl OperandTask<Self>) {
         match isa {
             Isa::Portable(level) => task.run(level),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]

@@ -31,6 +31,8 @@ impl Format for bf16 {
     fn run(isa: Isa, task: impl DotTask<Self>) {
         match isa {
             Isa::Portable(level) => task.run(level),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]

@@ -49,6 +49,8 @@ impl Format for i8 {
     fn run(isa: Isa, task: impl DotTask<Self>) {
         match isa {
             Isa::Portable(level) => task.run(level),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(level) => task.run(level),
             #[cfg(target_arch = "x86_64")]
