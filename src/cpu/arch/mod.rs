@@ -100,6 +100,8 @@ pub const MOST_LANES: usize = 16;
 pub trait Words: Vectors<f32> {
     /// A register.
     type Words: Copy;
+    /// A register of words as pairs of signed halves, in the order in which they are multiplied best.
+    type Pairs: Copy;
     /// The most rows of a tile two vectors wide whose operands are widened in registers.
     const WIDENED_ROWS: usize;
 
@@ -118,14 +120,17 @@ pub trait Words: Vectors<f32> {
     /// The upper half of each word as a bfloat16.
     fn high_halves(self, words: Self::Words) -> Self::Vector;
 
-    /// Bytes 0 and 2 of each word, widened to its halves.
-    fn even_bytes(self, words: Self::Words) -> Self::Words;
+    /// The halves of `word` in every lane.
+    fn splat_pair(self, word: u32) -> Self::Pairs;
 
-    /// Bytes 1 and 3 of each word, widened to its halves.
-    fn odd_bytes(self, words: Self::Words) -> Self::Words;
+    /// Bytes 0 and 2 of each word, widened to halves.
+    fn even_bytes(self, words: Self::Words) -> Self::Pairs;
 
-    /// `sum + a.low · b.low + a.high · b.high`, of signed halves, in 32 bits.
-    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Words, b: Self::Words)
+    /// Bytes 1 and 3 of each word, widened to halves.
+    fn odd_bytes(self, words: Self::Words) -> Self::Pairs;
+
+    /// `sum + a.low · b.low + a.high · b.high`, in 32 bits.
+    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Pairs, b: Self::Pairs)
     -> Self::Words;
 
     /// Each word as a signed integer, rounded to the nearest f32.

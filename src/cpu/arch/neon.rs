@@ -301,6 +301,8 @@ impl Lookup for Neon {
 
 impl Words for Neon {
     type Words = [uint32x4_t; 2];
+    /// All lower halves, and all upper ones: a product's terms lie in the same place of two registers.
+    type Pairs = [int16x8_t; 2];
     // 20 sums, 8 registers of columns, 2 to 4 of a row.
     const WIDENED_ROWS: usize = 5;
 
@@ -331,38 +333,44 @@ impl Words for Neon {
     }
 
     #[inline(always)]
-    fn even_bytes(self, words: [uint32x4_t; 2]) -> [uint32x4_t; 2] {
+    fn splat_pair(self, word: u32) -> [int16x8_t; 2] {
         // SAFETY: the token proves NEON.
-        words.map(|words| unsafe { vandq_u32(words, vdupq_n_u32(0x00ff_00ff)) })
+        unsafe {
+            let pair = vreinterpret_s16_u32(vdup_n_u32(word));
+            [vdupq_lane_s16::<0>(pair), vdupq_lane_s16::<1>(pair)]
+        }
     }
 
     #[inline(always)]
-    fn odd_bytes(self, words: [uint32x4_t; 2]) -> [uint32x4_t; 2] {
+    fn even_bytes(self, words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
         // SAFETY: the token proves NEON.
-        words.map(|words| unsafe {
-            vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words)))
-        })
+        unsafe { apart(words.map(|words| vandq_u32(words, vdupq_n_u32(0x00ff_00ff)))) }
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
+        let shifted = words.map(|words| {
+            // SAFETY: the token proves NEON.
+            unsafe { vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words))) }
+        });
+        // SAFETY: the token proves NEON.
+        unsafe { apart(shifted) }
     }
 
     #[inline(always)]
     fn add_products_of_pairs(
         self,
         sum: [uint32x4_t; 2],
-        a: [uint32x4_t; 2],
-        b: [uint32x4_t; 2],
+        a: [int16x8_t; 2],
+        b: [int16x8_t; 2],
     ) -> [uint32x4_t; 2] {
         // SAFETY: the token proves NEON.
         unsafe {
-            // A product takes its terms from the same place of either register, and so all lower halves go into one.
-            let halves = |words: [uint32x4_t; 2]| words.map(|words| vreinterpretq_s16_u32(words));
-            let (a, b) = (halves(a), halves(b));
-            let (a_low, a_high) = (vuzp1q_s16(a[0], a[1]), vuzp2q_s16(a[0], a[1]));
-            let (b_low, b_high) = (vuzp1q_s16(b[0], b[1]), vuzp2q_s16(b[0], b[1]));
-            let [first, last] = sum.map(|sum| vreinterpretq_s32_u32(sum));
-            let first = vmlal_s16(first, vget_low_s16(a_low), vget_low_s16(b_low));
-            let first = vmlal_s16(first, vget_low_s16(a_high), vget_low_s16(b_high));
-            let last = vmlal_high_s16(last, a_low, b_low);
-            let last = vmlal_high_s16(last, a_high, b_high);
+            let [mut first, mut last] = sum.map(|sum| vreinterpretq_s32_u32(sum));
+            for (a, b) in a.into_iter().zip(b) {
+                first = vmlal_s16(first, vget_low_s16(a), vget_low_s16(b));
+                last = vmlal_high_s16(last, a, b);
+            }
             [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
         }
     }
@@ -371,5 +379,18 @@ impl Words for Neon {
     fn integers(self, words: [uint32x4_t; 2]) -> [float32x4_t; 2] {
         // SAFETY: the token proves NEON.
         words.map(|words| unsafe { vcvtq_f32_s32(vreinterpretq_s32_u32(words)) })
+    }
+}
+
+/// The lower halves of words, and their upper ones.
+///
+/// # Safety
+/// The CPU has NEON.
+#[inline(always)]
+unsafe fn apart(words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [first, last] = words.map(|words| vreinterpretq_s16_u32(words));
+        [vuzp1q_s16(first, last), vuzp2q_s16(first, last)]
     }
 }

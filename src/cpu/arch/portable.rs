@@ -121,6 +121,7 @@ impl Lookup for Portable {
 
 impl Words for Portable {
     type Words = [u32; LANES];
+    type Pairs = [u32; LANES];
     const WIDENED_ROWS: usize = 2;
 
     #[inline(always)]
@@ -142,6 +143,11 @@ impl Words for Portable {
     #[inline(always)]
     fn high_halves(self, words: [u32; LANES]) -> [f32; LANES] {
         words.map(|word| f32::from_bits(word & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> [u32; LANES] {
+        [word; LANES]
     }
 
     #[inline(always)]
