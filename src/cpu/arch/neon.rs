@@ -5,6 +5,11 @@ use std::arch::{aarch64::*, asm, is_aarch64_feature_detected};
 
 use super::{LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
 
+type F32x8 = [float32x4_t; 2];
+type F64x4 = [float64x2_t; 2];
+type U32x8 = [uint32x4_t; 2];
+type I16x16 = [int16x8_t; 2];
+
 /// The proof that the CPU has NEON, as every CPU has that Rust's targets of 64-bit Arm are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neon {
@@ -37,7 +42,7 @@ fn prefetch_line_far<T>(from: *const T) {
 }
 
 impl Vectors<f32> for Neon {
-    type Vector = [float32x4_t; 2];
+    type Vector = F32x8;
     const LANES: usize = 8;
     type Turner = Self;
     // 24 sums, 4 registers of columns, up to 4 of rows.
@@ -59,42 +64,37 @@ impl Vectors<f32> for Neon {
     }
 
     #[inline(always)]
-    fn splat(self, x: f32) -> [float32x4_t; 2] {
+    fn splat(self, x: f32) -> F32x8 {
         // SAFETY: the token proves NEON.
         [unsafe { vdupq_n_f32(x) }; 2]
     }
 
     #[inline(always)]
-    fn add(self, a: [float32x4_t; 2], b: [float32x4_t; 2]) -> [float32x4_t; 2] {
+    fn add(self, a: F32x8, b: F32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         unsafe { [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])] }
     }
 
     #[inline(always)]
-    fn multiply(self, a: [float32x4_t; 2], b: [float32x4_t; 2]) -> [float32x4_t; 2] {
+    fn multiply(self, a: F32x8, b: F32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
     }
 
     #[inline(always)]
-    fn multiply_add(
-        self,
-        a: [float32x4_t; 2],
-        b: [float32x4_t; 2],
-        c: [float32x4_t; 2],
-    ) -> [float32x4_t; 2] {
+    fn multiply_add(self, a: F32x8, b: F32x8, c: F32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         unsafe { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
     }
 
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> [float32x4_t; 2] {
+    unsafe fn load(self, from: *const f32) -> F32x8 {
         // SAFETY: the token proves NEON; the caller promises 8 numbers.
         unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
     }
 
     #[inline(always)]
-    unsafe fn store(self, vector: [float32x4_t; 2], to: *mut f32) {
+    unsafe fn store(self, vector: F32x8, to: *mut f32) {
         // SAFETY: the token proves NEON; the caller promises room for 8 numbers.
         unsafe {
             vst1q_f32(to, vector[0]);
@@ -117,7 +117,7 @@ impl Vectors<f32> for Neon {
         self,
         from: *const f32,
         stride: usize,
-        mut each: impl FnMut(usize, [float32x4_t; 2]),
+        mut each: impl FnMut(usize, F32x8),
     ) {
         // Four columns of rows i to i + 3.
         let square = |i: usize| {
@@ -145,7 +145,7 @@ impl Vectors<f32> for Neon {
 }
 
 impl Vectors<f64> for Neon {
-    type Vector = [float64x2_t; 2];
+    type Vector = F64x4;
     const LANES: usize = 4;
     type Turner = Self;
     const ROWS: usize = 6;
@@ -166,42 +166,37 @@ impl Vectors<f64> for Neon {
     }
 
     #[inline(always)]
-    fn splat(self, x: f64) -> [float64x2_t; 2] {
+    fn splat(self, x: f64) -> F64x4 {
         // SAFETY: the token proves NEON.
         [unsafe { vdupq_n_f64(x) }; 2]
     }
 
     #[inline(always)]
-    fn add(self, a: [float64x2_t; 2], b: [float64x2_t; 2]) -> [float64x2_t; 2] {
+    fn add(self, a: F64x4, b: F64x4) -> F64x4 {
         // SAFETY: the token proves NEON.
         unsafe { [vaddq_f64(a[0], b[0]), vaddq_f64(a[1], b[1])] }
     }
 
     #[inline(always)]
-    fn multiply(self, a: [float64x2_t; 2], b: [float64x2_t; 2]) -> [float64x2_t; 2] {
+    fn multiply(self, a: F64x4, b: F64x4) -> F64x4 {
         // SAFETY: the token proves NEON.
         unsafe { [vmulq_f64(a[0], b[0]), vmulq_f64(a[1], b[1])] }
     }
 
     #[inline(always)]
-    fn multiply_add(
-        self,
-        a: [float64x2_t; 2],
-        b: [float64x2_t; 2],
-        c: [float64x2_t; 2],
-    ) -> [float64x2_t; 2] {
+    fn multiply_add(self, a: F64x4, b: F64x4, c: F64x4) -> F64x4 {
         // SAFETY: the token proves NEON.
         unsafe { [vfmaq_f64(c[0], a[0], b[0]), vfmaq_f64(c[1], a[1], b[1])] }
     }
 
     #[inline(always)]
-    unsafe fn load(self, from: *const f64) -> [float64x2_t; 2] {
+    unsafe fn load(self, from: *const f64) -> F64x4 {
         // SAFETY: the token proves NEON; the caller promises 4 numbers.
         unsafe { [vld1q_f64(from), vld1q_f64(from.add(2))] }
     }
 
     #[inline(always)]
-    unsafe fn store(self, vector: [float64x2_t; 2], to: *mut f64) {
+    unsafe fn store(self, vector: F64x4, to: *mut f64) {
         // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
         unsafe {
             vst1q_f64(to, vector[0]);
@@ -224,7 +219,7 @@ impl Vectors<f64> for Neon {
         self,
         from: *const f64,
         stride: usize,
-        mut each: impl FnMut(usize, [float64x2_t; 2]),
+        mut each: impl FnMut(usize, F64x4),
     ) {
         // SAFETY: the token proves NEON; the caller promises 2 numbers of each of 4 rows.
         let rows = [0, 1, 2, 3].map(|i| unsafe { vld1q_f64(from.add(i * stride)) });
@@ -241,7 +236,7 @@ impl Vectors<f64> for Neon {
 
 impl Widening for Neon {
     #[inline(always)]
-    unsafe fn load_single(self, from: *const f32) -> [float64x2_t; 2] {
+    unsafe fn load_single(self, from: *const f32) -> F64x4 {
         // SAFETY: the token proves NEON; the caller promises 4 numbers.
         unsafe {
             let single = vld1q_f32(from);
@@ -253,7 +248,7 @@ impl Widening for Neon {
     }
 
     #[inline(always)]
-    unsafe fn store_single(self, vector: [float64x2_t; 2], to: *mut f32) {
+    unsafe fn store_single(self, vector: F64x4, to: *mut f32) {
         // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
         unsafe {
             let low = vcvt_f32_f64(vector[0]);
@@ -273,7 +268,7 @@ impl Lookup for Neon {
     }
 
     #[inline(always)]
-    fn look_up(self, table: uint8x16x4_t, places: [float32x4_t; 2]) -> [float32x4_t; 2] {
+    fn look_up(self, table: uint8x16x4_t, places: F32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         places.map(|places| unsafe {
             let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
@@ -285,13 +280,13 @@ impl Lookup for Neon {
     }
 
     #[inline(always)]
-    fn absolute(self, x: [float32x4_t; 2]) -> [float32x4_t; 2] {
+    fn absolute(self, x: F32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         unsafe { [vabsq_f32(x[0]), vabsq_f32(x[1])] }
     }
 
     #[inline(always)]
-    fn least(self, a: [float32x4_t; 2], b: [float32x4_t; 2]) -> [float32x4_t; 2] {
+    fn least(self, a: F32x8, b: F32x8) -> F32x8 {
         // The instructions for it make other things of NaN.
         // SAFETY: the token proves NEON.
         let least = |a, b| unsafe { vbslq_f32(vcltq_f32(a, b), a, b) };
@@ -300,32 +295,32 @@ impl Lookup for Neon {
 }
 
 impl Words for Neon {
-    type Words = [uint32x4_t; 2];
+    type Words = U32x8;
     /// All lower halves, and all upper ones: a product's terms lie in the same place of two registers.
-    type Pairs = [int16x8_t; 2];
+    type Pairs = I16x16;
     // 20 sums, 8 registers of columns, 2 to 4 of a row.
     const WIDENED_ROWS: usize = 5;
 
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> [uint32x4_t; 2] {
+    unsafe fn load_words(self, from: *const u32) -> U32x8 {
         // SAFETY: the token proves NEON; the caller promises 8 words.
         unsafe { [vld1q_u32(from), vld1q_u32(from.add(4))] }
     }
 
     #[inline(always)]
-    fn splat_word(self, word: u32) -> [uint32x4_t; 2] {
+    fn splat_word(self, word: u32) -> U32x8 {
         // SAFETY: the token proves NEON.
         [unsafe { vdupq_n_u32(word) }; 2]
     }
 
     #[inline(always)]
-    fn low_halves(self, words: [uint32x4_t; 2]) -> [float32x4_t; 2] {
+    fn low_halves(self, words: U32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         words.map(|words| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)) })
     }
 
     #[inline(always)]
-    fn high_halves(self, words: [uint32x4_t; 2]) -> [float32x4_t; 2] {
+    fn high_halves(self, words: U32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         words.map(|words| unsafe {
             vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
@@ -333,7 +328,7 @@ impl Words for Neon {
     }
 
     #[inline(always)]
-    fn splat_pair(self, word: u32) -> [int16x8_t; 2] {
+    fn splat_pair(self, word: u32) -> I16x16 {
         // SAFETY: the token proves NEON.
         unsafe {
             let pair = vreinterpret_s16_u32(vdup_n_u32(word));
@@ -342,13 +337,13 @@ impl Words for Neon {
     }
 
     #[inline(always)]
-    fn even_bytes(self, words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
+    fn even_bytes(self, words: U32x8) -> I16x16 {
         // SAFETY: the token proves NEON.
         unsafe { apart(words.map(|words| vandq_u32(words, vdupq_n_u32(0x00ff_00ff)))) }
     }
 
     #[inline(always)]
-    fn odd_bytes(self, words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
+    fn odd_bytes(self, words: U32x8) -> I16x16 {
         let shifted = words.map(|words| {
             // SAFETY: the token proves NEON.
             unsafe { vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words))) }
@@ -358,12 +353,7 @@ impl Words for Neon {
     }
 
     #[inline(always)]
-    fn add_products_of_pairs(
-        self,
-        sum: [uint32x4_t; 2],
-        a: [int16x8_t; 2],
-        b: [int16x8_t; 2],
-    ) -> [uint32x4_t; 2] {
+    fn add_products_of_pairs(self, sum: U32x8, a: I16x16, b: I16x16) -> U32x8 {
         // SAFETY: the token proves NEON.
         unsafe {
             let [mut first, mut last] = sum.map(|sum| vreinterpretq_s32_u32(sum));
@@ -376,7 +366,7 @@ impl Words for Neon {
     }
 
     #[inline(always)]
-    fn integers(self, words: [uint32x4_t; 2]) -> [float32x4_t; 2] {
+    fn integers(self, words: U32x8) -> F32x8 {
         // SAFETY: the token proves NEON.
         words.map(|words| unsafe { vcvtq_f32_s32(vreinterpretq_s32_u32(words)) })
     }
@@ -387,7 +377,7 @@ impl Words for Neon {
 /// # Safety
 /// The CPU has NEON.
 #[inline(always)]
-unsafe fn apart(words: [uint32x4_t; 2]) -> [int16x8_t; 2] {
+unsafe fn apart(words: U32x8) -> I16x16 {
     // SAFETY: the caller's promise.
     unsafe {
         let [first, last] = words.map(|words| vreinterpretq_s16_u32(words));
