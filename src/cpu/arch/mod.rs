@@ -327,3 +327,6 @@ macro_rules! kernels {
 
 kernels!(f32);
 kernels!(f64);
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ impl Neon {
 pub fn prefetch_line<T>(from: *const T) {
     // SAFETY: every 64-bit Arm CPU has it, it may be given any address, and it changes nothing.
     unsafe {
-        asm!("prfm pldl1keep, [{}]", in(reg) from, options(nomem, nostack, preserves_flags));
+        asm!("prfm pldl1keep, [{}]", in(reg) from.addr(), options(nomem, nostack, preserves_flags));
     }
 }
 
@@ -37,7 +37,7 @@ pub fn prefetch_line<T>(from: *const T) {
 fn prefetch_line_far<T>(from: *const T) {
     // SAFETY: as above.
     unsafe {
-        asm!("prfm pldl2keep, [{}]", in(reg) from, options(nomem, nostack, preserves_flags));
+        asm!("prfm pldl2keep, [{}]", in(reg) from.addr(), options(nomem, nostack, preserves_flags));
     }
 }
 
