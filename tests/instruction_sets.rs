@@ -33,7 +33,14 @@ fn a_product_in_a_process_of_its_own() {
 
 #[test]
 fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
-    for name in ["portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"] {
+    for name in [
+        "portable",
+        "neon",
+        "avx2",
+        "avx512",
+        "avx512_vnni",
+        "avx512_bf16",
+    ] {
         let output = String::from_utf8(with_level(name).stdout).unwrap();
         let forced = output.contains(&format!("by {name}:"));
         let lacking = output.contains("refused") && output.contains("this CPU lacks");
@@ -51,7 +58,7 @@ fn an_unknown_level_is_refused_with_the_known_ones() {
         for part in [
             "refused",
             &format!("CANDLE_BLOCKS_ISA={name}:"),
-            "portable, avx2, avx512, avx512_vnni, avx512_bf16",
+            "portable, neon, avx2, avx512, avx512_vnni, avx512_bf16",
         ] {
             assert!(output.contains(part), "{output}");
         }

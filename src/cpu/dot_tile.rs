@@ -123,10 +123,6 @@ impl<F: Format> DotTile<'_, F> {
             }
         }
         for group in 0..groups {
-            let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                // SAFETY: group < groups, so this ends within the (HEAD + groups) * PANEL words of `b`.
-                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
-            });
             if ROWS > 3 {
                 // The rows of the tile below lie next, and each step fetches a line of them.
                 let line = 64 / size_of::<F::Word>();
@@ -137,6 +133,11 @@ impl<F: Format> DotTile<'_, F> {
                     v.prefetch_far(next.wrapping_add(group * D::PANEL + line).cast());
                 }
             }
+            // In one piece with the products: what is widened before a branch, the compiler keeps as wide as it can get.
+            let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
+                // SAFETY: group < groups, so this ends within the (HEAD + groups) * PANEL words of `b`.
+                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
+            });
             for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: i < ROWS, `a` holds so many packed rows, and group < CHUNK / GROUP.
                 let a = unsafe { d.left(row(i), group) };

@@ -184,6 +184,8 @@ macro_rules! run_fastest {
     ($isa:expr, $task:expr, $instruction:ident) => {
         match $isa {
             Isa::Portable(level) => $task.run(level),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(level) => $task.run(level),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(level) => $task.run(level),
             #[cfg(target_arch = "x86_64")]

@@ -5,21 +5,33 @@
 
 use std::{fmt, sync::OnceLock};
 
+#[cfg(target_arch = "aarch64")]
+use super::arch::Neon;
 use super::arch::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::arch::{Avx2, Avx512};
 
-/// The environment variable that forces a level: `portable`, `avx2`, `avx512`, `avx512_vnni` or `avx512_bf16`.
+/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or `avx512_bf16`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
-/// The names of all levels, slowest first.
-const NAMES: [&str; 5] = ["portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"];
+/// The names of all levels, of each kind of CPU slowest first.
+const NAMES: [&str; 6] = [
+    "portable",
+    "neon",
+    "avx2",
+    "avx512",
+    "avx512_vnni",
+    "avx512_bf16",
+];
 
 /// A level of instructions that this CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// No instructions but those that every CPU of the target has.
     Portable(Portable),
+    /// NEON, which every 64-bit Arm CPU has.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
     /// AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
@@ -62,6 +74,8 @@ impl Isa {
         let missing = || IsaError::Unavailable(name.to_string());
         match name {
             "portable" => Ok(Self::Portable(Portable)),
+            #[cfg(target_arch = "aarch64")]
+            "neon" => Neon::new().map(Self::Neon).ok_or_else(missing),
             #[cfg(target_arch = "x86_64")]
             "avx2" => Avx2::new().map(Self::Avx2).ok_or_else(missing),
             #[cfg(target_arch = "x86_64")]
@@ -84,6 +98,8 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable(_) => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -148,7 +164,7 @@ mod tests {
                 "{message}"
             );
             assert!(
-                message.contains("portable, avx2, avx512, avx512_vnni, avx512_bf16"),
+                message.contains("portable, neon, avx2, avx512, avx512_vnni, avx512_bf16"),
                 "{message}"
             );
         }

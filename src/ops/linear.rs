@@ -65,9 +65,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     y.to_dtype(x.dtype())?.reshape(dims)
 }
 
-/// The name of the instruction set that products on the CPU use: `portable`, `avx2`, `avx512`, `avx512_vnni`
-/// or `avx512_bf16`; the fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names
-/// one. The last two are AVX-512 with dot products of int8, and of int8 and bfloat16.
+/// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`, `avx512`,
+/// `avx512_vnni` or `avx512_bf16` (x86-64); the fastest that the CPU has, unless the environment variable
+/// `CANDLE_BLOCKS_ISA` names one. The last two are AVX-512 with dot products of int8, and of int8 and bfloat16.
 ///
 /// # Errors
 /// If the variable names one that is unknown or not there.

@@ -10,8 +10,8 @@
 //! Second derivatives are not supported.
 //!
 //! Matrix products on the CPU ([`linear`]) use the fastest instructions that it has; the environment
-//! variable `CANDLE_BLOCKS_ISA` (`portable`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces others, and [`isa`] tells which. Bits
-//! may differ between them, within one they do not.
+//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces others, and [`isa`] tells
+//! which. Bits may differ between them, within one they do not.
 //!
 //! ```
 //! use candle_blocks::{Activation, NormConfig, ops};

@@ -275,6 +275,7 @@ impl Lookup for Avx2 {
 
 impl Words for Avx2 {
     type Words = __m256i;
+    type Pairs = __m256i;
     // 10 sums, 4 vectors of columns, 1 or 2 of a row.
     const WIDENED_ROWS: usize = 5;
 
@@ -300,6 +301,11 @@ impl Words for Avx2 {
     fn high_halves(self, words: __m256i) -> __m256 {
         // SAFETY: the token proves AVX2.
         unsafe { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0xffff))) }
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> __m256i {
+        self.splat_word(word)
     }
 
     #[inline(always)]

@@ -336,6 +336,7 @@ impl Lookup for Avx512 {
 
 impl Words for Avx512 {
     type Words = __m512i;
+    type Pairs = __m512i;
     // 24 sums, 4 vectors of columns, 2 of a row.
     const WIDENED_ROWS: usize = 12;
 
@@ -361,6 +362,11 @@ impl Words for Avx512 {
     fn high_halves(self, words: __m512i) -> __m512 {
         // SAFETY: the token proves AVX-512 F and BW.
         unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> __m512i {
+        self.splat_word(word)
     }
 
     #[inline(always)]

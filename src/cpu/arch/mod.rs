@@ -9,6 +9,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_dots;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use std::cell::Cell;
@@ -17,6 +19,8 @@ use std::cell::Cell;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use portable::Portable;
 
 use super::{
@@ -96,6 +100,8 @@ pub const MOST_LANES: usize = 16;
 pub trait Words: Vectors<f32> {
     /// A register.
     type Words: Copy;
+    /// A register of words as pairs of signed halves, in the order in which they are multiplied best.
+    type Pairs: Copy;
     /// The most rows of a tile two vectors wide whose operands are widened in registers.
     const WIDENED_ROWS: usize;
 
@@ -114,14 +120,17 @@ pub trait Words: Vectors<f32> {
     /// The upper half of each word as a bfloat16.
     fn high_halves(self, words: Self::Words) -> Self::Vector;
 
-    /// Bytes 0 and 2 of each word, widened to its halves.
-    fn even_bytes(self, words: Self::Words) -> Self::Words;
+    /// The halves of `word` in every lane.
+    fn splat_pair(self, word: u32) -> Self::Pairs;
 
-    /// Bytes 1 and 3 of each word, widened to its halves.
-    fn odd_bytes(self, words: Self::Words) -> Self::Words;
+    /// Bytes 0 and 2 of each word, widened to halves.
+    fn even_bytes(self, words: Self::Words) -> Self::Pairs;
 
-    /// `sum + a.low · b.low + a.high · b.high`, of signed halves, in 32 bits.
-    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Words, b: Self::Words)
+    /// Bytes 1 and 3 of each word, widened to halves.
+    fn odd_bytes(self, words: Self::Words) -> Self::Pairs;
+
+    /// `sum + a.low · b.low + a.high · b.high`, in 32 bits.
+    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Pairs, b: Self::Pairs)
     -> Self::Words;
 
     /// Each word as a signed integer, rounded to the nearest f32.
@@ -181,7 +190,11 @@ pub fn fetch<T>(numbers: &[T]) {
         // SAFETY: every x86-64 CPU has it, and it may be given any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    for line in numbers.chunks(64 / size_of::<T>()) {
+        neon::prefetch_line(line.as_ptr());
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = numbers;
 }
 
@@ -214,6 +227,8 @@ impl Isa {
     pub fn enter(self, routine: impl Routine) {
         match self {
             Self::Portable(token) => Vectors::<f32>::run(token, Plain(routine)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f32>::run(token, Plain(routine)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
             #[cfg(target_arch = "x86_64")]
@@ -243,6 +258,8 @@ impl Isa {
     pub fn widening(self, task: impl WideningTask) {
         match self {
             Self::Portable(token) => Vectors::<f64>::run(token, Within(token, task)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f64>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
@@ -269,6 +286,8 @@ impl Isa {
     pub fn looking_up(self, task: impl LookupTask) {
         match self {
             Self::Portable(token) => Vectors::<f32>::run(token, Within(token, task)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => Vectors::<f32>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Vectors::<f32>::run(token, Within(token, task)),
             #[cfg(target_arch = "x86_64")]
@@ -292,6 +311,8 @@ macro_rules! kernels {
             fn run(isa: Isa, task: impl Task<Self>) {
                 match isa {
                     Isa::Portable(token) => task.run(token),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon(token) => task.run(token),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2(token) => task.run(token),
                     #[cfg(target_arch = "x86_64")]
@@ -309,3 +330,6 @@ macro_rules! kernels {
 
 kernels!(f32);
 kernels!(f64);
+
+#[cfg(test)]
+mod tests;

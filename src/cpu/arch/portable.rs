@@ -115,7 +115,8 @@ impl Lookup for Portable {
 
     #[inline(always)]
     fn with_sign_of(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-        std::array::from_fn(|i| a[i] * 1.0f32.copysign(b[i]))
+        let sign = |x: f32| x.to_bits() & 1 << 31;
+        std::array::from_fn(|i| f32::from_bits(a[i].to_bits() ^ sign(b[i])))
     }
 
     #[inline(always)]
@@ -126,6 +127,7 @@ impl Lookup for Portable {
 
 impl Words for Portable {
     type Words = [u32; LANES];
+    type Pairs = [u32; LANES];
     const WIDENED_ROWS: usize = 2;
 
     #[inline(always)]
@@ -147,6 +149,11 @@ impl Words for Portable {
     #[inline(always)]
     fn high_halves(self, words: [u32; LANES]) -> [f32; LANES] {
         words.map(|word| f32::from_bits(word & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> [u32; LANES] {
+        [word; LANES]
     }
 
     #[inline(always)]

@@ -221,8 +221,8 @@ const HEAD: usize = 2;
 impl<V: Words> Dots<i8> for V {
     type Vectors = V;
     /// Terms 0 and 2, and terms 1 and 3.
-    type Left = [V::Words; 2];
-    type Right = [V::Words; 2];
+    type Left = [V::Pairs; 2];
+    type Right = [V::Pairs; 2];
     type Sum = V::Words;
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
@@ -256,14 +256,14 @@ impl<V: Words> Dots<i8> for V {
     }
 
     #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> [V::Words; 2] {
+    unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
         // SAFETY: the caller's promise, with two words per group.
         let [even, odd] = unsafe { *row.add(HEAD + 2 * group).cast::<[u32; 2]>() };
-        [self.splat_word(even), self.splat_word(odd)]
+        [self.splat_pair(even), self.splat_pair(odd)]
     }
 
     #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> [V::Words; 2] {
+    unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
         // SAFETY: the caller's promise.
         let quads = unsafe { self.load_words(from) };
         [self.even_bytes(quads), self.odd_bytes(quads)]
@@ -276,7 +276,7 @@ impl<V: Words> Dots<i8> for V {
     }
 
     #[inline(always)]
-    fn dot(self, left: [V::Words; 2], right: [V::Words; 2], sum: V::Words) -> V::Words {
+    fn dot(self, left: [V::Pairs; 2], right: [V::Pairs; 2], sum: V::Words) -> V::Words {
         let sum = self.add_products_of_pairs(sum, left[0], right[0]);
         self.add_products_of_pairs(sum, left[1], right[1])
     }
