@@ -119,14 +119,14 @@ def failures(record: dict) -> list[str]:
 
 
 def plot(record: dict, path: Path):
-    """A panel for each table: every peer's time over ours."""
+    """A panel for each table in which there is something to compare: every peer's time over ours."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-    panels = [(key, entries) for key, entries in plotted(record) if any(ours(entry) for entry in entries)]
+    panels = [(key, entries) for key, entries in plotted(record) if any(map(lead, entries))]
     if not panels:
         return
     columns = min(3, len(panels))
