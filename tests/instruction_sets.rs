@@ -1,9 +1,12 @@
 //! The environment variable that forces a level of instructions, each in a process of its own.
 
+mod common;
+
 use std::process::{Command, Output};
 
 use candle_blocks::ops;
 use candle_core::{Device, Tensor};
+use common::LEVELS;
 
 /// Runs the ignored test below with the variable set.
 fn with_level(name: &str) -> Output {
@@ -33,14 +36,7 @@ fn a_product_in_a_process_of_its_own() {
 
 #[test]
 fn every_level_can_be_forced_or_says_that_the_cpu_lacks_it() {
-    for name in [
-        "portable",
-        "neon",
-        "avx2",
-        "avx512",
-        "avx512_vnni",
-        "avx512_bf16",
-    ] {
+    for name in LEVELS {
         let output = String::from_utf8(with_level(name).stdout).unwrap();
         let forced = output.contains(&format!("by {name}:"));
         let lacking = output.contains("refused") && output.contains("this CPU lacks");

@@ -7,19 +7,11 @@ mod program;
 
 use std::fs;
 
-use common::present;
+use common::{LEVELS, present};
 use program::{Scratch, answer};
 
 const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
 const PRECISIONS: [&str; 3] = ["f32", "bf16", "int8"];
-const LEVELS: [&str; 6] = [
-    "portable",
-    "neon",
-    "avx2",
-    "avx512",
-    "avx512_vnni",
-    "avx512_bf16",
-];
 
 /// The bytes that a run in the environment writes.
 fn written(scratch: &Scratch, precision: &str, (key, value): (&str, &str)) -> Option<Vec<u8>> {

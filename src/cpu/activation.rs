@@ -67,13 +67,9 @@ pub fn forward<T: Element<Acc: Computed>, F: Function>(isa: Isa, x: &[T], y: &mu
     assert_eq!(x.len(), y.len());
     parallel::for_chunks(y, CHUNK, |start, y| {
         let mut block = [T::Acc::ZERO; BLOCK];
-        for (x, y) in x[start..].chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
-            let values = &mut block[..y.len()];
-            isa.enter(Widen {
-                from: &x[..y.len()],
-                to: values,
-            });
-            T::Acc::apply::<F>(isa, values);
+        let x = x[start..][..y.len()].chunks(BLOCK);
+        for (x, y) in x.zip(y.chunks_mut(BLOCK)) {
+            let values = computed::<T, F>(isa, x, &mut block);
             isa.enter(Narrow {
                 from: values,
                 to: y,
@@ -87,16 +83,27 @@ pub fn backward<T: Element<Acc: Computed>, F: Function>(isa: Isa, x: &[T], gradi
     assert_eq!(x.len(), gradient.len());
     parallel::for_chunks(gradient, CHUNK, |start, gradient| {
         let mut block = [T::Acc::ZERO; BLOCK];
-        for (x, gradient) in x[start..].chunks(BLOCK).zip(gradient.chunks_mut(BLOCK)) {
-            let slopes = &mut block[..gradient.len()];
-            isa.enter(Widen {
-                from: &x[..gradient.len()],
-                to: slopes,
-            });
-            T::Acc::apply::<F>(isa, slopes);
+        let x = x[start..][..gradient.len()].chunks(BLOCK);
+        for (x, gradient) in x.zip(gradient.chunks_mut(BLOCK)) {
+            let slopes = computed::<T, F>(isa, x, &mut block);
             isa.enter(MultiplyBy { slopes, gradient });
         }
     });
+}
+
+/// `F(x)` at the front of a block.
+fn computed<'a, T: Element<Acc: Computed>, F: Function>(
+    isa: Isa,
+    x: &[T],
+    block: &'a mut [T::Acc; BLOCK],
+) -> &'a [T::Acc] {
+    let values = &mut block[..x.len()];
+    isa.enter(Widen {
+        from: x,
+        to: values,
+    });
+    T::Acc::apply::<F>(isa, values);
+    values
 }
 
 struct Apply<'a, T, F> {

@@ -73,10 +73,7 @@ fn for_rows(
     if width == 0 {
         return;
     }
-    let threads = match n_rows * width * WORK_PER_ELEMENT < parallel::worthwhile() {
-        true => 1,
-        false => threads,
-    };
+    let threads = parallel::threads_worth(n_rows * width * WORK_PER_ELEMENT, threads);
     let rows = (CHUNK / width).max(1);
     parallel::for_tasks(threads, n_rows.div_ceil(rows), |task| {
         work(task * rows..n_rows.min((task + 1) * rows));

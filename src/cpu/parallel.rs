@@ -95,6 +95,11 @@ pub fn worthwhile() -> usize {
     if team::is_here() { 1 << 15 } else { 1 << 19 }
 }
 
+/// Threads for so much work, counted as in [`worthwhile`].
+pub fn threads_worth(work: usize, threads: usize) -> usize {
+    if work < worthwhile() { 1 } else { threads }
+}
+
 /// Calls `work(index, piece)` for each piece of `length` elements, as [`for_tasks`] does.
 pub fn for_pieces<T: Send>(
     threads: usize,

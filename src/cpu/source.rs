@@ -32,6 +32,9 @@ static NARROW_ROW: &Scratch<f32> = &NARROW;
 /// Rows that a task takes.
 const ROWS: usize = 16;
 
+/// What an element takes on its way, in multiplications.
+const WORK_PER_ELEMENT: usize = 16;
+
 impl RowNorm {
     /// Of a weight and bias as stored.
     pub fn new(norm: Norm, weight: &[f32], bias: Option<&[f32]>) -> Self {
@@ -117,11 +120,7 @@ impl<'a> Source<'a> {
     /// Calls `take(i, row i)` for every row, on at most `threads` threads.
     pub fn for_rows(&self, isa: Isa, threads: usize, take: impl Fn(usize, &[f32]) + Sync) {
         let n_rows = self.rows();
-        let threads = if self.rows.len() < parallel::worthwhile() / 16 {
-            1
-        } else {
-            threads
-        };
+        let threads = parallel::threads_worth(self.rows.len() * WORK_PER_ELEMENT, threads);
         parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
             lend(NARROW_ROW, self.width, |normal| {
                 let rows = task * ROWS..n_rows.min((task + 1) * ROWS);

@@ -21,6 +21,16 @@ use candle_blocks::{
 /// Names the device under test.
 pub const DEVICE_VARIABLE: &str = "CANDLE_BLOCKS_TEST_DEVICE";
 
+/// Every level of instructions, as `CANDLE_BLOCKS_ISA` takes it.
+pub const LEVELS: [&str; 6] = [
+    "portable",
+    "neon",
+    "avx2",
+    "avx512",
+    "avx512_vnni",
+    "avx512_bf16",
+];
+
 /// A path under `weights/`.
 pub fn weights(local: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -222,18 +222,25 @@ impl<R: Routine> Task<f32> for Plain<R> {
     }
 }
 
+/// Runs `$body` with `$token` the proof of the level.
+macro_rules! with_level {
+    ($isa:expr, $token:ident => $body:expr) => {
+        match $isa {
+            Isa::Portable($token) => $body,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512($token) => $body,
+        }
+    };
+}
+
 impl Isa {
     /// Runs a routine that was compiled with this level's instructions.
     pub fn enter(self, routine: impl Routine) {
-        match self {
-            Self::Portable(token) => Vectors::<f32>::run(token, Plain(routine)),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(token) => Vectors::<f32>::run(token, Plain(routine)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(token) => Vectors::<f32>::run(token, Plain(routine)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Vectors::<f32>::run(token, Plain(routine)),
-        }
+        with_level!(self, token => Vectors::<f32>::run(token, Plain(routine)))
     }
 }
 
@@ -256,15 +263,7 @@ impl<V: Widening, T: WideningTask> Task<f64> for Within<V, T> {
 impl Isa {
     /// Runs a task with this level's vectors.
     pub fn widening(self, task: impl WideningTask) {
-        match self {
-            Self::Portable(token) => Vectors::<f64>::run(token, Within(token, task)),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(token) => Vectors::<f64>::run(token, Within(token, task)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(token) => Vectors::<f64>::run(token, Within(token, task)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Vectors::<f64>::run(token, Within(token, task)),
-        }
+        with_level!(self, token => Vectors::<f64>::run(token, Within(token, task)))
     }
 }
 
@@ -284,15 +283,7 @@ impl<V: Lookup, T: LookupTask> Task<f32> for Within<V, T> {
 impl Isa {
     /// Runs a task with this level's vectors.
     pub fn looking_up(self, task: impl LookupTask) {
-        match self {
-            Self::Portable(token) => Vectors::<f32>::run(token, Within(token, task)),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(token) => Vectors::<f32>::run(token, Within(token, task)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(token) => Vectors::<f32>::run(token, Within(token, task)),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Vectors::<f32>::run(token, Within(token, task)),
-        }
+        with_level!(self, token => Vectors::<f32>::run(token, Within(token, task)))
     }
 }
 
@@ -309,15 +300,7 @@ macro_rules! kernels {
     ($type:ty) => {
         impl Kernels for $type {
             fn run(isa: Isa, task: impl Task<Self>) {
-                match isa {
-                    Isa::Portable(token) => task.run(token),
-                    #[cfg(target_arch = "aarch64")]
-                    Isa::Neon(token) => task.run(token),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2(token) => task.run(token),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512(token) => task.run(token),
-                }
+                with_level!(isa, token => task.run(token))
             }
 
             fn tile_scratch() -> &'static Scratch<Self> {

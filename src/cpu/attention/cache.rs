@@ -243,11 +243,7 @@ impl<F: Operand> OperandTask<F> for Append<'_> {
                 return;
             };
             let work = block.values.len() * count * 2 * layout.head_dim * WORK_PER_NUMBER;
-            let threads = if work < parallel::worthwhile() {
-                1
-            } else {
-                self.threads
-            };
+            let threads = parallel::threads_worth(work, self.threads);
             let fill = |start: usize, memory: &mut [u32], values: &mut [Values]| {
                 let at = start / layout.len();
                 let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);

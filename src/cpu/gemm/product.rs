@@ -80,16 +80,11 @@ impl<'a, F: Format> Product<'a, F> {
         assert_eq!(to, (rows, columns));
         epilogue.check(rows, columns);
         let work = rows.saturating_mul(columns).saturating_mul(depth);
-        let threads = if work < parallel::worthwhile() {
-            1
-        } else {
-            threads
-        };
         Self {
             b,
             epilogue,
             y,
-            threads,
+            threads: parallel::threads_worth(work, threads),
         }
     }
 
