@@ -1,4 +1,16 @@
-//! The micro-kernel of every format: the sums of one chunk for a tile of the product, in registers.
+//! The micro-kernel of every format: one chunk of one tile of the product, with its accumulators in registers.
+//!
+//! For each group of terms it loads [`WIDTH`] vectors of the panel, broadcasts one word of each row, and issues
+//! `rows · WIDTH` dot-product instructions. A full tile is as high as the register file
+//! allows: its accumulators, these vectors and a broadcast are never spilled.
+//!
+//! ```text
+//!                  b: one row of words of the panel
+//!                  [ vector 0 ][ vector 1 ]
+//! a: row 0  word → [  sum 00  ][  sum 01  ]
+//!    row 1  word → [  sum 10  ][  sum 11  ]      ROWS x PANEL accumulators
+//!    ..                  ..          ..
+//! ```
 
 use super::{
     arch::Vectors,
@@ -8,28 +20,28 @@ use super::{
 
 /// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
 pub struct DotTile<'a, F: Format> {
-    /// At most [`Dots::ROWS`].
+    /// Rows of the tile, at most [`Dots::ROWS`].
     pub rows: usize,
     /// Terms in this chunk, at most [`Format::CHUNK`].
     pub depth: usize,
-    /// Packed rows of the left operand.
+    /// The left operand: packed rows, [`Dots::ROW_WORDS`] apart.
     pub a: &'a [F::Word],
-    /// The panel's words of this chunk, and the next tiles' behind them.
+    /// The right operand: the panel's words from this chunk on.
     pub b: &'a [F::Word],
-    /// Whether the words behind `b`'s chunk are needed soon.
+    /// What to prefetch of the words behind this chunk.
     pub ahead: Ahead,
-    /// `[rows, columns]`.
+    /// Running totals, `[rows, Dots::PANEL]`.
     pub totals: &'a mut [F::Number],
-    /// Whether `totals` holds anything yet.
+    /// Whether `totals` already holds the sums of preceding chunks.
     pub total: Total,
 }
 
-/// What a tile fetches of the right operand while it computes.
+/// What a tile prefetches of the right operand while it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// Nothing: another tile of rows takes the same chunk.
+    /// Nothing: another tile of rows uses the same chunk next.
     Nothing,
-    /// The next chunk, which lies behind this one.
+    /// The next chunk, which lies directly behind this one.
     NextChunk,
 }
 
@@ -40,7 +52,7 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {
-                    // What a level has not registers enough for is left out when compiled.
+                    // Heights for which this level lacks registers are eliminated at compile time.
                     $($rows if $rows <= D::ROWS => self.accumulate::<D, $rows>(dots),)*
                     rows => panic!("a tile of {rows} rows"),
                 }
@@ -50,24 +62,25 @@ impl<F: Format> DotTask<F> for DotTile<'_, F> {
     }
 }
 
-/// All chunks of the only tile there is of a panel, for which it is read from memory.
+/// All chunks of a panel that only one tile of rows uses, so that the panel streams in from memory.
 ///
-/// The panel is read from end to end, as is the next, which lies behind it: one stream, which the CPU foresees.
+/// The panel is read from end to end, and the next one lies directly behind it: a single sequential stream,
+/// which the hardware prefetcher recognises.
 pub struct WholePanel<'a, F: Format> {
-    /// At most [`Dots::ROWS`].
+    /// Rows of the tile, at most [`Dots::ROWS`].
     pub rows: usize,
-    /// Terms in all.
+    /// Terms of all chunks together.
     pub depth: usize,
-    /// Packed rows; the next chunk's are so many words behind.
+    /// The left operand: packed rows. Those of the next chunk lie `a_stride` words further on.
     pub a: &'a [F::Word],
     pub a_stride: usize,
-    /// The panel's words.
+    /// The whole panel.
     pub b: &'a [F::Word],
-    /// `[rows, columns]`, overwritten.
+    /// Totals, `[rows, Dots::PANEL]`, overwritten.
     pub totals: &'a mut [F::Number],
 }
 
-/// Bytes of the next panel that are fetched while this one's results are written.
+/// Bytes at the start of the next panel that are prefetched while this panel's results are written.
 const NEXT_PANEL: usize = 2 << 10;
 
 impl<F: Format> DotTask<F> for WholePanel<'_, F> {
@@ -113,44 +126,48 @@ impl<F: Format> DotTile<'_, F> {
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
-        // In loops: a `from_fn` within another is called, and would hand the sums over in memory.
-        // SAFETY: `a` and `b` hold packed rows and columns.
+        // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
+        // through memory.
+        // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
         let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
         for (i, sums) in sums.iter_mut().enumerate() {
             for (j, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: i < ROWS and j < WIDTH, and `a` and `b` hold so many packed rows and columns.
+                // SAFETY: i < ROWS and j < WIDTH, and the assertions above.
                 *sum = unsafe { d.start(row(i), heads(j)) };
             }
         }
         for group in 0..groups {
             if ROWS > 3 {
-                // The rows of the tile below lie next, and each step fetches a line of them.
+                // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
                 let line = 64 / size_of::<F::Word>();
                 v.prefetch(row(ROWS).wrapping_add(group * line).cast());
                 if !next.is_null() {
-                    // A panel's row is two lines of most formats and levels.
+                    // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
+                    // second hint runs one row further ahead.
                     v.prefetch_far(next.wrapping_add(group * D::PANEL).cast());
                     v.prefetch_far(next.wrapping_add(group * D::PANEL + line).cast());
                 }
             }
-            // In one piece with the products: what is widened before a branch, the compiler keeps as wide as it can get.
+            // No branch between widening the columns and multiplying them: across one, the compiler spilled
+            // sums to keep operands widened (int8 on NEON).
             let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                // SAFETY: group < groups, so this ends within the (HEAD + groups) * PANEL words of `b`.
+                // SAFETY: group < groups, so the load ends within the (HEAD + groups) * PANEL words of `b`.
                 unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
             });
             for (i, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: i < ROWS, `a` holds so many packed rows, and group < CHUNK / GROUP.
+                // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                 let a = unsafe { d.left(row(i), group) };
                 for (sum, b) in sums.iter_mut().zip(b) {
                     *sum = d.dot(a, b, *sum);
                 }
             }
         }
-        // A loop of this length would not be unrolled, and would keep the sums in memory.
+        // Unrolled by hand: the compiler would not unroll a loop of this length, and would keep the sums in
+        // memory.
         macro_rules! finish_rows {
             ($($i:literal)*) => {
                 $(if $i < ROWS {
-                    // SAFETY: i < ROWS, and `a` and `b` hold so many packed rows and columns.
+                    // SAFETY: i < ROWS, and the assertions above.
                     unsafe { self.finish_row(d, row($i), sums[if $i < ROWS { $i } else { 0 }], $i) };
                 })*
             };
@@ -158,10 +175,11 @@ impl<F: Format> DotTile<'_, F> {
         finish_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     }
 
-    /// Adds a row's sums to the totals.
+    /// Adds the sums of row `i` to its totals.
     ///
     /// # Safety
-    /// `row` starts [`Dots::ROW_WORDS`] words, and `b` holds [`Format::HEAD`] rows of a panel.
+    /// `row` points to [`Dots::ROW_WORDS`] packed words, and `self.b` begins with [`Format::HEAD`] rows of a
+    /// panel.
     #[inline(always)]
     unsafe fn finish_row<D: Dots<F>>(
         &mut self,
@@ -182,10 +200,10 @@ impl<F: Format> DotTile<'_, F> {
             let sum = unsafe { d.numbers(sum, row, self.b.as_ptr().wrapping_add(j * lanes)) };
             let total = match self.total {
                 Total::New => sum,
-                // SAFETY: `totals` holds a vector's numbers.
+                // SAFETY: `totals` holds as many numbers as a vector.
                 Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
             };
-            // SAFETY: `totals` holds a vector's numbers.
+            // SAFETY: as above.
             unsafe { v.store(total, totals.as_mut_ptr()) };
         }
     }

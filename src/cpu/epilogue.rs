@@ -1,4 +1,8 @@
-//! What becomes of a product's sums while they are still in the cache.
+//! The epilogue of a product: what is applied to a tile's totals while they are still in the cache.
+//!
+//! Bias, activation, gate, scale and residual cost no pass of their own over the result, and the result is
+//! written to memory once. Arithmetic is in full vectors also at the right edge, where loads are padded and
+//! stores cut off.
 
 use std::ops::Range;
 
@@ -11,38 +15,38 @@ use super::{
     tile::WIDTH,
 };
 
-/// A function of every element of a slice.
+/// A function applied in place to every element of a slice.
 pub type Map<T> = dyn Fn(&mut [T]) + Send + Sync;
 
-/// `residual + scale · activation(sum + bias)`, or of a gated matrix `residual + scale ·
-/// activation(gate + bias) · (up + up_bias)`. The sums do not depend on it.
+/// `residual + scale · activation(sum + bias)`; of a gated matrix `residual + scale · activation(gate + bias) ·
+/// (up + up_bias)`. Each part is optional. The bits of the sums do not depend on it.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, T> {
-    /// One number for each column; of a gated matrix, the gate's.
+    /// One number for each column; of a gated matrix, for the columns of the gate.
     pub bias: Option<&'a [T]>,
-    /// One number for each column of the second half of a gated matrix.
+    /// One number for each column of the second half of a gated matrix, up.
     pub up_bias: Option<&'a [T]>,
-    /// Of the sum and the bias; of the gate's in a gated matrix.
+    /// Applied to the sum and bias; of a gated matrix, to those of the gate only.
     pub activation: Option<&'a Map<T>>,
-    /// A factor on the result.
+    /// Factor on everything but the residual.
     pub scale: Scale<'a, T>,
-    /// Added last: rows without gaps, as many and as wide as the result.
+    /// Added last: rows without gaps, in the shape of the result.
     pub residual: Option<&'a [T]>,
 }
 
-/// A factor on the results.
+/// A factor on the results of a product.
 #[derive(Clone, Copy)]
 pub enum Scale<'a, T> {
-    /// None.
+    /// No factor.
     One,
-    /// The same for all.
+    /// The same factor for all results.
     Constant(T),
-    /// One for each column.
+    /// One factor for each column.
     Columns(&'a [T]),
 }
 
 impl<'a, T: Real> Epilogue<'a, T> {
-    /// The sums as they are.
+    /// The sums unchanged.
     pub const NONE: Self = Self {
         bias: None,
         up_bias: None,
@@ -51,15 +55,15 @@ impl<'a, T: Real> Epilogue<'a, T> {
         residual: None,
     };
 
-    /// The sums and perhaps a bias.
+    /// The sums with an optional bias.
     pub fn bias(bias: Option<&'a [T]>) -> Self {
         Self { bias, ..Self::NONE }
     }
 
-    /// Scales rows that are done already and adds the residual: the bits of a product that ends in this.
+    /// Applies scale and residual to finished sums, with the bits of a product that ends in this epilogue.
     ///
     /// # Panics
-    /// If there is more to do than that, or a part does not fit.
+    /// If the epilogue has any other part, or a part that does not fit.
     pub fn finish(&self, rows: &[T], columns: usize, y: &mut [T]) {
         assert!(self.bias.is_none() && self.up_bias.is_none() && self.activation.is_none());
         assert_eq!(rows.len(), y.len());
@@ -79,6 +83,8 @@ impl<'a, T: Real> Epilogue<'a, T> {
         });
     }
 
+    /// Checks the lengths of all parts.
+    ///
     /// # Panics
     /// If a part does not fit results of this shape.
     pub(super) fn check(&self, rows: usize, columns: usize) {
@@ -92,46 +98,46 @@ impl<'a, T: Real> Epilogue<'a, T> {
     }
 }
 
-/// The results of a part's panel.
+/// What the results of one panel of a part are made of, and where they go.
 pub(super) struct Results<'a, T> {
     pub epilogue: &'a Epilogue<'a, T>,
     pub halves: Halves,
-    /// Of the part, in the result.
+    /// The row of the whole result that is the part's first.
     pub first_row: usize,
-    /// Of the panel, in the result.
+    /// The columns of the whole result that the panel holds.
     pub columns: Range<usize>,
     /// Columns of the whole result.
     pub n_columns: usize,
     pub place: &'a Place<'a, T>,
 }
 
-/// Brings near what results of some of the part's rows are written to and added to.
+/// Prefetches the memory that the results of some of the part's rows are written to, and their residual.
 pub(super) struct Approach<'a, T> {
     pub results: &'a Results<'a, T>,
     pub rows: Range<usize>,
 }
 
-/// Writes the results of some of the part's rows.
+/// Applies the epilogue to some of the part's rows, and writes the results.
 pub(super) struct Finish<'a, T> {
     pub results: &'a Results<'a, T>,
     pub rows: Range<usize>,
-    /// `[rows, panel width]`, overwritten on the way.
+    /// Totals, `[rows, panel width]`; used as working memory.
     pub sums: &'a mut [T],
 }
 
 /// Where the results of a part go.
 pub(super) struct Place<'a, T> {
     pub target: &'a Target<'a, T>,
-    /// The target's row of the part's first.
+    /// The row of the target that is the part's first.
     pub first_row: usize,
-    /// The result's column that is the target's first.
+    /// The column of the whole result that is the target's first.
     pub first_column: usize,
 }
 
-/// Rows that an activation is computed for at a time: they stay in the first cache.
+/// Rows that an activation is applied to at a time: their sums stay in the first-level cache.
 const GROUP: usize = 16;
 
-/// Numbers in the widest panel.
+/// Columns of the widest panel of any level.
 const MOST_COLUMNS: usize = WIDTH * MOST_LANES;
 
 impl<T: Real> Task<T> for Approach<'_, T> {
@@ -216,7 +222,7 @@ impl<T: Real> Finish<'_, T> {
 }
 
 impl<T: Real> Results<'_, T> {
-    /// Row and columns of a row's results in the target.
+    /// The row and columns of the target that a row's results go to.
     #[inline(always)]
     fn target(&self, row: usize) -> (usize, Range<usize>) {
         let start = self.columns.start - self.place.first_column;
@@ -231,7 +237,7 @@ impl<T: Real> Results<'_, T> {
         Some(&residual[start..][..self.columns.len()])
     }
 
-    /// What each column has of its own; -0, which changes nothing that it is added to, where there is nothing.
+    /// Each column's number; where there are none, -0, which leaves unchanged whatever it is added to.
     #[inline(always)]
     fn of_columns<V: Vectors<T>, const N: usize>(
         &self,
@@ -245,7 +251,7 @@ impl<T: Real> Results<'_, T> {
     }
 }
 
-/// Scales rows, adds the residual and writes them, each `N` vectors or, at the right edge, less.
+/// Scales rows, adds the residual and writes them, `N` vectors at a time or, at the right edge, fewer columns.
 struct Writer<'a, V: Vectors<T>, const N: usize, T: Real> {
     v: V,
     factors: Option<[V::Vector; N]>,
@@ -276,13 +282,13 @@ impl<'a, V: Vectors<T>, const N: usize, T: Real> Writer<'a, V, N, T> {
             values = add(v, load(v, residual), values);
         }
         let (row, columns) = self.results.target(row);
-        // SAFETY: of all tasks and panels only this one has this row and these columns.
+        // SAFETY: among all tasks and panels, only this one writes these columns of this row.
         let out = unsafe { self.results.place.target.piece(row, columns) };
         store(v, values, out);
     }
 }
 
-/// Brings numbers that lie side by side into the second cache.
+/// Prefetches contiguous numbers into the second-level cache.
 #[inline(always)]
 fn prefetch<T: Real, V: Vectors<T>>(v: V, from: *const T, len: usize) {
     for line in (0..len).step_by(64 / size_of::<T>()) {
@@ -290,7 +296,7 @@ fn prefetch<T: Real, V: Vectors<T>>(v: V, from: *const T, len: usize) {
     }
 }
 
-/// Reads `N` vectors, or as much of them as there is.
+/// Loads `N` vectors; a shorter slice is padded with zeros.
 #[inline(always)]
 fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
     if from.len() == N * V::LANES {
@@ -304,11 +310,11 @@ fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector;
 #[inline(always)]
 fn load_whole<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
     let from = &from[..N * V::LANES];
-    // SAFETY: `from` is N vectors long.
+    // SAFETY: `from` holds N vectors.
     std::array::from_fn(|j| unsafe { v.load(from.as_ptr().add(j * V::LANES)) })
 }
 
-/// Writes `N` vectors, or as much of them as there is room for.
+/// Stores `N` vectors, or as much of them as the slice has room for.
 #[inline(always)]
 fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], to: &mut [T]) {
     if to.len() == N * V::LANES {
@@ -327,7 +333,7 @@ fn store_whole<T: Real, V: Vectors<T>, const N: usize>(
 ) {
     let to = &mut to[..N * V::LANES];
     for (j, &vector) in vectors.iter().enumerate() {
-        // SAFETY: `to` is N vectors long.
+        // SAFETY: `to` has room for N vectors.
         unsafe { v.store(vector, to.as_mut_ptr().add(j * V::LANES)) };
     }
 }

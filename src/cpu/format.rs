@@ -1,13 +1,29 @@
-//! How a product's operands are stored and multiplied: f32, f64, bfloat16 or int8.
+//! Number formats of a product's operands: f32, f64, bfloat16 and int8.
 //!
-//! A format goes by the type that numbers are stored in. Rows come in and results go out as
-//! [`Format::Number`]; both operands are packed into words of one or more consecutive terms, so that
-//! one instruction adds a word's products to a sum. Sums start anew in each chunk of [`Format::CHUNK`] terms and
-//! are added, in order, to totals of [`Format::Number`]: a row's bits are its own in every format.
+//! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
+//! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
+//! consecutive terms (a *group*), so that one instruction adds all products of a word to an accumulator.
+//! [`Dots`] are these instructions at one level. Accumulators start anew in each chunk of [`Format::CHUNK`]
+//! terms, and their sums are added, in order, to totals of [`Format::Number`]: that is what makes a row's bits
+//! independent of everything around it, in every format.
 //!
-//! The left operand is packed as `[chunk][row][Dots::ROW_WORDS]` ([`PackRows`](super::pack_rows::PackRows)).
-//! The right one consists of panels as wide as a tile, each `[word][column]`
-//! ([`panel::pack`](super::panel::pack)); what a column needs beside its terms leads them in each chunk.
+//! ```text
+//! left operand [rows, depth]              right operand [depth, columns]
+//! [chunk][row][word]                      [panel][chunk][head or word][column of the panel]
+//!
+//! chunk 0  row 0  w w w .. (ROW_WORDS)    panel 0  chunk 0  head    h h h .. (PANEL columns)
+//!          row 1  w w w ..                                  word 0  w w w ..
+//!          ..                                               word 1  w w w ..
+//! chunk 1  row 0  w w w ..                                  ..
+//!          ..                                      chunk 1  head    h h h ..
+//!                                                           ..
+//!                                         panel 1  chunk 0  ..
+//! ```
+//!
+//! The micro-kernel broadcasts one word of a row and multiplies it by a panel's row of words. What a column
+//! needs beside its terms (int8: its scale and sum) are its *head* words, which precede the terms in each
+//! chunk. The left operand is packed by [`PackRows`](super::pack_rows::PackRows), the right one by
+//! [`panel::pack`](super::panel::pack).
 
 pub mod bf16;
 mod float;
@@ -28,98 +44,101 @@ use super::{
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
 pub trait Format: Copy + Send + Sync + 'static {
-    /// What rows come in, results go out, and totals are.
+    /// The type of the rows that come in, of the results, and of the totals.
     type Number: Kernels;
-    /// What packed operands consist of; as large as a number.
+    /// The element of packed operands; as large as a number.
     type Word: Pod + Send + Sync;
-    /// Consecutive terms of a column in a word. Divides [`Self::CHUNK`].
+    /// Consecutive terms of a row or column in one word. Divides [`Self::CHUNK`].
     const GROUP: usize;
-    /// Terms that are summed in registers before they are added to the total. Part of every result: see
+    /// Terms that are summed in registers before they are added to the total. It is part of every result: see
     /// [`gemm`](super::gemm) on the order of addition.
     const CHUNK: usize;
-    /// Words of a column before its terms in each chunk.
+    /// Head words of a column, which precede its terms in each chunk.
     const HEAD: usize = 0;
-    /// Words of a column in a whole chunk.
+    /// Words of a column in a whole chunk, its head included.
     const CHUNK_WORDS: usize = Self::HEAD + Self::CHUNK / Self::GROUP;
-    /// Whether a packed row's words are its numbers as they are, [`Self::CHUNK`] apart.
+    /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
+    /// each chunk.
     const NUMBERS: bool = false;
 
     /// Runs `task` with the fastest dot products that `isa` has for this format.
     fn run(isa: Isa, task: impl DotTask<Self>);
 
-    /// The calling thread's memory for packed rows and columns.
+    /// The calling thread's scratch memory for packed rows and columns.
     fn word_scratch() -> &'static Scratch<Self::Word>;
 
-    /// The calling thread's memory for a product that is the next one's operand.
+    /// The calling thread's scratch memory for a result that is the next product's left operand.
     fn hidden_scratch() -> &'static Scratch<Self::Word>;
 
-    /// Words in a column of `depth` terms, with all that belongs to it. No terms are a chunk too.
+    /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
+    /// head.
     fn column_words(depth: usize) -> usize {
         Self::HEAD * depth.div_ceil(Self::CHUNK).max(1) + depth.div_ceil(Self::GROUP)
     }
 
-    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks,
-    /// and the last one is filled up with what multiplies to nothing.
+    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the
+    /// last group is padded with terms whose products are zero.
     fn pack_column<S: Element<Acc = Self::Number>>(terms: &[S], words: &mut [Self::Word]);
 }
 
-/// The dot products of one level in a format. A value is the proof that the CPU has them.
+/// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.
 pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
-    /// The level's vectors of totals, whose lanes are columns.
+    /// The level's vectors of totals; each lane is a column.
     type Vectors: Vectors<F::Number>;
-    /// A group of terms of one row, in all lanes.
+    /// One word of one row, broadcast to all lanes.
     type Left: Copy;
-    /// A group of terms of each lane's column.
+    /// One word of each lane's column.
     type Right: Copy;
-    /// The running sum of a chunk.
+    /// The accumulator of a chunk, one sum per lane.
     type Sum: Copy;
     /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
-    /// Words of a row in a chunk, as packed.
+    /// Words that one row occupies in a chunk of the packed left operand, whatever precedes its terms included.
     const ROW_WORDS: usize;
-    /// How a packed row is cut.
+    /// How a packed row is divided into chunks.
     const CHUNKS: Chunks = Chunks {
         columns: F::CHUNK,
         words: Self::ROW_WORDS,
     };
-    /// Columns of a panel.
+    /// Columns of a panel, which is as wide as a tile.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
 
-    /// Runs a task that was compiled with these instructions; see [`Vectors::run`].
+    /// Runs a task compiled with these instructions; see [`Vectors::run`].
     fn run(self, task: impl DotTask<F>);
 
-    /// The level's vectors.
+    /// The vectors that totals are computed in.
     fn vectors(self) -> Self::Vectors;
 
-    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. Its last
-    /// group is filled up with zeros.
+    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. The last
+    /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
-    /// A group of a packed row.
+    /// The word of group number `group` of a packed row, broadcast.
     ///
     /// # Safety
-    /// `row` starts [`Self::ROW_WORDS`] words, and `group` is below `CHUNK / GROUP`.
+    /// `row` points to [`Self::ROW_WORDS`] packed words, and `group` is below `CHUNK / GROUP`.
     unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
 
-    /// A group of each of the columns from one on.
+    /// One word of each of `LANES` neighbouring columns.
     ///
     /// # Safety
-    /// As many words can be read as a vector has lanes.
+    /// As many words can be read at `from` as a vector has lanes.
     unsafe fn right(self, from: *const F::Word) -> Self::Right;
 
-    /// What the sums of a chunk of a row and of some columns start at.
+    /// The initial accumulator of a chunk, for one row and one vector of columns.
     ///
     /// # Safety
-    /// `row` starts [`Self::ROW_WORDS`] words, and `heads` a vector of words in each of [`Format::HEAD`] rows of a panel.
+    /// `row` points to [`Self::ROW_WORDS`] packed words, and `heads` to a vector of words in each of
+    /// [`Format::HEAD`] consecutive rows of a panel.
     unsafe fn start(self, row: *const F::Word, heads: *const F::Word) -> Self::Sum;
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
 
-    /// A chunk's sums as numbers.
+    /// Converts a chunk's accumulators to numbers.
     ///
     /// # Safety
-    /// As of [`Self::start`].
+    /// The same as for [`Self::start`].
     unsafe fn numbers(
         self,
         sum: Self::Sum,
@@ -128,13 +147,13 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
 }
 
-/// An algorithm over the dot products of any level; see [`Task`] on why it is no closure.
+/// An algorithm over the dot products of any level; see [`Task`] on why it is not a closure.
 pub trait DotTask<F: Format> {
-    /// Runs it.
+    /// Runs the algorithm with the instructions of `dots`.
     fn run<D: Dots<F>>(self, dots: D);
 }
 
-/// Packs all chunks of rows, one after the other; the words are to be as many.
+/// Packs all chunks of all rows, in order; `words` must have exactly that length.
 #[cfg(test)]
 pub fn pack_chunks<F: Format, D: Dots<F>>(d: D, a: View<F::Number>, words: &mut [F::Word]) {
     let chunks = words.chunks_exact_mut((a.rows() * D::ROW_WORDS).max(1));
@@ -148,13 +167,13 @@ pub fn pack_chunks<F: Format, D: Dots<F>>(d: D, a: View<F::Number>, words: &mut 
     }
 }
 
-/// Words in a panel of columns of `depth` terms.
+/// Words in a panel whose columns have `depth` terms.
 #[cfg(test)]
 pub fn panel_words<F: Format, D: Dots<F>>(depth: usize) -> usize {
     F::column_words(depth) * D::PANEL
 }
 
-/// A task of dot products that are made of a level's vectors, within the instructions of these.
+/// Adapts a [`DotTask`] to [`Vectors::run`], for dot products that are composed of a level's vector operations.
 struct Within<F, D, T> {
     dots: D,
     task: T,
@@ -178,8 +197,8 @@ impl<F: Format, D: Dots<F>, T: DotTask<F>> Task<F::Number> for Within<F, D, T> {
     }
 }
 
-/// Runs a task with the fastest dot products of a level: those that `$instruction` gives where the CPU has it, else those
-/// of the level's vectors. No function, as tasks are of several traits.
+/// Runs a task with a level's fastest dot products: those that `$instruction` returns where the CPU has them,
+/// else those composed of the level's vectors. A macro, because the tasks implement different traits.
 macro_rules! run_fastest {
     ($isa:expr, $task:expr, $instruction:ident) => {
         match $isa {
@@ -198,7 +217,7 @@ macro_rules! run_fastest {
 }
 pub(super) use run_fastest;
 
-/// The calling thread's memory for words of this type.
+/// The two scratch memories of the calling thread for words of this type.
 macro_rules! word_scratch {
     ($type:ty) => {
         word_scratch!($type, word_scratch);

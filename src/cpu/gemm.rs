@@ -1,17 +1,26 @@
-//! Products of matrices, `y = a·b`, the same bits however they are computed.
+//! Matrix products `y = a·b`, with the same bits however they are computed.
 //!
-//! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms
-//! of [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero,
-//! each with one rounding (two at the portable level); the chunks' sums are added one by one, first
-//! to last, to the first chunk's; the epilogue comes last. Nothing else enters: not the other rows
-//! or their number, nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in
-//! every product with the same `b` at the same [`Isa`]. Short chains also round less than one long
-//! one: at a depth of 768 the error is near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`.
+//! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms of
+//! [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero, each
+//! with one rounding (two at the portable level); the sums of the chunks are added one by one, first to last,
+//! to that of the first; the epilogue comes last. Nothing else enters: neither the other rows or their number,
+//! nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in every product with the same
+//! `b` at the same [`Isa`]. Short chains also round less than one long chain: at a depth of 768 the error is
+//! near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. (So much for f32 and f64; what differs within a
+//! chunk of bfloat16 or int8 is said in [`format`](super::format).)
 //!
-//! **The order of work.** Rows are packed in blocks; tasks of some panels of columns each take a part
-//! of the block. Within a task, a panel's chunk stays in the first cache while the tiles of rows go
-//! by, and their totals in the second. The results are written once, or packed as the left operand of
-//! the next product.
+//! **The order of work.** From the outside in (the loops of BLIS, with `a` in the second-level cache):
+//!
+//! ```text
+//! blocks   rows of `a`, packed together; each thread takes its own, or all share one     blocks.rs
+//! tasks    parts of a block's rows × some panels of `b`'s columns, shared by threads      product.rs
+//! panels   PANEL columns of `b`; a part's totals in one panel stay in the L2 cache        sums.rs
+//! chunks   CHUNK terms of the depth; a panel's chunk stays in the L1 cache                sums.rs
+//! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers             dot_tile.rs
+//! ```
+//!
+//! Behind the last chunk, the epilogue turns a tile's totals into results while they are still in the cache,
+//! and writes them once: as rows, or packed as the left operand of the next product.
 
 mod blocks;
 mod product;
@@ -35,8 +44,9 @@ use super::{
     view::View,
 };
 
-/// Rows that are packed at a time: enough that packing columns for each block costs little, and the
-/// working memory stays small.
+/// The most rows that are packed at a time where threads share them: enough to amortise reading the right
+/// operand once per block, few enough to keep the working memory small. With more rows than this, an unpacked
+/// right operand is packed as a whole first.
 pub const BLOCK_ROWS: usize = 256;
 
 /// A format whose words are its numbers, so that a matrix can be read where it lies: f32 and f64.
@@ -44,7 +54,7 @@ pub trait Plain: Kernels + Format<Number = Self, Word = Self> {}
 
 impl<T: Kernels + Format<Number = T, Word = T>> Plain for T {}
 
-/// `y = epilogue(a · b)` in f32 or f64, row after row without gaps.
+/// `y = epilogue(a · b)` in f32 or f64; `y` is row-major without gaps.
 ///
 /// # Panics
 /// If the lengths do not fit.
@@ -57,7 +67,7 @@ pub fn multiply<T: Plain>(
     threads: usize,
 ) {
     if a.rows() > BLOCK_ROWS {
-        // Each block would pack `b` anew.
+        // Packed once: each block of rows would otherwise pack `b` again.
         let memory = T::hidden_scratch().replace(Aligned::empty());
         let b = PackedMatrix::<T>::new_in(memory, isa, b, threads);
         b.multiply(a, epilogue, y, threads);
@@ -70,7 +80,7 @@ pub fn multiply<T: Plain>(
     <T as Format>::run(isa, WithRows { product, a });
 }
 
-/// As [`multiply`], with a right operand that was packed before, in its format.
+/// As [`multiply`], with a right operand packed in advance, in that operand's format.
 pub(super) fn multiply_packed<F: Format>(
     b: &PackedMatrix<F>,
     a: View<F::Number>,
@@ -117,13 +127,13 @@ impl<F: Format> DotTask<F> for WithRows<'_, F> {
                 };
                 rows.for_blocks(product.threads, block);
             }
-            // Each block would pack the columns anew.
+            // A single block, since each would pack the columns again.
             Columns::InPlace(_) => block(0..a.rows(), product.threads),
         }
     }
 }
 
-/// Part `i` of `n` nearly equal parts of `0..len`, the longer ones first.
+/// Part `i` when `0..len` is divided into `n` nearly equal parts, the longer ones first.
 pub(super) fn part(len: usize, n: usize, i: usize) -> Range<usize> {
     let (least, longer) = (len / n, len % n);
     let start = |i: usize| i * least + i.min(longer);

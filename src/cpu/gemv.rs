@@ -1,7 +1,8 @@
-//! Products of few rows with a weight that is read where it lies.
+//! Products of a few rows with a weight that is read where it lies.
 //!
-//! To pack a panel costs more than to multiply it by a row or two. Here a square of the weight is
-//! turned in registers and multiplied at once; the order of addition is that of the tiles.
+//! For a row or two, packing a panel costs more than multiplying it. Here a small square of the weight is
+//! transposed in registers and multiplied at once. The order of addition is that of the tiles, so the bits are
+//! the same.
 
 use std::ops::Range;
 
@@ -12,28 +13,29 @@ use super::{
     view::View,
 };
 
-/// Vectors of sums at a time: the products of one do not wait for those of the other.
+/// Vectors of columns computed at a time: their chains of multiply-adds are independent, so that neither waits
+/// for the latency of the other.
 const GROUPS: usize = 2;
 
-/// The most rows for which this is faster than to pack.
+/// The most rows for which reading in place is faster than packing.
 pub const MOST_ROWS: usize = 4;
 
-/// One chunk of a tile of at most [`MOST_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), with the right
-/// operand in place.
+/// One chunk of a tile of at most [`MOST_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), but with the
+/// right operand in place.
 pub struct InPlaceTile<'a, T> {
-    /// At most [`MOST_ROWS`].
+    /// Rows of the tile, at most [`MOST_ROWS`].
     pub rows: usize,
-    /// Rows of the left operand, [`CHUNK`] apart.
+    /// The left operand: rows, [`CHUNK`] numbers apart.
     pub a: &'a [T],
-    /// The weight `[columns, terms]`: the right operand transposed. Its rows are whole.
+    /// The weight `[columns, depth]`, which is the right operand transposed. Its rows are contiguous.
     pub weight: View<'a, T>,
-    /// The chunk, at most [`CHUNK`].
+    /// The terms of this chunk, at most [`CHUNK`].
     pub terms: Range<usize>,
-    /// As many of the weight's rows as the tile has columns.
+    /// The weight's rows that are the tile's columns.
     pub columns: Range<usize>,
-    /// `[rows, columns]`.
+    /// Running totals, `[rows, columns]`.
     pub totals: &'a mut [T],
-    /// Whether `totals` holds anything yet.
+    /// Whether `totals` already holds the sums of preceding chunks.
     pub total: Total,
 }
 
@@ -59,7 +61,7 @@ impl<T: Real> InPlaceTile<'_, T> {
         assert!(depth <= CHUNK && self.a.len() >= (ROWS - 1) * CHUNK + depth);
         assert!(self.totals.len() >= ROWS * width && width.is_multiple_of(GROUPS * V::LANES));
         if depth == 0 {
-            // A sum of nothing; a weight without terms has no place to read from.
+            // An empty sum. A weight without terms has no address to read from.
             return self.totals[..ROWS * width].fill(T::ZERO);
         }
         let weight = self.weight.from(self.columns.start, self.terms.start);
@@ -72,14 +74,16 @@ impl<T: Real> InPlaceTile<'_, T> {
                 for (group, sums) in sums.iter_mut().enumerate() {
                     let at = (first + group * V::LANES) * stride + k;
                     for i in 0..V::LANES {
-                        // Few rows, and many of them far apart, are more than the CPU foresees.
+                        // The rows of the weight are too many streams, too far apart, for the hardware
+                        // prefetcher.
                         v.prefetch(weight.as_ptr().wrapping_add(at + i * stride + CHUNK));
                     }
                     for turn in (0..line).step_by(turned::<T>()) {
                         let each = |j: usize, column: V::Vector| {
                             self.add_column(v, k + turn + j, column, sums);
                         };
-                        // SAFETY: these are rows below `width` and terms below `depth`, all in `weight`.
+                        // SAFETY: rows below `width` and terms below `depth`, which all lie in `weight` by the
+                        // assertion above.
                         unsafe { v.for_columns(weight.as_ptr().add(at + turn), stride, each) };
                     }
                 }
@@ -91,7 +95,7 @@ impl<T: Real> InPlaceTile<'_, T> {
                     for (i, element) in column[..V::LANES].iter_mut().enumerate() {
                         *element = weight[(row + i) * stride + k];
                     }
-                    // SAFETY: no vector has more than MOST_LANES.
+                    // SAFETY: `column` holds MOST_LANES numbers, as many as the longest vector.
                     let column = unsafe { v.load(column.as_ptr()) };
                     self.add_column(v, k, column, sums);
                 }
@@ -105,14 +109,14 @@ impl<T: Real> InPlaceTile<'_, T> {
                         // SAFETY: `totals` holds LANES numbers.
                         Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, *sum),
                     };
-                    // SAFETY: `totals` holds LANES numbers.
+                    // SAFETY: as above.
                     unsafe { v.store(total, totals.as_mut_ptr()) };
                 }
             }
         }
     }
 
-    /// Adds term `k` of the chunk to the sums of each row.
+    /// Adds `a[i][k] · column` to the sums of each row `i`.
     #[inline(always)]
     fn add_column<V: Vectors<T>, const ROWS: usize>(
         &self,
@@ -123,7 +127,7 @@ impl<T: Real> InPlaceTile<'_, T> {
     ) {
         debug_assert!((ROWS - 1) * CHUNK + k < self.a.len());
         for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: i < ROWS and k < depth; `accumulate` saw `a` reach to the last of them.
+            // SAFETY: i < ROWS and k < depth; `accumulate` asserted that `a` reaches to the last of these.
             let a = unsafe { *self.a.get_unchecked(i * CHUNK + k) };
             *sum = v.multiply_add(v.splat(a), column, *sum);
         }

@@ -1,7 +1,7 @@
-//! Which instructions the matrix kernels use: found out once, at run time.
+//! Which instruction set the kernels use: detected once, at run time.
 //!
-//! Each level is a token that only a check of the CPU can make, so that whoever holds one may run
-//! its instructions.
+//! Each level is a token type whose values only a check of the CPU can make. Holding a token is the proof that
+//! its instructions may be executed, which is what the `SAFETY` notes in `arch` rely on.
 
 use std::{fmt, sync::OnceLock};
 
@@ -11,10 +11,11 @@ use super::arch::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::arch::{Avx2, Avx512};
 
-/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or `avx512_bf16`.
+/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
+/// `avx512_bf16`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
-/// The names of all levels, of each kind of CPU slowest first.
+/// The names of all levels; for each kind of CPU from slowest to fastest.
 const NAMES: [&str; 6] = [
     "portable",
     "neon",
@@ -24,10 +25,10 @@ const NAMES: [&str; 6] = [
     "avx512_bf16",
 ];
 
-/// A level of instructions that this CPU has.
+/// An instruction set that this CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// No instructions but those that every CPU of the target has.
+    /// Only what every CPU of the compilation target has.
     Portable(Portable),
     /// NEON, which every 64-bit Arm CPU has.
     #[cfg(target_arch = "aarch64")]
@@ -35,14 +36,14 @@ pub enum Isa {
     /// AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 as of Skylake-X: F, BW, DQ and VL. With or without dot products of narrow numbers,
-    /// which change nothing for f32 and f64.
+    /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL), with or without the dot products of narrow
+    /// numbers (VNNI, BF16), which change nothing for f32 and f64.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
 impl Isa {
-    /// The level that [`VARIABLE`] names, or else the fastest one. Asked once per process.
+    /// The level named by [`VARIABLE`], or else the fastest one. Determined once per process.
     pub fn selected() -> Result<Self, IsaError> {
         static SELECTED: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
         let select = || match std::env::var_os(VARIABLE) {
@@ -52,7 +53,7 @@ impl Isa {
         SELECTED.get_or_init(select).clone()
     }
 
-    /// The fastest level.
+    /// The fastest level that this CPU has.
     pub fn best() -> Self {
         let fastest_first = NAMES.iter().rev();
         fastest_first
@@ -61,7 +62,7 @@ impl Isa {
             .unwrap_or(Self::Portable(Portable))
     }
 
-    /// Every level that this CPU has, slowest first; says which ones it has not.
+    /// Every level that this CPU has, slowest first; prints which ones it lacks.
     #[cfg(test)]
     pub fn levels() -> Vec<Self> {
         let levels = NAMES.map(Self::named).into_iter();
@@ -69,7 +70,7 @@ impl Isa {
         said.flatten().collect()
     }
 
-    /// The level of this name.
+    /// The level with this name, if this CPU has it.
     pub fn named(name: &str) -> Result<Self, IsaError> {
         let missing = || IsaError::Unavailable(name.to_string());
         match name {
@@ -89,12 +90,12 @@ impl Isa {
         }
     }
 
-    /// Whether it multiplies and adds in one instruction.
+    /// Whether the level has a fused multiply-add instruction.
     pub fn has_fused(self) -> bool {
         !matches!(self, Self::Portable(_))
     }
 
-    /// Its name, as [`VARIABLE`] takes it.
+    /// The level's name, as [`VARIABLE`] takes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable(_) => "portable",

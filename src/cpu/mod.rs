@@ -1,12 +1,18 @@
 //! CPU kernels: slices in, slices out.
 //!
-//! Nothing here knows candle, configuration or shapes beyond "rows of `n` elements"; lengths are
-//! the caller's promise and are asserted. Half types are widened to f32, computed and summed there,
-//! and rounded once at the end; f32 and f64 compute in their own type, but f32 takes statistics and
-//! long sums in f64.
+//! Nothing here knows candle, a configuration, or any shape beyond "rows of `n` elements". Lengths are the
+//! caller's promise, and are asserted.
 //!
-//! A row's bits never depend on the thread count or on the other rows: rows are computed alone, and
-//! sums over rows go through chunks of a fixed size whose partial sums are added in order.
+//! **Precision.** Half types are widened to f32, computed and summed there, and rounded once at the end. f32
+//! and f64 compute in their own type, except that f32 takes statistics and long sums in f64.
+//!
+//! **Determinism.** A row's bits depend neither on the thread count nor on the other rows. Rows are computed
+//! independently, and sums over rows are split into chunks of a fixed size whose partial sums are added in
+//! order.
+//!
+//! **Where to start.** A matrix product is, from the outside in: [`gemm`] (order of addition and of work),
+//! [`format`] (how operands are stored and multiplied), `dot_tile` (the micro-kernel), `arch` (one file per
+//! instruction set). Everything else is a loop over rows or elements.
 
 pub mod activation;
 pub mod adamw;

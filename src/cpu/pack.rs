@@ -1,8 +1,9 @@
-//! Copies of the operands in the order in which the micro-kernel reads them.
+//! The packed right operand of a product, and the transpositions that packing consists of.
 //!
-//! The left operand is a [`PackedRows`](super::rows::PackedRows): tiles of any height can be cut from it, and a producer can write
-//! it without knowing them. The right operand: panels as wide as a tile, in each the rows one after
-//! the other, the last panel filled with zeros.
+//! The left operand is packed as [`PackedRows`](super::rows::PackedRows): tiles of any height can be cut from
+//! it, and a producer can write it without knowing them. The right one is a sequence of panels as wide as a
+//! tile, each with its rows one after the other, and the last one padded with zeros; [`format`](super::format)
+//! draws both.
 
 use std::ops::Range;
 
@@ -18,18 +19,18 @@ use super::{
     view::View,
 };
 
-/// What the columns of a packed matrix are.
+/// What the columns of a packed matrix consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
-    /// Those of one matrix.
+    /// The columns of one matrix.
     One,
-    /// Those of two, a vector of one beside a vector of the other, so that the results of both meet in
-    /// one tile: a gated feed-forward's gate and up.
+    /// Those of two matrices, interleaved so that a vector of the gate's columns lies beside a vector of up's:
+    /// both results of a gated feed-forward meet in one tile.
     GateAndUp,
 }
 
 impl Halves {
-    /// Columns of the result that a panel has.
+    /// Columns of the result that one panel holds.
     pub(super) fn columns_per_panel<F: Format, D: Dots<F>>(self) -> usize {
         match self {
             Self::One => D::PANEL,
@@ -38,7 +39,7 @@ impl Halves {
     }
 }
 
-/// A right operand packed in a format for one level of instructions, and so of use with no other.
+/// A right operand packed in a format for one level of instructions; other levels cannot use it.
 pub struct PackedMatrix<F: Format> {
     isa: Isa,
     rows: usize,
@@ -48,14 +49,14 @@ pub struct PackedMatrix<F: Format> {
 }
 
 impl<F: Format> PackedMatrix<F> {
-    /// As [`Self::new_in`], in memory of its own.
+    /// As [`Self::new_in`], in newly allocated memory.
     #[cfg(test)]
     pub fn new<S: Element<Acc = F::Number>>(isa: Isa, b: View<S>, threads: usize) -> Self {
         Self::new_in(Aligned::empty(), isa, b, threads)
     }
 
-    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`. In memory that
-    /// [`Self::into_memory`] gave back, if it is large enough.
+    /// Packs `b`; a weight `[n, k]` is `View::row_major(weight, n, k).transposed()`. Reuses memory that
+    /// [`Self::into_memory`] returned, if it is large enough.
     pub fn new_in<S: Element<Acc = F::Number>>(
         memory: Aligned<F::Word>,
         isa: Isa,
@@ -66,12 +67,12 @@ impl<F: Format> PackedMatrix<F> {
         Self::of(isa, b, Halves::One, panels)
     }
 
-    /// The memory, to pack another matrix into.
+    /// Its memory, for packing another matrix.
     pub fn into_memory(self) -> Aligned<F::Word> {
         self.panels
     }
 
-    /// Packs two matrices of one shape, whose results are to be multiplied; in memory as [`Self::new_in`].
+    /// Packs two matrices of one shape whose results are to be multiplied; memory as for [`Self::new_in`].
     pub fn gated_in<S: Element<Acc = F::Number>>(
         memory: Aligned<F::Word>,
         isa: Isa,
@@ -94,12 +95,12 @@ impl<F: Format> PackedMatrix<F> {
         }
     }
 
-    /// The level it was packed for.
+    /// The level that it was packed for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The number of rows.
+    /// The number of rows, which is the depth of a product.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -109,12 +110,12 @@ impl<F: Format> PackedMatrix<F> {
         self.columns
     }
 
-    /// Whether it is of one matrix or of two.
+    /// Whether it holds one matrix or two.
     pub fn halves(&self) -> Halves {
         self.halves
     }
 
-    /// The memory it takes.
+    /// Bytes of memory that the panels take.
     pub fn bytes(&self) -> usize {
         self.panels.len() * size_of::<F::Word>()
     }
@@ -136,7 +137,7 @@ impl<F: Format> PackedMatrix<F> {
         gemm::multiply_packed(self, a, epilogue, y, threads);
     }
 
-    /// The words of a panel, from a chunk on.
+    /// The words of a panel from a chunk on.
     pub(super) fn chunk<D: Dots<F>>(&self, panel: usize, chunk: usize) -> &[F::Word] {
         &self.panel::<D>(panel)[chunk * F::CHUNK_WORDS * D::PANEL..]
     }
@@ -148,15 +149,16 @@ impl<F: Format> PackedMatrix<F> {
     }
 }
 
-/// Packs some rows and columns into a panel: `[rows, panel width]`, zeros for columns beyond the last.
+/// Packs rows and columns of a plain format into a panel, `[rows][panel width]`, with zeros for columns beyond
+/// the last.
 pub struct PackColumns<'a, T> {
     /// The right operand.
     pub b: View<'a, T>,
-    /// As many as the panel has, or a half of it.
+    /// Its columns to pack: as many as the panel has, or half of them.
     pub columns: Range<usize>,
-    /// Which rows.
+    /// Its rows to pack.
     pub rows: Range<usize>,
-    /// Where to.
+    /// The panel, or the rest of it from the first of these columns on.
     pub panel: &'a mut [T],
 }
 
@@ -193,15 +195,15 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
     }
 }
 
-/// Gathers some rows of a matrix that has no whole ones, in one chunk of columns.
+/// Copies some rows of a matrix whose rows are not contiguous, in one chunk of columns.
 pub struct GatherRows<'a, T> {
     /// The matrix.
     pub a: View<'a, T>,
-    /// Which rows.
+    /// Its rows to copy.
     pub rows: Range<usize>,
-    /// At most a chunk.
+    /// Its columns to copy, at most a chunk.
     pub columns: Range<usize>,
-    /// Where to, and from one row to the next.
+    /// The copies; consecutive rows are `stride` numbers apart.
     pub gathered: &'a mut [T],
     pub stride: usize,
 }
@@ -228,7 +230,7 @@ impl<T: Real> Task<T> for GatherRows<'_, T> {
     }
 }
 
-/// `from` into `to`, and zeros after it.
+/// Copies `from` into `to`, and fills the rest with zeros.
 #[inline(always)]
 fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
     let (filled, rest) = to.split_at_mut(from.len());
@@ -236,18 +238,18 @@ fn copy_padded<T: Real>(from: &[T], to: &mut [T]) {
     rest.fill(T::ZERO);
 }
 
-/// Up to `LANES` rows of a matrix, and some columns.
+/// A strip of a matrix: up to `LANES` rows, and some columns.
 pub struct Strip<'a, T> {
     /// The matrix.
     pub from: View<'a, T>,
-    /// Its rows.
+    /// Rows of the strip.
     pub rows: Range<usize>,
-    /// Its columns.
+    /// Columns of the strip.
     pub columns: Range<usize>,
 }
 
 impl<T: Real> Strip<'_, T> {
-    /// Writes each column as a row, `stride` apart.
+    /// Writes each column of the strip as a row of `to`, these `stride` numbers apart.
     #[inline(always)]
     pub fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
@@ -262,10 +264,11 @@ impl<T: Real> Strip<'_, T> {
             assert!(source.len() >= (V::LANES - 1) * from.row_stride() + turned::<T>());
             let target = &mut to[turn * stride..][..(turned::<T>() - 1) * stride + V::LANES];
             let store = |j: usize, column: V::Vector| {
-                // SAFETY: j < turned, and `target` reaches from its start to the end of the last column.
+                // SAFETY: j < turned, and `target` reaches from its start to the end of the last of these
+                // columns.
                 unsafe { v.store(column, target.as_mut_ptr().add(j * stride)) }
             };
-            // SAFETY: `source` was seen to reach to the end of the last row.
+            // SAFETY: `source` reaches to the end of the last row, by the assertion above.
             unsafe { v.for_columns(source.as_ptr(), from.row_stride(), store) };
         }
         for j in in_turns..n_columns {

@@ -1,7 +1,7 @@
-//! The left operand in the order in which the micro-kernel reads it, in any format.
+//! Packing of the left operand, in any format: `[chunk][row][ROW_WORDS]`.
 //!
-//! Chunks of [`Format::CHUNK`] columns, in each the rows one after the other: tiles of any height can be cut
-//! from it, and a producer can write it without knowing them.
+//! Within each chunk of [`Format::CHUNK`] columns the rows lie one after the other: tiles of any height can be
+//! cut from it, and a producer (a norm, the epilogue of another product) can write it without knowing them.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use super::{
     view::View,
 };
 
-/// Packs some rows in all chunks: what a [`PackedRows`](super::rows::PackedRows) is of.
+/// Packs some rows in all chunks: the memory of a [`PackedRows`](super::rows::PackedRows).
 pub fn pack_rows<F: Format, D: Dots<F>>(
     d: D,
     a: View<F::Number>,
@@ -51,7 +51,7 @@ pub fn pack_rows<F: Format, D: Dots<F>>(
     );
 }
 
-/// Packs rows that lie whole, each from end to end, as they are read fastest.
+/// Packs contiguous rows, each from end to end, which is the fastest order to read them in.
 fn pack_whole_rows<F: Format, D: Dots<F>>(
     d: D,
     a: View<F::Number>,
@@ -63,7 +63,7 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     let packed = PackedTarget::new(packed, n_rows, depth, D::CHUNKS);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
         for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
-            // `for_tasks` gives each number out once, and no two tasks have a row in common.
+            // `for_tasks` gives out each number once, and no two tasks have a row in common.
             d.run(PackRow::<F> {
                 row: a.row(rows.start + row, 0..depth),
                 i: row,
@@ -73,13 +73,13 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     });
 }
 
-/// Packs all of one row, which nobody else has.
+/// Packs all chunks of one row, which no other task writes.
 pub struct PackRow<'a, F: Format> {
-    /// All its numbers.
+    /// The whole row.
     pub row: &'a [F::Number],
-    /// Which row of the target it becomes.
+    /// Its row number in the target.
     pub i: usize,
-    /// Where to.
+    /// Where to write it.
     pub to: &'a PackedTarget<'a, F::Word>,
 }
 
@@ -87,31 +87,31 @@ impl<F: Format> DotTask<F> for PackRow<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, d: D) {
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
-            // SAFETY: each row is given out once.
+            // SAFETY: each row number is given out once.
             d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
         }
     }
 }
 
-/// Rows of the left operand that are packed together.
+/// Rows of the left operand that one task packs.
 const ROWS_PER_TASK: usize = 16;
 
 /// Packed words below which packing stays on the calling thread.
 pub(super) const PACK_PARALLEL_FROM: usize = 1 << 16;
 
-/// Packs some rows of the left operand, in one chunk of columns: `[rows, Dots::ROW_WORDS]`.
+/// Packs some rows of the left operand in one chunk of columns, as `[row][Dots::ROW_WORDS]`.
 pub struct PackRows<'a, F: Format> {
     /// The left operand.
     pub a: View<'a, F::Number>,
-    /// Which rows.
+    /// Its rows to pack.
     pub rows: Range<usize>,
-    /// At most a chunk.
+    /// Its columns to pack, at most a chunk.
     pub columns: Range<usize>,
-    /// Where to.
+    /// Where to write them.
     pub packed: &'a mut [F::Word],
 }
 
-/// Rows of a matrix without whole rows that are gathered at a time.
+/// Rows that are gathered at a time from a matrix whose rows are not contiguous.
 const GATHERED: usize = 16;
 
 /// Columns of the longest chunk of any format.

@@ -1,4 +1,7 @@
-//! The right operand in the order in which the micro-kernel reads it, in any format.
+//! Packing of the right operand into panels, in any format; [`format`](super::format) draws the layout.
+//!
+//! A column's terms are rounded to words first ([`Format::pack_column`]), a few columns at a time; these are
+//! then transposed into the panel, whose rows the micro-kernel loads as vectors.
 
 use std::ops::Range;
 
@@ -16,9 +19,9 @@ use super::{
     view::View,
 };
 
-/// All panels of matrices of one shape, one after the other, each of `F::column_words(depth)` rows of
-/// `Dots::PANEL` words, of which every matrix has an equal share. A weight `[n, k]` is
-/// `View::new(weight, (n, k), ..).transposed()`. In `panels`' memory, if it is large enough.
+/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words(depth)`
+/// rows of `Dots::PANEL` words, of which every matrix has an equal share. A weight `[n, k]` is
+/// `View::new(weight, (n, k), ..).transposed()`. Reuses the memory of `panels`, if it is large enough.
 pub fn pack<F: Format, S: Element<Acc = F::Number>>(
     mut panels: Aligned<F::Word>,
     isa: Isa,
@@ -54,7 +57,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackAll<'_, F, S> {
         let all = Shared::new(self.panels);
         parallel::for_tasks(self.threads, tasks, |task| {
             let panels = task * PANELS_PER_TASK..n_panels.min((task + 1) * PANELS_PER_TASK);
-            // SAFETY: `for_tasks` gives each number out once, and no two tasks have a panel in common.
+            // SAFETY: `for_tasks` gives out each number once, and no two tasks have a panel in common.
             let out = unsafe { all.range(panels.start * words..panels.end * words) };
             match self.matrices {
                 &[b] if F::NUMBERS && b.has_whole_rows() => {
@@ -78,17 +81,17 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackAll<'_, F, S> {
     }
 }
 
-/// How far ahead rows are fetched.
+/// How many rows ahead [`CopyPanels`] prefetches.
 const ROWS_AHEAD: usize = 8;
 
-/// Panels that lie side by side in a matrix are packed together: rows are read in longer pieces.
+/// Panels packed by one task: neighbours in the matrix, so that its rows are read in longer pieces.
 const PANELS_PER_TASK: usize = 4;
 
-/// Packs columns whose words are their numbers, and whose rows lie whole: nothing is to be turned.
+/// Packs columns whose words are their numbers from contiguous rows: a copy, without transposition.
 struct CopyPanels<'a, F: Format, S> {
     b: View<'a, S>,
     columns: Range<usize>,
-    /// As many panels as the columns take.
+    /// Panels to write, as many as the columns take.
     out: &'a mut [F::Word],
 }
 
@@ -100,7 +103,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S>
         let words = b.rows() * D::PANEL;
         for row in 0..b.rows() {
             let terms = b.row(row, columns.clone());
-            // The next rows lie far from this one, where the hardware does not look ahead.
+            // The next rows lie far from this one, where the hardware prefetcher does not look.
             let ahead = b.from(row, columns.start).as_ptr();
             let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
             for line in (0..terms.len()).step_by(64 / size_of::<S>()) {
@@ -109,7 +112,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S>
             for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
                 let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
                 if terms.len() == D::PANEL {
-                    // A length that is known when compiled.
+                    // A trip count known at compile time, so that the loop vectorises without a remainder.
                     for j in 0..D::PANEL {
                         to[j] = terms[j].widen();
                     }
@@ -125,8 +128,9 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for CopyPanels<'_, F, S>
     }
 }
 
-/// Packs these columns into a panel, or a share of one that begins with `panel`: `[word][column]`, the words
-/// [`Dots::PANEL`] apart. Other columns stay as they are.
+/// Packs these columns into a panel, or into a matrix's share of one, which begins with `panel`:
+/// `[word][column]`, with rows [`Dots::PANEL`] words apart. The other columns of the panel are left as they
+/// are.
 pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
     dots: D,
     b: View<S>,
@@ -145,7 +149,7 @@ pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
             F::word_scratch(),
             lanes::<F, D>() * F::column_words(depth),
             |words| {
-                // What runs within a level's instructions is no closure.
+                // A task struct and not a closure, so that it is compiled with the level's instructions.
                 dots.run(PackPanel {
                     b,
                     columns,
@@ -158,8 +162,8 @@ pub fn pack_panel<F: Format, D: Dots<F>, S: Element<Acc = F::Number>>(
     });
 }
 
-/// From a gathered column to the next: a cache line off multiples of a page, which share their place in
-/// the cache.
+/// Distance between gathered columns: one cache line more than a multiple of lines, so that columns do not lie
+/// multiples of a page apart, which would compete for the same cache sets.
 const fn gathered_stride(depth: usize) -> usize {
     depth.next_multiple_of(LINE) + LINE
 }
@@ -167,7 +171,7 @@ const fn gathered_stride(depth: usize) -> usize {
 /// Numbers in a cache line of f32.
 const LINE: usize = 16;
 
-/// Columns that are turned together.
+/// Columns that are transposed together.
 const fn lanes<F: Format, D: Dots<F>>() -> usize {
     <<D::Vectors as Vectors<F::Number>>::Turner as Vectors<F::Number>>::LANES
 }
@@ -175,9 +179,9 @@ const fn lanes<F: Format, D: Dots<F>>() -> usize {
 struct PackPanel<'a, F: Format, S> {
     b: View<'a, S>,
     columns: Range<usize>,
-    /// The columns, if they do not lie whole in `b`.
+    /// The columns, each contiguous, if those of `b` are not; otherwise empty.
     gathered: &'a mut [F::Number],
-    /// Some packed columns.
+    /// Up to `lanes` packed columns.
     words: &'a mut [F::Word],
     panel: &'a mut [F::Word],
 }
@@ -218,7 +222,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
 }
 
 impl<F: Format, S: Element<Acc = F::Number>> PackPanel<'_, F, S> {
-    /// Copies the columns one after the other.
+    /// Copies the columns to `gathered`, one after the other.
     #[inline(always)]
     fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
         let (depth, width) = (self.b.rows(), self.columns.len());
@@ -250,5 +254,5 @@ impl<F: Format, S: Element<Acc = F::Number>> PackPanel<'_, F, S> {
     }
 }
 
-/// No panel has more.
+/// Columns of the widest panel of any level.
 const MOST_COLUMNS: usize = WIDTH * MOST_LANES;

@@ -1,18 +1,21 @@
-//! The measures of a tile of the product, of which a micro-kernel holds the sums of one chunk in registers:
-//! [`DotTile`](super::dot_tile::DotTile), and [`InPlaceTile`](super::gemv::InPlaceTile) where the right operand is in place.
+//! The dimensions of a tile: the block of a product whose sums a micro-kernel keeps in registers while it adds
+//! up one chunk of the depth.
+//!
+//! The micro-kernels are [`DotTile`](super::dot_tile::DotTile), for packed operands, and
+//! [`InPlaceTile`](super::gemv::InPlaceTile), for a right operand that is read where it lies.
 
-/// Terms that are summed in registers before they are added to the total. Part of every result:
+/// Terms that are summed in registers before they are added to the running total. It is part of every result:
 /// see [`gemm`](super::gemm) on the order of addition.
 pub const CHUNK: usize = 128;
 
-/// Vectors side by side in a tile. Two, so that one operand of a row serves two products.
+/// Width of a tile in vectors. Two, so that each broadcast element of the left operand feeds two multiply-adds.
 pub const WIDTH: usize = 2;
 
-/// What a chunk's sums are added to.
+/// What the sums of a chunk are added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
-    /// Nothing: this is the first chunk.
+    /// Nothing: this is the first chunk, whose sums become the total.
     New,
-    /// The total of the chunks before.
+    /// The total of the preceding chunks.
     Running,
 }

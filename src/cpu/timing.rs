@@ -1,8 +1,8 @@
-//! How long work takes, for the measurements that tests are.
+//! Timing for the tests that are measurements.
 
 use std::time::Instant;
 
-/// The least of several times, in seconds: what another process takes away only adds to one.
+/// The least of several run times, in seconds: interference by other processes only ever adds to one.
 pub fn least(times: usize, mut work: impl FnMut()) -> f64 {
     let time = |_| {
         let start = Instant::now();

@@ -1,8 +1,9 @@
-//! A matrix read in place, whichever way it lies.
+//! A matrix read in place, whatever its strides.
 
 use std::ops::Range;
 
-/// `rows x columns` elements of a slice, each index with a stride of its own.
+/// `rows × columns` elements of a slice, with a stride for either index. Every element lies within the slice:
+/// [`View::new`] is the only check, on which the accessors rely.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
     data: &'a [T],
@@ -16,7 +17,7 @@ impl<'a, T: Copy> View<'a, T> {
     /// Element (i, j) is `data[i * row_stride + j * column_stride]`.
     ///
     /// # Panics
-    /// If one of them lies outside.
+    /// If an element lies outside of the data.
     pub fn new(
         data: &'a [T],
         (rows, columns): (usize, usize),
@@ -67,12 +68,12 @@ impl<'a, T: Copy> View<'a, T> {
         self.columns
     }
 
-    /// From one element to that below it.
+    /// Elements from one row to the next.
     pub fn row_stride(&self) -> usize {
         self.row_stride
     }
 
-    /// Whether the elements of a row are neighbours.
+    /// Whether the elements of each row are contiguous.
     pub fn has_whole_rows(&self) -> bool {
         self.column_stride == 1 || self.columns <= 1
     }
@@ -82,16 +83,16 @@ impl<'a, T: Copy> View<'a, T> {
         self.from(row, column)[0]
     }
 
-    /// The data from element (i, j) on.
+    /// The data from element (i, j) on, to the end of the slice.
     pub fn from(&self, row: usize, column: usize) -> &'a [T] {
         assert!(row < self.rows && column < self.columns);
         &self.data[row * self.row_stride + column * self.column_stride..]
     }
 
-    /// Part of a row.
+    /// The given columns of a row.
     ///
     /// # Panics
-    /// If its elements are not neighbours ([`Self::has_whole_rows`]).
+    /// If the elements of rows are not contiguous ([`Self::has_whole_rows`]).
     pub fn row(&self, row: usize, columns: Range<usize>) -> &'a [T] {
         assert!(self.has_whole_rows() && columns.end <= self.columns);
         if columns.is_empty() {

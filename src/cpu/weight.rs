@@ -1,4 +1,6 @@
-//! A linear map's weight, packed in one of several number formats, and the products it takes part in.
+//! The packed weight of a linear map in one of several number formats, and the products it takes part in.
+//!
+//! This is where a format chosen at run time becomes a type parameter.
 
 use std::ops::Range;
 
@@ -18,18 +20,18 @@ use super::{
     view::View,
 };
 
-/// The format that weights are stored and multiplied in; sums, and all between products, are f32.
+/// The format that weights are stored and multiplied in. Sums, and everything between products, are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// As they are.
+    /// f32, unchanged.
     F32,
-    /// In 16 bits; see [`super::format::bf16`].
+    /// bfloat16, 16 bits each; see [`super::format::bf16`].
     Bf16,
-    /// In 8 bits and a scale for each row of the weight; see [`super::format::int8`].
+    /// int8, with a scale for each chunk of each row of the weight; see [`super::format::int8`].
     Int8,
 }
 
-/// The weight `[d_out, d_in]` of a linear map, or two whose results are multiplied, packed.
+/// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
 pub enum PackedWeight {
     /// In f32.
     F32(PackedMatrix<f32>),
@@ -39,7 +41,7 @@ pub enum PackedWeight {
     Int8(PackedMatrix<i8>),
 }
 
-/// Runs `$body` with `$matrix` the packed matrix.
+/// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
 macro_rules! with_matrix {
     ($weight:expr, $matrix:ident => $body:expr) => {
         match $weight {
@@ -50,7 +52,7 @@ macro_rules! with_matrix {
     };
 }
 
-/// A weight of a format, which `$pack` packs into `$memory` from `$pages`.
+/// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`.
 macro_rules! in_format {
     ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
         in_format!($format, $pages, $memory => $pack; F32 Bf16 Int8)
@@ -78,7 +80,7 @@ impl PackedWeight {
         in_format!(format, pages, memory => PackedMatrix::new_in(memory, isa, b, threads))
     }
 
-    /// Packs the two weights of a gated feed-forward, both `[d_out, d_in]`, into memory from `pages`.
+    /// Packs the two weights of a gated feed-forward, each `[d_out, d_in]`, into memory from `pages`.
     pub fn gated(
         format: WeightFormat,
         isa: Isa,
@@ -91,22 +93,22 @@ impl PackedWeight {
         in_format!(format, pages, memory => PackedMatrix::gated_in(memory, isa, gate, up, threads))
     }
 
-    /// The width of what it is multiplied with.
+    /// The width of its input.
     pub fn d_in(&self) -> usize {
         with_matrix!(self, matrix => matrix.rows())
     }
 
-    /// The width of a product.
+    /// The width of its output.
     pub fn d_out(&self) -> usize {
         with_matrix!(self, matrix => matrix.columns())
     }
 
-    /// The memory it takes.
+    /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         with_matrix!(self, matrix => matrix.bytes())
     }
 
-    /// `y = epilogue(x · weightᵀ)`, row after row.
+    /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
     pub fn multiply(&self, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32], threads: usize) {
         assert_eq!(y.len(), x.rows() * self.d_out());
         with_matrix!(self, matrix => run(Map {
@@ -119,10 +121,11 @@ impl PackedWeight {
         }));
     }
 
-    /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which stays in the cache.
+    /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which is packed as it is computed
+    /// and stays in the cache.
     ///
     /// # Panics
-    /// If the two are stored in different formats.
+    /// If the two weights are stored in different formats.
     pub fn multiply_hidden(
         &self,
         (up, up_epilogue): (&Self, &Epilogue<f32>),
@@ -151,7 +154,7 @@ impl PackedWeight {
     }
 }
 
-/// One linear map, or two with an epilogue between.
+/// One linear map, or two with an epilogue between them.
 struct Map<'a, F: Format> {
     up: Option<(&'a PackedMatrix<F>, &'a Epilogue<'a, f32>)>,
     down: &'a PackedMatrix<F>,
@@ -180,7 +183,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
 }
 
 impl<F: Format<Number = f32>> Map<'_, F> {
-    /// Some rows, which no other call has.
+    /// Computes some rows of the result, which no other call computes.
     fn block<D: Dots<F>>(&self, d: D, rows: Range<usize>, threads: usize) {
         let Self {
             up, down, epilogue, ..
@@ -192,7 +195,7 @@ impl<F: Format<Number = f32>> Map<'_, F> {
             residual: residual.map(|residual| &residual[elements.clone()]),
             ..*epilogue
         };
-        // SAFETY: the calls have no row in common.
+        // SAFETY: no two calls have a row in common.
         let y = unsafe { self.y.range(elements) };
         let y = Target::row_major(y, n_rows, columns);
         let x = self.x.part(rows);
@@ -213,7 +216,7 @@ impl<F: Format<Number = f32>> Map<'_, F> {
     }
 }
 
-/// Packs rows, normalised if they are to be, and lends them to `work`.
+/// Packs rows, normalised if so asked, and lends them to `work`.
 fn with_packed<F: Format<Number = f32>, D: Dots<F>>(
     d: D,
     isa: Isa,

@@ -4,14 +4,14 @@ use std::arch::x86_64::*;
 
 use super::{LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
 
-/// The proof that the CPU has AVX2 and FMA.
+/// The token of this level: the proof that the CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2 {
     _private: (),
 }
 
 impl Avx2 {
-    /// If the CPU has it. Tests for what `run` enables.
+    /// The token, if the CPU has exactly the features that `run` enables.
     pub fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         found.then_some(Self { _private: () })
@@ -22,7 +22,7 @@ impl Vectors<f32> for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
     type Turner = Self;
-    // 12 sums, 2 columns' vectors, 1 row's.
+    // Of 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
     const ROWS: usize = 6;
 
     #[inline(always)]
@@ -31,7 +31,7 @@ impl Vectors<f32> for Avx2 {
         fn with_instructions(token: Avx2, task: impl Task<f32>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `new` found these instructions.
+        // SAFETY: a token exists only where `new` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -78,7 +78,7 @@ impl Vectors<f32> for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, from: *const f32) {
-        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        // SAFETY: every x86-64 CPU has the instruction, and it accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
@@ -95,7 +95,7 @@ impl Vectors<f32> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256),
     ) {
-        // Four columns of rows i and i + 4.
+        // The four columns of row i in the lower half, those of row i + 4 in the upper half.
         let pair = |i: usize| {
             // SAFETY: the token proves AVX; the caller promises 4 numbers of each of 8 rows.
             unsafe {
@@ -136,7 +136,7 @@ impl Vectors<f64> for Avx2 {
         fn with_instructions(token: Avx2, task: impl Task<f64>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `new` found these instructions.
+        // SAFETY: a token exists only where `new` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -183,7 +183,7 @@ impl Vectors<f64> for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, from: *const f64) {
-        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        // SAFETY: every x86-64 CPU has the instruction, and it accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
@@ -200,7 +200,7 @@ impl Vectors<f64> for Avx2 {
         stride: usize,
         mut each: impl FnMut(usize, __m256d),
     ) {
-        // Two columns of rows i and i + 2.
+        // The two columns of row i in the lower half, those of row i + 2 in the upper half.
         let pair = |i: usize| {
             // SAFETY: the token proves AVX; the caller promises 2 numbers of each of 4 rows.
             unsafe {
@@ -276,7 +276,7 @@ impl Lookup for Avx2 {
 impl Words for Avx2 {
     type Words = __m256i;
     type Pairs = __m256i;
-    // 10 sums, 4 vectors of columns, 1 or 2 of a row.
+    // Of 16 registers: 10 sums, 4 vectors of widened columns, 1 or 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
     #[inline(always)]

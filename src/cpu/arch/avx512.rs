@@ -1,17 +1,18 @@
-//! AVX-512 as of Skylake-X: 32 registers of 512 bits.
+//! AVX-512 of the Skylake-X generation: 32 registers of 512 bits.
 
 use std::arch::x86_64::*;
 
 use super::{Avx2, LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
 
-/// The proof that the CPU has AVX-512 F, BW, DQ and VL, and perhaps dot products.
+/// The token of this level: the proof that the CPU has AVX-512 F, BW, DQ and VL, and which dot products may be
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512 {
     avx2: Avx2,
     dots: DotProducts,
 }
 
-/// Instructions for sums of products of narrow numbers. Every CPU with those for bfloat16 has the others.
+/// The instructions for dot products of narrow numbers. Every CPU that has those of bfloat16 has those of int8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum DotProducts {
     None,
@@ -20,7 +21,7 @@ enum DotProducts {
 }
 
 impl Avx512 {
-    /// If the CPU has it. Tests for what `run` enables. Uses no dot products.
+    /// The token without dot products, if the CPU has exactly the features that `run` enables.
     pub fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -33,7 +34,7 @@ impl Avx512 {
         })
     }
 
-    /// With dot products of int8 (VNNI; Ice Lake), if the CPU has them.
+    /// The token with dot products of int8 (VNNI; from Ice Lake on), if the CPU has them.
     pub fn with_vnni() -> Option<Self> {
         let plain = Self::new()?;
         is_x86_feature_detected!("avx512vnni").then_some(Self {
@@ -42,7 +43,7 @@ impl Avx512 {
         })
     }
 
-    /// With dot products of int8 and bfloat16 (Sapphire Rapids, Zen 4), if the CPU has them.
+    /// The token with dot products of int8 and bfloat16 (Sapphire Rapids, Zen 4), if the CPU has them.
     pub fn with_bf16() -> Option<Self> {
         let with_vnni = Self::with_vnni()?;
         is_x86_feature_detected!("avx512bf16").then_some(Self {
@@ -51,12 +52,12 @@ impl Avx512 {
         })
     }
 
-    /// The proof of dot products of int8.
+    /// The token for dot products of int8, if this level has them.
     pub fn vnni(self) -> Option<Avx512Vnni> {
         (self.dots >= DotProducts::Int8).then_some(Avx512Vnni { avx512: self })
     }
 
-    /// The proof of dot products of bfloat16.
+    /// The token for dot products of bfloat16, if this level has them.
     pub fn bf16(self) -> Option<Avx512Bf16> {
         (self.dots >= DotProducts::Bf16AndInt8).then_some(Avx512Bf16 { avx512: self })
     }
@@ -87,7 +88,7 @@ impl Vectors<f32> for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
     type Turner = Avx2;
-    // 28 sums, 2 columns' vectors, 2 rows'.
+    // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
 
     #[inline(always)]
@@ -96,7 +97,7 @@ impl Vectors<f32> for Avx512 {
         fn with_instructions(token: Avx512, task: impl Task<f32>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `new` found these instructions.
+        // SAFETY: a token exists only where `new` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -143,7 +144,7 @@ impl Vectors<f32> for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, from: *const f32) {
-        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        // SAFETY: every x86-64 CPU has the instruction, and it accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
@@ -160,7 +161,7 @@ impl Vectors<f32> for Avx512 {
         stride: usize,
         mut each: impl FnMut(usize, __m512),
     ) {
-        // Four columns of rows i, i + 4, i + 8 and i + 12.
+        // The four columns of rows i, i + 4, i + 8 and i + 12, one row in each quarter.
         let quartet = |i: usize| {
             // SAFETY: the token proves AVX-512F; the caller promises 4 numbers of each of 16 rows.
             unsafe {
@@ -203,7 +204,7 @@ impl Vectors<f64> for Avx512 {
         fn with_instructions(token: Avx512, task: impl Task<f64>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `new` found these instructions.
+        // SAFETY: a token exists only where `new` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -250,7 +251,7 @@ impl Vectors<f64> for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, from: *const f64) {
-        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        // SAFETY: every x86-64 CPU has the instruction, and it accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
@@ -267,7 +268,7 @@ impl Vectors<f64> for Avx512 {
         stride: usize,
         mut each: impl FnMut(usize, __m512d),
     ) {
-        // Two columns of rows i, i + 2, i + 4 and i + 6.
+        // The two columns of rows i, i + 2, i + 4 and i + 6, one row in each quarter.
         let quartet = |i: usize| {
             // SAFETY: the token proves AVX-512 F and DQ; the caller promises 4 numbers of each of 8 rows.
             unsafe {
@@ -305,7 +306,7 @@ impl Lookup for Avx512 {
 
     #[inline(always)]
     fn table(self, numbers: &[f32; LOOKED_UP]) -> __m512 {
-        // SAFETY: the token proves AVX-512F; they are 16 numbers.
+        // SAFETY: the token proves AVX-512F; the table has 16 numbers.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
@@ -337,7 +338,7 @@ impl Lookup for Avx512 {
 impl Words for Avx512 {
     type Words = __m512i;
     type Pairs = __m512i;
-    // 24 sums, 4 vectors of columns, 2 of a row.
+    // Of 32 registers: 24 sums, 4 vectors of widened columns, 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 12;
 
     #[inline(always)]

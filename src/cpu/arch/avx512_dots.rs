@@ -1,4 +1,4 @@
-//! Dot products of AVX-512: four bytes (VNNI), and two bfloat16 (BF16).
+//! The dot products of AVX-512: of four bytes (VNNI), and of two bfloat16 (BF16).
 
 use std::arch::x86_64::*;
 
@@ -10,11 +10,11 @@ use super::{
 };
 
 impl Avx512Bf16 {
-    /// Writes 32 consecutive terms in pairs, rounded as [`pairs::pack_pairs`] does it, but for subnormal numbers, which
-    /// the dot product takes for zeros anyway.
+    /// Stores 32 consecutive terms as 16 pairs, rounded as by [`pairs::pack_pairs`], except that subnormal
+    /// numbers become zeros, which the dot product takes them for anyway.
     ///
     /// # Safety
-    /// 16 words can be written.
+    /// 16 words can be written at `words`.
     #[inline(always)]
     pub unsafe fn store_pairs(self, [low, high]: [__m512; 2], words: *mut u32) {
         // SAFETY: the token proves AVX-512 BF16; both types are 64 bytes, and any bits are 16 words.
@@ -33,7 +33,7 @@ impl Dots<bf16> for Avx512Bf16 {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512;
-    // 28 sums, 2 vectors of columns, 2 of a row.
+    // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
@@ -43,7 +43,7 @@ impl Dots<bf16> for Avx512Bf16 {
         fn with_instructions(token: Avx512Bf16, task: impl DotTask<bf16>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `Avx512::with_bf16` found these instructions.
+        // SAFETY: a token exists only where `Avx512::with_bf16` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -56,7 +56,7 @@ impl Dots<bf16> for Avx512Bf16 {
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
         let (blocks, rest) = row.as_chunks::<32>();
         for (block, words) in blocks.iter().zip(words.chunks_exact_mut(16)) {
-            // SAFETY: a block is two vectors, and a vector of words is as many pairs.
+            // SAFETY: a block is two vectors of numbers, and 16 words have room for its pairs.
             unsafe {
                 let (low, high) = (
                     _mm512_loadu_ps(block.as_ptr()),
@@ -70,7 +70,7 @@ impl Dots<bf16> for Avx512Bf16 {
 
     #[inline(always)]
     unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
-        // SAFETY: the caller's promise, with one word per group.
+        // SAFETY: the caller's promise; a group is one word.
         self.avx512.splat_word(unsafe { *row.add(group) })
     }
 
@@ -89,7 +89,7 @@ impl Dots<bf16> for Avx512Bf16 {
     #[inline(always)]
     fn dot(self, left: __m512i, right: __m512i, sum: __m512) -> __m512 {
         let pairs = |words: __m512i| {
-            // SAFETY: both are 64 bytes, and any bits are 32 bfloat16.
+            // SAFETY: both types are 64 bytes, and any bits are 32 bfloat16.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(words) }
         };
         // SAFETY: the token proves AVX-512 BF16.
@@ -107,7 +107,7 @@ impl Dots<i8> for Avx512Vnni {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512i;
-    // 28 sums, 2 vectors of columns, 2 of a row.
+    // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
@@ -117,7 +117,7 @@ impl Dots<i8> for Avx512Vnni {
         fn with_instructions(token: Avx512Vnni, task: impl DotTask<i8>) {
             task.run(token);
         }
-        // SAFETY: a token exists only where `Avx512::with_vnni` found these instructions.
+        // SAFETY: a token exists only where `Avx512::with_vnni` found these features.
         unsafe { with_instructions(self, task) }
     }
 
@@ -133,7 +133,7 @@ impl Dots<i8> for Avx512Vnni {
 
     #[inline(always)]
     unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
-        // SAFETY: the caller's promise, with one word per group.
+        // SAFETY: the caller's promise; a group is one word.
         self.avx512
             .splat_word(unsafe { *row.add(int8::QUAD_HEAD + group) })
     }
@@ -146,7 +146,7 @@ impl Dots<i8> for Avx512Vnni {
 
     #[inline(always)]
     unsafe fn start(self, row: *const u32, heads: *const u32) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise, with `start` and `centre` in words 1 and 2 of a packed row.
         let (start, centre) = unsafe { (*row.add(1), *row.add(2)) };
         let (start, centre) = (
             self.avx512.splat_word(start),

@@ -1,7 +1,10 @@
-//! What differs between instruction sets: a vector of numbers, and nothing else.
+//! The instruction sets: what a register holds, and what one instruction does with it.
 //!
-//! Algorithms are written once over [`Vectors`]; each level implements it in a file of its own, in
-//! the same order, so that the files can be compared.
+//! Algorithms are written once, over the traits [`Vectors`], [`Words`], [`Widening`] and [`Lookup`]. Each level
+//! implements these in a file of its own, in the same order, so that the files can be compared. To run an
+//! algorithm with a level's instructions, it is a struct with an `#[inline(always)]` method ([`Task`]) that a
+//! `#[target_feature]` function of the level calls: only what is inlined into that function is compiled with
+//! its instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -29,23 +32,23 @@ use super::{
     scratch::{Aligned, Scratch},
 };
 
-/// The vectors of one level, holding numbers of type `T`.
+/// The vectors of one level with elements of type `T`.
 ///
-/// A value is the proof that the CPU has the level. The methods are instructions only where they are
-/// inlined into [`Self::run`]; elsewhere they are right, and calls.
+/// A value is the proof that the CPU has the level. The methods become single instructions only where they are
+/// inlined into [`Self::run`]; anywhere else they are correct, but calls.
 pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
-    /// A register.
+    /// The contents of a register (NEON: of two).
     type Vector: Copy;
-    /// Numbers per register.
+    /// Elements of a vector.
     const LANES: usize;
-    /// The vectors that turn squares fastest: a narrow square takes fewer moves for each number than a
-    /// wide one, and its lanes compute the same.
+    /// The vectors that transpose small squares fastest: a narrower vector takes fewer shuffles per number. Its
+    /// lanes compute the same bits.
     type Turner: Vectors<T>;
     /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
 
-    /// Runs a task that was compiled with this level's instructions: the task's own `run` must be
-    /// `#[inline(always)]`, and all that it calls.
+    /// Runs a task compiled with this level's instructions: the task's own `run`, and everything that it calls,
+    /// must be `#[inline(always)]`.
     fn run(self, task: impl Task<T>);
 
     /// The proof that the CPU has [`Self::Turner`].
@@ -63,28 +66,29 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// `a * b + c`: rounded once, except at the portable level, which rounds twice.
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
-    /// Reads a vector.
+    /// Loads a vector; any alignment.
     ///
     /// # Safety
-    /// `LANES` numbers from `from` on can be read.
+    /// `LANES` numbers can be read at `from`.
     unsafe fn load(self, from: *const T) -> Self::Vector;
 
-    /// Writes a vector.
+    /// Stores a vector; any alignment.
     ///
     /// # Safety
-    /// `LANES` numbers from `to` on can be written.
+    /// `LANES` numbers can be written at `to`.
     unsafe fn store(self, vector: Self::Vector, to: *mut T);
 
-    /// Brings a cache line near, whatever is there.
+    /// Prefetches a cache line into the first-level cache. Any address will do.
     fn prefetch(self, from: *const T);
 
-    /// Brings a cache line into the second cache, whatever is there.
+    /// Prefetches a cache line into the second-level cache. Any address will do.
     fn prefetch_far(self, from: *const T);
 
-    /// Calls `each(j, column j)` for [`turned`] columns of `LANES` rows, in order.
+    /// Transposes [`turned`] columns of `LANES` rows, these `stride` numbers apart: calls `each(j, column j)`
+    /// in order.
     ///
     /// # Safety
-    /// So many numbers can be read from `from + i * stride` on, for each `i` below `LANES`.
+    /// From `from + i * stride` on, [`turned`] numbers can be read, for each `i` below `LANES`.
     unsafe fn for_columns(
         self,
         from: *const T,
@@ -93,101 +97,102 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     );
 }
 
-/// Numbers in the longest vector: 512 bits of f32.
+/// Elements of the longest vector of any level: 512 bits of f32.
 pub const MOST_LANES: usize = 16;
 
-/// Registers of 32-bit words, each of two or four narrow numbers.
+/// Vectors of 32-bit words that hold two or four narrow numbers each.
 pub trait Words: Vectors<f32> {
-    /// A register.
+    /// The contents of a register.
     type Words: Copy;
-    /// A register of words as pairs of signed halves, in the order in which they are multiplied best.
+    /// Each word as a pair of signed 16-bit integers, in whichever order is multiplied fastest.
     type Pairs: Copy;
     /// The most rows of a tile two vectors wide whose operands are widened in registers.
     const WIDENED_ROWS: usize;
 
-    /// Reads a register.
+    /// Loads a vector of words; any alignment.
     ///
     /// # Safety
-    /// `LANES` words from `from` on can be read.
+    /// `LANES` words can be read at `from`.
     unsafe fn load_words(self, from: *const u32) -> Self::Words;
 
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::Words;
 
-    /// The lower half of each word as a bfloat16.
+    /// The lower half of each word, a bfloat16, as f32.
     fn low_halves(self, words: Self::Words) -> Self::Vector;
 
-    /// The upper half of each word as a bfloat16.
+    /// The upper half of each word, a bfloat16, as f32.
     fn high_halves(self, words: Self::Words) -> Self::Vector;
 
-    /// The halves of `word` in every lane.
+    /// `word`, as a pair of 16-bit integers, in every lane.
     fn splat_pair(self, word: u32) -> Self::Pairs;
 
-    /// Bytes 0 and 2 of each word, widened to halves.
+    /// Bytes 0 and 2 of each word, zero-extended to 16 bits.
     fn even_bytes(self, words: Self::Words) -> Self::Pairs;
 
-    /// Bytes 1 and 3 of each word, widened to halves.
+    /// Bytes 1 and 3 of each word, zero-extended to 16 bits.
     fn odd_bytes(self, words: Self::Words) -> Self::Pairs;
 
-    /// `sum + a.low · b.low + a.high · b.high`, in 32 bits.
+    /// `sum + a.low · b.low + a.high · b.high` in 32 bits, which wrap around.
     fn add_products_of_pairs(self, sum: Self::Words, a: Self::Pairs, b: Self::Pairs)
     -> Self::Words;
 
-    /// Each word as a signed integer, rounded to the nearest f32.
+    /// Each word as a signed integer, converted to the nearest f32.
     fn integers(self, words: Self::Words) -> Self::Vector;
 }
 
-/// Registers of f64 that numbers of f32 go into and come out of.
+/// Vectors of f64 whose elements are loaded from and stored to f32.
 pub trait Widening: Vectors<f64> {
-    /// Reads numbers of f32.
+    /// Loads numbers of f32, widened.
     ///
     /// # Safety
-    /// `LANES` of them can be read from `from` on.
+    /// `LANES` of them can be read at `from`.
     unsafe fn load_single(self, from: *const f32) -> Self::Vector;
 
-    /// Writes the nearest numbers of f32, ties to even.
+    /// Stores numbers as f32, rounded to nearest, ties to even.
     ///
     /// # Safety
-    /// `LANES` of them can be written from `to` on.
+    /// `LANES` of them can be written at `to`.
     unsafe fn store_single(self, vector: Self::Vector, to: *mut f32);
 }
 
-/// Registers of f32 that numbers are looked up in.
+/// Vectors of f32 with a lookup in a table of 16 numbers.
 pub trait Lookup: Vectors<f32> {
-    /// Numbers to look up, in registers if there are enough.
+    /// A table, in registers if there are enough of them.
     type Table<'a>: Copy;
 
-    /// Of these numbers.
+    /// The table of these numbers.
     fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_>;
 
-    /// For each lane the number of the table that the lane's lowest four bits say.
+    /// For each lane, the number of the table at the index in the lane's four lowest bits.
     fn look_up(self, table: Self::Table<'_>, places: Self::Vector) -> Self::Vector;
 
     /// `|x|`.
     fn absolute(self, x: Self::Vector) -> Self::Vector;
 
-    /// `a`, its sign turned where `b` is negative.
+    /// `a` with its sign flipped where `b` is negative.
     fn with_sign_of(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// The lesser of both; where one is NaN, `b`.
+    /// The lesser of both in each lane; `b` where either is NaN.
     fn least(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 }
 
-/// Numbers of a table.
+/// Numbers in a lookup table.
 pub const LOOKED_UP: usize = 16;
 
-/// Columns that are turned at a time: 16 bytes, the part of a vector within which numbers move freely.
+/// Columns that [`Vectors::for_columns`] transposes at a time: 16 bytes, the part of a vector that a shuffle
+/// does not leave.
 pub const fn turned<T>() -> usize {
     16 / size_of::<T>()
 }
 
-/// Brings numbers into the first cache, to be read soon.
+/// Prefetches numbers that are read soon into the first-level cache.
 #[inline(always)]
 pub fn fetch<T>(numbers: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in numbers.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 CPU has it, and it may be given any address.
+        // SAFETY: every x86-64 CPU has the instruction, and it accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
     #[cfg(target_arch = "aarch64")]
@@ -198,21 +203,21 @@ pub fn fetch<T>(numbers: &[T]) {
     let _ = numbers;
 }
 
-/// An algorithm over the vectors of any level. A struct and not a closure, which cannot be told to be
-/// inlined.
+/// An algorithm over the vectors of any level. A struct and not a closure, because a closure cannot be forced
+/// inline.
 pub trait Task<T: Real> {
-    /// Runs it.
+    /// Runs the algorithm with these vectors.
     fn run<V: Vectors<T>>(self, vectors: V);
 }
 
-/// Plain code that the compiler makes vector code of, where it is compiled with a level's instructions. As of a
-/// [`Task`], its `run` and all that it calls must be `#[inline(always)]`.
+/// Scalar code for the compiler to vectorise, compiled with a level's instructions. As for a [`Task`], its
+/// `run` and everything that it calls must be `#[inline(always)]`.
 pub trait Routine {
-    /// Runs it.
+    /// Runs the code.
     fn run(self);
 }
 
-/// A routine is a task that uses no vectors.
+/// Makes a routine a task, which uses no vectors.
 struct Plain<R>(R);
 
 impl<R: Routine> Task<f32> for Plain<R> {
@@ -222,7 +227,7 @@ impl<R: Routine> Task<f32> for Plain<R> {
     }
 }
 
-/// Runs `$body` with `$token` the proof of the level.
+/// Runs `$body` with `$token` bound to the level's token.
 macro_rules! with_level {
     ($isa:expr, $token:ident => $body:expr) => {
         match $isa {
@@ -238,19 +243,20 @@ macro_rules! with_level {
 }
 
 impl Isa {
-    /// Runs a routine that was compiled with this level's instructions.
+    /// Runs a routine compiled with this level's instructions.
     pub fn enter(self, routine: impl Routine) {
         with_level!(self, token => Vectors::<f32>::run(token, Plain(routine)))
     }
 }
 
-/// An algorithm over the [`Widening`] vectors of any level; as a [`Task`].
+/// An algorithm over the [`Widening`] vectors of any level; see [`Task`].
 pub trait WideningTask {
-    /// Runs it.
+    /// Runs the algorithm with these vectors.
     fn run<V: Widening>(self, vectors: V);
 }
 
-/// A task with more than a [`Task`] asks of its vectors, to be run within their level.
+/// A task that asks for more than [`Vectors`], with the level's token `V`: it is run within the level's
+/// instructions, and given that token in place of the plain one.
 struct Within<V, T>(V, T);
 
 impl<V: Widening, T: WideningTask> Task<f64> for Within<V, T> {
@@ -261,15 +267,15 @@ impl<V: Widening, T: WideningTask> Task<f64> for Within<V, T> {
 }
 
 impl Isa {
-    /// Runs a task with this level's vectors.
+    /// Runs a task with this level's [`Widening`] vectors.
     pub fn widening(self, task: impl WideningTask) {
         with_level!(self, token => Vectors::<f64>::run(token, Within(token, task)))
     }
 }
 
-/// An algorithm over the [`Lookup`] vectors of any level; as a [`Task`].
+/// An algorithm over the [`Lookup`] vectors of any level; see [`Task`].
 pub trait LookupTask {
-    /// Runs it.
+    /// Runs the algorithm with these vectors.
     fn run<V: Lookup>(self, vectors: V);
 }
 
@@ -281,18 +287,18 @@ impl<V: Lookup, T: LookupTask> Task<f32> for Within<V, T> {
 }
 
 impl Isa {
-    /// Runs a task with this level's vectors.
+    /// Runs a task with this level's [`Lookup`] vectors.
     pub fn looking_up(self, task: impl LookupTask) {
         with_level!(self, token => Vectors::<f32>::run(token, Within(token, task)))
     }
 }
 
-/// A number type that every level has vectors of.
+/// A number type that every level has vectors of: f32 and f64.
 pub trait Kernels: Real {
     /// Runs `task` with the vectors of `isa`.
     fn run(isa: Isa, task: impl Task<Self>);
 
-    /// The calling thread's memory for sums and packed columns.
+    /// The calling thread's scratch memory for totals and packed columns.
     fn tile_scratch() -> &'static Scratch<Self>;
 }
 

@@ -1,5 +1,6 @@
-//! NEON: 32 registers of 128 bits. A vector is two of them, so that the sums of a single row do not wait for each
-//! other: by Arm's guides to Neoverse N1 and V1 a product and sum takes four cycles, and two to four begin in each.
+//! NEON: 32 registers of 128 bits. A vector is two of them, so that the accumulators of a single row do not
+//! wait for each other: by Arm's guides to Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
+//! two to four start in each.
 
 use std::arch::{aarch64::*, asm, is_aarch64_feature_detected};
 
@@ -10,20 +11,21 @@ type F64x4 = [float64x2_t; 2];
 type U32x8 = [uint32x4_t; 2];
 type I16x16 = [int16x8_t; 2];
 
-/// The proof that the CPU has NEON, as every CPU has that Rust's targets of 64-bit Arm are for.
+/// The token of this level: the proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neon {
     _private: (),
 }
 
 impl Neon {
-    /// If the CPU has it. Tests for what `run` enables.
+    /// The token, if the CPU has exactly the features that `run` enables.
     pub fn new() -> Option<Self> {
         is_aarch64_feature_detected!("neon").then_some(Self { _private: () })
     }
 }
 
-/// Brings a cache line near, whatever is there. The intrinsic is not stable, so in words.
+/// Prefetches a cache line into the first-level cache; any address will do. In assembly, as the intrinsic is
+/// not stable.
 #[inline(always)]
 pub fn prefetch_line<T>(from: *const T) {
     // SAFETY: every 64-bit Arm CPU has it, it may be given any address, and it changes nothing.
@@ -32,7 +34,7 @@ pub fn prefetch_line<T>(from: *const T) {
     }
 }
 
-/// As [`prefetch_line`], into the second cache.
+/// As [`prefetch_line`], into the second-level cache.
 #[inline(always)]
 fn prefetch_line_far<T>(from: *const T) {
     // SAFETY: as above.
@@ -45,7 +47,7 @@ impl Vectors<f32> for Neon {
     type Vector = F32x8;
     const LANES: usize = 8;
     type Turner = Self;
-    // 24 sums, 4 registers of columns, up to 4 of rows.
+    // Of 32 registers: 24 sums, 4 of columns, up to 4 broadcasts of rows.
     const ROWS: usize = 6;
 
     #[inline(always)]
@@ -119,7 +121,7 @@ impl Vectors<f32> for Neon {
         stride: usize,
         mut each: impl FnMut(usize, F32x8),
     ) {
-        // Four columns of rows i to i + 3.
+        // The four columns of rows i to i + 3.
         let square = |i: usize| {
             // SAFETY: the token proves NEON; the caller promises 4 numbers of each of 8 rows.
             unsafe {
@@ -258,7 +260,7 @@ impl Widening for Neon {
 }
 
 impl Lookup for Neon {
-    /// As bytes, of which alone there are tables.
+    /// The numbers' bytes: NEON has table lookups of bytes only.
     type Table<'a> = uint8x16x4_t;
 
     #[inline(always)]
@@ -272,7 +274,7 @@ impl Lookup for Neon {
         // SAFETY: the token proves NEON.
         places.map(|places| unsafe {
             let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
-            // Of four bytes that follow each other.
+            // The indices of a number's four bytes.
             let first = vmulq_u32(place, vdupq_n_u32(0x0404_0404));
             let bytes = vorrq_u32(first, vdupq_n_u32(0x0302_0100));
             vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
@@ -297,7 +299,7 @@ impl Lookup for Neon {
 
     #[inline(always)]
     fn least(self, a: F32x8, b: F32x8) -> F32x8 {
-        // The instructions for it make other things of NaN.
+        // The instructions for a minimum return NaN where either operand is NaN.
         // SAFETY: the token proves NEON.
         let least = |a, b| unsafe { vbslq_f32(vcltq_f32(a, b), a, b) };
         [least(a[0], b[0]), least(a[1], b[1])]
@@ -306,9 +308,10 @@ impl Lookup for Neon {
 
 impl Words for Neon {
     type Words = U32x8;
-    /// All lower halves, and all upper ones: a product's terms lie in the same place of two registers.
+    /// All lower halves in one register, and all upper ones in another: the two terms of a product lie in the
+    /// same lane.
     type Pairs = I16x16;
-    // 20 sums, 8 registers of columns, 2 to 4 of a row.
+    // Of 32 registers: 20 sums, 8 of widened columns, 2 to 4 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
     #[inline(always)]
@@ -382,7 +385,7 @@ impl Words for Neon {
     }
 }
 
-/// The lower halves of words, and their upper ones.
+/// The lower halves of all words, and their upper halves.
 ///
 /// # Safety
 /// The CPU has NEON.

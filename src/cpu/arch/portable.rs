@@ -1,12 +1,12 @@
-//! Plain Rust: the fallback, the readable version, and what Miri runs.
+//! Plain Rust: the fallback, the version to read first, and what Miri runs.
 
 use super::{LOOKED_UP, Lookup, Real, Task, Vectors, Widening, Words, turned};
 
-/// Every CPU of the target has this level.
+/// The token of the portable level, which every CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portable;
 
-/// A register of f32 where the least vector unit has 128 bits.
+/// 128 bits of f32, the narrowest vector unit in common use.
 const LANES: usize = 4;
 
 impl<T: Real> Vectors<T> for Portable {
@@ -42,19 +42,19 @@ impl<T: Real> Vectors<T> for Portable {
 
     #[inline(always)]
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // Without the instruction, one rounding would cost a library call.
+        // Two roundings: without an FMA instruction, a fused one would be a library call.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 
     #[inline(always)]
     unsafe fn load(self, from: *const T) -> Self::Vector {
-        // SAFETY: the caller's promise, that LANES numbers can be read; an array has their alignment.
+        // SAFETY: the caller promises LANES numbers; an array is aligned as its elements.
         unsafe { *from.cast() }
     }
 
     #[inline(always)]
     unsafe fn store(self, vector: Self::Vector, to: *mut T) {
-        // SAFETY: the caller's promise, that LANES numbers can be written.
+        // SAFETY: the caller promises room for LANES numbers; an array is aligned as its elements.
         unsafe { *to.cast() = vector }
     }
 
@@ -72,7 +72,7 @@ impl<T: Real> Vectors<T> for Portable {
         mut each: impl FnMut(usize, Self::Vector),
     ) {
         for j in 0..turned::<T>() {
-            // SAFETY: the caller's promise, that so many numbers of each of LANES rows can be read.
+            // SAFETY: the caller promises `turned` numbers in each of LANES rows.
             each(
                 j,
                 std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
@@ -84,13 +84,13 @@ impl<T: Real> Vectors<T> for Portable {
 impl Widening for Portable {
     #[inline(always)]
     unsafe fn load_single(self, from: *const f32) -> [f64; LANES] {
-        // SAFETY: the caller's promise, that LANES numbers can be read; an array has their alignment.
+        // SAFETY: the caller promises LANES numbers; an array is aligned as its elements.
         unsafe { *from.cast::<[f32; LANES]>() }.map(f64::from)
     }
 
     #[inline(always)]
     unsafe fn store_single(self, vector: [f64; LANES], to: *mut f32) {
-        // SAFETY: the caller's promise, that LANES numbers can be written.
+        // SAFETY: the caller promises room for LANES numbers; an array is aligned as its elements.
         unsafe { *to.cast() = vector.map(|x| x as f32) }
     }
 }
@@ -132,7 +132,7 @@ impl Words for Portable {
 
     #[inline(always)]
     unsafe fn load_words(self, from: *const u32) -> [u32; LANES] {
-        // SAFETY: the caller's promise, that LANES words can be read; an array has their alignment.
+        // SAFETY: the caller promises LANES words; an array is aligned as its elements.
         unsafe { *from.cast() }
     }
 

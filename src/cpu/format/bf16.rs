@@ -1,8 +1,9 @@
-//! bfloat16: half the memory of f32, and twice the products where the CPU has an instruction for them.
+//! bfloat16: half the memory of f32, and twice its products per instruction where the CPU has one for them.
 //!
-//! A word holds two terms, the first in its lower half. Their products are exact in f32; the second is
-//! added to the sum before the first, each with one rounding, as the instruction does it. So the bits
-//! are the same at every level, but for subnormal numbers, which the instruction takes for zeros.
+//! A word holds two terms, the first in its lower half. Their products are exact in f32; the second one is
+//! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
+//! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
+//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros.
 
 use std::cell::Cell;
 
@@ -19,7 +20,7 @@ use super::{
     DotTask, Dots, Format, Within, run_fastest, word_scratch,
 };
 
-/// As deep in memory as a chunk of f32.
+/// As many bytes of a row as a chunk of f32.
 const CHUNK: usize = 2 * tile::CHUNK;
 
 impl Format for bf16 {
@@ -40,7 +41,8 @@ impl Format for bf16 {
     }
 }
 
-/// Consecutive terms in pairs, each rounded to nearest, ties to even; the last filled up with zero.
+/// Packs consecutive terms in pairs, each rounded to nearest, ties to even; an odd last term is paired with
+/// zero.
 #[inline(always)]
 pub fn pack_pairs<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
     let (pairs, last) = terms.as_chunks::<2>();
@@ -52,21 +54,21 @@ pub fn pack_pairs<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
     }
 }
 
-/// Words of a row packed by [`pack_pairs`], for the instruction.
+/// Words of a row packed by [`pack_pairs`], as the instruction takes it.
 #[cfg(target_arch = "x86_64")]
 pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
 
-/// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, without branches.
+/// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, but without branches.
 #[inline(always)]
 pub fn round(x: f32) -> u16 {
     let bits = x.to_bits();
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    let quiet = bits >> 16 | 0x40; // A NaN whose bits lie below must not become infinity.
+    let quiet = bits >> 16 | 0x40; // A NaN whose payload is in the lower bits only must not become infinity.
     (if x.is_nan() { quiet } else { nearest }) as u16
 }
 
-/// Products of f32 where there is no instruction for bfloat16: rows are packed widened, columns are
-/// widened in registers.
+/// Dot products from f32 multiply-adds, for levels without the instruction: rows are packed already widened
+/// (one term in the upper half of each word, which is its f32), columns are widened in registers.
 impl<V: Words> Dots<bf16> for V {
     type Vectors = V;
     type Left = [V::Vector; 2];
@@ -96,7 +98,7 @@ impl<V: Words> Dots<bf16> for V {
 
     #[inline(always)]
     unsafe fn left(self, row: *const u32, group: usize) -> [V::Vector; 2] {
-        // SAFETY: the caller's promise, with two words per group.
+        // SAFETY: the caller's promise; a group is two words.
         let [first, second] = unsafe { *row.add(2 * group).cast::<[f32; 2]>() };
         [self.splat(first), self.splat(second)]
     }

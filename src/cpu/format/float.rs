@@ -1,4 +1,4 @@
-//! f32 and f64, stored as they are computed: a word is a number.
+//! f32 and f64, stored as they are computed: a word is one number, and a dot product is a multiply-add.
 
 use std::cell::Cell;
 
@@ -66,7 +66,7 @@ macro_rules! stored_as_computed {
 
             #[inline(always)]
             unsafe fn left(self, row: *const $type, group: usize) -> V::Vector {
-                // SAFETY: the caller's promise, with one word per group.
+                // SAFETY: the caller's promise; a group is one word.
                 self.splat(unsafe { *row.add(group) })
             }
 

@@ -1,23 +1,33 @@
-//! int8: a quarter of the memory of f32, and up to four times the products.
+//! int8: a quarter of the memory of f32, and up to four times its products per instruction.
 //!
-//! **What is stored.** A column's terms as `round(w / s)` with a scale `s = max|w| / 127` for each chunk, rounded up to
-//! bfloat16. A row's terms as `round(a / t)` with a scale `t = (max(a, 0) - min(a, 0)) / 254` for each chunk, taken when
-//! the row is packed: what lies all on one side of zero, as behind a GELU, is told apart twice as well. An outlier so
-//! takes the digits of its own chunk only, in a weight as in a row. Chunks without a number of `2⁻¹⁰⁰` or more count as
-//! zeros; rows with numbers above `2¹⁰⁰` may overflow, as the column's scale comes last.
+//! **What is stored.** In each chunk of a column, the integers `round(w / s)` with the quantisation scale `s =
+//! max|w| / 127`, rounded up to bfloat16: symmetric, in -127 to 127. In each chunk of a row, quantised when the
+//! row is packed, the integers `round(a / t)` with the scale `t = (max(a, 0) - min(a, 0)) / 254`: 254 steps
+//! over the range of the numbers and zero. Numbers of one sign, which those behind a GELU nearly are, are
+//! thereby resolved twice as finely as by a symmetric scale. An outlier costs precision only in its own chunk,
+//! of a weight as of a row. Chunks whose largest magnitude (of a row: whose range) is below `2⁻¹⁰⁰` count as
+//! zeros; rows with numbers above `2¹⁰⁰` may overflow, as the column's scale is applied last.
 //!
-//! **How exact.** A term errs by at most half its chunk's scale. As these errors know nothing of each other, a product's is
-//! some `√(Σ (a·s)² + (w·t)²) / √12`.
+//! **How exact.** A term errs by at most half its chunk's scale. As these errors are independent of each other,
+//! that of a product is about `√(Σ (a·s)² + (w·t)²) / √12`.
 //!
-//! **What is computed.** A chunk's sum of products is an integer below `2²³`, and so exact whatever the
-//! instructions; it is multiplied by the row's scale, then by the column's, and added to the f32 total of the chunks
-//! before, each with one rounding. So the bits are the same at every level, and no depth overflows. A chunk with NaN or
-//! an infinity has the scale NaN.
+//! **What is computed.** The sum of a chunk's integer products is below `2²³` in magnitude, and so exact in
+//! f32, whatever the instructions. It is multiplied by the row's scale, then by the column's, and added to the
+//! f32 total of the preceding chunks, each with one rounding. So the bits are the same at every level, and no
+//! depth overflows an accumulator. A chunk with a NaN or an infinity has the scale NaN.
 //!
-//! **How.** The instruction multiplies unsigned by signed bytes: columns are stored with 128 added, and rows with the
-//! middle `c` of their integers taken away. `Σ a·w = Σ (a - c)(w + 128) - 128 Σ (a - c) + c Σ w`, and the sum starts at
-//! the last two. Without the instruction, bytes are widened to 16 bits, where two products and their sum cannot
-//! saturate, and `c` is 0.
+//! **How.** The instruction (`vpdpbusd`) multiplies unsigned by signed bytes. Columns are therefore stored with
+//! 128 added, and rows with their zero point `c`, the middle of the range of their integers, subtracted. The
+//! exact sum is recovered by `Σ a·w = Σ (a - c)(w + 128) - 128 Σ (a - c) + c Σ w`, and the accumulator starts
+//! at the last two terms: the first of them is kept in the packed row, and `Σ w` in the column's head. Without
+//! the instruction, bytes are widened to 16 bits, where two products and their sum cannot saturate; rows are
+//! then stored without subtraction, so that `c` is 0.
+//!
+//! ```text
+//! column's chunk:   head (bf16 scale | i16 Σ w)  word: 4 bytes w + 128  ..
+//! row, VNNI:        f32 scale  start  c          word: 4 bytes a - c    ..
+//! row, widened:     f32 scale  start             words: i16 terms 0, 2  i16 terms 1, 3  ..
+//! ```
 
 use std::cell::Cell;
 
@@ -32,17 +42,17 @@ use super::{
     DotTask, Dots, Format, Within, run_fastest, word_scratch,
 };
 
-// |a| <= 255, |w| <= 127.
+// A row's integers have |a| <= 255, a column's |w| <= 127.
 const _: () = assert!(CHUNK * 255 * 127 < 1 << 23);
 
-/// Added to a column's terms.
+/// Added to a column's integers, so that they are unsigned bytes.
 const OFFSET: u8 = 128;
 
 impl Format for i8 {
     type Number = f32;
     type Word = u32;
     const GROUP: usize = 4;
-    // A row has a scale for each chunk: longer ones would err more.
+    // A row has one scale for each chunk: longer chunks would have larger errors.
     const CHUNK: usize = CHUNK;
     const HEAD: usize = 1;
 
@@ -54,7 +64,7 @@ impl Format for i8 {
 
     #[inline(always)]
     fn pack_column<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
-        // Of no terms there is a head all the same.
+        // A depth of zero still has one chunk, which is its head.
         for (chunk, words) in words.chunks_mut(Self::CHUNK_WORDS).enumerate() {
             let (from, to) = (chunk * CHUNK, (chunk + 1) * CHUNK);
             pack_column_chunk(&terms[from..to.min(terms.len())], words);
@@ -62,10 +72,11 @@ impl Format for i8 {
     }
 }
 
-/// One chunk: in the head's upper half the scale as a bfloat16, in the lower one the sum of the integers.
+/// Packs one chunk of a column. The head has the scale as a bfloat16 in its upper half, and the sum of the
+/// integers in its lower half.
 #[inline(always)]
 fn pack_column_chunk<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
-    // Without their signs, bits have the order of what they stand for, NaN above all.
+    // Without their signs, the bits of floats are ordered as the floats' magnitudes, with NaN above all.
     let bits = terms.iter().map(|w| w.widen().to_bits() & !SIGN);
     let largest = f32::from_bits(bits.fold(0, u32::max));
     let above = ((largest / 127.0).to_bits() + 0xffff) & !0xffff;
@@ -77,7 +88,7 @@ fn pack_column_chunk<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
     let mut sum = 0;
     for (byte, term) in bytes.iter_mut().zip(terms) {
         let integer = scale.quantise(term.widen());
-        // Anything where the scale is NaN, and with it every product.
+        // Where the scale is NaN these are meaningless, but so is every product.
         sum += integer as i8 as i32;
         *byte = (integer as u8).wrapping_add(OFFSET);
     }
@@ -85,28 +96,28 @@ fn pack_column_chunk<S: Element<Acc = f32>>(terms: &[S], words: &mut [u32]) {
     *head = halves(scale.step.to_bits() >> 16, sum);
 }
 
-/// A word of two halves, of the second of which nothing but the lower half counts.
+/// A word of two 16-bit halves; the upper 16 bits of `lower` are dropped.
 #[inline(always)]
 fn halves(upper: u32, lower: i32) -> u32 {
     upper << 16 | u32::from(lower as u16)
 }
 
-/// Of an f32.
+/// The sign bit of an f32.
 const SIGN: u32 = 1 << 31;
 
-/// How numbers become integers.
+/// A quantisation scale: how numbers become integers.
 struct Scale {
-    /// What 1 stands for.
+    /// The number that the integer 1 stands for.
     step: f32,
-    /// Its inverse.
+    /// `1 / step`.
     per_unit: f32,
 }
 
 impl Scale {
-    /// With this step, of numbers of which this is the largest, or the span between two.
+    /// With this step; `largest` is the largest magnitude of the numbers, or the width of their range.
     #[inline(always)]
     fn new(largest: f32, step: f32) -> Self {
-        // Of lesser numbers than the second, the inverse is none.
+        // Below 2⁻¹⁰⁰ there is a point where the reciprocal of the step is no longer finite.
         let (step, per_unit) = if !largest.is_finite() {
             (f32::NAN, 0.0)
         } else if largest < f32::from_bits(27 << 23) {
@@ -117,25 +128,25 @@ impl Scale {
         Self { step, per_unit }
     }
 
-    /// The nearest integer, ties to even; anything where the step is NaN.
+    /// The nearest integer, ties to even; meaningless where the step is NaN.
     #[inline(always)]
     fn quantise(&self, x: f32) -> i32 {
-        // Added to this, a number's units are the lowest bits.
+        // 1.5 · 2²³: adding it to a small number leaves the nearest integer in the lowest bits of the mantissa.
         const UNITS: f32 = (3 << 22) as f32;
         let bits = (x * self.per_unit + UNITS).to_bits();
         bits.wrapping_sub(UNITS.to_bits()) as i32
     }
 }
 
-/// A chunk of a row.
+/// A quantised chunk of a row.
 struct Quantised {
-    /// What 1 stands for.
+    /// The number that the integer 1 stands for.
     step: f32,
-    /// The middle of the integers.
+    /// The zero point: the middle of the range of the integers.
     centre: i32,
-    /// The integers less their middle; zeros after the last.
+    /// The integers less `centre`; zeros behind the last term.
     terms: [i8; CHUNK],
-    /// Of these terms.
+    /// The sum of `terms`.
     sum: i32,
 }
 
@@ -143,7 +154,7 @@ impl Quantised {
     #[inline(always)]
     fn new(row: &[f32]) -> Self {
         match row.try_into() {
-            // A length that is known makes loops without remainders.
+            // A length known at compile time makes loops without remainders.
             Ok(chunk) => Self::of(chunk, CHUNK),
             Err(_) => {
                 let mut chunk = [0.0; CHUNK];
@@ -153,11 +164,12 @@ impl Quantised {
         }
     }
 
-    /// Of the first of these numbers; zeros follow.
+    /// Quantises the first `len` of these numbers, behind which there are zeros.
     #[inline(always)]
     fn of(row: &[f32; CHUNK], len: usize) -> Self {
-        // Numbers above zero have the order of their bits as signed integers, where what is below zero is below them; the
-        // bits of numbers below zero are above all others' as unsigned ones. NaN is beyond infinity on both sides.
+        // Compared as signed integers, the bits of positive floats are in the floats' order, and those of
+        // negative floats are all below zero. Compared as unsigned integers, the bits of negative floats are
+        // above all others, and grow with the magnitude. NaN lies beyond infinity on both sides.
         let (mut above, mut below) = (0i32, 0u32);
         for x in row {
             above = above.max(x.to_bits() as i32);
@@ -187,13 +199,13 @@ impl Quantised {
     }
 }
 
-/// What a sum starts at for the sake of the columns' offset.
+/// The correction that an accumulator starts at for the columns' offset, from the sum of a row's stored terms.
 #[inline(always)]
 fn start(sum: i32) -> u32 {
     sum.wrapping_mul(-i32::from(OFFSET)) as u32
 }
 
-/// A packed row for the instruction: scale, start, centre, and four terms in a word.
+/// Packs a row for the instruction: scale, start, centre, then four terms in each word.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn pack_quads(row: &[f32], words: &mut [u32]) {
@@ -216,11 +228,11 @@ pub const QUAD_ROW_WORDS: usize = QUAD_HEAD + CHUNK / 4;
 /// Words before the terms of a row that is packed widened: scale and start.
 const HEAD: usize = 2;
 
-/// Products of 16 bits where there is no instruction for bytes: rows are packed widened, columns are
-/// widened in registers.
+/// Dot products from 16-bit multiply-adds, for levels without an instruction for bytes: rows are packed already
+/// widened, columns are widened in registers.
 impl<V: Words> Dots<i8> for V {
     type Vectors = V;
-    /// Terms 0 and 2, and terms 1 and 3.
+    /// Terms 0 and 2 of a group, and its terms 1 and 3.
     type Left = [V::Pairs; 2];
     type Right = [V::Pairs; 2];
     type Sum = V::Words;
@@ -257,7 +269,7 @@ impl<V: Words> Dots<i8> for V {
 
     #[inline(always)]
     unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
-        // SAFETY: the caller's promise, with two words per group.
+        // SAFETY: the caller's promise; a group is two words.
         let [even, odd] = unsafe { *row.add(HEAD + 2 * group).cast::<[u32; 2]>() };
         [self.splat_pair(even), self.splat_pair(odd)]
     }
@@ -288,10 +300,10 @@ impl<V: Words> Dots<i8> for V {
     }
 }
 
-/// Multiplies sums of a chunk by the row's scale and the columns'.
+/// Multiplies the integer sums of a chunk by the row's scale, then by the columns' scales.
 ///
 /// # Safety
-/// `row` starts a packed row, and `heads` a vector of columns' heads.
+/// `row` points to a packed row, and `heads` to the head words of a vector of columns.
 #[inline(always)]
 pub unsafe fn numbers<V: Words>(
     v: V,

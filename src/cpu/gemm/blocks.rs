@@ -1,41 +1,43 @@
-//! The rows of a product divided among threads.
+//! The rows of a product divided into blocks, and the blocks among threads.
 
 use std::ops::Range;
 
 use super::{super::parallel, BLOCK_ROWS, part};
 
-/// Bytes of packed rows that stay in the second cache while panels go by: half of the 1 MiB that
-/// is usual.
+/// Bytes of packed rows that stay in the second-level cache while panels stream through: half of the usual 1
+/// MiB.
 pub const CACHED_BYTES: usize = 512 << 10;
 
-/// Bytes of a weight that the last cache is taken to keep.
+/// Bytes of a weight that the last-level cache is assumed to keep.
 const SMALL_WEIGHT: usize = 16 << 20;
 
-/// Tiles of rows that reading small weights for does not show.
+/// Tiles in a thread's block from which on reading a small weight once per block costs nothing noticeable.
 const FEW_TILES: usize = 2;
 
-/// The same of weights that come from memory.
+/// The same for weights that come from memory.
 const MANY_TILES: usize = 8;
 
-/// What decides how rows are divided.
+/// What the division depends on.
 pub struct Rows {
-    /// How many.
+    /// Rows of the left operand.
     pub len: usize,
-    /// Of a tile.
+    /// Rows of a tile.
     pub per_tile: usize,
-    /// Of a row's operands, packed.
+    /// Bytes of a row's packed operands.
     pub row_bytes: usize,
-    /// Of the right operand, which is packed.
+    /// Bytes of the right operand, which is packed.
     pub weight_bytes: usize,
 }
 
 impl Rows {
-    /// Calls `work(rows, threads)` for parts of the rows, with the threads that are to compute it.
+    /// Calls `work(rows, threads)` for consecutive blocks of the rows, with the number of threads that are to
+    /// compute each block.
     ///
-    /// With rows enough, each thread takes parts of its own through all columns, whose hidden activations no other
-    /// cache has to give. With fewer, all take the same rows, and columns of their own.
+    /// With enough rows, each thread takes blocks of its own through all columns, so that its hidden
+    /// activations never leave its own cache. With fewer, all threads share one block of rows, and divide its
+    /// columns.
     pub fn for_blocks(&self, threads: usize, work: impl Fn(Range<usize>, usize) + Sync) {
-        // Every part reads the whole weight.
+        // Every block reads the whole weight.
         let least = match self.weight_bytes {
             ..=SMALL_WEIGHT => FEW_TILES,
             _ => MANY_TILES,

@@ -1,4 +1,4 @@
-//! A product cut into tasks: rows and columns of it for each, which are written once.
+//! A block of a product divided into tasks: each computes some rows and some columns, and writes them once.
 
 use std::ops::Range;
 
@@ -19,24 +19,24 @@ use super::{
     blocks::CACHED_BYTES,
 };
 
-/// The right operand.
+/// The right operand of a product.
 #[derive(Clone, Copy)]
 pub enum Columns<'a, F: Format> {
     Packed(&'a PackedMatrix<F>),
-    /// Of a format whose words are numbers.
+    /// A matrix read where it lies, of a format whose words are its numbers.
     InPlace(View<'a, F::Number>),
 }
 
-/// Where results go.
+/// Where the results of a product go.
 #[derive(Clone, Copy)]
 pub enum To<'a, F: Format> {
-    /// Into rows.
+    /// To row-major memory.
     Rows(&'a Target<'a, F::Number>),
-    /// Into the left operand of another product.
+    /// To the packed left operand of another product.
     Operand(&'a PackedTarget<'a, F::Word>),
 }
 
-/// A product but for its left operand.
+/// A product, except for its left operand.
 pub struct Product<'a, F: Format> {
     pub(super) b: Columns<'a, F>,
     pub(super) epilogue: &'a Epilogue<'a, F::Number>,
@@ -61,7 +61,7 @@ impl<F: Format> Columns<'_, F> {
 }
 
 impl<'a, F: Format> Product<'a, F> {
-    /// Of so many rows in all.
+    /// For a left operand of `rows` rows in all.
     ///
     /// # Panics
     /// If the epilogue or the target does not fit.
@@ -88,12 +88,13 @@ impl<'a, F: Format> Product<'a, F> {
         }
     }
 
-    /// The same, computed by so many threads.
+    /// The same product, computed by `threads` threads.
     pub fn on(&self, threads: usize) -> Self {
         Self { threads, ..*self }
     }
 
-    /// The rows of the result that belong to packed ones, the first of which is `first_row`.
+    /// Computes the rows of the result that belong to the packed rows `a`, the first of which is row
+    /// `first_row`.
     pub fn block<D: Dots<F>>(&self, d: D, first_row: usize, a: PackedRows<F::Word>) {
         let (depth, columns) = self.b.shape();
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
@@ -104,7 +105,7 @@ impl<'a, F: Format> Product<'a, F> {
         let n_panels = columns.div_ceil(per_panel);
         let per_unit = match self.y {
             To::Rows(_) => 1,
-            // The next operand is packed in whole chunks.
+            // The next operand is packed in whole chunks of columns.
             To::Operand(_) => F::CHUNK / per_panel,
         };
         let n_units = n_panels.div_ceil(per_unit);
@@ -113,7 +114,7 @@ impl<'a, F: Format> Product<'a, F> {
             threads => (LEAST_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
         };
         let n_row_parts = match self.b {
-            // Each part packs the columns anew.
+            // A single part, since each would pack the columns again.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => size_of_val(a.all())
                 .div_ceil(CACHED_BYTES)
@@ -134,7 +135,7 @@ impl<'a, F: Format> Product<'a, F> {
         });
     }
 
-    /// Some rows of a block, and some panels that are written together.
+    /// Computes a part's rows in the panels of one unit, which are written together.
     fn unit<D: Dots<F>>(&self, d: D, part: &Part, panels: Range<usize>, a: PackedRows<F::Word>) {
         let n_rows = part.rows.len();
         let staged = match self.y {
@@ -162,7 +163,7 @@ impl<'a, F: Format> Product<'a, F> {
                     let first_column = panels.start * per_panel;
                     let width = y.columns().min(panels.end * per_panel) - first_column;
                     let rows = part.first_row..part.first_row + n_rows;
-                    // SAFETY: of all tasks and units only this one has these rows and this chunk.
+                    // SAFETY: among all tasks and units, only this one writes these rows in this chunk.
                     let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
                     let mut write = |rows: &mut [F::Number]| {
                         let target = Target::row_major(rows, n_rows, F::CHUNK);
@@ -191,16 +192,17 @@ impl<'a, F: Format> Product<'a, F> {
     }
 }
 
-/// The last tasks end at different times: one of so many parts of a thread's share is not much to wait for.
+/// Tasks per thread that a block is divided into. The last tasks end at different times: with so many, a thread
+/// waits for one twelfth of its share at most.
 const TASKS_PER_THREAD: usize = 12;
 
-/// With fewer, rows are cut too, though each part reads all columns.
+/// With fewer tasks per thread than this, rows are divided as well, though each part reads all columns.
 const LEAST_TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
 pub(super) struct Part {
-    /// Of the packed rows.
+    /// Which of the packed rows.
     pub rows: Range<usize>,
-    /// The first of them in the result.
+    /// The row of the result that the first of them is.
     pub first_row: usize,
 }

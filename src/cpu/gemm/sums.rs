@@ -1,4 +1,5 @@
-//! The sums of some rows in one panel of columns, and what becomes of them.
+//! One part's rows times one panel of columns: the loops over chunks and tiles, and the epilogue behind the
+//! last chunk.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use super::{
 };
 
 impl<F: Format> Product<'_, F> {
-    /// One panel of a part.
+    /// Computes and writes the results of one panel of a part.
     #[allow(clippy::too_many_arguments)] // operands, working memory and place
     pub(super) fn panel<D: Dots<F>>(
         &self,
@@ -133,7 +134,8 @@ impl<F: Format> Product<'_, F> {
     }
 }
 
-/// Whether a panel is faster read where it lies than packed.
+/// Whether it is faster to read a panel where it lies than to pack it: few rows, a whole panel, and columns
+/// whose terms are contiguous.
 fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
     rows <= gemv::MOST_ROWS && columns.len() == width && b.transposed().has_whole_rows()
 }
