@@ -8,7 +8,7 @@ use super::{
     parallel::{self, Shared},
 };
 
-/// What one update does, the same for every element.
+/// The settings of one update, the same for every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
     /// Step size.
@@ -19,15 +19,15 @@ pub struct Update {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// How much of a parameter is taken off, times the learning rate.
+    /// Weight decay; times the learning rate it is the share of the parameter that is subtracted.
     pub weight_decay: f64,
-    /// Of this parameter, from 1.
+    /// The number of this parameter's update, counted from 1.
     pub step: u64,
-    /// Factor on the gradient.
+    /// Factor on the gradient, as from clipping.
     pub gradient_scale: f64,
 }
 
-/// The update in the type that it is computed in.
+/// What an update multiplies by, in the type that it is computed in.
 struct Constants<R> {
     scale: R,
     keep: R,
@@ -61,13 +61,13 @@ impl Update {
     }
 }
 
-/// Elements per piece of work: their four arrays, 256 KB in f32, stay in the L2 cache of a core.
+/// Elements per piece of work: its parts of the four arrays, 256 KiB in f32, fit a core's L2 cache.
 const CHUNK: usize = 16 * 1024;
 
-/// Moves `parameter` and both moments by one step, in one pass over the four arrays
-/// (`torch.optim.AdamW`, in its order of operations; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>).
+/// Moves `parameter` and both moments by one step, in one pass over the four arrays (`torch.optim.AdamW`, in
+/// its order of operations; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>).
 ///
-/// Every level gives the same bits: nothing here is summed or fused.
+/// Every level gives the same bits: nothing is summed across elements, and nothing is fused.
 pub fn update<T: Element<Acc: Kernels>>(
     isa: Isa,
     threads: usize,
@@ -90,9 +90,9 @@ pub fn update<T: Element<Acc: Kernels>>(
     );
     parallel::for_tasks(threads, len.div_ceil(CHUNK), |task| {
         let range = task * CHUNK..len.min((task + 1) * CHUNK);
-        // SAFETY: `for_tasks` gives each number out once, and pieces do not overlap.
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
         let parameter = unsafe { parameter.range(range.clone()) };
-        // SAFETY: the same.
+        // SAFETY: as above.
         let (first, second) = unsafe { (first.range(range.clone()), second.range(range.clone())) };
         let piece = Piece {
             constants,
@@ -105,7 +105,7 @@ pub fn update<T: Element<Acc: Kernels>>(
     });
 }
 
-/// A part of the four arrays.
+/// The same range of the four arrays.
 struct Piece<'a, T: Element> {
     constants: &'a Constants<T::Acc>,
     parameter: &'a mut [T],
@@ -115,7 +115,7 @@ struct Piece<'a, T: Element> {
 }
 
 impl<T: Element<Acc: Kernels>> Task<T::Acc> for Piece<'_, T> {
-    // Plain arithmetic, which the compiler turns into the level's vectors.
+    // Scalar code, which the compiler vectorises with the level's instructions.
     #[inline(always)]
     fn run<V: Vectors<T::Acc>>(self, _: V) {
         let (n, c) = (self.parameter.len(), self.constants);
@@ -132,7 +132,7 @@ impl<T: Element<Acc: Kernels>> Task<T::Acc> for Piece<'_, T> {
     }
 }
 
-/// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or infinity anywhere shows in it.
+/// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or an infinity anywhere makes the sum one.
 pub fn sum_of_squares<T: Element<Acc: Kernels + Into<f64>>>(
     isa: Isa,
     threads: usize,

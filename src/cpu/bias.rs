@@ -1,12 +1,12 @@
-//! Sums of gradients: over the columns, of a row that is added to every row; and of two that come together.
+//! Sums of gradients: of all rows, for a bias that is added to every row; and of two gradients of one tensor.
 
 use super::{Element, Real, parallel};
 
-/// Rows that are summed in sequence before they are added to the others': part of the result, since it
+/// Rows that are summed in sequence before they are added to the others. It is part of the result, since it
 /// fixes the order of addition.
 const ROWS_PER_SUM: usize = 64;
 
-/// The sum of the rows of `dy`, each as long as `sums`.
+/// The sum of the rows of `dy`, each `width` elements long.
 pub fn column_sums<T: Element>(dy: &[T], width: usize) -> Vec<T> {
     let mut total = vec![T::Wide::ZERO; width];
     if width == 0 {
@@ -31,7 +31,7 @@ pub fn column_sums<T: Element>(dy: &[T], width: usize) -> Vec<T> {
     total.into_iter().map(T::from_wide).collect()
 }
 
-/// `sum += more`, of gradients that come together.
+/// `sum += more`, element by element.
 pub fn add<T: Real>(sum: &mut [T], more: &[T]) {
     assert_eq!(sum.len(), more.len());
     parallel::for_chunks(sum, CHUNK, |start, sum| {

@@ -1,7 +1,7 @@
-//! Cross-entropy of rows of logits with a class for each, forward and backward.
+//! Cross-entropy of rows of logits with one class each, forward and backward.
 //!
-//! `ln Σ exp(x - max) - (x[class] - max)`. Nothing of the size of the logits is kept: the backward pass computes the
-//! probabilities again, which takes less time than to read them from memory.
+//! A row's loss is `ln Σ exp(x - max) - (x[class] - max)`. Nothing of the size of the logits is kept: the
+//! backward pass computes the probabilities again, which takes less time than reading them from memory.
 
 use super::{
     Element, Real, Routine,
@@ -10,13 +10,13 @@ use super::{
     parallel::{self, Shared},
 };
 
-/// Elements per piece of work, which any number of rows may share.
+/// Elements per piece of work; any number of rows may be one piece.
 const CHUNK: usize = 8192;
 
-/// Multiplications or the like that an element costs, most of them its exponential's.
+/// Cost of an element in multiplications, mostly its exponential's.
 const WORK_PER_ELEMENT: usize = 16;
 
-/// Writes each row's loss; 0 where there is no class.
+/// Writes each row's loss; 0 for rows without a class.
 pub fn forward<T: Element<Acc: Into<f64>>>(
     isa: Isa,
     threads: usize,
@@ -28,7 +28,7 @@ pub fn forward<T: Element<Acc: Into<f64>>>(
     let width = x.len() / classes.len().max(1);
     let losses = Shared::new(losses);
     for_rows(threads, classes.len(), width, |rows| {
-        // SAFETY: `for_rows` gives each row out once.
+        // SAFETY: `for_rows` gives out each row once.
         let losses = unsafe { losses.range(rows.clone()) };
         isa.enter(Forward {
             x: &x[rows.start * width..rows.end * width],
@@ -38,7 +38,7 @@ pub fn forward<T: Element<Acc: Into<f64>>>(
     });
 }
 
-/// Writes the gradient of `x`: `factor` times probabilities, less `factor` at the row's class; 0 in rows without one.
+/// Writes the gradient of `x`: `factor · (probability - [is the row's class])`; 0 in rows without a class.
 pub fn backward<T: Element>(
     isa: Isa,
     threads: usize,
@@ -52,7 +52,7 @@ pub fn backward<T: Element>(
     let dx = Shared::new(dx);
     for_rows(threads, classes.len(), width, |rows| {
         let elements = rows.start * width..rows.end * width;
-        // SAFETY: `for_rows` gives each row out once.
+        // SAFETY: `for_rows` gives out each row once.
         let dx = unsafe { dx.range(elements.clone()) };
         isa.enter(Backward {
             x: &x[elements],
@@ -63,7 +63,7 @@ pub fn backward<T: Element>(
     });
 }
 
-/// Calls `work` with parts of the rows, each of them in one.
+/// Calls `work` with ranges of rows; each row is in exactly one of them.
 fn for_rows(
     threads: usize,
     n_rows: usize,
@@ -133,7 +133,7 @@ impl<T: Element> Routine for Backward<'_, T> {
     }
 }
 
-/// Writes `exp(x - max)`; returns the maximum and the sum.
+/// Writes `exp(x - max)` of each element; returns the maximum and the sum.
 #[inline(always)]
 fn exponentiate<T: Element>(x: &[T], exponentials: &mut [T::Acc]) -> (T::Acc, T::Acc) {
     for (e, x) in exponentials.iter_mut().zip(x) {

@@ -8,25 +8,25 @@ use super::math::{self, Separate};
 
 /// A stored number: f32, f64, f16 or bf16.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {
-    /// The type it is computed in.
+    /// The type that it is computed in.
     type Acc: Real;
-    /// The type of statistics and of sums over many elements: one whose rounding does not show in
-    /// a stored result.
+    /// The type of statistics and of sums over many elements: one whose rounding errors do not show in a stored
+    /// result.
     type Wide: Real;
 
     /// Positive zero.
     const ZERO: Self;
 
-    /// Exact.
+    /// The number as [`Self::Acc`]; exact.
     fn widen(self) -> Self::Acc;
 
-    /// Rounds to nearest, ties to even.
+    /// Rounds to the stored type: to nearest, ties to even.
     fn narrow(value: Self::Acc) -> Self;
 
-    /// Exact.
+    /// The number as [`Self::Wide`]; exact.
     fn to_wide(self) -> Self::Wide;
 
-    /// Rounds to nearest, ties to even.
+    /// Rounds to the stored type: to nearest, ties to even.
     fn from_wide(value: Self::Wide) -> Self;
 }
 
@@ -54,7 +54,7 @@ pub trait Real:
     fn erf(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
-    /// `ln(1 + x)` without cancellation.
+    /// `ln(1 + x)` without cancellation near 0.
     fn ln_1p(self) -> Self;
 
     /// The smaller of the two; NaN where `self` is NaN.
@@ -95,13 +95,13 @@ impl Real for f32 {
     fn tanh(self) -> Self {
         math::tanh::<Separate>(self)
     }
-    // Only `sqrtsoftplus` takes it, on router scores: a few numbers per token.
+    // Only `sqrtsoftplus` uses it, on router scores: a few numbers per token.
     fn ln_1p(self) -> Self {
         libm::log1pf(self)
     }
 }
 
-// `libm` and not `std`: std calls the system's library, whose bits differ between platforms.
+// `libm` and not `std`, which calls the system's library, whose bits differ between platforms.
 impl Real for f64 {
     #[inline(always)]
     fn of(value: f64) -> Self {
@@ -186,12 +186,12 @@ computed_in_itself!(f64);
 computed_in_f32!(f16, f16_to_f32);
 computed_in_f32!(bf16, bf16::to_f32);
 
-/// As `f16::to_f32`, which asks for the CPU's features at each number; in loops this becomes vectors.
+/// As `f16::to_f32`, but without its run-time check of CPU features at each number, so that loops vectorise.
 #[inline(always)]
 fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
     let magnitude = (bits & 0x7fff) << 13;
-    // The exponents' biases differ by 112; the product is exact, of subnormals too.
+    // The exponent biases differ by 112. The product is exact, also for subnormal numbers.
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let quiet = if bits & 0x3ff == 0 { 0 } else { 1 << 22 };
     let other = magnitude | 0xff << 23 | quiet;

@@ -1,7 +1,8 @@
-//! f32 whose functions multiply and add in one rounding, for levels that have the instruction.
+//! f32 whose functions use fused multiply-adds, for levels that have the instruction.
 //!
-//! Half the steps of a polynomial, and no more error. Elsewhere `mul_add` is a call into the C library, so this is for
-//! code that runs within a level's instructions ([`Isa::has_fused`](super::isa::Isa::has_fused)).
+//! That is half the steps of a polynomial, with no larger error. Without the instruction `mul_add` is a call
+//! into the C library, so this type is only for code that runs within a level's instructions
+//! ([`Isa::has_fused`](super::isa::Isa::has_fused)).
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -12,13 +13,13 @@ use super::{
     math::{self, Fused},
 };
 
-/// An f32.
+/// An f32 with the [`Fused`] versions of `exp`, `erf` and `tanh`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Pod, Zeroable, TransparentWrapper)]
 #[repr(transparent)]
 pub struct FusedF32(f32);
 
 impl FusedF32 {
-    /// The same numbers.
+    /// The same memory as numbers of this type.
     pub fn of_slice(values: &mut [f32]) -> &mut [Self] {
         Self::wrap_slice_mut(values)
     }

@@ -1,11 +1,12 @@
-//! Sums in a fixed number of lanes: element `i` goes to lane `i mod LANES`.
+//! Sums in a fixed number of lanes: element `i` is added to lane `i mod LANES`.
 //!
-//! Sixteen partial sums round sixteen times less than one, vectorise without leave to reorder, and
-//! fix the order of addition, so that a sum has the same bits on every machine and thread count.
+//! Sixteen partial sums accumulate a sixteenth of the rounding steps each, vectorise without permission to
+//! reassociate, and fix the order of addition, so that a sum has the same bits on every machine and with any
+//! number of threads.
 
 use super::Real;
 
-/// Partial sums per row; one AVX-512 register of f32.
+/// Partial sums per row: as many as an AVX-512 register has elements of f32.
 pub const LANES: usize = 16;
 
 /// The sum of `term(x)`.
@@ -67,7 +68,7 @@ pub fn update_and_sum<R: Real>(
 /// The largest element that is not NaN; `-inf` where there is none.
 #[inline(always)]
 pub fn max<R: Real>(values: &[R]) -> R {
-    // In this form NaN, which compares false, leaves the lane as it is.
+    // Written so that NaN, which compares false, leaves the lane as it is.
     let larger = |a: R, b: R| if b > a { b } else { a };
     let mut lanes = [R::of(f64::NEG_INFINITY); LANES];
     let (chunks, tail) = values.as_chunks::<LANES>();
@@ -82,8 +83,8 @@ pub fn max<R: Real>(values: &[R]) -> R {
     combine(lanes, larger)
 }
 
-/// Folds the upper half onto the lower until one is left.
-// A call: taken in, its pattern of halves would decide how the compiler makes vectors of the loops before it.
+/// Merges the upper half of the lanes into the lower half until one is left.
+// Not inlined: its pattern of halves would determine how the compiler vectorises the loops before it.
 #[inline(never)]
 fn combine<R: Real>(mut lanes: [R; LANES], merge: impl Fn(R, R) -> R) -> R {
     let mut half = LANES / 2;

@@ -1,9 +1,14 @@
-//! Memory of many weights, or keys and values, side by side, on large pages.
+//! Memory on large pages for many weights, or keys and values, side by side.
 //!
-//! A step of decoding reads every weight once. On pages of 4 KiB the CPU looks each one's place up, and its prefetch stops at
-//! each one's end; on pages of 2 MiB a thread reads a third faster. Memory that the allocator gives out again has its small
-//! pages already, and a weight of its own mapping is not a multiple of 2 MiB long. So weights that are packed together share mappings
-//! that nobody has used before.
+//! A step of decoding reads every weight once. With pages of 4 KiB, each one costs an address translation, and
+//! the hardware prefetcher stops at its end; with pages of 2 MiB a thread reads a third faster. Memory that the
+//! allocator reuses has its small pages already, and the mapping of a single weight is not a multiple of 2 MiB
+//! long. So weights that are packed together share mappings that are fresh from the system.
+//!
+//! ```text
+//! mapping  | piece | piece |    piece    | not touched yet, no memory |
+//!          ^ a multiple of 2 MiB; pieces start at multiples of 4 KiB
+//! ```
 
 use std::{
     fmt,
@@ -14,37 +19,37 @@ use std::{
 
 use memmap2::MmapMut;
 
-/// Where weights that live together take their memory from. Clones take from the same.
+/// Where weights that live together take their memory from. Clones take from the same mappings.
 #[derive(Clone, Default)]
 pub struct LargePages(Arc<Mutex<Open>>);
 
-/// The mapping that is given out now.
+/// The mapping that pieces are taken from at present.
 #[derive(Default)]
 struct Open {
     mapping: Option<Arc<Mapping>>,
-    /// Bytes of it that are given out.
+    /// Bytes of it that are taken.
     used: usize,
-    /// Bytes that were given out of all mappings.
+    /// Bytes taken of all mappings so far.
     total: usize,
 }
 
-/// A piece of a mapping, which nobody else has; zeros at first. The mapping ends with its last piece.
+/// A part of a mapping that nobody else has; zeros at first. The mapping ends with the last of its pieces.
 pub struct Piece {
     start: NonNull<u8>,
     len: usize,
     _mapping: Arc<Mapping>,
 }
 
-/// Smaller pieces have no part in this.
+/// Bytes below which a piece is left to the allocator.
 const LEAST: usize = 64 << 10;
 
-/// The most that a mapping is made for, beyond a piece that is longer.
+/// The largest mapping in bytes, unless a single piece is longer.
 const MOST: usize = 64 << 20;
 
-/// A large page.
+/// Bytes of a large page.
 const LARGE: usize = 2 << 20;
 
-/// A page, or several: what pieces are multiples of.
+/// Bytes that pieces start at multiples of: a small page.
 const PAGE: usize = 4 << 10;
 
 impl fmt::Debug for LargePages {
@@ -54,7 +59,7 @@ impl fmt::Debug for LargePages {
 }
 
 impl LargePages {
-    /// So many bytes of zeros; `None` if they are few, or the system gives none.
+    /// `bytes` bytes of zeros; `None` if that is too few, or the system has no memory left.
     pub fn take(&self, bytes: usize) -> Option<Piece> {
         if bytes < LEAST {
             return None;
@@ -64,15 +69,15 @@ impl LargePages {
         let mapping = match &open.mapping {
             Some(mapping) if mapping.len - open.used >= len => mapping.clone(),
             _ => {
-                // As much again as all before: a lone weight has no more than it needs, and many have few mappings. What is
-                // never touched takes no memory.
+                // As long as all pieces so far together: a lone weight maps no more than it needs, and many
+                // weights need few mappings. What is never touched takes no memory.
                 let mapping = Arc::new(Mapping::new(open.total.min(MOST).max(len))?);
                 open.mapping = Some(mapping.clone());
                 open.used = 0;
                 mapping
             }
         };
-        // SAFETY: the mapping has `len` bytes behind those that are used.
+        // SAFETY: the mapping has `len` bytes behind the `used` ones.
         let start = unsafe { mapping.start.add(open.used) };
         open.used += len;
         open.total += len;
@@ -87,32 +92,32 @@ impl LargePages {
 impl Piece {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: within the mapping, which lives as long, given out once, and initialised by the system.
+        // SAFETY: within the mapping, which is kept alive; taken once; initialised by the system.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to be written.
+    /// Its bytes, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and borrowed mutably.
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-// SAFETY: it owns its bytes as a vector does; the mapping is only held.
+// SAFETY: it owns its bytes as a vector does; the mapping is only kept alive.
 unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
-/// Memory of the system's, which it takes back at the end.
+/// Anonymous memory of the system, returned to it on drop.
 struct Mapping {
-    /// The first large page's start, within `_all`.
+    /// The start of the first large page within `_all`.
     start: NonNull<u8>,
-    /// From `start` on.
+    /// Bytes from `start` on.
     len: usize,
     _all: MmapMut,
 }
 
-// SAFETY: an address within memory that it owns; nothing is read or written through it but by pieces.
+// SAFETY: an address within memory that it owns, through which only pieces read and write.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -121,7 +126,7 @@ impl Mapping {
     fn new(len: usize) -> Option<Self> {
         let mut all = MmapMut::map_anon(len.checked_add(LARGE)?).ok()?;
         let skipped = all.as_ptr().align_offset(LARGE);
-        // What it returns is no matter: a system without large pages goes on with small ones.
+        // The result does not matter: without large pages the mapping has small ones.
         #[cfg(target_os = "linux")]
         let _ = all.advise_range(memmap2::Advice::HugePage, skipped, len);
         Some(Self {

@@ -1,23 +1,23 @@
 //! `exp`, `erf` and `tanh` in f32, without branches, so that a loop over them vectorises.
 //!
-//! The polynomials are minimax fits (Remez exchange in 40 digits, then rounded to f32), evaluated
-//! with separate multiplication and addition, or fused where the code runs within a level's
-//! instructions: without the FMA target feature, which a crate cannot ask of its users, `mul_add` is a
-//! call into the C library.
+//! The polynomials are minimax fits (Remez exchange in 40 digits, then rounded to f32). They are evaluated with
+//! separate multiplications and additions, or with fused ones where the code runs within a level's
+//! instructions: without the FMA target feature, which a crate cannot demand of its users, `mul_add` is a call
+//! into the C library.
 //!
-//! Largest error against f64 over all 2³² inputs, in units in the last place of the result: `exp`
-//! 0.99, `erf` 1.36, `tanh` 1.34; fused no more, over every 1009th input.
+//! Largest error against f64 over all 2³² inputs, in units in the last place of the result: `exp` 0.99, `erf`
+//! 1.36, `tanh` 1.34. Fused no more, over every 1009th input.
 
-/// How a product is added.
+/// How `a · b + c` is rounded.
 pub trait Rounding {
     /// `a · b + c`.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
 }
 
-/// With a rounding after each of both.
+/// Two roundings: of the product, and of the sum.
 pub struct Separate;
 
-/// With one rounding.
+/// One rounding.
 pub struct Fused;
 
 impl Rounding for Separate {
@@ -44,12 +44,12 @@ const ERF_MAX_ULP: f64 = 1.36;
 #[cfg(test)]
 const TANH_MAX_ULP: f64 = 1.34;
 
-/// `eˣ`; 0 and infinity where f32 ends, subnormal results included, NaN for NaN.
+/// `eˣ`: 0 and infinity beyond the range of f32, with gradual underflow, and NaN for NaN.
 ///
 /// `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2`.
 #[inline(always)]
 pub fn exp<R: Rounding>(x: f32) -> f32 {
-    // Beyond these the result is 0 or infinite anyway, and `n` stays small. NaN passes.
+    // Beyond these bounds the result is 0 or infinite anyway, and `n` stays small. NaN passes through.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the mantissa.
@@ -57,7 +57,7 @@ pub fn exp<R: Rounding>(x: f32) -> f32 {
     let shifted = R::multiply_add(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
     let n_float = shifted - MAGIC;
-    // ln 2 in two parts; the first has 10 bits, so that its product with `n` is exact.
+    // ln 2 in two parts (Cody and Waite): the first has 10 bits, so that its product with `n` is exact.
     let r = R::multiply_add(n_float, -0.693_359_4, x);
     let r = R::multiply_add(n_float, 2.121_944_4e-4, r);
     let p = polynomial::<R, _>(
@@ -71,12 +71,12 @@ pub fn exp<R: Rounding>(x: f32) -> f32 {
         ],
     );
     let e_r = 1.0 + R::multiply_add(r * r, p, r);
-    // 2ⁿ in two factors: n reaches from -150 to 128, past what one exponent can hold.
+    // 2ⁿ as two factors: n ranges from -150 to 128, beyond what one exponent can hold.
     let half = n >> 1;
     e_r * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
-/// The error function; ±1 far out, the sign of zero kept, NaN for NaN.
+/// The error function: ±1 far out, the sign of zero kept, NaN for NaN.
 #[inline(always)]
 pub fn erf<R: Rounding>(x: f32) -> f32 {
     // erf(x) = x + x · P(x²)
@@ -93,7 +93,7 @@ pub fn erf<R: Rounding>(x: f32) -> f32 {
         ],
     );
     let near = R::multiply_add(x, p, x);
-    // erf(x) = 1 - exp(Q(|x|)); from 4 on that is 1 in f32.
+    // erf(x) = 1 - exp(Q(|x|)), which is 1 in f32 from 4 on.
     let distance = x.abs();
     let clamped = if distance > 4.0 { 4.0 } else { distance };
     let q = polynomial::<R, _>(
@@ -113,7 +113,7 @@ pub fn erf<R: Rounding>(x: f32) -> f32 {
     if distance > 1.0 { far } else { near }
 }
 
-/// Hyperbolic tangent; ±1 far out, the sign of zero kept, NaN for NaN.
+/// Hyperbolic tangent: ±1 far out, the sign of zero kept, NaN for NaN.
 #[inline(always)]
 pub fn tanh<R: Rounding>(x: f32) -> f32 {
     // tanh(x) = x + x³ · P(x²)
@@ -146,7 +146,7 @@ fn polynomial<R: Rounding, const N: usize>(x: f32, coefficients: [f32; N]) -> f3
     value
 }
 
-/// `2ⁿ` for `-126 <= n <= 127`; anything (NaN's share) for other `n`.
+/// `2ⁿ` for `-126 <= n <= 127`; meaningless for any other `n`, which only NaN leads to.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)

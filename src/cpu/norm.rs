@@ -1,12 +1,12 @@
 //! LayerNorm and RMSNorm of rows, forward and backward.
 //!
-//! `y = x̂ · gain + bias`, where `x̂` is the row divided by the root of its variance (LayerNorm, after
-//! taking the mean off) or of its mean square (RMSNorm).
+//! `y = x̂ · gain + bias`, where `x̂` is the row divided by the root of its variance (LayerNorm, after the mean
+//! is subtracted) or of its mean square (RMSNorm), either with `eps` added.
 //!
-//! f32 rows are normalised in f64 and rounded once, which costs little beside the products around a
-//! norm and leaves nothing of its own error. Half types are computed in f32, where the mean of a row near 1000 is itself
-//! rounded by 3e-5, much beside a deviation of 0.01: there, and in f64, the mean is taken off twice, and the second pass
-//! takes off what the first one left.
+//! f32 rows are normalised in f64 and rounded once: that costs little beside the products around a norm, and
+//! leaves no error of its own. Half types are computed in f32, where the mean of a row near 1000 is itself
+//! rounded by 3e-5, which is much beside a deviation of 0.01. There, and in f64, the mean is therefore
+//! subtracted twice: the second pass removes what the first one left.
 
 mod backward;
 mod row;
@@ -22,16 +22,16 @@ pub use backward::Gradients;
 pub use row::Rows;
 use row::SingleRow;
 
-/// What a row is divided by the root of.
+/// The statistic whose root a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistic {
-    /// The variance, after the mean is taken off (LayerNorm).
+    /// The variance, after the mean is subtracted (LayerNorm).
     Variance,
     /// The mean square (RMSNorm).
     MeanSquare,
 }
 
-/// The factor that a stored weight `w` stands for, and when half types round.
+/// The factor that a stored weight `w` stands for, and when half types are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
     /// `w`; `x̂` stays in f32 until the end (PyTorch's LayerNorm).
@@ -42,18 +42,18 @@ pub enum Gain {
     OnePlusWeight,
 }
 
-/// A norm over rows as long as its weight.
+/// A norm of rows as long as its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
-    /// What a row is divided by the root of.
+    /// The statistic whose root a row is divided by.
     pub statistic: Statistic,
-    /// What the weight means.
+    /// What the weight stands for.
     pub gain: Gain,
-    /// Added to the statistic before the root.
+    /// Added to the statistic under the root.
     pub eps: f64,
 }
 
-/// Elements per piece of work in the forward pass, which any number of rows may share.
+/// Elements per piece of work in the forward pass; any number of rows may be one piece.
 const CHUNK: usize = 8192;
 
 impl Norm {
@@ -79,11 +79,11 @@ impl Norm {
         });
     }
 
-    /// Weight and bias as [`Self::row`] takes them.
+    /// Weight and bias widened, as [`Self::row`] takes them.
     pub fn affine<T: Element>(&self, weight: &[T], bias: Option<&[T]>) -> Affine<T::Wide> {
         Affine {
             gain: self.gains(weight),
-            // -0 changes nothing that it is added to.
+            // Adding -0 leaves every number unchanged.
             bias: match bias {
                 Some(bias) => bias.iter().map(|b| b.to_wide()).collect(),
                 None => vec![T::Wide::of(-0.0); weight.len()],
@@ -101,7 +101,7 @@ impl Norm {
         isa.widening(SingleRow::in_place(self, affine, row));
     }
 
-    /// Writes the row, without its mean for LayerNorm, to `centred`; returns `1 / √(statistic + eps)`.
+    /// Writes the row, for LayerNorm without its mean, to `centred`; returns `1 / √(statistic + eps)`.
     #[inline(always)]
     fn centre<T: Element>(&self, x: &[T], centred: &mut [T::Wide]) -> T::Wide {
         let n = T::Wide::of(centred.len() as f64);
@@ -113,7 +113,7 @@ impl Norm {
             Statistic::Variance => {
                 let mean = sum(centred, |x: T::Wide| x) / n;
                 if sums_are_wider::<T>() {
-                    // A mean in f64 of numbers in f32 leaves nothing over.
+                    // The mean of f32 numbers in f64 leaves no remainder that matters.
                     let squares = update_and_sum(centred, |x| x - mean, |x| x * x);
                     return self.scale(squares / n);
                 }
@@ -132,7 +132,7 @@ impl Norm {
     #[inline(always)]
     fn rounded<T: Element>(&self, normal: T::Wide) -> T::Wide {
         match self.gain {
-            // In f32 the twice rounded result would only be further from the truth.
+            // In f32 a second rounding would only move the result away from the exact one.
             Gain::WeightAfterRounding if size_of::<T>() < 4 => T::from_wide(normal).to_wide(),
             _ => normal,
         }
@@ -147,7 +147,7 @@ impl Norm {
     }
 }
 
-/// Weight and bias of a norm, widened.
+/// Weight and bias of a norm, widened to the type of its sums.
 #[derive(Clone, Debug)]
 pub struct Affine<W> {
     gain: Vec<W>,
@@ -161,7 +161,7 @@ impl<W> Affine<W> {
     }
 }
 
-/// Whether a row's sums have more digits than f32 computes with, beyond those of its numbers.
+/// Whether sums of a row are in f64 and its numbers are not, so that one subtraction of the mean is enough.
 const fn sums_are_wider<T: Element>() -> bool {
     size_of::<T::Wide>() > 4 && size_of::<T::Wide>() > size_of::<T>()
 }

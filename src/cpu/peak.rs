@@ -1,4 +1,6 @@
 //! How fast the CPU multiplies and adds when nothing holds it up: the ceiling of every product.
+//!
+//! The loop is that of the micro-kernel without its loads: dot products of registers, in independent chains.
 
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
@@ -10,17 +12,17 @@ use super::{
     tile::{CHUNK, WIDTH},
 };
 
-/// Sums that do not wait for each other: enough for two units of a latency of four, and few enough
-/// for 16 registers.
+/// Accumulators with independent chains of additions: enough for two units with a latency of four cycles, few
+/// enough for 16 registers.
 const SUMS: usize = 10;
 
-/// Additions to each sum at a time. Some 0.7 ms: long beside the waking of a thread, short beside the
-/// time that the system lets a thread run.
+/// Additions to each accumulator in one run, some 0.7 ms: long beside the waking of a thread, short beside a
+/// scheduler's time slice.
 const ROUNDS: usize = 1 << 19;
 
-/// Operations per second of `threads` threads together in a format, a multiplication and an addition being
-/// two. The best of many short runs: what another process takes away only lengthens one. More threads
-/// than the CPU runs at once add nothing.
+/// Operations per second of `threads` threads together in a format, where a multiplication and an addition are
+/// two. The best of many short runs, as interference by other processes only lengthens one. More threads than
+/// the CPU runs at once add nothing.
 pub fn operations_per_second<F: Format>(isa: Isa, threads: usize) -> f64 {
     const TIMES: usize = 20;
     let at_once = thread::available_parallelism().map_or(1, usize::from);
@@ -30,7 +32,8 @@ pub fn operations_per_second<F: Format>(isa: Isa, threads: usize) -> f64 {
         let mut operations = 0;
         let mut seconds = f64::INFINITY;
         for _ in 0..TIMES {
-            // Together, or a thread would be measured while others leave it what they share.
+            // Started together: otherwise one thread would be measured while the others leave it what they
+            // share.
             barrier.wait();
             let start = Instant::now();
             operations = run::<F>(isa);
@@ -49,7 +52,7 @@ pub fn operations_per_second<F: Format>(isa: Isa, threads: usize) -> f64 {
     })
 }
 
-/// Keeps one thread busy for a moment; returns the number of operations.
+/// One run of one thread; returns the number of operations.
 fn run<F: Format>(isa: Isa) -> usize {
     let (mut result, mut lanes) = (0, 0);
     F::run(
@@ -63,7 +66,7 @@ fn run<F: Format>(isa: Isa) -> usize {
     2 * ROUNDS * SUMS * lanes * F::GROUP
 }
 
-/// Enters the level's instructions.
+/// Leads into the level's instructions.
 struct Level<'a> {
     result: &'a mut usize,
     lanes: &'a mut usize,
@@ -83,13 +86,13 @@ impl<F: Format> DotTask<F> for Products<'_> {
     fn run<D: Dots<F>>(self, d: D) {
         let words = [F::Word::zeroed(); 3 * CHUNK];
         let words = black_box(words.as_ptr());
-        // SAFETY: there are more words than so many vectors and a row have.
+        // SAFETY: 3 * CHUNK words are more than SUMS overlapping vectors, or a packed row, have.
         let rights: [D::Right; SUMS] =
             std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
         // SAFETY: as above.
         let mut sums = [unsafe { d.start(words, words) }; SUMS];
         for round in 0..ROUNDS {
-            // Another one each time, so that no product is computed once for all.
+            // A different word each time, so that the compiler cannot compute the product once for all rounds.
             // SAFETY: as above.
             let left = unsafe { d.left(words, round % 16) };
             for (sum, right) in sums.iter_mut().zip(rights) {
@@ -104,8 +107,8 @@ impl<F: Format> DotTask<F> for Products<'_> {
 mod tests {
     use super::*;
 
-    /// A loop that the compiler removed would seem to run at any speed; one outside the level's
-    /// instructions calls a function for each addition.
+    /// A loop that the compiler removed would seem to run at any speed; one outside of the level's instructions
+    /// calls a function for each addition.
     #[test]
     fn every_level_has_a_speed_that_a_cpu_can_have() {
         for isa in Isa::levels() {
@@ -114,7 +117,7 @@ mod tests {
                 operations_per_second::<half::bf16>(isa, 1),
                 operations_per_second::<i8>(isa, 1),
             ];
-            // 512 bits, 2 units, 7 GHz at most; a multiplication and an addition in 100 ns at least.
+            // Upper bound: 512 bits, 2 units, 7 GHz. Lower bound: a multiplication and an addition in 100 ns.
             for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
                 let possible = (2e7..450e9 * group).contains(&speed);
                 assert!(possible, "{}: {speed}", isa.name());

@@ -1,8 +1,9 @@
-//! Memory that is taken again: what one step of a training frees, the next one needs in the same sizes.
+//! Memory that is reused: what one step of training frees, the next one needs in the same sizes.
 //!
-//! Large vectors go back to the system when they are freed, and come anew page by page, each of them cleared first. While
-//! a [`Keeper`] lives, buffers stay instead, and are handed out again with whatever they held. What is kept and what is
-//! in use never exceed together what was in use at the most by more than a half, so it does not grow with time.
+//! Large vectors go back to the system when they are freed, and come back one cleared page at a time. While a
+//! [`Keeper`] lives, buffers are kept instead, and handed out again with whatever they held. What is kept and
+//! what is in use together never exceed 1.5 times the most that was ever in use, so that it does not grow with
+//! time.
 
 use std::{
     ops,
@@ -11,9 +12,9 @@ use std::{
 
 use super::Real;
 
-/// A type whose buffers are kept.
+/// A number type whose buffers are kept.
 pub trait Recycled: Real {
-    /// What is kept of this type.
+    /// The process-wide pool of this type.
     fn pool() -> &'static Mutex<Pool<Self>>;
 }
 
@@ -31,13 +32,13 @@ macro_rules! recycled {
 recycled!(f32);
 recycled!(f64);
 
-/// Buffers that wait to be taken, and how many elements there are.
+/// Buffers that wait to be reused, with counts of elements.
 pub struct Pool<T> {
-    /// Those freed first come first.
+    /// Buffers to reuse, in the order in which they were freed.
     free: Vec<Vec<T>>,
     n_free: usize,
     n_used: usize,
-    /// The most that were in use at a time.
+    /// The most elements that were in use at any time.
     most_used: usize,
     keepers: usize,
 }
@@ -53,7 +54,7 @@ impl<T: Real> Pool<T> {
         }
     }
 
-    /// The smallest that fits and is not much too large.
+    /// The smallest buffer with room for `len`, unless it is more than an eighth too large.
     fn take(&mut self, len: usize) -> Option<Vec<T>> {
         let most = len + len / 8;
         let sizes = self.free.iter().map(Vec::capacity).enumerate();
@@ -80,7 +81,7 @@ impl<T: Real> Pool<T> {
     }
 
     fn trim(&mut self) {
-        // Each size has its most at another time.
+        // The half on top is for sizes that are needed most at different times.
         let most = self.most_used + self.most_used / 2;
         while !self.free.is_empty() && self.n_free + self.n_used > most {
             self.n_free -= self.free.remove(0).capacity();
@@ -93,7 +94,7 @@ impl<T: Real> Pool<T> {
 pub struct Keeper(());
 
 impl Keeper {
-    /// Keeps from now on.
+    /// Buffers are kept from now on.
     pub fn new() -> Self {
         lock::<f32>().keepers += 1;
         lock::<f64>().keepers += 1;
@@ -120,35 +121,35 @@ fn lock<T: Recycled>() -> MutexGuard<'static, Pool<T>> {
     T::pool().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Numbers of any value at first, whose memory is given back when they are dropped.
+/// Numbers of unspecified value at first, whose memory goes back to the pool when they are dropped.
 pub struct Buffer<T: Recycled>(Vec<T>);
 
 impl<T: Recycled> Buffer<T> {
-    /// Of so many numbers, left over from before.
+    /// A buffer of `len` numbers of unspecified value.
     pub fn new(len: usize) -> Self {
         let known = lock::<T>().take(len);
         let mut numbers = known.unwrap_or_else(|| Vec::with_capacity(len));
-        // Fresh memory is all that is filled here, and what a larger vector had cut off.
+        // Fills only fresh memory, and what a larger buffer was longer than its last use.
         numbers.resize(len, T::ZERO);
         lock::<T>().using(numbers.capacity());
         Self(numbers)
     }
 
-    /// The numbers of a slice.
+    /// A copy of a slice.
     pub fn copied(from: &[T]) -> Self {
         let mut copy = Self::new(from.len());
         copy.copy_from_slice(from);
         copy
     }
 
-    /// The vector itself; [`give_back`] is to follow, else the pool takes it as in use for ever.
+    /// Its vector, on loan: [`give_back`] must follow, or else the pool counts it as in use for ever.
     pub fn into_lent(mut self) -> Vec<T> {
         let numbers = std::mem::take(&mut self.0);
         std::mem::forget(self);
         numbers
     }
 
-    /// The vector itself, which does not come back.
+    /// Its vector, for good.
     pub fn into_vec(self) -> Vec<T> {
         let numbers = self.into_lent();
         let mut pool = lock::<T>();
@@ -157,7 +158,7 @@ impl<T: Recycled> Buffer<T> {
     }
 }
 
-/// Takes back what [`Buffer::into_lent`] gave.
+/// Takes back a vector from [`Buffer::into_lent`].
 pub fn give_back<T: Recycled>(numbers: Vec<T>) {
     lock::<T>().give(numbers);
 }

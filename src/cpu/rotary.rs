@@ -1,21 +1,22 @@
-//! Rotation of pairs of dimensions by angles given as cosines and sines.
+//! Rotary position embedding: pairs of dimensions, rotated by angles given as cosines and sines.
 
 use super::{Element, Real, Routine, isa::Isa, parallel};
 
-/// Which dimensions turn together.
+/// Which dimensions form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// `i` and `i + pairs`.
+    /// `i` and `i + pairs`: the first half with the second.
     Halves,
-    /// `2i` and `2i + 1`.
+    /// `2i` and `2i + 1`: neighbours.
     Interleaved,
 }
 
 /// Elements per piece of work.
 const CHUNK: usize = 8192;
 
-/// Writes each row of `x`, `width` long, to `y`, its first `2·pairs` dimensions turned by the row of
-/// `cos` and `sin`, `pairs` long, that `table_row` names; the others as they are.
+/// Writes the rows of `x`, `width` elements each, to `y`, with their first `2·pairs` dimensions rotated and the
+/// others copied. `cos` and `sin` are tables of rows of `pairs` elements; `table_row(i)` is the row for row `i`
+/// of `x`.
 #[allow(clippy::too_many_arguments)] // two tables and their shape belong together, but have no owner here
 pub fn rotate<T: Element>(
     x: &[T],
@@ -55,7 +56,7 @@ pub fn rotate<T: Element>(
     });
 }
 
-/// Turns the first `2·pairs` dimensions of each head of a row in place.
+/// Rotates the first `2·pairs` dimensions of each head of a row in place, by `pairs` cosines and sines.
 pub fn rotate_heads(
     isa: Isa,
     row: &mut [f32],
@@ -109,7 +110,7 @@ fn turn<R: Real>(a: R, b: R, cos: R, sin: R) -> (R, R) {
     (a * cos + -(b * sin), b * cos + a * sin)
 }
 
-/// The same numbers with the other sign.
+/// The numbers with their signs flipped.
 pub fn negated<T: Element>(values: &[T]) -> Vec<T> {
     values
         .iter()

@@ -1,19 +1,22 @@
-//! Where rows of a product come from and go to: as they lie in memory, or in the order of the micro-kernel.
+//! The rows of a product's left operand and of its result: packed for the micro-kernel, or row-major.
+//!
+//! The `Target`s let tasks write their parts of one result at the same time: the lengths are checked, and that
+//! no two parts overlap is what each `unsafe` call promises.
 
 use std::ops::Range;
 
 use super::parallel::Shared;
 
-/// How a packed row is cut.
+/// How a packed row is divided into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks {
-    /// Columns of a chunk.
+    /// Columns in a chunk, which are terms of the product.
     pub columns: usize,
-    /// Words of a row in a chunk.
+    /// Words that one row occupies in a chunk.
     pub words: usize,
 }
 
-/// The left operand of a product, packed: chunks of columns, in each the rows one after the other.
+/// The packed left operand of a product: `[chunk][row][words]`.
 #[derive(Clone, Copy)]
 pub struct PackedRows<'a, W> {
     data: &'a [W],
@@ -23,12 +26,12 @@ pub struct PackedRows<'a, W> {
 }
 
 impl<'a, W> PackedRows<'a, W> {
-    /// Words that so many packed rows take. Rows of nothing have one chunk too, of no terms.
+    /// Words that packed rows occupy. Rows of width 0 still have one chunk, of no terms.
     pub fn words(rows: usize, columns: usize, chunks: Chunks) -> usize {
         rows * columns.div_ceil(chunks.columns).max(1) * chunks.words
     }
 
-    /// Of rows that were packed, as through a [`PackedTarget`].
+    /// Of words that were packed before, as through a [`PackedTarget`].
     pub fn new(data: &'a [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
         assert_eq!(data.len(), Self::words(rows, columns, chunks));
         Self {
@@ -49,24 +52,24 @@ impl<'a, W> PackedRows<'a, W> {
         self.columns
     }
 
-    /// All words.
+    /// All words, `[chunk][row][words]`.
     pub fn all(&self) -> &'a [W] {
         self.data
     }
 
-    /// Words of a chunk of columns.
+    /// Words of all rows in one chunk.
     pub fn chunk_words(&self) -> usize {
         self.rows * self.chunks.words
     }
 
-    /// A chunk of columns from a row on.
+    /// The words of a chunk from a row on, with the following chunks behind them.
     #[inline(always)]
     pub fn chunk(&self, chunk: usize, first_row: usize) -> &'a [W] {
         &self.data[(chunk * self.rows + first_row) * self.chunks.words..]
     }
 }
 
-/// A left operand that several threads write to at once, each where no other does.
+/// A packed left operand that several threads write at the same time, each its own rows and chunks.
 pub struct PackedTarget<'a, W> {
     data: Shared<'a, W>,
     rows: usize,
@@ -75,7 +78,7 @@ pub struct PackedTarget<'a, W> {
 }
 
 impl<'a, W> PackedTarget<'a, W> {
-    /// Of words that become a [`PackedRows`].
+    /// Over words that become a [`PackedRows`].
     pub fn new(data: &'a mut [W], rows: usize, columns: usize, chunks: Chunks) -> Self {
         assert_eq!(data.len(), PackedRows::<W>::words(rows, columns, chunks));
         Self {
@@ -96,20 +99,20 @@ impl<'a, W> PackedTarget<'a, W> {
         self.columns
     }
 
-    /// The words of some rows in a chunk of columns.
+    /// The words of some rows in one chunk.
     ///
     /// # Safety
-    /// No words of these rows in this chunk are in use otherwise.
+    /// No other borrow of these rows in this chunk is in use.
     #[allow(clippy::mut_from_ref)] // as `Shared::range`
     pub unsafe fn chunk(&self, chunk: usize, rows: Range<usize>) -> &mut [W] {
         assert!(rows.start <= rows.end && rows.end <= self.rows);
         let word = |row: usize| (chunk * self.rows + row) * self.chunks.words;
-        // SAFETY: the caller's promise; words of different rows or chunks are apart.
+        // SAFETY: the caller's promise; different rows or chunks have no words in common.
         unsafe { self.data.range(word(rows.start)..word(rows.end)) }
     }
 }
 
-/// Rows that several threads write to at once, each where no other does.
+/// Row-major memory that several threads write at the same time, each its own pieces.
 pub struct Target<'a, T> {
     data: Shared<'a, T>,
     rows: usize,
@@ -117,7 +120,7 @@ pub struct Target<'a, T> {
 }
 
 impl<'a, T> Target<'a, T> {
-    /// Rows of `columns` numbers without gaps.
+    /// Over rows of `columns` numbers without gaps.
     pub fn row_major(data: &'a mut [T], rows: usize, columns: usize) -> Self {
         assert_eq!(Some(data.len()), rows.checked_mul(columns));
         Self {
@@ -137,7 +140,7 @@ impl<'a, T> Target<'a, T> {
         self.columns
     }
 
-    /// Where a row's column lies, to be fetched and not read.
+    /// The address of an element, for prefetching; it need not lie within the rows.
     #[inline(always)]
     pub fn address(&self, row: usize, column: usize) -> *const T {
         self.data.address(row * self.columns + column)
@@ -146,13 +149,13 @@ impl<'a, T> Target<'a, T> {
     /// Some columns of a row.
     ///
     /// # Safety
-    /// No other piece that has elements in common with this one is in use.
+    /// No other borrow of these elements is in use.
     #[allow(clippy::mut_from_ref)] // as `Shared::range`
     #[inline(always)]
     pub unsafe fn piece(&self, row: usize, columns: Range<usize>) -> &mut [T] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
         let start = row * self.columns + columns.start;
-        // SAFETY: the caller's promise; pieces of different rows or columns do not overlap.
+        // SAFETY: the caller's promise; the assertion keeps the piece within its row.
         unsafe { self.data.range(start..start + columns.len()) }
     }
 }

@@ -1,4 +1,7 @@
 //! Working memory: aligned to cache lines, and kept by its thread between calls.
+//!
+//! A kernel [`lend`]s itself the calling thread's memory for as long as it runs, so that it allocates only when
+//! it needs more than ever before.
 
 use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
@@ -6,19 +9,19 @@ use bytemuck::{Pod, Zeroable};
 
 use super::large_pages::{LargePages, Piece};
 
-/// A cache line.
+/// One cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
-/// Bytes of one.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Numbers that start at a cache line, so that no vector lies across two.
+/// A growable slice that starts at a cache line, so that no aligned vector straddles two.
 pub struct Aligned<T> {
     memory: Memory,
     len: usize,
-    /// Where memory is taken from when they are to be some, if it is shared with others.
+    /// Where the memory is taken from when it grows, if it shares mappings with others.
     pages: Option<LargePages>,
     numbers: PhantomData<T>,
 }
@@ -28,7 +31,8 @@ enum Memory {
     Piece(Piece),
 }
 
-/// Numbers by themselves have large pages from this on: below two of them there may be none.
+/// Bytes from which on memory of its own is mapped on large pages: a shorter range need not contain a whole
+/// one.
 const LEAST: usize = 4 << 20;
 
 impl Memory {
@@ -56,7 +60,7 @@ impl<T: Pod> Aligned<T> {
         zeros
     }
 
-    /// No numbers.
+    /// No numbers, and no memory.
     pub const fn empty() -> Self {
         Self {
             memory: Memory::Lines(Vec::new()),
@@ -66,7 +70,7 @@ impl<T: Pod> Aligned<T> {
         }
     }
 
-    /// No numbers; those to come have their memory from there.
+    /// No numbers; when it grows, its memory comes from `pages`.
     pub fn empty_in(pages: &LargePages) -> Self {
         Self {
             pages: Some(pages.clone()),
@@ -74,14 +78,14 @@ impl<T: Pod> Aligned<T> {
         }
     }
 
-    /// `len` zeros in memory from there.
+    /// `len` zeros in memory from `pages`.
     pub fn zeros_in(pages: &LargePages, len: usize) -> Self {
         let mut zeros = Self::empty_in(pages);
         zeros.set_len(len);
         zeros
     }
 
-    /// Makes room for `len` numbers; what they are is left over from before.
+    /// Sets the length to `len`; the numbers are whatever the memory held before.
     pub(super) fn set_len(&mut self, len: usize) {
         const { assert!(align_of::<T>() <= LINE) };
         let n_lines = (len * size_of::<T>()).div_ceil(LINE);
@@ -114,13 +118,13 @@ impl<T: Pod> ops::DerefMut for Aligned<T> {
     }
 }
 
-/// The working memory of one thread.
+/// A kind of working memory: each thread has its own.
 pub type Scratch<T> = LocalKey<Cell<Aligned<T>>>;
 
-/// Lends `len` numbers of any value to `work`.
+/// Lends `len` numbers of unspecified value to `work`.
 ///
-/// The memory is taken out of its place meanwhile: should the thread run another product before
-/// this one ends, as a waiting thread of a pool may, that one finds none and makes its own.
+/// The memory is taken out of the thread-local meanwhile. If the thread enters another product before `work`
+/// ends, as a waiting thread of a pool may, that one finds nothing there, and allocates its own.
 pub fn lend<T: Pod, R>(
     scratch: &'static Scratch<T>,
     len: usize,

@@ -1,9 +1,9 @@
 //! Softmax of rows over the elements that each row may see, forward and backward.
 //!
-//! `y = exp(x - max) / Σ exp(x - max)` over what is seen; exactly 0 elsewhere, and everywhere in a
-//! row where nothing finite is seen. What is not seen is never read, so that not even NaN there
-//! changes a bit; and since element `i` is always added in lane `i mod 16`, unseen elements behind
-//! the seen ones do not either.
+//! `y = exp(x - max) / Σ exp(x - max)` over the elements seen; exactly 0 for the others, and for all of a row
+//! that sees nothing finite. Elements that are not seen are never read, so that not even a NaN there changes a
+//! bit. And since element `i` is always added in lane `i mod 16`, neither does the number of unseen elements
+//! behind the seen ones.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use super::{
     parallel,
 };
 
-/// What one row sees.
+/// Which elements a row sees.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
-    /// Of these elements …
+    /// The elements that may be seen: those of this range.
     pub range: Range<usize>,
-    /// … those with a mark other than 0; as long as the row. All where it is `None`.
+    /// Marks of all elements of the row, 0 for one that is not seen; without marks all of `range` are.
     pub keep: Option<&'a [u8]>,
 }
 
-/// Elements per piece of work, which any number of rows may share.
+/// Elements per piece of work; any number of rows may be one piece.
 const CHUNK: usize = 8192;
 
-/// Writes the softmax of each row of `width` elements of `x` to `y`; `seen(i)` belongs to row `i`.
+/// Writes the softmax of each row of `width` elements of `x` to `y`; `seen(i)` applies to row `i`.
 pub fn forward<'a, T: Element>(
     isa: Isa,
     x: &[T],
@@ -71,8 +71,8 @@ pub fn forward_here<'a, T: Element>(
 
 /// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`.
 ///
-/// The mean is taken off twice. Rounded probabilities do not add up to 1, which would leave a part of whatever all
-/// cotangents share; the second pass takes off what the first one left.
+/// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not add up to exactly 1, which would leave
+/// a part of whatever all cotangents have in common; the second pass removes what the first one left.
 ///
 /// Where `y` is 0 so is `dx`, whatever the cotangent.
 pub fn backward<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
@@ -86,7 +86,7 @@ pub fn backward<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: us
     });
 }
 
-/// As [`backward`], on the calling thread; of as many rows as `dx` has.
+/// As [`backward`], on the calling thread, for as many rows as `dx` has.
 pub fn backward_here<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
     if width > 0 {
         isa.enter(Backward { y, dy, dx, width });
@@ -145,7 +145,7 @@ fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
     let start = seen.range.start.min(end);
-    // The sums begin on a lane boundary of the whole row.
+    // The sums start at a lane boundary of the whole row.
     let first = start - start % LANES;
     scratch[first..start].fill(unseen);
     match seen.keep {
@@ -163,7 +163,7 @@ fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
     }
 
     let largest = max(&scratch[first..end]);
-    // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
+    // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
     let shift = if largest == unseen {
         T::Acc::ZERO
     } else {
@@ -186,7 +186,7 @@ fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
         *y = T::narrow(e / divisor);
     }
     if let Some(keep) = seen.keep {
-        // 0 / NaN is NaN: a NaN that is seen must not leak to what is not.
+        // 0 / NaN is NaN: a NaN that is seen must not spread to elements that are not.
         for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
             *y = if keep == 0 { T::ZERO } else { *y };
         }

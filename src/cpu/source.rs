@@ -1,4 +1,4 @@
-//! Rows that go into a product: as they are, or normalised on their way.
+//! The input rows of a product: as they are, or normalised on the way into the packed operand.
 
 use std::{cell::Cell, ops::Range};
 
@@ -11,7 +11,7 @@ use super::{
     scratch::{Aligned, Scratch, lend},
 };
 
-/// Rows of f32 without gaps, perhaps to be normalised.
+/// f32 rows without gaps, with an optional norm to apply to each.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     rows: &'a [f32],
@@ -19,7 +19,7 @@ pub struct Source<'a> {
     norm: Option<&'a RowNorm>,
 }
 
-/// A norm with its weight and bias.
+/// A norm with its weight and bias, widened once.
 #[derive(Clone, Debug)]
 pub struct RowNorm {
     norm: Norm,
@@ -29,14 +29,14 @@ pub struct RowNorm {
 thread_local!(static NARROW: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static NARROW_ROW: &Scratch<f32> = &NARROW;
 
-/// Rows that a task takes.
+/// Rows that one task reads.
 const ROWS: usize = 16;
 
-/// What an element takes on its way, in multiplications.
+/// Cost of normalising and packing one element, in multiplications.
 const WORK_PER_ELEMENT: usize = 16;
 
 impl RowNorm {
-    /// Of a weight and bias as stored.
+    /// Of a norm's weight and bias as stored.
     pub fn new(norm: Norm, weight: &[f32], bias: Option<&[f32]>) -> Self {
         Self {
             norm,
@@ -49,7 +49,7 @@ impl RowNorm {
         self.affine.width()
     }
 
-    /// Writes the norm of one row.
+    /// Writes the norm of row `x` to `y`.
     pub fn row(&self, isa: Isa, x: &[f32], y: &mut [f32]) {
         self.norm.row(isa, x, &self.affine, y);
     }
@@ -59,7 +59,7 @@ impl RowNorm {
         self.norm.row_in_place(isa, row, &self.affine);
     }
 
-    /// Replaces each of many rows by its norm.
+    /// Replaces each row of `rows` by its norm, on the current team or pool.
     pub fn rows_in_place(&self, isa: Isa, rows: &mut [f32]) {
         let width = self.width();
         parallel::for_chunks(rows, ROWS * width, |_, rows| {
@@ -83,18 +83,18 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same rows normalised.
+    /// The same rows, with a norm to apply to each.
     pub fn with_norm(self, norm: Option<&'a RowNorm>) -> Self {
         assert!(norm.is_none_or(|norm| norm.width() == self.width));
         Self { norm, ..self }
     }
 
-    /// The rows as they are stored.
+    /// The rows as they are stored, without the norm.
     pub fn stored(&self) -> &'a [f32] {
         self.rows
     }
 
-    /// Whether the rows are to be normalised.
+    /// Whether a norm is applied to the rows.
     pub fn is_normalised(&self) -> bool {
         self.norm.is_some()
     }
@@ -117,7 +117,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Calls `take(i, row i)` for every row, on at most `threads` threads.
+    /// Calls `take(i, row i)` for every row, normalised if so asked, on at most `threads` threads.
     pub fn for_rows(&self, isa: Isa, threads: usize, take: impl Fn(usize, &[f32]) + Sync) {
         let n_rows = self.rows();
         let threads = parallel::threads_worth(self.rows.len() * WORK_PER_ELEMENT, threads);
@@ -141,11 +141,11 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// Writes every row to `y`, row after row.
+    /// Writes every row, normalised if so asked, to `y` without gaps.
     pub fn copy_to(&self, isa: Isa, y: &mut [f32], threads: usize) {
         let y = Target::row_major(y, self.rows(), self.width);
         self.for_rows(isa, threads, |i, row| {
-            // SAFETY: `for_rows` gives each row out once.
+            // SAFETY: `for_rows` gives out each row once.
             unsafe { y.piece(i, 0..self.width) }.copy_from_slice(row);
         });
     }

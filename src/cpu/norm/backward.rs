@@ -12,14 +12,14 @@ use super::{
 
 /// Gradients of a norm's parameters.
 pub struct Gradients<T> {
-    /// One row.
+    /// `Σ dy · x̂` over the rows, `[width]`.
     pub dweight: Vec<T>,
-    /// One row.
+    /// `Σ dy` over the rows, `[width]`.
     pub dbias: Vec<T>,
 }
 
-/// Rows whose weight gradients are summed in sequence before they are added to the others': part
-/// of the result, since it fixes the order of addition.
+/// Rows whose contributions are summed in sequence before they are added to those of others. It is part of the
+/// result, since it fixes the order of addition.
 const ROWS_PER_SUM: usize = 64;
 
 impl Norm {
@@ -45,7 +45,7 @@ impl Norm {
         }
         let gain = self.gains(weight);
         let chunk = ROWS_PER_SUM * width;
-        // Per chunk of rows: [dweight | dbias]
+        // Partial sums of each chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
         parallel::for_chunk_pairs(dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
             isa.enter(BackwardRows {
@@ -71,7 +71,7 @@ impl Norm {
         }
     }
 
-    /// `dx` of one row from its `x̂` and `g`.
+    /// `dx` of one row from its `x̂` (`normal`) and `g`.
     #[inline(always)]
     fn input_gradient<T: Element>(
         &self,
@@ -98,7 +98,7 @@ struct BackwardRows<'a, T: Element> {
     x: &'a [T],
     dy: &'a [T],
     dx: &'a mut [T],
-    /// `[dweight | dbias]`
+    /// `[dweight | dbias]`, `width` numbers each.
     sums: &'a mut [T::Wide],
 }
 

@@ -1,4 +1,4 @@
-//! One row's norm, forward: of f32 in vectors of f64, of other types as the compiler makes it.
+//! The forward norm of one row: f32 in vectors of f64, other types in loops that the compiler vectorises.
 
 use half::{bf16, f16};
 
@@ -11,26 +11,26 @@ use super::{
     Affine, Norm, Statistic,
 };
 
-/// A row of f32 that becomes its norm, perhaps where it lies.
+/// A row of f32 whose norm is written elsewhere or in place.
 ///
-/// Two passes: one for both moments about a number of the row, and one for the results. A number of the row is at most
-/// `√n` deviations from the mean, so that the difference of the moments loses at most `log2(n)` of the 29 bits that f64
-/// has more than f32.
+/// Two passes: one for both moments about some number of the row, one for the results. A number of the row is
+/// at most `√n` deviations away from the mean, so that the difference of the moments (`E[d²] - E[d]²`) loses at
+/// most `log2(n)` of the 29 bits by which f64 is more precise than f32.
 pub struct SingleRow<'a> {
     norm: &'a Norm,
     affine: &'a Affine<f64>,
-    /// As many numbers as the norm is wide; perhaps the same as `y`.
+    /// `width` numbers to read; may be the same memory as `y`.
     x: *const f32,
-    /// As many, which nobody else has.
+    /// `width` numbers to write, which nobody else accesses.
     y: *mut f32,
 }
 
-/// Vectors of sums: enough not to wait for each other, and few enough for 16 registers.
+/// Vectors of partial sums: enough to hide the latency of additions, few enough for 16 registers.
 const VECTORS: usize = 4;
 
 impl<'a> SingleRow<'a> {
     /// # Panics
-    /// If lengths differ.
+    /// If the lengths differ.
     pub fn new(norm: &'a Norm, affine: &'a Affine<f64>, x: &'a [f32], y: &'a mut [f32]) -> Self {
         assert_eq!((x.len(), y.len()), (affine.width(), affine.width()));
         Self {
@@ -42,7 +42,7 @@ impl<'a> SingleRow<'a> {
     }
 
     /// # Panics
-    /// If lengths differ.
+    /// If the lengths differ.
     pub fn in_place(norm: &'a Norm, affine: &'a Affine<f64>, row: &'a mut [f32]) -> Self {
         assert_eq!(row.len(), affine.width());
         let y = row.as_mut_ptr();
@@ -50,12 +50,12 @@ impl<'a> SingleRow<'a> {
         Self { norm, affine, x, y }
     }
 
-    /// What is taken off the row, and what it is multiplied with then.
+    /// The mean to subtract (0 for RMSNorm), and the factor to multiply by afterwards.
     #[inline(always)]
     fn moments<V: Widening>(&self, v: V) -> (f64, f64) {
         let width = self.affine.width();
         let origin = match self.norm.statistic {
-            // SAFETY: `new` and `in_place` saw `width` numbers.
+            // SAFETY: `new` and `in_place` asserted `width` numbers.
             Statistic::Variance if width > 0 => unsafe { *self.x },
             Statistic::Variance | Statistic::MeanSquare => 0.0,
         };
@@ -69,7 +69,7 @@ impl<'a> SingleRow<'a> {
             unsafe { add(v, self.x.add(i), less_origin, &mut sums, &mut squares) };
         }
         if whole < width {
-            // Its distance to itself adds nothing.
+            // Padding: the origin's distance to itself is 0.
             let mut rest = [origin; VECTORS * MOST_LANES];
             for (i, rest) in rest[..width - whole].iter_mut().enumerate() {
                 // SAFETY: whole + i < width.
@@ -78,7 +78,7 @@ impl<'a> SingleRow<'a> {
             // SAFETY: no vector has more than MOST_LANES.
             unsafe { add(v, rest.as_ptr(), less_origin, &mut sums, &mut squares) };
         }
-        // Ready before the sums are.
+        // Independent of the sums, so that the division overlaps with them.
         let share = 1.0 / width as f64;
         let (distance, square) = (total(v, sums) * share, total(v, squares) * share);
         match self.norm.statistic {
@@ -94,17 +94,19 @@ impl<'a> SingleRow<'a> {
 impl WideningTask for SingleRow<'_> {
     #[inline(always)]
     fn run<V: Widening>(self, v: V) {
-        // As slices: of a vector, where its numbers are might have changed with each number that is written.
+        // As slices: through the `Vec`s, the compiler would have to reload their addresses after each store.
         let (gain, bias) = (&self.affine.gain[..], &self.affine.bias[..]);
         let width = gain.len();
         assert_eq!(bias.len(), width);
         let (mean, scale) = self.moments(v);
-        // x̂ = x · scale - mean · scale: rounded for a mean of at most 2²⁴ deviations, as f32 leaves none beyond.
+        // x̂ = x · scale - mean · scale. Its rounding does not show for a mean of at most 2²⁴ deviations,
+        // beyond which f32 itself holds no deviations.
         let less = -mean * scale;
         let (scales, lesses) = (v.splat(scale), v.splat(less));
         let whole = width - width % V::LANES;
         for i in (0..whole).step_by(V::LANES) {
-            // SAFETY: i + LANES <= width, and `new` and `in_place` saw as many numbers in rows and `affine`.
+            // SAFETY: i + LANES <= width; `new` and `in_place` asserted `width` numbers in both rows, and
+            // `affine` has as many.
             unsafe {
                 let x = v.load_single(self.x.add(i));
                 let normal = v.multiply_add(x, scales, lesses);
@@ -122,10 +124,10 @@ impl WideningTask for SingleRow<'_> {
     }
 }
 
-/// Adds numbers' distances to an origin, and their squares.
+/// Adds the distances of numbers to an origin, and their squares, to the sums.
 ///
 /// # Safety
-/// `VECTORS * LANES` numbers can be read from `from` on.
+/// `VECTORS * LANES` numbers can be read at `from`.
 #[inline(always)]
 unsafe fn add<V: Widening>(
     v: V,
@@ -137,14 +139,14 @@ unsafe fn add<V: Widening>(
     for (j, (sum, square)) in sums.iter_mut().zip(squares).enumerate() {
         // SAFETY: the caller's promise, and j < VECTORS.
         let x = unsafe { v.load_single(from.add(j * V::LANES)) };
-        // As good as an addition, and elsewhere in the CPU than the next one.
+        // `x - origin` as a multiply-add, which most CPUs execute on other ports than the additions below.
         let x = v.multiply_add(x, v.splat(1.0), less_origin);
         *sum = v.add(*sum, x);
         *square = v.multiply_add(x, x, *square);
     }
 }
 
-/// The sum of all lanes.
+/// The sum of all lanes of all vectors.
 #[inline(always)]
 fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
     let sum = v.add(v.add(a, b), v.add(c, d));
@@ -161,9 +163,9 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
     lanes[0]
 }
 
-/// Numbers that a norm takes rows of.
+/// Number types that a norm takes rows of.
 pub trait Rows: Element {
-    /// Writes the norms of rows of `x` to `y`, on the calling thread.
+    /// Writes the norm of each row of `x` to `y`, on the calling thread.
     fn normalise(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
 }
 
@@ -206,13 +208,13 @@ as_any_row!(f64);
 as_any_row!(f16);
 as_any_row!(bf16);
 
-/// A row of any type, by way of one in the type of its sums.
+/// A row of any type, whose centred numbers go through `scratch`.
 struct AnyRow<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,
     x: &'a [T],
     y: &'a mut [T],
-    /// As long.
+    /// As long as the row.
     scratch: &'a mut [T::Wide],
 }
 

@@ -1,4 +1,4 @@
-//! How long a norm takes. Run on an idle machine:
+//! The time that a norm takes. Run on an idle machine:
 //! `cargo test --release --lib norm::speed -- --ignored --nocapture`
 
 use std::hint::black_box;

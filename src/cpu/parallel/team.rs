@@ -1,12 +1,18 @@
 //! Threads that stay awake between the steps of one computation.
 //!
-//! To wake a sleeping thread costs some 10 µs, as much as a small product. A team is called together
-//! once, for a whole forward pass; between its steps the helpers spin. Nothing ever waits for a helper that has not
-//! come: the leader can do every step alone, so a busy pool makes a team slow, never stuck, and a pass ends when its
-//! work is done, whatever else the pool does.
+//! Waking a sleeping thread costs some 10 µs, as much as a small product. A team is called together once for a
+//! whole forward pass, and between its steps (each one [`for_tasks`](super::for_tasks)) the helpers spin.
+//! Nothing ever waits for a helper that has not come: the leader can do every step alone, so that a busy pool
+//! makes a team slow, never stuck, and a pass ends when its work is done, whatever else the pool does.
 //!
-//! Each member begins with a share of its own of a step's tasks, the same part of all: what it wrote in one step lies in
-//! its cache when it reads the same rows in the next. Then it takes what is left of the others' shares.
+//! Each member begins with its own share of a step's tasks, the same part in every step: what it wrote in one
+//! step is still in its cache when it reads the same rows in the next. Then it takes what is left of the
+//! others' shares.
+//!
+//! ```text
+//! leader   write work, tasks, next → open = true → take tasks → open = false → wait for active == 0 → next step
+//! helper   open? → active += 1 → still open? → read work, take tasks → active -= 1
+//! ```
 
 use std::{
     any::Any,
@@ -22,38 +28,40 @@ use std::{
     thread,
 };
 
-/// A step's work, which borrows from the leader's stack.
+/// The work of a step, called with task numbers. It borrows from the leader's stack.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// What leader and helpers share.
+/// What the leader and its helpers share.
 struct Team {
-    /// Valid while `open`, and until `active` is 0 again.
+    /// The current step's work; valid while `open`, and then until `active` is 0.
     work: UnsafeCell<Option<Work<'static>>>,
     tasks: AtomicUsize,
     /// The next task of each member's share.
     next: Box<[OwnLine]>,
     /// Whether a helper may begin to take tasks.
     open: AtomicBool,
-    /// Helpers that look at `work`, or are about to find out that they may not.
+    /// Helpers that read `work`, or are about to see that they may not.
     active: AtomicUsize,
-    /// Whether there will be no further step.
+    /// Whether the leader is done: there will be no further step.
     closed: AtomicBool,
-    /// What a helper's task panicked with.
+    /// The payload of a panic in a helper's task.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A counter that shares its cache line with none.
+/// A counter on cache lines of its own; 128 bytes, as some CPUs prefetch lines in pairs.
 #[repr(align(128))]
 struct OwnLine(AtomicUsize);
 
-// SAFETY: `work` is written by the leader alone, and only where `open` is false and `active` is 0; helpers read it
-// only after they raised `active` and then saw `open`. All four accesses are sequentially consistent.
+// SAFETY: only the leader writes `work`, and only while `open` is false and `active` is 0. Helpers read it only
+// after they raised `active` and then saw `open`: either the leader sees the raised `active` and waits, or the
+// helper sees that `open` is false. That needs a single total order of these four accesses, so all of them are
+// sequentially consistent.
 unsafe impl Sync for Team {}
 
 thread_local! {
-    /// The team that this thread leads, outside its steps.
+    /// The team that this thread leads; null within its steps.
     static LED: Cell<*const Team> = const { Cell::new(ptr::null()) };
-    /// Whether this thread does a team's task.
+    /// Whether this thread is doing a task of some team.
     static IN_STEP: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -62,9 +70,11 @@ pub fn is_here() -> bool {
     !LED.get().is_null()
 }
 
-/// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads` threads.
+/// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads`
+/// threads.
 ///
-/// Within another team's step, or with one thread, there is none; within another team's `work` it is that team.
+/// There is no team with one thread, or within another team's step; within another team's `work` it is that
+/// team.
 pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     if threads <= 1 || is_here() || IN_STEP.get() {
         return work();
@@ -86,10 +96,10 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Does one step with the team that this thread leads.
+/// Does one step with the team that this thread leads, or alone if it leads none.
 pub fn run(tasks: usize, work: Work) {
     let team = LED.get();
-    // SAFETY: `with_team` keeps the team alive while `LED` points to it.
+    // SAFETY: `LED` is not null only while `with_team` keeps the team alive.
     match unsafe { team.as_ref() } {
         Some(team) => team.step(tasks, work),
         None => (0..tasks).for_each(work),
@@ -98,11 +108,12 @@ pub fn run(tasks: usize, work: Work) {
 
 impl Team {
     fn step(&self, tasks: usize, work: Work) {
-        // A step within a step is no business of the team's, which is busy.
+        // Steps within a step are done by the thread that comes to them: the team is busy.
         let _unled = Unled::new();
-        // SAFETY: only the lifetime changes; `closing` below waits, even in a panic, until nobody holds it.
+        // SAFETY: only the lifetime is extended; `_closing` below waits, even in a panic, until no helper holds
+        // the reference.
         let work: Work<'static> = unsafe { std::mem::transmute(work) };
-        // SAFETY: no step is open and none is active: the last one's `closing` saw to it.
+        // SAFETY: no step is open and no helper active, because the last step's `Closing` waited for that.
         unsafe { *self.work.get() = Some(work) };
         self.tasks.store(tasks, SeqCst);
         for (member, next) in self.next.iter().enumerate() {
@@ -125,7 +136,7 @@ impl Team {
         start(member)..start(member + 1)
     }
 
-    /// Its own, and then those that others have left.
+    /// Takes the tasks of the member's own share, and then those left in the others'.
     fn take_tasks(&self, work: Work, member: usize) {
         let _in_step = InStep::new();
         let (tasks, members) = (self.tasks.load(SeqCst), self.next.len());
@@ -156,7 +167,8 @@ impl Team {
                 self.active.fetch_add(1, SeqCst);
                 let _leaving = Leaving(self);
                 if self.open.load(SeqCst) {
-                    // SAFETY: `active` was raised before `open` was seen, so the leader keeps `work` as it is.
+                    // SAFETY: `active` was raised before `open` was seen, so the leader does not change `work`
+                    // until it is lowered.
                     if let Some(work) = unsafe { *self.work.get() } {
                         let done = catch_unwind(AssertUnwindSafe(|| self.take_tasks(work, member)));
                         if let Err(panic) = done {
@@ -169,23 +181,23 @@ impl Team {
                 idle += 1;
                 hint::spin_loop();
             } else {
-                // Somebody else may need this core more, the leader even.
+                // Another thread may need this core more, perhaps the leader.
                 thread::yield_now();
             }
         }
     }
 }
 
-/// Looks for the next step before a helper lets others have its core: some 20 µs.
+/// Looks for the next step after which a helper starts to yield its core: some 20 µs.
 const SPINS: u32 = 1 << 10;
 
-/// Closes the step, and waits until no helper is in it.
+/// Closes the step when dropped, and waits until no helper is in it.
 struct Closing<'a>(&'a Team);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let team = self.0;
-        // In a panic, nobody begins another task.
+        // In a panic there are tasks left, which nobody is to begin.
         for next in &team.next {
             next.0.store(usize::MAX / 2, SeqCst);
         }
@@ -201,7 +213,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// Lowers `active`, in a panic too.
+/// Lowers `active` when dropped, also in a panic.
 struct Leaving<'a>(&'a Team);
 
 impl Drop for Leaving<'_> {
@@ -210,7 +222,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// While it lives, this thread does tasks, and what they would divide it does alone.
+/// While it lives, this thread is doing tasks, and does steps within them alone.
 struct InStep(bool);
 
 impl InStep {
@@ -225,7 +237,7 @@ impl Drop for InStep {
     }
 }
 
-/// While it lives, this thread leads the team; then the team is closed.
+/// While it lives, this thread leads the team, which is closed when it is dropped.
 struct Led<'a>(&'a Team);
 
 impl<'a> Led<'a> {
