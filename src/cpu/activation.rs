@@ -1,4 +1,7 @@
-//! Element-wise activations: each a value and its slope, and the loops that run them over slices.
+//! Element-wise activations: each as a value and a slope, and the loops that apply them to slices.
+//!
+//! Each is a generic function over [`Real`](super::Real) in [`smooth`] or [`straight`]; f32 GELUs are tabulated
+//! instead ([`pieces`]).
 
 mod pieces;
 mod smooth;
@@ -12,27 +15,28 @@ pub use pieces::{GELU, GELU_SLOPE, GELU_TANH, GELU_TANH_SLOPE, Pieces};
 pub use smooth::*;
 pub use straight::*;
 
-/// Elements per piece of work: 32 kB of f32, the size of a first-level cache.
+/// Elements per piece of work: 32 KiB of f32, the size of a first-level cache.
 const CHUNK: usize = 8192;
 
-/// Elements that are widened and computed at a time: they stay in the first cache.
+/// Elements that are widened and computed at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// A function of one number as a type. The compiler leaves a closure as long as GELU's slope outside the loop that calls
-/// it, and so without the loop's instructions, some ten times slower; a method it can be told to take in.
+/// A function of one number, as a type. The compiler would not inline a closure as long as GELU's slope into
+/// the loop that calls it, and so compile it without the level's instructions, some ten times slower; a method
+/// can be forced inline.
 pub trait Function {
-    /// At `x`; to be `#[inline(always)]`.
+    /// The value at `x`; implementations are `#[inline(always)]`.
     fn at<R: Real>(x: R) -> R;
 
-    /// The same in f32, where it is known by pieces.
+    /// The same function in f32 as piecewise polynomials, if there are any.
     fn pieces() -> Option<&'static Pieces> {
         None
     }
 }
 
-/// Numbers that functions are computed in.
+/// Number types that functions are computed in: f32 and f64.
 pub trait Computed: Real {
-    /// `x = F(x)` of each, on the calling thread.
+    /// `x = F(x)` for each value, on the calling thread.
     fn apply<F: Function>(isa: Isa, values: &mut [Self]);
 }
 
@@ -78,7 +82,7 @@ pub fn forward<T: Element<Acc: Computed>, F: Function>(isa: Isa, x: &[T], y: &mu
     });
 }
 
-/// Makes `dy` the gradient of `x`: `dy · F(x)`, for F the slope.
+/// Turns the gradient of the value into that of `x`: `gradient = gradient · F(x)`, where `F` is the slope.
 pub fn backward<T: Element<Acc: Computed>, F: Function>(isa: Isa, x: &[T], gradient: &mut [T]) {
     assert_eq!(x.len(), gradient.len());
     parallel::for_chunks(gradient, CHUNK, |start, gradient| {
@@ -91,7 +95,7 @@ pub fn backward<T: Element<Acc: Computed>, F: Function>(isa: Isa, x: &[T], gradi
     });
 }
 
-/// `F(x)` at the front of a block.
+/// `F(x)` of up to a block of elements, in the front of `block`.
 fn computed<'a, T: Element<Acc: Computed>, F: Function>(
     isa: Isa,
     x: &[T],

@@ -1,18 +1,26 @@
-//! Attention of all heads, `softmax(scale · q·kᵀ + biases)·v`, with no more scores in memory than the
-//! rows of one tile need.
+//! Attention of all heads, `softmax(scale · q·kᵀ + biases)·v`, with no more scores in memory than the rows of
+//! one tile need.
 //!
-//! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks
-//! of positions as the matrix products read them ([`chunk`]), as many as the format's products sum at a time: packed for this call, or long
-//! before ([`KeyValuePanels`]). Of each tile of queries ([`rows`]) all scores are computed into memory
-//! that the first caches hold, then a softmax of each row, then the product with the values. Two
-//! passes over a row that is near cost less than an online softmax, which would tie a row's bits to
-//! where its blocks begin. The products' operands are f32 or bfloat16 ([`Stored`]); all else is f32.
+//! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks of
+//! positions, packed as the micro-kernel reads them ([`chunk`]): for this call only, or long before
+//! ([`KeyValuePanels`]). A chunk has as many positions as the format's products sum in registers. Each tile of
+//! queries ([`rows`]) goes through three phases:
 //!
-//! **The order of addition** is that of [`gemm`](super::gemm), with the chunks of the second product at
-//! multiples of as many positions; the exponentials are added in as many lanes as two vectors have,
-//! and the sum divides last. An unseen key adds an exact zero, wherever it stands. So a row's bits
-//! depend on its query, and the keys and values it sees at their positions: not on the other rows, the
-//! batch, the threads, on padding behind it, nor on whether keys and values were packed before.
+//! ```text
+//! scores        all products with the keys that some row of the tile sees   L1 or L2 cache
+//! softmax       maximum of each row, then exponentials and their sums       a chunk at a time
+//! values        exponentials · values, divided by the sums at the end       a chunk at a time
+//! ```
+//!
+//! Two passes over a row that is in the cache cost less than an online softmax, which would moreover tie a
+//! row's bits to where its blocks begin. The products' operands are f32 or bfloat16 ([`Stored`]); all else is
+//! f32.
+//!
+//! **The order of addition** is that of [`gemm`](super::gemm), where the chunks of the second product begin at
+//! multiples of the chunk length; the exponentials are added in as many lanes as two vectors have, and the
+//! division by their sum comes last. An unseen key adds an exact zero, wherever it stands. So a row's bits
+//! depend on its query, and on the keys and values that it sees at their positions: not on the other rows, the
+//! batch, the threads, padding behind it, or whether keys and values were packed before.
 
 mod arithmetic;
 mod cache;
@@ -49,13 +57,14 @@ use super::{
     scratch::{Aligned, Scratch, lend},
 };
 
-/// Attention of all queries: rows of `out` as those of [`Heads`] with `n_heads` heads at column 0, as
-/// far apart as `out` is longer than there are rows; what lies between them stays as it is.
+/// Attention of all queries. Row `i` of `out` has the result of query `i`: `n_heads` heads of `head_dim`
+/// columns from column 0 on. The rows of `out` are `out.len() / n_rows` apart; what lies between them is left
+/// as it is.
 ///
 /// A query that sees nothing, or nothing but scores of `-inf`, gives zeros.
 ///
 /// # Panics
-/// If lengths do not fit, or panels were packed for another level, format or shape.
+/// If the lengths do not fit, or panels were packed for another level, format or shape.
 pub fn attend(
     arithmetic: Arithmetic,
     shape: &Shape,
@@ -89,14 +98,14 @@ pub fn attend(
     arithmetic.run(call);
 }
 
-/// Fewer multiplications for the scores than this stay on the calling thread, which takes some 10 µs
-/// for so many and as many again; to wake another costs as much.
+/// Multiplications for the scores below which all work stays on the calling thread: that many take it some 10
+/// µs, and the product with the values as long again; waking another thread costs as much.
 const PARALLEL_FROM: usize = 1 << 18;
 
 thread_local! {
-    /// Keys and values of one task.
+    /// Packed keys and values of one task.
     static PACKED: Cell<Aligned<u32>> = const { Cell::new(Aligned::empty()) };
-    /// Queries, scores and sums of one tile.
+    /// Queries, scores, exponentials and sums of one tile.
     static TILE: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) };
 }
 
@@ -108,7 +117,7 @@ fn tile_scratch() -> &'static Scratch<f32> {
     &TILE
 }
 
-/// One call of [`attend`].
+/// The arguments of one call of [`attend`].
 struct Call<'a> {
     shape: &'a Shape<'a>,
     scoring: &'a Scoring<'a>,
@@ -133,7 +142,8 @@ impl<F: Operand> OperandTask<F> for Call<'_> {
             let (head, part) = (task / n_parts, task % n_parts);
             let (sequence, head) = (head / n_kv_heads, head % n_kv_heads);
             let n_rows = self.shape.queries.rows(sequence).len() * self.shape.group();
-            // The last queries of a causal sequence see most, and so take longest: they come first.
+            // The last queries of a causal sequence see the most, and take longest: they come first, so that no
+            // thread is left with a long task at the end.
             let part = n_parts - 1 - part;
             let rows = part * n_rows / n_parts..(part + 1) * n_rows / n_parts;
             self.head(d, sequence, head, rows);
@@ -142,8 +152,8 @@ impl<F: Operand> OperandTask<F> for Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// Parts to cut the rows of each of so many key/value heads in: enough to keep all threads busy to
-    /// the end, and few enough that packing for each does not show.
+    /// Into how many parts to divide the rows of each of `n_heads` key/value heads: enough to keep all threads
+    /// busy to the end, few enough that packing keys and values for each part costs little.
     fn n_parts(&self, n_heads: usize, tile: usize) -> usize {
         if self.threads == 1 {
             return 1;
@@ -157,7 +167,7 @@ impl<'a> Call<'a> {
         wanted.min(n_rows.div_ceil(least)).max(1)
     }
 
-    /// Some rows of a key/value head.
+    /// Computes some rows of a key/value head of one sequence.
     fn head<F: Operand, D: OperandDots<F>>(
         &self,
         d: D,
@@ -219,7 +229,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// All tiles of some rows, which see no more than the span.
+    /// Computes some rows of a key/value head, tile by tile; none of them sees a position outside of `span`.
     fn tiles<'c, F: Operand, D: OperandDots<F>>(
         &self,
         d: D,

@@ -1,9 +1,14 @@
-//! GELUs and their slopes by a polynomial for each piece of the number line.
+//! GELUs and their slopes as one polynomial for each piece of the number line.
 //!
-//! A function that rises from 0 to 1 and is odd about (0, 1/2) is 1/2 and an odd function, which is known from its values
-//! right of 0. Sixteen pieces up to where it is 1/2 in f32 need a degree of 5, where one polynomial for all needs 15 in
-//! x²; and 16 coefficients are a register, which the CPU looks numbers up in. On Zen 4 16 GELUs take 13 cycles instead of
+//! Each function here, or its quotient by x, goes from 0 to 1 and is point-symmetric about (0, 1/2): it is 1/2
+//! plus an odd function, which its values right of 0 determine. Sixteen pieces, up to where the odd function is
+//! 1/2 in f32, need polynomials of degree 5, where a single one needs degree 15 in x²; and 16 coefficients fill
+//! one register, which the CPU can look numbers up in (`vpermps`). On Zen 4, 16 GELUs take 13 cycles instead of
 //! 22.
+//!
+//! ```text
+//! coefficients [power][piece]    distance |x| = piece · WIDTH + t,  |t| <= WIDTH / 2
+//! ```
 
 use std::{array, sync::LazyLock};
 
@@ -15,48 +20,51 @@ use super::{
     gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope,
 };
 
-/// A function that is odd about (0, 1/2), or x times one. Each power's coefficients are a cache line.
+/// A function that is point-symmetric about (0, 1/2), or x times one.
 #[repr(C, align(64))]
 pub struct Pieces {
-    /// Of each power of the distance from a piece's middle, for each piece: those of the odd function.
+    /// Of the odd function: the coefficient of each power of the distance from a piece's middle, for each
+    /// piece. Each power is a cache line.
     coefficients: [[f32; LOOKED_UP]; POWERS],
     times: Times,
 }
 
-/// What the function is multiplied by.
+/// What the symmetric function is multiplied by.
 #[derive(Clone, Copy)]
 enum Times {
     One,
     X,
 }
 
-/// Powers of each polynomial, the zeroth included.
+/// Powers in each polynomial, the zeroth included.
 const POWERS: usize = 6;
 
-/// The width of a piece; its middle is a multiple of it. Few bits, so that products with small integers are exact.
+/// The width of a piece, whose middle is a multiple of it. It has few bits, so that its products with small
+/// integers are exact.
 const WIDTH: f64 = 0.40625;
 
-/// Here all of these functions are 1 in f32. Within the last piece, so that rounding finds no other.
+/// From here on all of these functions are 1 in f32. It lies within the last piece, so that rounding selects no
+/// other.
 const END: f64 = (LOOKED_UP as f64 - 0.75) * WIDTH;
 
-/// [`gelu`](super::gelu); an error of at most 1.7 units in the last place below 1, times x; 1.4 where a product is added in
-/// one rounding.
+/// [`gelu`](super::gelu), with an error of at most 1.7 units in the last place below 1, times x; 1.4 with fused
+/// multiply-adds.
 pub static GELU: LazyLock<Pieces> = LazyLock::new(|| Pieces::new(|x| gelu_gate(x) - 0.5, Times::X));
 
-/// [`gelu_slope`](super::gelu_slope); an error of at most 2.5 units in the last place below 1.
+/// [`gelu_slope`](super::gelu_slope), with an error of at most 2.5 units in the last place below 1.
 pub static GELU_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_slope(x) - 0.5, Times::One));
 
-/// [`gelu_tanh`](super::gelu_tanh), with an error as of [`GELU`].
+/// [`gelu_tanh`](super::gelu_tanh), with the error of [`GELU`].
 pub static GELU_TANH: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_gate(x) - 0.5, Times::X));
 
-/// [`gelu_tanh_slope`](super::gelu_tanh_slope), with an error as of [`GELU_SLOPE`].
+/// [`gelu_tanh_slope`](super::gelu_tanh_slope), with the error of [`GELU_SLOPE`].
 pub static GELU_TANH_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_slope(x) - 0.5, Times::One));
 
 impl Pieces {
-    /// With the odd function.
+    /// From the odd function in f64.
     fn new(odd: impl Fn(f64) -> f64, times: Times) -> Self {
         let mut coefficients = [[0.0; LOOKED_UP]; POWERS];
         for piece in 0..LOOKED_UP {
@@ -72,7 +80,7 @@ impl Pieces {
         }
     }
 
-    /// Of each number in place.
+    /// Replaces each number by the function's value.
     pub fn apply(&self, isa: Isa, values: &mut [f32]) {
         isa.looking_up(Apply {
             pieces: self,
@@ -81,11 +89,11 @@ impl Pieces {
     }
 }
 
-/// The polynomial that meets the function where a Chebyshev polynomial is 0, within `radius` of 0.
+/// The polynomial that interpolates a function at the Chebyshev nodes within `radius` of 0.
 fn interpolated(function: impl Fn(f64) -> f64, radius: f64) -> [f64; POWERS] {
     let angle = |i: usize| (i as f64 + 0.5) * std::f64::consts::PI / POWERS as f64;
     let nodes: [f64; POWERS] = array::from_fn(|i| radius * libm::cos(angle(i)));
-    // Newton's divided differences, and their products multiplied out from the last one on.
+    // Newton's divided differences; then their products, expanded from the last one on.
     let mut differences = nodes.map(function);
     for order in 1..POWERS {
         for i in (order..POWERS).rev() {
@@ -113,7 +121,7 @@ impl LookupTask for Apply<'_> {
         let pieces = InRegisters::new(v, self.pieces);
         let mut vectors = self.values.chunks_exact_mut(V::LANES);
         for x in &mut vectors {
-            // SAFETY: a chunk has LANES numbers.
+            // SAFETY: `x` holds LANES numbers.
             unsafe { v.store(pieces.value(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
         }
         let rest = vectors.into_remainder();
@@ -122,13 +130,13 @@ impl LookupTask for Apply<'_> {
         }
         let mut last = [0.0; MOST_LANES];
         last[..rest.len()].copy_from_slice(rest);
-        // SAFETY: no vector has more lanes than this array has numbers.
+        // SAFETY: `last` holds MOST_LANES numbers, as many as the longest vector.
         unsafe { v.store(pieces.value(v, v.load(last.as_ptr())), last.as_mut_ptr()) };
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }
 
-/// Pieces where they are looked up.
+/// The tables and constants, in registers where there are enough.
 struct InRegisters<'a, V: Lookup> {
     tables: [V::Table<'a>; POWERS],
     end: V::Vector,
@@ -140,11 +148,11 @@ struct InRegisters<'a, V: Lookup> {
     times: Times,
 }
 
-// Loops and no closures, which would be left out of the level's instructions.
+// Loops instead of closures, which would not be compiled with the level's instructions.
 impl<'a, V: Lookup> InRegisters<'a, V> {
     #[inline(always)]
     fn new(v: V, pieces: &'a Pieces) -> Self {
-        // Added to a small number, it leaves the nearest integer in the low bits of the mantissa.
+        // Adding this to a small number leaves the nearest integer in the low bits of the mantissa.
         const MAGIC: f32 = 12_582_912.0; // 1.5 · 2²³
         let mut tables = [v.table(&pieces.coefficients[0]); POWERS];
         for (table, coefficients) in tables.iter_mut().zip(&pieces.coefficients) {
@@ -165,7 +173,7 @@ impl<'a, V: Lookup> InRegisters<'a, V> {
     #[inline(always)]
     fn value(&self, v: V, x: V::Vector) -> V::Vector {
         let distance = v.absolute(x);
-        // NaN stays.
+        // NaN is the second operand, and so passes through.
         let clamped = v.least(self.end, distance);
         let place = v.multiply_add(clamped, self.per_width, self.magic);
         let piece = v.add(place, self.minus_magic);

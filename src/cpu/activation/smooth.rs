@@ -1,7 +1,7 @@
 //! Activations without kinks, each with its slope.
 //!
-//! Forms that cancel are avoided where an equal one does not: `x/2 · (1 + tanh u)` is `x · σ(2u)`, and
-//! `tanh(softplus x)` is a ratio of positive sums.
+//! Where a formula cancels and an equal one does not, the latter is used: `x/2 · (1 + tanh u)` is `x · σ(2u)`,
+//! and `tanh(softplus x)` is a ratio of positive sums.
 
 use super::super::Real;
 
@@ -11,8 +11,8 @@ pub fn gelu<R: Real>(x: R) -> R {
     x * gelu_gate(x)
 }
 
-/// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`, with PyTorch's cancellation on the left: an error near a
-/// unit in the last place of 1, not of the result.
+/// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left as PyTorch's does, with
+/// an error near one unit in the last place of 1, not of the result.
 #[inline(always)]
 pub fn gelu_gate<R: Real>(x: R) -> R {
     R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
@@ -25,13 +25,13 @@ pub fn gelu_slope<R: Real>(x: R) -> R {
     gelu_gate(x) + x * density
 }
 
-/// [`gelu`] clipped to `[-10, 10]`; it never comes near -10.
+/// [`gelu`] clipped to `[-10, 10]`; only the upper limit is ever reached.
 #[inline(always)]
 pub fn clipped_gelu<R: Real>(x: R) -> R {
     gelu(x).at_most(R::of(10.0))
 }
 
-/// Slope of [`clipped_gelu`]; 0 at the limit.
+/// Slope of [`clipped_gelu`]; 0 from the limit on.
 #[inline(always)]
 pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
     if gelu(x) >= R::of(10.0) {
@@ -47,7 +47,7 @@ pub fn gelu_tanh<R: Real>(x: R) -> R {
     x * gelu_tanh_gate(x)
 }
 
-/// What [`gelu_tanh`] multiplies x by.
+/// What [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
 #[inline(always)]
 pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
     sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
@@ -56,7 +56,7 @@ pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
 /// Slope of [`gelu_tanh`].
 #[inline(always)]
 pub fn gelu_tanh_slope<R: Real>(x: R) -> R {
-    // From 20 on the slope is 0 or 1; further out its factors overflow.
+    // From 20 on the slope is 0 or 1, and further out its factors would overflow.
     let x = x.at_most(R::of(20.0)).at_least(R::of(-20.0));
     let square = x * x;
     let twice_inner = R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * square * x);
@@ -111,7 +111,7 @@ pub fn tanh<R: Real>(x: R) -> R {
     x.tanh()
 }
 
-/// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which unlike `1 - tanh²` keeps its digits far out.
+/// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which keeps its relative precision far out, unlike `1 - tanh²`.
 #[inline(always)]
 pub fn tanh_slope<R: Real>(x: R) -> R {
     R::of(4.0) * sigmoid_slope(x + x)
@@ -172,10 +172,10 @@ const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts:
 const ONE_OVER_SQRT_TAU: f64 = 0.5 * SQRT_2_OVER_PI;
 const CUBIC: f64 = 0.044715;
 
-/// The centre of [`laplace`]: transformers' six digits, and not 1/√2.
+/// The centre of [`laplace`]: the six digits that transformers has, and not 1/√2.
 #[allow(clippy::approx_constant)]
 pub const LAPLACE_CENTRE: f64 = 0.707107;
-/// The width of [`laplace`], times √2.
+/// The width of [`laplace`] times √2.
 pub const LAPLACE_WIDTH: f64 = 0.282095 * std::f64::consts::SQRT_2;
 
 /// From here on PyTorch's softplus is `x` itself, in f64 too.
@@ -184,7 +184,7 @@ const SOFTPLUS_LINEAR_FROM: f64 = 20.0;
 /// Up to here softplus is `exp(x)` to the last bit of f64.
 const SOFTPLUS_EXPONENTIAL_TO: f64 = -40.0;
 
-/// From here on mish is `x` to the last bit of f64, and `exp` squared still fits into f32.
+/// From here on mish is `x` to the last bit of f64, while `exp` squared still fits into f32.
 const MISH_LINEAR_FROM: f64 = 40.0;
 
 /// `σ(x)` and `1 - σ(x) = σ(-x)`, both to full relative precision.

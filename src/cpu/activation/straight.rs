@@ -1,4 +1,5 @@
-//! Activations of straight pieces, or a product of two, each with its slope. At a kink that is PyTorch's choice.
+//! Piecewise linear activations, and products of two such functions, each with its slope. At a kink the slope
+//! is PyTorch's.
 
 use super::super::Real;
 

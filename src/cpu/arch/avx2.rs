@@ -11,7 +11,7 @@ pub struct Avx2 {
 }
 
 impl Avx2 {
-    /// The token, if the CPU has exactly the features that `run` enables.
+    /// The token, if the CPU has all the features that `run` enables.
     pub fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         found.then_some(Self { _private: () })

@@ -21,7 +21,7 @@ enum DotProducts {
 }
 
 impl Avx512 {
-    /// The token without dot products, if the CPU has exactly the features that `run` enables.
+    /// The token without dot products, if the CPU has all the features that `run` enables.
     pub fn new() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")

@@ -18,7 +18,7 @@ pub struct Neon {
 }
 
 impl Neon {
-    /// The token, if the CPU has exactly the features that `run` enables.
+    /// The token, if the CPU has all the features that `run` enables.
     pub fn new() -> Option<Self> {
         is_aarch64_feature_detected!("neon").then_some(Self { _private: () })
     }

@@ -1,5 +1,8 @@
-//! What attention's products compute with: a level of instructions, and how queries, keys, values and
-//! weights are stored for it.
+//! The arithmetic of attention's products: a level of instructions, and the format that queries, keys, values
+//! and exponentials are stored in.
+//!
+//! It extends [`Format`] and [`Dots`] by what attention needs beside products: to pack operands one vector at a
+//! time, as they leave the softmax or enter the cache, instead of whole rows and columns.
 
 use std::fmt;
 
@@ -17,19 +20,19 @@ use super::{
     exp::map,
 };
 
-/// Which instructions attention runs, on operands stored how.
+/// The level whose instructions attention runs, and the format of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// The level.
+    /// The level of instructions.
     pub isa: Isa,
-    /// What the products' operands are rounded to. Sums, scores and the softmax are f32.
+    /// What the operands of products are rounded to. Sums, scores and the softmax are f32.
     pub stored: Stored,
 }
 
-/// How queries, keys, values and the softmax's exponentials are stored.
+/// How queries, keys, values and exponentials are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// As they are.
+    /// f32, unchanged.
     F32,
     /// Rounded to bfloat16, two in a word.
     Bf16,
@@ -45,7 +48,7 @@ impl fmt::Display for Stored {
 }
 
 impl Arithmetic {
-    /// Runs a task with the fastest dot products there are.
+    /// Runs a task with the fastest dot products of this level and format.
     pub(super) fn run(self, task: impl AnyOperands) {
         match self.stored {
             Stored::F32 => task.run::<f32>(self.isa),
@@ -54,21 +57,21 @@ impl Arithmetic {
     }
 }
 
-/// A task for operands of any format.
+/// A task that can be run with operands of any format.
 pub(super) trait AnyOperands {
     fn run<F: Operand>(self, isa: Isa);
 }
 
-/// A format of attention's operands: each term by itself, without a scale of its row.
+/// A format for attention's operands: each term is stored by itself, without a scale that depends on its row.
 pub(super) trait Operand: Format<Number = f32> {
-    /// Runs `task` with the fastest dot products that `isa` has.
+    /// Runs `task` with the fastest dot products that `isa` has for this format.
     fn run_operands(isa: Isa, task: impl OperandTask<Self>);
 
-    /// Puts the `term`th of a group into the right operand, of as many columns as there are lanes; the first clears the
-    /// others. `#[inline(always)]`.
+    /// Stores term number `term` of a group for as many columns of the right operand as there are lanes. Term 0
+    /// clears the others. Implementations are `#[inline(always)]`.
     ///
     /// # Safety
-    /// So many words can be written.
+    /// `LANES` words can be read and written at `words`.
     unsafe fn put_right<V: Vectors<f32>>(
         v: V,
         term: usize,
@@ -77,23 +80,23 @@ pub(super) trait Operand: Format<Number = f32> {
     );
 }
 
-/// [`DotTask`], for operands.
+/// An algorithm over attention's dot products; as [`DotTask`].
 pub(super) trait OperandTask<F: Operand> {
     fn run<D: OperandDots<F>>(self, dots: D);
 }
 
-/// A vector of f32 of a level.
+/// The f32 vector of a level.
 pub(super) type Numbers<F, D> = <<D as Dots<F>>::Vectors as Vectors<f32>>::Vector;
 
-/// Dot products whose operands vectors are packed into.
+/// Dot products with packing of whole vectors.
 pub(super) trait OperandDots<F: Operand>: Dots<F> {
-    /// Words of the left operand that hold the terms of as many columns as a panel has.
+    /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
     const LEFT_WORDS: usize = Self::ROW_WORDS / (F::CHUNK / Self::PANEL);
 
-    /// Packs consecutive terms of a row of the left operand.
+    /// Packs a panel's width of consecutive terms of a row of the left operand.
     ///
     /// # Safety
-    /// [`Self::LEFT_WORDS`] words can be written.
+    /// [`Self::LEFT_WORDS`] words can be written at `words`.
     unsafe fn pack_left(self, terms: [Numbers<F, Self>; WIDTH], words: *mut F::Word);
 
     /// Packs consecutive terms of a column of the right operand.
@@ -101,13 +104,13 @@ pub(super) trait OperandDots<F: Operand>: Dots<F> {
         F::pack_column(terms, words);
     }
 
-    /// Runs a step of a task within these instructions; the step's own `run` must be `#[inline(always)]`.
+    /// Runs a step of a task within these instructions; the step's `run` must be `#[inline(always)]`.
     fn enter(self, step: impl Step<F, Self>) {
         self.run(Entered { dots: self, step });
     }
 }
 
-/// A part of a task that instructions are chosen for.
+/// A part of a task that is compiled with the level's instructions.
 pub(super) trait Step<F, D> {
     fn run(self, dots: D);
 }
@@ -157,11 +160,11 @@ impl Operand for bf16 {
         run_fastest!(isa, task, bf16);
     }
 
-    /// Rounds numbers to the lower (0) or upper (1) half of each word.
+    /// Rounds to bfloat16, and stores to the lower (`half` 0) or upper (1) half of each word.
     #[inline(always)]
     unsafe fn put_right<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
         let mut lanes = [0.0; MOST_LANES];
-        // SAFETY: no vector has more than MOST_LANES.
+        // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
         unsafe { v.store(numbers, lanes.as_mut_ptr()) };
         // SAFETY: the caller's promise; words are 32 bits of any value.
         let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };

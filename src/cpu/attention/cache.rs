@@ -1,4 +1,11 @@
-//! Keys and values of earlier positions, packed once.
+//! The packed keys and values of earlier positions: the KV cache of one layer.
+//!
+//! ```text
+//! positions.start            positions.end
+//!       |                          |
+//! | .. k k k k | k k k k k k | k k k ...... |      blocks of `chunk` positions
+//!   block 0      block 1       block 2             each [batch, n_kv_heads, chunk layout]
+//! ```
 
 use std::{collections::VecDeque, fmt, ops::Range};
 
@@ -11,36 +18,36 @@ use super::{
     chunk::{Chunk, Fill, Layout, Values},
 };
 
-/// The keys and values of one layer and a batch of sequences, as [`attend`](super::attend) reads them.
+/// The keys and values of one layer for a batch of sequences, packed as [`attend`](super::attend) reads them.
 ///
-/// Positions are counted from the first that was ever appended. They lie in blocks of as many as a chunk has; to
-/// append writes the new ones alone, and what is dropped from the front is used again at the end.
+/// Positions are numbered from the first that was ever appended. They lie in blocks of one chunk each:
+/// appending writes only the new positions, and blocks dropped from the front are reused at the end.
 pub struct KeyValuePanels {
     shape: PanelShape,
     layout: Layout,
-    /// The first begins at the chunk's start at or before `positions.start`.
+    /// Block 0 begins at the last chunk boundary at or before `positions.start`.
     blocks: VecDeque<Block>,
-    /// Blocks to use again.
+    /// Blocks to reuse.
     free: Vec<Block>,
-    /// Where blocks have their memory from.
+    /// Where new blocks take their memory from.
     pages: LargePages,
     positions: Range<usize>,
 }
 
-/// Whose keys and values panels hold, and who reads them.
+/// Whose keys and values panels hold, and what reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelShape {
-    /// What they are stored in, and for which level.
+    /// The level that reads them, and the format that they are stored in.
     pub arithmetic: Arithmetic,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub n_kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
 }
 
-/// A chunk of each sequence and head.
+/// One chunk of positions, of every sequence and head.
 struct Block {
     /// `[batch, n_kv_heads, chunk]`.
     memory: Aligned<u32>,
@@ -58,12 +65,12 @@ impl fmt::Debug for KeyValuePanels {
 }
 
 impl KeyValuePanels {
-    /// Without positions.
+    /// Panels without positions.
     pub fn new(shape: PanelShape) -> Self {
         Self::new_in(shape, &LargePages::default())
     }
 
-    /// As [`Self::new`], with memory beside that of other layers.
+    /// As [`Self::new`], with memory next to that of other layers.
     pub fn new_in(shape: PanelShape, pages: &LargePages) -> Self {
         let mut layout = None;
         shape.arithmetic.run(LayoutOf {
@@ -80,17 +87,17 @@ impl KeyValuePanels {
         }
     }
 
-    /// What they were made for.
+    /// What the panels were made for.
     pub fn shape(&self) -> PanelShape {
         self.shape
     }
 
-    /// The positions that are held: from the first that was not dropped to the number ever appended.
+    /// The positions held: from the first that was not dropped to the number of positions ever appended.
     pub fn positions(&self) -> Range<usize> {
         self.positions.clone()
     }
 
-    /// The most positions that have been held at once, in whole blocks: what the memory is for.
+    /// The positions that the allocated blocks have room for.
     #[cfg(test)]
     pub fn capacity(&self) -> usize {
         (self.blocks.len() + self.free.len()) * self.layout.positions
@@ -106,7 +113,8 @@ impl KeyValuePanels {
         assert_eq!(self.shape, asked, "panels of another level or shape");
     }
 
-    /// Appends `seq` positions to each sequence.
+    /// Appends `seq` positions to each sequence: row `b · seq + i` of `key` and `value` is the `i`th new one of
+    /// sequence `b`.
     ///
     /// # Panics
     /// If the lengths do not fit.
@@ -133,7 +141,7 @@ impl KeyValuePanels {
         });
     }
 
-    /// Drops the positions before one; later ones keep their numbers.
+    /// Drops the positions before `position`; later ones keep their numbers.
     pub fn drop_before(&mut self, position: usize) {
         let start = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;
@@ -143,7 +151,7 @@ impl KeyValuePanels {
         self.positions.start = start;
     }
 
-    /// Forgets the positions from one on.
+    /// Forgets the positions from `position` on.
     pub fn truncate(&mut self, position: usize) {
         let end = position.clamp(self.positions.start, self.positions.end);
         let chunk = self.layout.positions;
@@ -156,13 +164,13 @@ impl KeyValuePanels {
         self.positions.end = end;
     }
 
-    /// Forgets all positions, and keeps the memory.
+    /// Forgets all positions, and starts again at 0; the memory is kept.
     pub fn reset(&mut self) {
         self.free.extend(self.blocks.drain(..));
         self.positions = 0..0;
     }
 
-    /// The `index`th chunk of a head, of all that there ever were.
+    /// Chunk number `index`, counted from position 0, of a head of a sequence.
     pub(super) fn chunk<F: Operand>(
         &self,
         sequence: usize,
@@ -179,7 +187,7 @@ impl KeyValuePanels {
         }
     }
 
-    /// A block to write to, from its first position on.
+    /// Adds a block behind the others, whose positions are all unwritten.
     fn add_block(&mut self) {
         let n_chunks = self.shape.batch * self.shape.n_kv_heads;
         let block = self.free.pop().map(|mut block| {
@@ -218,7 +226,8 @@ struct Append<'a> {
     threads: usize,
 }
 
-/// What it takes to write a key's or value's number, in multiplications: each of a key goes to a cache line of its own.
+/// Cost of writing one number of a key or value, in multiplications: consecutive numbers of a key go to
+/// different cache lines.
 const WORK_PER_NUMBER: usize = 32;
 
 impl AnyOperands for Append<'_> {
@@ -247,7 +256,7 @@ impl<F: Operand> OperandTask<F> for Append<'_> {
             let fill = |start: usize, memory: &mut [u32], values: &mut [Values]| {
                 let at = start / layout.len();
                 let (sequence, head) = (at / n_kv_heads, at % n_kv_heads);
-                // Nothing behind the last row, so that a panel takes no more.
+                // No row behind the last new one, so that whole panels of keys are padded and not read on.
                 let (first, end) = (sequence * seq, done + count);
                 d.enter(Fill::<F> {
                     layout,

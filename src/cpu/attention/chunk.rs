@@ -1,9 +1,13 @@
-//! Keys and values of some positions of one head, as the micro-kernel reads them.
+//! One chunk of positions of one head's keys and values, packed as the micro-kernel reads them.
 //!
-//! Keys lie in panels as wide as a tile, `[panels of positions][words of head_dim][width]`: the right operand of
-//! the product with the queries. Values lie in panels too, `[panels of dimensions][words of positions][width]`, the
-//! last one filled with zeros: that of the product with the exponentials. A word holds the terms of a
-//! [group](super::super::format::Format::GROUP).
+//! ```text
+//! keys     [positions / width][head_dim / group][width]    right operand of queries · keysᵀ: a column is a position
+//! values   [head_dim / width][positions / group][width]    right operand of exponentials · values: a column is a dimension
+//! ```
+//!
+//! Both are panels as wide as a tile, and a word holds the terms of one
+//! [group](super::super::format::Format::GROUP): of dimensions in keys, of positions in values. The quotients
+//! are rounded up; the last panel of values is padded with zeros.
 
 use std::ops::Range;
 
@@ -19,16 +23,16 @@ use super::{
     arithmetic::{Numbers, Operand, OperandDots, Step},
 };
 
-/// Where everything is in a chunk.
+/// The layout of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Columns of a tile; they divide `positions`.
+    /// Columns of a tile, and so of a panel; divides `positions`.
     pub(super) width: usize,
-    /// Width of a head.
+    /// Dimensions of a head.
     pub(super) head_dim: usize,
     /// Positions of a chunk.
     pub(super) positions: usize,
-    /// Terms of a word.
+    /// Terms in a word.
     group: usize,
 }
 
@@ -43,17 +47,17 @@ impl Layout {
         }
     }
 
-    /// Panels of dimensions.
+    /// Number of panels of values.
     pub(super) fn value_panels(self) -> usize {
         self.head_dim.div_ceil(self.width)
     }
 
-    /// Words of a chunk's keys.
+    /// Words of all keys of a chunk.
     fn keys_len(self) -> usize {
         self.positions * self.head_dim.div_ceil(self.group)
     }
 
-    /// Words of a panel of values.
+    /// Words of one panel of values.
     pub(super) fn value_panel_len(self) -> usize {
         self.positions / self.group * self.width
     }
@@ -63,14 +67,14 @@ impl Layout {
         self.keys_len() + self.value_panels() * self.value_panel_len()
     }
 
-    /// Where a chunk's panel of keys is, that begins at a position.
+    /// The words of the panel of keys that holds a position of the chunk.
     fn key_panel(self, position: usize) -> Range<usize> {
         let len = self.width * self.head_dim.div_ceil(self.group);
         let start = position / self.width * len;
         start..start + len
     }
 
-    /// Where a panel of a chunk's values at some positions is, in whole words.
+    /// The words of some positions of the chunk in a panel of values, rounded outwards to whole words.
     fn value_panel(self, panel: usize, positions: &Range<usize>) -> Range<usize> {
         let start = self.keys_len() + panel * self.value_panel_len();
         let word = |position: usize| start + position * self.width;
@@ -78,7 +82,7 @@ impl Layout {
     }
 }
 
-/// A chunk to read.
+/// A packed chunk to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk<'a, F: Operand> {
     pub(super) layout: Layout,
@@ -86,12 +90,12 @@ pub(super) struct Chunk<'a, F: Operand> {
     pub(super) values: Values,
 }
 
-/// Whether values may be multiplied by the zeros of those who do not see them.
+/// Whether the product may multiply values by the zero weights of rows that do not see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Values {
-    /// All are finite.
+    /// It may: all values are finite.
     Finite,
-    /// Some are NaN or infinite, and zero times these is NaN.
+    /// It may not: some are NaN or infinite, and zero times these is NaN.
     Spoiled,
 }
 
@@ -105,30 +109,30 @@ impl Values {
 }
 
 impl<'a, F: Operand> Chunk<'a, F> {
-    /// The keys of the panel that holds a position of the chunk.
+    /// The panel of keys that holds a position of the chunk.
     pub(super) fn keys(&self, position: usize) -> &'a [F::Word] {
         &self.memory[self.layout.key_panel(position)]
     }
 
-    /// The values at some positions of the chunk, of a panel of dimensions. The first begins a word.
+    /// The values at some positions of the chunk, in one panel of dimensions. The first position begins a word.
     pub(super) fn values(&self, panel: usize, positions: &Range<usize>) -> &'a [F::Word] {
         &self.memory[self.layout.value_panel(panel, positions)]
     }
 }
 
-/// Writes rows of keys and values to a chunk, from a position of the chunk on.
+/// Packs rows of keys and values into a chunk.
 pub(super) struct Fill<'a, F: Operand> {
     pub(super) layout: Layout,
-    /// `[positions, head_dim]`; nothing lies behind the last row that is written.
+    /// `[positions, head_dim]`; ends with the last row to pack.
     pub(super) key: View<'a, f32>,
     /// As `key`.
     pub(super) value: View<'a, f32>,
-    /// The rows to write. They fit into the chunk.
+    /// The rows to pack, which must fit into the chunk.
     pub(super) rows: Range<usize>,
-    /// The first row's position in the chunk.
+    /// The position within the chunk of the first of these rows.
     pub(super) position: usize,
     pub(super) memory: &'a mut [F::Word],
-    /// What becomes known of the values.
+    /// Updated with what the new values are.
     pub(super) values: &'a mut Values,
 }
 
@@ -147,10 +151,10 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
     }
 }
 
-/// Dimensions of keys that are packed at a time: a cache line of each.
+/// Dimensions of a key that are packed at a time: a cache line of bfloat16.
 const BLOCK: usize = 32;
 
-/// Positions of the widest panel.
+/// Columns of the widest panel of any level.
 pub(super) const MOST_WIDTH: usize = WIDTH * MOST_LANES;
 
 impl<F: Operand> Fill<'_, F> {
@@ -161,7 +165,7 @@ impl<F: Operand> Fill<'_, F> {
         while row < self.rows.end {
             let at = self.position + row - self.rows.start;
             if at.is_multiple_of(width) {
-                // The whole panel: nothing lies behind the last row.
+                // The whole panel at once, as there is nothing to preserve behind the last row.
                 self.fill_key_panel(d, row, at);
                 row += width;
             } else {
@@ -171,7 +175,7 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// The keys of a whole panel, zeros behind the last row.
+    /// Packs a whole panel of keys, with zeros behind the last row.
     #[inline(always)]
     fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
         let Layout {
@@ -194,7 +198,7 @@ impl<F: Operand> Fill<'_, F> {
             for (i, words) in block.chunks_exact_mut(stride).take(n_rows).enumerate() {
                 d.pack_right(key.row(row + i, terms.clone()), words);
             }
-            // As numbers, which moves leave as they are whatever their bits say.
+            // Moved as numbers of f32, which leaves any bits as they are.
             let block = View::new(
                 cast_slice(&block),
                 (n_rows, panel.len() / width),
@@ -210,7 +214,7 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// One key within a panel.
+    /// Packs one key into a column of its panel.
     #[inline(always)]
     fn fill_key<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
         let (width, key) = (self.layout.width, self.key);
@@ -223,7 +227,8 @@ impl<F: Operand> Fill<'_, F> {
         }
     }
 
-    /// The panel of keys that holds a position, cut into [`BLOCK`]s: dimensions, and the words for them.
+    /// The panel of keys that holds a position, in blocks of [`BLOCK`] dimensions: the dimensions, and their
+    /// words.
     #[inline(always)]
     fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
         let Layout {
@@ -237,7 +242,8 @@ impl<F: Operand> Fill<'_, F> {
             .zip(words)
     }
 
-    /// Returns the sum of zero times each value.
+    /// Packs the rows into one panel of values. Returns the sums over the rows of zero times each value: see
+    /// [`verdict`].
     #[inline(always)]
     fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
         let Layout {
@@ -265,7 +271,7 @@ impl<F: Operand> Fill<'_, F> {
     }
 }
 
-/// Puts a row as wide as a panel into a group; returns `judge` plus zero times each.
+/// Stores one row, as wide as a panel, as term `term` of each word; returns `judge` plus zero times each value.
 #[inline(always)]
 fn put<F: Operand, D: OperandDots<F>>(
     d: D,
@@ -278,10 +284,10 @@ fn put<F: Operand, D: OperandDots<F>>(
     let lanes = D::PANEL / WIDTH;
     assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));
     for (j, judge) in judge.iter_mut().enumerate() {
-        // SAFETY: `from` and `to` hold WIDTH * LANES numbers and words.
+        // SAFETY: `from` and `to` hold WIDTH vectors of numbers and words, by the assertion above.
         unsafe {
             let values = v.load(from.as_ptr().add(j * lanes));
-            // Twice the value: the largest numbers become infinite when they are rounded.
+            // Twice the value, because the largest finite numbers become infinite when rounded to bfloat16.
             *judge = v.multiply_add(v.add(values, values), v.splat(0.0), *judge);
             F::put_right(v, term, values, to.as_mut_ptr().add(j * lanes));
         }
@@ -289,7 +295,7 @@ fn put<F: Operand, D: OperandDots<F>>(
     judge
 }
 
-/// Zero times what is finite is zero, and times anything else NaN, which stays in the sum.
+/// Judges a sum of zeros times values: NaN, if any value was infinite or NaN, else zero.
 #[inline(always)]
 fn verdict<V: Vectors<f32>>(v: V, judge: [V::Vector; WIDTH]) -> Values {
     let mut lanes = [0.0; MOST_LANES];

@@ -1,20 +1,20 @@
-//! `eˣ` of whole vectors, for exponents up to zero.
+//! `eˣ` of whole vectors for exponents up to 0, as a softmax needs it.
 
 use super::super::arch::{MOST_LANES, Vectors};
 
-/// Below this the result is 0: the least normal numbers and the subnormal ones are left out, which next
-/// to the 1 of the largest score count for nothing.
+/// Below this the result is 0. That omits the smallest normal and the subnormal results, which are nothing
+/// beside the 1 that the largest score has.
 pub(super) const LOWEST: f32 = -88.0;
 
-/// Largest error of [`exp`] from −87 to 0, in units in the last place.
+/// Largest error of [`exp`] from -87 to 0, in units in the last place.
 #[cfg(test)]
 pub(super) const MAX_ULP: f64 = 0.96;
 
-/// `eˣ` in each lane, for `x <= 0` or NaN, which stays. Exactly 1 for 0, and 0 below [`LOWEST`].
+/// `eˣ` in each lane, for `x <= 0`; NaN for NaN. Exactly 1 for 0, and 0 below [`LOWEST`].
 ///
-/// As [`math::exp`](super::super::math::exp), `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2` and the same
-/// polynomial, in half as many steps: one rounding for each product and sum, and no exponent that
-/// takes two factors.
+/// As [`math::exp`](super::super::math::exp), `eˣ = 2ⁿ eʳ` with `|r| <= ln 2 / 2` and the same polynomial, in
+/// half as many steps: multiply-adds are fused where the level has them, and results are never subnormal, so
+/// that 2ⁿ is one factor.
 #[inline(always)]
 pub(super) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the mantissa.
@@ -23,37 +23,37 @@ pub(super) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
     let x = map(v, x, |x| if x < LOWEST { LOWEST } else { x });
     let shifted = v.multiply_add(x, constant(std::f32::consts::LOG2_E), constant(MAGIC));
     let n = v.add(shifted, constant(-MAGIC));
-    // ln 2 in two parts; the first has 10 bits, so that its product with `n` is exact.
+    // ln 2 in two parts (Cody and Waite): the first has 10 bits, so that its product with `n` is exact.
     let r = v.multiply_add(n, constant(-0.693_359_4), x);
     let r = v.multiply_add(n, constant(2.121_944_4e-4), r);
     let mut p = constant(1.381_432e-3);
     for c in [8.368_851e-3, 4.166_84e-2, 1.666_652e-1, 4.999_999_4e-1] {
         p = v.multiply_add(p, r, constant(c));
     }
-    // 2ⁿ; for n = -127, the least there is, the exponent is that of 0.
+    // 2ⁿ; for the lowest possible n, -127, the exponent bits are those of 0.
     let power = map(v, shifted, |shifted| {
         f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()))
     });
     let square = v.multiply_add(r, r, constant(0.0));
     let rest = v.multiply_add(square, p, r);
-    // 2ⁿ (1 + rest)
+    // 2ⁿ · (1 + rest)
     v.multiply_add(power, rest, power)
 }
 
-/// `f` of each lane. Compiled to instructions of the level, as the number of lanes is known.
+/// `f` of each lane. The number of lanes is a constant, so the loop compiles to instructions of the level.
 #[inline(always)]
 pub(super) fn map<V: Vectors<f32>>(v: V, x: V::Vector, f: impl Fn(f32) -> f32) -> V::Vector {
     let mut lanes = [0.0; MOST_LANES];
-    // SAFETY: no vector has more than MOST_LANES.
+    // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
     unsafe { v.store(x, lanes.as_mut_ptr()) };
     for lane in &mut lanes[..V::LANES] {
         *lane = f(*lane);
     }
-    // SAFETY: the same.
+    // SAFETY: as above.
     unsafe { v.load(lanes.as_ptr()) }
 }
 
-/// `f` of each lane of two.
+/// `f` of each pair of lanes.
 #[inline(always)]
 pub(super) fn zip<V: Vectors<f32>>(
     v: V,
@@ -62,14 +62,14 @@ pub(super) fn zip<V: Vectors<f32>>(
     f: impl Fn(f32, f32) -> f32,
 ) -> V::Vector {
     let (mut xs, mut ys) = ([0.0; MOST_LANES], [0.0; MOST_LANES]);
-    // SAFETY: no vector has more than MOST_LANES.
+    // SAFETY: both arrays hold MOST_LANES numbers, as many as the longest vector.
     unsafe { v.store(x, xs.as_mut_ptr()) };
-    // SAFETY: the same.
+    // SAFETY: as above.
     unsafe { v.store(y, ys.as_mut_ptr()) };
     for (x, y) in xs[..V::LANES].iter_mut().zip(ys) {
         *x = f(*x, y);
     }
-    // SAFETY: the same.
+    // SAFETY: as above.
     unsafe { v.load(xs.as_ptr()) }
 }
 

@@ -6,21 +6,21 @@ use super::{KeyValue, Shape};
 
 /// What turns products of queries and keys into scores.
 ///
-/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is
-/// `soft_cap · tanh(s / soft_cap)`. It counts if the key is in the query's reach and kept; whatever a key
-/// or value is that does not count, even NaN, it changes no bit.
+/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is `soft_cap · tanh(s /
+/// soft_cap)`. It counts if the key is kept and within the query's reach. A key or value that does not count
+/// changes no bit of the result, whatever it is, even NaN.
 pub struct Scoring<'a> {
-    /// Factor on the products; the queries are multiplied by it.
+    /// Factor on the products; applied to the queries.
     pub scale: f32,
-    /// Bound of the products, if any.
+    /// Soft bound of the scaled products, if any.
     pub soft_cap: Option<f32>,
-    /// Added in this order.
+    /// Biases, added in this order.
     pub biases: &'a [Bias<'a>],
-    /// `[batch, keys]`, other than 0 for a key that is kept; all are where it is `None`, and where
-    /// sequences differ in length it must be.
+    /// Marks `[batch, keys]`: 0 for a key that does not count. `None` keeps all keys, and is required where the
+    /// sequences differ in length.
     pub keep: Option<&'a [u8]>,
-    /// The positions of the keys that the `i`th query of a sequence may see; those beyond the keys there
-    /// are do not matter.
+    /// The positions of the keys that query number `i` of a sequence may see; positions beyond the last key do
+    /// not matter.
     pub reach: &'a (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
@@ -51,13 +51,14 @@ impl Scoring<'_> {
     }
 }
 
-/// Numbers that are added to scores. One that several scores share has a stride of 0 there: slopes by
-/// distance have one row for each head, a mask by key one for each sequence.
+/// A bias that is added to scores, `[batch, heads, queries, keys]` by strides. A stride of 0 shares numbers
+/// along a dimension: slopes by distance (ALiBi) have one row for each head, a mask by key has one for each
+/// sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Bias<'a> {
-    /// The numbers.
+    /// The numbers, from those of the first sequence, head, query and key on.
     pub data: &'a [f32],
-    /// From one sequence, head, query and key to the next.
+    /// Numbers from one sequence, head, query and key to the next.
     pub strides: [usize; 4],
 }
 
@@ -79,7 +80,7 @@ impl<'a> Bias<'a> {
         );
     }
 
-    /// From a sequence on.
+    /// The same bias with sequence number `sequence` as the first.
     pub fn behind(&self, sequence: usize) -> Self {
         Self {
             data: &self.data[sequence * self.strides[0]..],
@@ -87,7 +88,7 @@ impl<'a> Bias<'a> {
         }
     }
 
-    /// Of a query of a head, from a key on.
+    /// The numbers from index `at` (sequence, head, query, key) on.
     pub(super) fn from(&self, at: [usize; 4]) -> &'a [f32] {
         let index: usize = at.iter().zip(self.strides).map(|(i, s)| i * s).sum();
         &self.data[index..]
@@ -97,14 +98,14 @@ impl<'a> Bias<'a> {
 /// The keys of a sequence that are kept.
 #[derive(Clone, Debug)]
 pub(super) struct Kept<'a> {
-    /// From the first to the last of them.
+    /// From the first kept key to the last.
     pub(super) range: Range<usize>,
-    /// The marks of all keys, where some of the range are dropped.
+    /// The marks of all keys, if some within `range` are dropped.
     pub(super) marks: Option<&'a [u8]>,
 }
 
 impl<'a> Kept<'a> {
-    /// Of the keys at `positions`.
+    /// The kept keys among those at `positions`.
     pub(super) fn of(scoring: &Scoring<'a>, sequence: usize, positions: &Range<usize>) -> Self {
         let Some(keep) = scoring.keep else {
             return Self {
@@ -127,13 +128,13 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Those of them in reach.
+    /// The part of the range within a query's reach.
     pub(super) fn within(&self, reach: Range<usize>) -> Range<usize> {
         let start = reach.start.clamp(self.range.start, self.range.end);
         start..reach.end.clamp(start, self.range.end)
     }
 
-    /// Whether the key at a position in the range is kept.
+    /// Whether the key at a position of the range is kept.
     pub(super) fn has(&self, position: usize) -> bool {
         self.marks.is_none_or(|marks| marks[position] != 0)
     }

@@ -1,4 +1,4 @@
-//! What attention is about: how many of everything, and where it is.
+//! The operands of attention: how many heads, sequences and positions there are, and where they lie.
 
 use std::ops::Range;
 
@@ -7,24 +7,24 @@ use super::{super::view::View, Arithmetic, KeyValuePanels};
 /// How many of everything there are.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
-    /// Queries of each sequence.
+    /// The queries of each sequence.
     pub queries: Sequences<'a>,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key/value heads; each serves `n_heads / n_kv_heads` query heads, neighbours.
+    /// Number of key/value heads; each serves `n_heads / n_kv_heads` consecutive query heads.
     pub n_kv_heads: usize,
-    /// Width of one head.
+    /// Dimensions of a head.
     pub head_dim: usize,
 }
 
 impl Shape<'_> {
-    /// Query heads of a key/value head.
+    /// Query heads that share a key/value head.
     pub(super) fn group(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 
     /// # Panics
-    /// If key/value heads cannot be shared equally, or rows belong to no sequence.
+    /// If the query heads cannot be shared out equally, or rows belong to no sequence.
     pub(super) fn check(&self) {
         let heads = self.group() * self.n_kv_heads;
         assert_eq!(
@@ -35,26 +35,26 @@ impl Shape<'_> {
     }
 }
 
-/// Which rows belong to which sequence, one after the other.
+/// Which rows belong to which sequence; the sequences' rows are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub enum Sequences<'a> {
-    /// As many for each.
+    /// Sequences of one length.
     Equal {
-        /// Sequences.
+        /// Number of sequences.
         batch: usize,
-        /// Positions of each.
+        /// Positions of each sequence.
         seq: usize,
     },
-    /// Without padding: row `starts[b] - starts[0]` is the first of sequence `b`, and the last number is where
-    /// another would start.
+    /// Sequences of different lengths, without padding: row `starts[b] - starts[0]` is the first of sequence
+    /// `b`, and the last number is where a further sequence would start.
     Ragged {
-        /// `[batch + 1]`.
+        /// `[batch + 1]`, ascending.
         starts: &'a [usize],
     },
 }
 
 impl<'a> Sequences<'a> {
-    /// Some of them, of rows of their own.
+    /// Some of the sequences, with their rows numbered from 0.
     pub fn part(&self, sequences: Range<usize>) -> Sequences<'a> {
         match *self {
             Self::Equal { seq, .. } => Self::Equal {
@@ -67,7 +67,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// How many sequences.
+    /// The number of sequences.
     pub fn batch(&self) -> usize {
         match self {
             Self::Equal { batch, .. } => *batch,
@@ -75,7 +75,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The rows of one.
+    /// The rows of a sequence.
     pub fn rows(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Equal { seq, .. } => sequence * seq..(sequence + 1) * seq,
@@ -85,7 +85,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// Rows of all.
+    /// The rows of all sequences.
     pub fn n_rows(&self) -> usize {
         match self {
             Self::Equal { batch, seq } => batch * seq,
@@ -96,7 +96,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// Positions of the longest.
+    /// The positions of the longest sequence.
     pub fn longest(&self) -> usize {
         match self {
             Self::Equal { seq, .. } => *seq,
@@ -115,25 +115,25 @@ impl<'a> Sequences<'a> {
     }
 }
 
-/// Queries, keys or values where a projection left them: a row for each position, and head `h` its
+/// Queries, keys or values where a projection left them: one row for each position, in which head `h` is the
 /// columns from `offset + h · head_dim` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
     /// All rows.
     pub data: &'a [f32],
-    /// From one row to the next.
+    /// Numbers from one row to the next.
     pub row_stride: usize,
-    /// The first head's first column.
+    /// The first column of head 0.
     pub offset: usize,
 }
 
 impl<'a> Heads<'a> {
-    /// From a row's head on.
+    /// The data from a head of a row on.
     pub(super) fn from(&self, row: usize, head: usize, head_dim: usize) -> &'a [f32] {
         &self.data[row * self.row_stride + self.offset + head * head_dim..]
     }
 
-    /// `[rows, head_dim]` of a head, from a row on.
+    /// `rows` rows of a head from row `first` on, as `[rows, head_dim]`.
     pub(super) fn view(
         &self,
         first: usize,
@@ -150,7 +150,7 @@ impl<'a> Heads<'a> {
     }
 
     /// # Panics
-    /// If so many rows of so many heads reach beyond the data.
+    /// If `rows` rows with heads of `width` columns in all reach beyond the data.
     pub(super) fn check(&self, rows: usize, width: usize) {
         let end = rows.checked_sub(1).map_or(Some(0), |last| {
             let start = last.checked_mul(self.row_stride)?;
@@ -163,24 +163,24 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// What queries attend to.
+/// What the queries attend to.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyValue<'a> {
-    /// Rows that a projection has just made.
+    /// Keys and values that a projection has just made.
     Projected {
-        /// Positions of each sequence.
+        /// The positions of each sequence.
         keys: Sequences<'a>,
-        /// `n_kv_heads` heads.
+        /// Keys of `n_kv_heads` heads.
         key: Heads<'a>,
-        /// `n_kv_heads` heads.
+        /// Values of `n_kv_heads` heads.
         value: Heads<'a>,
     },
-    /// Positions packed before. Counting starts at the first that was ever appended.
+    /// Positions packed before, numbered from the first that was ever appended.
     Packed(&'a KeyValuePanels),
 }
 
 impl KeyValue<'_> {
-    /// The positions of a sequence, counted from the first ever.
+    /// The positions that a sequence has keys at.
     pub(super) fn positions(&self, sequence: usize) -> Range<usize> {
         match self {
             Self::Projected { keys, .. } => 0..keys.rows(sequence).len(),
@@ -188,7 +188,7 @@ impl KeyValue<'_> {
         }
     }
 
-    /// Behind the last position of any sequence.
+    /// The end of the positions of the longest sequence.
     pub(super) fn longest(&self) -> usize {
         match self {
             Self::Projected { keys, .. } => keys.longest(),
@@ -197,7 +197,7 @@ impl KeyValue<'_> {
     }
 
     /// # Panics
-    /// If they do not fit.
+    /// If the lengths do not fit, or the panels are of another level, format or shape.
     pub(super) fn check(&self, arithmetic: Arithmetic, shape: &Shape) {
         match self {
             Self::Projected { keys, key, value } => {

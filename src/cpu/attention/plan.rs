@@ -1,4 +1,4 @@
-//! Which rows a tile has, and which positions they see.
+//! Which rows a tile has, which positions these see, and which chunks those lie in.
 
 use std::ops::Range;
 
@@ -8,11 +8,12 @@ use super::{
     mask::{Kept, Scoring},
 };
 
-/// No level's tile has more rows.
+/// The most rows of a tile at any level.
 pub(super) const MOST_ROWS: usize = 14;
 
-/// The queries of the heads that share a key/value head. Row `i` is query `i / group` of the
-/// `i % group`th of the heads, so that the rows of a tile see much the same.
+/// The query heads of one sequence that share a key/value head. Row `i` is query `i / group` of head
+/// `first_head + i % group`: the heads of one query are neighbours, so that the rows of a tile see almost the
+/// same positions.
 pub(super) struct Group<'a> {
     pub(super) shape: &'a Shape<'a>,
     pub(super) scoring: &'a Scoring<'a>,
@@ -22,7 +23,7 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Of rows: what is asked, and of which head.
+    /// The query and head of each of these rows.
     fn rows(&self, rows: Range<usize>) -> impl Iterator<Item = Row> {
         let len = self.shape.group();
         let (mut head, mut query) = (rows.start % len, rows.start / len);
@@ -39,12 +40,13 @@ impl Group<'_> {
         })
     }
 
-    /// The kept positions that a query sees, or at least those that it does are among.
+    /// A range that contains all kept positions that a query sees; marks may drop some within it.
     fn seen(&self, query: usize) -> Range<usize> {
         self.kept.within((self.scoring.reach)(query))
     }
 
-    /// All positions that some of the rows see, from the start of a panel on.
+    /// The smallest range that contains all positions that some of the rows see, extended to the start of a
+    /// panel.
     pub(super) fn span(&self, rows: &Range<usize>, layout: Layout) -> Range<usize> {
         if rows.is_empty() {
             return 0..0;
@@ -55,7 +57,7 @@ impl Group<'_> {
     }
 }
 
-/// From the first position to the last of ranges, from the start of a panel on.
+/// The smallest range that contains all of these ranges, extended to the start of a panel.
 fn join(ranges: impl Iterator<Item = Range<usize>>, layout: Layout) -> Range<usize> {
     let join = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
     let all = ranges.filter(|range| !range.is_empty()).reduce(join);
@@ -69,21 +71,21 @@ pub(super) struct Row {
     pub(super) query: usize,
 }
 
-/// A tile.
+/// The rows of a tile, and what they see.
 pub(super) struct Plan {
     rows: [Row; MOST_ROWS],
     seen: [Range<usize>; MOST_ROWS],
     n_rows: usize,
-    /// All positions that some row sees; the first begins a panel.
+    /// All positions that some row sees, from the start of a panel on.
     pub(super) span: Range<usize>,
-    /// Positions that every row sees, if they are kept.
+    /// Positions in the ranges of all rows; marks may drop some.
     common: Range<usize>,
     /// Positions of a chunk.
     chunk_len: usize,
 }
 
 impl Plan {
-    /// Of rows that are at most [`MOST_ROWS`].
+    /// For at most [`MOST_ROWS`] rows.
     pub(super) fn new(group: &Group, rows: Range<usize>, layout: Layout) -> Self {
         let mut plan = Self {
             rows: [Row::default(); MOST_ROWS],
@@ -104,22 +106,22 @@ impl Plan {
         plan
     }
 
-    /// The rows.
+    /// The query and head of each row.
     pub(super) fn rows(&self) -> &[Row] {
         &self.rows[..self.n_rows]
     }
 
-    /// The kept positions that each row sees, or among which they are.
+    /// For each row, a range that contains all positions that it sees; marks may drop some within it.
     pub(super) fn seen(&self) -> &[Range<usize>] {
         &self.seen[..self.n_rows]
     }
 
-    /// Whether every row sees all of these positions, if they are kept.
+    /// Whether these positions are in the ranges of all rows.
     pub(super) fn all_see(&self, positions: &Range<usize>) -> bool {
         self.common.start <= positions.start && positions.end <= self.common.end
     }
 
-    /// The span, cut where chunks begin.
+    /// The span, divided at the boundaries of chunks.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         let len = self.chunk_len;
         let chunks = self.span.start / len..self.span.end.div_ceil(len);
@@ -131,18 +133,18 @@ impl Plan {
     }
 }
 
-/// Positions of a chunk; the first begins a panel.
+/// The positions of the span that lie in one chunk; the first of them begins a panel.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// The chunk's number.
+    /// The chunk's number, counted from position 0.
     pub(super) chunk: usize,
-    /// The chunk's first position.
+    /// The first position of the chunk.
     first: usize,
     pub(super) positions: Range<usize>,
 }
 
 impl Piece {
-    /// The positions, counted from the chunk's first.
+    /// The positions, counted from the start of the chunk.
     pub(super) fn within_chunk(&self) -> Range<usize> {
         self.positions.start - self.first..self.positions.end - self.first
     }

@@ -1,4 +1,4 @@
-//! A tile of queries: scores, softmax, values.
+//! One tile of queries from packing to results: scores, softmax, product with the values.
 
 use std::ops::Range;
 
@@ -20,10 +20,10 @@ use super::{
     tile_memory::TileMemory,
 };
 
-/// The rows of a key/value head, where they come from and go to.
+/// The rows of one key/value head: where they come from and go to.
 pub(super) struct Rows<'a> {
     pub(super) group: Group<'a>,
-    /// The sequence's first, of the queries' rows.
+    /// The line of the sequence's first query, in `query` and in `out`.
     pub(super) first_line: usize,
     pub(super) query: Heads<'a>,
     pub(super) layout: Layout,
@@ -31,7 +31,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Computes a tile of rows; `chunk(i)` holds the positions of the `i`th chunk.
+    /// Computes a tile of rows; `chunk(i)` returns chunk number `i` of keys and values.
     pub(super) fn tile<'c, F: Operand, D: OperandDots<F>>(
         &self,
         d: D,
@@ -94,7 +94,7 @@ impl<'a> Rows<'a> {
         );
     }
 
-    /// Where the scores of a piece are.
+    /// Where a piece's scores lie in the tile's memory.
     fn scores_of(&self, plan: &Plan, piece: &Piece) -> Range<usize> {
         let width = self.layout.width;
         let start = piece.positions.start - plan.span.start;
@@ -177,7 +177,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Copies the values of a piece that one row sees, and zeros for the others.
+    /// Copies a piece's values with zeros for the positions that a row does not see, so that their NaN do not
+    /// reach it.
     fn copy_seen<F: Operand>(
         &self,
         seen: &Range<usize>,
@@ -206,7 +207,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Line and columns of a row's query, and of its result.
+    /// Line and columns of a row's query, which are also those of its result.
     #[inline(always)]
     fn place(&self, row: Row) -> (usize, Range<usize>) {
         let head_dim = self.layout.head_dim;
@@ -220,18 +221,18 @@ impl<'a> Rows<'a> {
         &self.query.from(line, 0, 0)[columns]
     }
 
-    // One `&self` gives out many `&mut`: they are apart, as the note says.
+    // One `&self` gives out many `&mut`: that they are disjoint is what the SAFETY note says.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
     fn out(&self, row: Row) -> &mut [f32] {
         let (line, columns) = self.place(row);
-        // SAFETY: of all tasks only this one has this head and query, and it holds one piece at a time.
+        // SAFETY: only this task has this head and query, and it holds one piece at a time.
         unsafe { self.out.piece(line, columns) }
     }
 }
 
-/// A [`DotTile`] of keys or values, which are near. That nothing is fetched ahead is known when this is compiled: the choice
-/// would else be made in the innermost loop, and takes a hundredth of the time at the AVX2 level.
+/// A [`DotTile`] of keys or values, which are in the cache already. That nothing is prefetched is known at
+/// compile time here; otherwise the innermost loop would decide it, at a cost of 1 % at the AVX2 level.
 struct NearTile<'a, F: Format> {
     rows: usize,
     depth: usize,
@@ -257,7 +258,7 @@ impl<F: Operand> DotTask<F> for NearTile<'_, F> {
     }
 }
 
-/// Copies a tile's queries, scaled, as the micro-kernel reads them.
+/// Packs a tile's queries, multiplied by the scale, as left operand.
 struct PackQueries<'a, F: Operand> {
     of: &'a Rows<'a>,
     plan: &'a Plan,
@@ -289,7 +290,7 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for PackQueries<'_, F> {
                         let query = unsafe { v.load(query.as_ptr().add(j * (D::PANEL / WIDTH))) };
                         *terms = v.multiply(query, scale);
                     }
-                    // SAFETY: `packed` holds LEFT_WORDS.
+                    // SAFETY: `packed` holds LEFT_WORDS words.
                     unsafe { d.pack_left(terms, packed.as_mut_ptr()) };
                 }
             }
@@ -312,7 +313,7 @@ impl Task<f32> for Finish<'_> {
         let n_rows = self.plan.rows().len();
         for (i, &row) in self.plan.rows().iter().enumerate() {
             let sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
-            // A row that sees nothing has the sum 0, and totals of 0.
+            // A row that sees nothing has a sum of 0, and totals of 0.
             let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
             let out = self.of.out(row).chunks_mut(V::LANES).enumerate();
             for (j, out) in out {
@@ -323,11 +324,11 @@ impl Task<f32> for Finish<'_> {
                 let totals = unsafe { v.load(totals.as_ptr()) };
                 let result = v.multiply_add(totals, factor, v.splat(0.0));
                 if out.len() == V::LANES {
-                    // SAFETY: and so does `out`.
+                    // SAFETY: `out` holds LANES numbers.
                     unsafe { v.store(result, out.as_mut_ptr()) };
                 } else {
                     let mut lanes = [0.0; MOST_LANES];
-                    // SAFETY: no vector has more than MOST_LANES.
+                    // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
                     unsafe { v.store(result, lanes.as_mut_ptr()) };
                     out.copy_from_slice(&lanes[..out.len()]);
                 }

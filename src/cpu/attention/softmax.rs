@@ -1,4 +1,4 @@
-//! The softmax of a tile's rows, a chunk of positions at a time, but for the last division.
+//! The softmax of a tile's rows, one chunk of positions at a time, except for the final division.
 
 use std::ops::Range;
 
@@ -14,17 +14,18 @@ use super::{
     plan::{Group, Plan},
 };
 
-/// Turns products into scores, `-inf` for what does not count, and finds the largest.
+/// Turns the products of one chunk into scores, `-inf` for keys that do not count, and updates each row's
+/// maximum.
 pub(super) struct Score<'a> {
     pub(super) group: &'a Group<'a>,
     pub(super) plan: &'a Plan,
-    /// The position of the first product, which begins a panel.
+    /// The position of the first product, which is the first of a panel.
     pub(super) first: usize,
-    /// `[panels, rows, width]`, those of a chunk.
+    /// The chunk's products, which become its scores: `[panels, rows, width]`.
     pub(super) scores: &'a mut [f32],
-    /// The largest of each row that are not NaN, `[rows, width]`.
+    /// Running maxima of each row that pass over NaN, `[rows, width]`: one for each lane.
     pub(super) largest: &'a mut [f32],
-    /// Whether `largest` holds anything yet.
+    /// Whether `largest` already covers preceding chunks.
     pub(super) total: Total,
 }
 
@@ -35,7 +36,8 @@ impl Task<f32> for Score<'_> {
         let n_rows = self.plan.rows().len();
         let positions = self.first..self.first + self.scores.len() / n_rows;
         if !(self.is_plain() && self.plan.all_see(&positions)) {
-            // All rows first: what has just been written here and there is slow to read in one piece.
+            // All rows first, and the maxima after: loads of what was just stored in narrower pieces would
+            // stall (no store forwarding).
             for row in 0..n_rows {
                 self.adjust::<V>(row);
             }
@@ -60,21 +62,21 @@ impl Task<f32> for Score<'_> {
     }
 }
 
-/// In this form NaN in `b`, which compares false, leaves `a` as it is.
+/// Written so that NaN in `b`, which compares false, leaves `a` as it is.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
 impl Score<'_> {
-    /// Whether what a row sees is left as it is.
+    /// Whether the scores of seen keys are the products themselves: no cap, no bias, no marks.
     #[inline(always)]
     fn is_plain(&self) -> bool {
         let scoring = self.group.scoring;
         scoring.soft_cap.is_none() && scoring.biases.is_empty() && self.group.kept.marks.is_none()
     }
 
-    /// Caps, adds biases, and hides what does not count.
+    /// Caps a row's products, adds the biases, and hides the keys that do not count.
     #[inline(always)]
     fn adjust<V: Vectors<f32>>(&mut self, row: usize) {
         let width = WIDTH * V::LANES;
@@ -120,7 +122,7 @@ impl Score<'_> {
     }
 }
 
-/// Adds a bias to neighbouring scores; `at` says which is the first.
+/// Adds a bias to consecutive scores; `at` is the sequence, head, query and key of the first.
 #[inline(always)]
 fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     let from = bias.from(at);
@@ -139,27 +141,28 @@ fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     }
 }
 
-/// Gives all scores of a panel but these the weight 0.
+/// Sets the scores of a panel outside of the range `but` to `-inf`, which is a weight of 0.
 #[inline(always)]
 fn hide(scores: &mut [f32], but: Range<u32>) {
-    // Without branches, so that it vectorises.
+    // Without branches, so that the loop vectorises.
     for (at, score) in (0u32..).zip(scores) {
         let is_seen = (at >= but.start) & (at < but.end);
         *score = if is_seen { *score } else { f32::NEG_INFINITY };
     }
 }
 
-/// Computes `exp(score - largest)` and adds it up.
+/// Computes `exp(score - largest)` for one chunk, packs it as left operand, and adds it to the sums.
 pub(super) struct Exponentiate<'a, F: Operand> {
-    /// `[panels, rows, width]`, those of a chunk.
+    /// The chunk's scores, `[panels, rows, width]`.
     pub(super) scores: &'a [f32],
-    /// Of each row of all chunks, `[rows, width]`. After the first call it is one number each.
+    /// Maxima of each row over all chunks, `[rows, width]`. The first call reduces each row's to its first
+    /// number.
     pub(super) largest: &'a mut [f32],
-    /// From the first position on, as rows of the left operand.
+    /// Rows of the packed left operand, from the first of these positions on.
     pub(super) exponentials: &'a mut [F::Word],
-    /// `[rows, width]`.
+    /// Running sums, `[rows, width]`.
     pub(super) sums: &'a mut [f32],
-    /// Whether `sums` holds anything yet.
+    /// Whether `sums` already holds those of preceding chunks. The first chunk also reduces `largest`.
     pub(super) total: Total,
 }
 
@@ -175,7 +178,7 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
         for (row, (lanes, largest)) in rows {
             if self.total == Total::New {
                 let all = fold(v, largest, larger);
-                // -inf - -inf is NaN; minus 0 instead leaves exp(-inf) = 0, and NaN where one is seen.
+                // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
                 largest[0] = if all == f32::NEG_INFINITY { 0.0 } else { all };
             }
             let largest = largest[0];
@@ -197,7 +200,7 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
                     *e = exp(v, map(v, scores, |score| score - largest));
                     *sum = v.add(*sum, *e);
                 }
-                // SAFETY: `exponentials` holds LEFT_WORDS.
+                // SAFETY: `exponentials` holds LEFT_WORDS words.
                 unsafe { d.pack_left(e, exponentials.as_mut_ptr()) };
             }
             for (j, sum) in sums.iter().enumerate() {
@@ -208,11 +211,11 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
     }
 }
 
-/// Merges the upper half of `WIDTH · LANES` numbers with the lower until one is left.
+/// Reduces `WIDTH · LANES` numbers to one, by merging the upper half with the lower until one is left.
 #[inline(always)]
 pub(super) fn fold<V: Vectors<f32>>(v: V, x: &[f32], merge: impl Fn(f32, f32) -> f32) -> f32 {
     assert_eq!(x.len(), WIDTH * V::LANES);
-    // SAFETY: there are two vectors, as was just seen.
+    // SAFETY: `x` holds two vectors, by the assertion above.
     let (low, high) = unsafe { (v.load(x.as_ptr()), v.load(x.as_ptr().add(V::LANES))) };
     let mut lanes = [0.0; MOST_LANES];
     // SAFETY: no vector has more than MOST_LANES.

@@ -1,4 +1,4 @@
-//! The kernel's speed. Run on an idle machine:
+//! The speed of attention. Run on an idle machine:
 //! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
 
 use std::{hint::black_box, ops::Range};
@@ -19,7 +19,7 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// Adds up numbers: as fast as they can be read.
+/// Adds up numbers as fast as they can be read.
 struct Read<'a> {
     data: &'a [f32],
     sum: &'a mut f32,
@@ -54,7 +54,7 @@ impl Task<f32> for ReadOn<'_> {
     }
 }
 
-/// Bytes per second that threads read, of as many numbers as are asked for.
+/// Bytes per second at which `threads` threads read `len` numbers of f32.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
     let data = random(len, 3);
     let part = len.div_ceil(threads);
@@ -72,9 +72,9 @@ fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
 
 struct Case {
     name: &'static str,
-    /// Sequences and queries.
+    /// Number of sequences, and queries of each.
     sizes: (usize, usize),
-    /// Query heads, key/value heads and their width.
+    /// Number of query heads, number of key/value heads, and dimensions of a head.
     heads: (usize, usize, usize),
     keys: usize,
     visible: Visible,

@@ -1,4 +1,4 @@
-//! The working memory of a tile of queries.
+//! The working memory of a tile of queries, one piece of thread-local scratch.
 
 use bytemuck::cast_slice_mut;
 
@@ -7,31 +7,33 @@ use super::{
     chunk::Layout,
 };
 
-/// Cut into its parts.
+/// The memory, divided into its parts.
 pub(super) struct TileMemory<'a, F: Operand> {
-    /// `[chunks of dimensions, rows]` of the left operand.
+    /// The packed queries, scaled: `[chunks of dimensions, rows, ROW_WORDS]`.
     pub(super) queries: &'a mut [F::Word],
     /// `[panels of positions, rows, width]`.
     pub(super) scores: &'a mut [f32],
-    /// Rows of the left operand, of one chunk of positions; and a row more, since they may begin within theirs.
+    /// The packed exponentials of one chunk of positions, `[rows + 1, ROW_WORDS]`: one row more, since the
+    /// first position need not be the chunk's first.
     pub(super) exponentials: &'a mut [F::Word],
-    /// `[panels of dimensions, rows, width]`.
+    /// Sums of exponentials times values, `[panels of dimensions, rows, width]`.
     pub(super) totals: &'a mut [f32],
-    /// The largest scores of each row, `[rows, width]`.
+    /// The largest scores of each row, in lanes: `[rows, width]`.
     pub(super) largest: &'a mut [f32],
-    /// The sums of the exponentials, `[rows, width]`.
+    /// The sums of each row's exponentials, in lanes: `[rows, width]`.
     pub(super) sums: &'a mut [f32],
-    /// A panel of a chunk's values.
+    /// One panel of a chunk's values, copied where some must be replaced by zeros.
     pub(super) values: &'a mut [F::Word],
 }
 
 impl<'a, F: Operand> TileMemory<'a, F> {
-    /// Numbers that tiles of up to so many rows need, which see up to so many positions.
+    /// Numbers of f32 that a tile of up to `n_rows` rows needs which see up to `span` positions.
     pub(super) fn len<D: OperandDots<F>>(layout: Layout, n_rows: usize, span: usize) -> usize {
         Self::lengths::<D>(layout, n_rows, span).iter().sum()
     }
 
-    /// For a tile of so many rows that see so many positions, of at least as much memory as [`Self::len`] says.
+    /// Divides `memory`, at least as long as [`Self::len`] says, for a tile of `n_rows` rows that see `span`
+    /// positions.
     pub(super) fn new<D: OperandDots<F>>(
         layout: Layout,
         n_rows: usize,
@@ -54,7 +56,7 @@ impl<'a, F: Operand> TileMemory<'a, F> {
         }
     }
 
-    /// Of the parts, in their order.
+    /// The lengths of the parts, in the order of the fields.
     fn lengths<D: OperandDots<F>>(layout: Layout, n_rows: usize, span: usize) -> [usize; 7] {
         let Layout {
             width, head_dim, ..
