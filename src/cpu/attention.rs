@@ -4,12 +4,13 @@
 //! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks of
 //! positions, packed as the micro-kernel reads them ([`chunk`]): for this call only, or long before
 //! ([`KeyValuePanels`]). A chunk has as many positions as the format's products sum in registers. Each tile of
-//! queries ([`rows`]) goes through three phases:
+//! queries ([`rows`]) passes over its chunks twice:
 //!
 //! ```text
-//! scores        all products with the keys that some row of the tile sees   L1 or L2 cache
-//! softmax       maximum of each row, then exponentials and their sums       a chunk at a time
-//! values        exponentials · values, divided by the sums at the end       a chunk at a time
+//! pass 1   for each chunk: scores = queries · keysᵀ, biases, masks; the maximum of each row so far
+//!          (the scores of all chunks stay in the first caches)
+//! pass 2   for each chunk: exponentials of the scores less the maximum, their sums, and · values
+//! end      totals / sums
 //! ```
 //!
 //! Two passes over a row that is in the cache cost less than an online softmax, which would moreover tie a

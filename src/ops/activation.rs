@@ -1,4 +1,4 @@
-//! Element-wise activations.
+//! Element-wise activations as differentiable operations.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
@@ -22,8 +22,8 @@ const OP: &str = "activation";
 
 /// Applies an activation to every element.
 ///
-/// The formulas stand at [`Activation`]; where one has a kink, the gradient there is PyTorch's (0
-/// for `relu` at 0). Equals `ACT2FN[name](x)` of transformers
+/// The formulas are documented at [`Activation`]; at a kink the gradient is PyTorch's (0 for `relu` at 0).
+/// Equal to `ACT2FN[name](x)` of transformers
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>).
 ///
 /// # Shapes
@@ -72,7 +72,7 @@ impl CustomOp1 for Activate {
     }
 }
 
-/// Runs `$body` with `$Value` and `$Slope` the kernels' functions of the activation.
+/// Runs `$body` with `$Value` and `$Slope` the kernel types of the activation's value and slope.
 macro_rules! with_functions {
     ($activation:expr, $Value:ident, $Slope:ident => $body:expr) => {
         with_functions! { $activation, $Value, $Slope, $body;
@@ -106,10 +106,10 @@ macro_rules! with_functions {
     };
 }
 
-/// A type of a function of the kernels, and perhaps the pieces it is known by.
+/// Defines the type of a kernel function, with its piecewise polynomials if it has some.
 macro_rules! function {
     ($Type:ident, $function:ident $($pieces:ident)?) => {
-        #[allow(dead_code)] // a body may want the other one only
+        #[allow(dead_code)] // a body may use only one of the two
         struct $Type;
         impl kernel::Function for $Type {
             #[inline(always)]
@@ -130,7 +130,7 @@ pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) ->
     Ok(())
 }
 
-/// Makes the gradient of the activation's value that of `x`.
+/// Turns the gradient of the activation's value, in place, into that of `x`.
 pub(super) fn backward<T: Float>(
     activation: Activation,
     x: &[T],
@@ -141,7 +141,7 @@ pub(super) fn backward<T: Float>(
     Ok(())
 }
 
-/// The activation of a slice in place, with the instructions of `isa`; `None` for the identity.
+/// The activation in place on slices, with the instructions of `isa`; `None` for the identity.
 pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
     if activation == Activation::Identity {
         return None;

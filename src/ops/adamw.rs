@@ -18,19 +18,19 @@ pub(crate) use crate::cpu::adamw::Update;
 
 const OP: &str = "adamw";
 
-/// The running means of a parameter's gradient and of its square: f64 beside f64 parameters, else f32.
+/// The running means of a parameter's gradient and of its square: f64 for f64 parameters, otherwise f32.
 #[derive(Debug)]
 pub(crate) enum Moments {
-    /// Beside a parameter on the CPU.
+    /// Of a parameter on the CPU.
     F32(Vec<f32>, Vec<f32>),
-    /// Beside an f64 parameter on the CPU.
+    /// Of an f64 parameter on the CPU.
     F64(Vec<f64>, Vec<f64>),
-    /// On another device.
+    /// Of a parameter on another device.
     Device(Tensor, Tensor),
 }
 
 impl Moments {
-    /// Before the first step.
+    /// The moments before the first step.
     pub fn zeros(parameter: &Tensor) -> Result<Self> {
         let n = parameter.elem_count();
         Ok(match (parameter.device(), parameter.dtype()) {
@@ -56,7 +56,7 @@ impl Moments {
         }
     }
 
-    /// The way back from [`Self::to_tensors`].
+    /// The inverse of [`Self::to_tensors`]. The moments must have the parameter's shape.
     pub fn from_tensors(parameter: &Tensor, first: &Tensor, second: &Tensor) -> Result<Self> {
         let dtype = moment_dtype(parameter.dtype());
         let place = |moment: &Tensor| moment.to_dtype(dtype)?.to_device(parameter.device());
@@ -70,7 +70,7 @@ impl Moments {
     }
 }
 
-/// The type of the moments beside a parameter.
+/// The type of the moments of a parameter.
 pub(crate) fn moment_dtype(parameter: DType) -> DType {
     match parameter {
         DType::F64 => DType::F64,
@@ -106,7 +106,7 @@ pub(crate) fn adamw(
     }
 }
 
-/// `Σ x²` of a tensor of any device, in f64 on the CPU, elsewhere in f32 or f64.
+/// `Σ x²` of a tensor on any device; summed in f64 on the CPU, elsewhere in f32, or f64 for f64.
 pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     if !x.device().is_cpu() {
         let wide = x.to_dtype(moment_dtype(x.dtype()))?;
@@ -119,14 +119,15 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
     })
 }
 
-/// Runs `work` with one team of threads for all the operations in it: small ones come one upon the other.
+/// Runs `work` with one team of threads for all operations in it, which matters where many small ones follow
+/// each other.
 pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
     parallel::with_team(threads(), work)
 }
 
 struct Step<'a> {
     update: &'a Update,
-    /// candle hands an operation out as shared.
+    /// candle takes operations by shared reference.
     moments: RefCell<&'a mut Moments>,
 }
 
@@ -187,7 +188,7 @@ impl InplaceOp2 for Step<'_> {
     }
 }
 
-/// The same from candle's own operations.
+/// The same, composed of candle's own operations.
 fn composed(
     parameter: &Var,
     gradient: &Tensor,
@@ -216,7 +217,7 @@ fn composed(
 mod tests {
     use super::*;
 
-    /// What other devices compute, on the CPU.
+    /// What other devices compute, run on the CPU.
     #[test]
     fn the_composed_step_is_the_kernels() {
         let tensor = |k: f64| {

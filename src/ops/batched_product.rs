@@ -19,15 +19,15 @@ const OP: &str = "batched-product";
 
 /// `a·b` for every pair of matrices: `torch.matmul`.
 ///
-/// On the CPU a row's bits depend on that row and its own `b` alone, as in [`super::linear`]; zeros at
-/// the end of a row, such as the weights of padding, change none.
+/// On the CPU a row's bits depend on that row and its own `b` alone, as in [`super::linear`]; trailing zeros in
+/// a row, such as the weights of padding, change none.
 ///
 /// # Shapes
-/// `[batch, heads, m, k]` and `[batch, heads, k, n]`, views or not, to `[batch, heads, m, n]`. f32 or f64
-/// on the CPU.
+/// `[batch, heads, m, k]` and `[batch, heads, k, n]`, contiguous or not; the result is `[batch, heads, m, n]`.
+/// f32 or f64 on the CPU.
 ///
 /// # Errors
-/// If shapes or types do not fit.
+/// If the shapes or types do not fit.
 pub(crate) fn batched_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (of_a, of_b) = (a.dims4()?, b.dims4()?);
     if (of_a.0, of_a.1, of_a.3) != (of_b.0, of_b.1, of_b.2) || a.dtype() != b.dtype() {
@@ -94,7 +94,7 @@ impl CustomOp2 for BatchedProduct {
     }
 }
 
-/// `[batch, heads]` matrices, as they lie.
+/// `[batch, heads]` matrices, read in place.
 #[derive(Clone, Copy)]
 struct Batch<'a, T> {
     data: &'a [T],
@@ -137,7 +137,7 @@ impl<'a, T: Float> Batch<'a, T> {
         }
     }
 
-    /// Matrix number `i`, heads within batches.
+    /// Matrix number `i`, heads counted through the batches.
     fn matrix(&self, i: usize) -> View<'a, T> {
         let (batch, head) = (i / self.heads, i % self.heads);
         let start = batch * self.batch_stride + head * self.head_stride;
@@ -149,7 +149,7 @@ impl<'a, T: Float> Batch<'a, T> {
     }
 }
 
-/// The products of all pairs, one after the other, shared out among candle's number of threads.
+/// The products of all pairs, one after the other, on candle's number of threads.
 fn products<T: Float + Plain>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
     let isa = selected_isa()?;
     let (rows, columns) = (a.shape.0, b.shape.1);
@@ -169,7 +169,7 @@ fn products<T: Float + Plain>(a: Batch<T>, b: Batch<T>) -> Result<Vec<T>> {
     Ok(y)
 }
 
-/// Fewer multiplications than this stay on the calling thread.
+/// Multiplications below which all work stays on the calling thread.
 const PARALLEL_FROM: usize = 1 << 18;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Gradients of parameters on their way from the operations to the optimiser, past candle's store.
 //!
-//! candle's backward pass adds every gradient to zeros that it makes for it: three passes over memory that is fresh each
-//! time. While [`collecting`], our operations put the gradients of variables here instead, and their memory is
-//! taken again for those of the next step.
+//! candle's backward pass adds every gradient to a tensor of zeros that it makes for it: three passes over
+//! freshly allocated memory. While [`collecting`], our operations keep the gradients of variables here instead,
+//! and their memory is recycled for those of the next step.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
@@ -11,31 +11,31 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
 use super::storage::{Float, gradient};
 use crate::cpu::recycled::{Buffer, Recycled, give_back};
 
-/// A gradient that may lie in memory to be recycled. Clones are the same gradient.
+/// A gradient whose memory may be recycled. Clones share the gradient.
 #[derive(Clone, Debug)]
 pub(crate) struct Collected(Arc<Place>);
 
 #[derive(Debug)]
 enum Place {
     Plain(Tensor),
-    /// Nobody else holds its storage.
+    /// In recycled memory; nobody else holds its storage.
     Lent(Tensor),
 }
 
 impl Collected {
-    /// Of a tensor that others may hold too.
+    /// A gradient in a tensor that others may hold too.
     pub fn plain(tensor: Tensor) -> Self {
         Self(Arc::new(Place::Plain(tensor)))
     }
 
-    /// To be looked at only: its storage may be taken again when the last clone of `self` is gone.
+    /// The gradient, to be read only while `self` lives: with its last clone, its memory may be recycled.
     pub fn tensor(&self) -> &Tensor {
         match &*self.0 {
             Place::Plain(tensor) | Place::Lent(tensor) => tensor,
         }
     }
 
-    /// The sum of both.
+    /// The sum of this gradient and another.
     pub fn plus(&self, other: &Tensor) -> Result<Self> {
         Ok(Self::plain((self.tensor() + other)?.detach()))
     }
@@ -44,13 +44,13 @@ impl Collected {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Self::Lent(tensor) = self {
-            // A storage that cannot be emptied is freed as any other.
+            // A storage that cannot be emptied is freed like any other.
             let _ = tensor.inplace_op1(&GiveBack);
         }
     }
 }
 
-/// Takes the vector out of a storage that is about to be dropped.
+/// Moves the vector out of a storage that is about to be dropped, back to the pool.
 struct GiveBack;
 
 impl InplaceOp1 for GiveBack {
@@ -72,11 +72,11 @@ thread_local! {
     static COLLECTED: RefCell<Option<HashMap<TensorId, Collected>>> = const { RefCell::new(None) };
 }
 
-/// Runs a backward pass; returns the gradients of variables that went past candle's store, too.
+/// Runs a backward pass; returns with its result the gradients of variables that went past candle's store.
 pub(crate) fn collecting<R>(
     backward: impl FnOnce() -> Result<R>,
 ) -> Result<(R, HashMap<TensorId, Collected>)> {
-    /// Ends it, in a panic too.
+    /// Ends the collection, also in a panic.
     struct Ending;
     impl Drop for Ending {
         fn drop(&mut self) {
@@ -91,12 +91,12 @@ pub(crate) fn collecting<R>(
     Ok((result, found))
 }
 
-/// Whether a gradient of this tensor is to go to [`collect`].
+/// Whether the gradient of this tensor is being collected.
 fn is_collected(of: &Tensor) -> bool {
     of.is_variable() && COLLECTED.with_borrow(Option::is_some)
 }
 
-/// The gradient of a tensor, for candle; none if it is collected.
+/// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
 pub fn handed_over<T: Float + Recycled>(values: Buffer<T>, of: &Tensor) -> Result<Option<Tensor>> {
     if !is_collected(of) {
         return gradient(values.into_vec(), of).map(Some);

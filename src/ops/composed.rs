@@ -1,6 +1,6 @@
-//! The same operations put together from candle's own, for devices without a kernel here.
+//! The same operations composed of candle's own, for devices without kernels of this crate.
 //!
-//! Only candle operations with an exact backward pass: its `relu` has slope 1 at 0, its `gelu`
+//! Only candle operations whose backward pass is exact are used: its `relu` has slope 1 at 0, its `gelu` has
 //! truncated constants, and `recip(1 + exp(-x))` turns NaN where `exp` overflows.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
@@ -13,7 +13,7 @@ use crate::{
     cpu::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH},
 };
 
-/// As [`super::norm`], its arguments already checked.
+/// As [`super::norm`], with its arguments already checked.
 pub fn norm(
     x: &Tensor,
     weight: &Tensor,
@@ -24,7 +24,7 @@ pub fn norm(
     let x = widened(x)?;
     let centred = match config.kind {
         NormKind::RmsNorm => x,
-        // Twice, for the rounding of the first mean.
+        // Twice, because the first mean is rounded.
         NormKind::LayerNorm => without_mean(&without_mean(&x)?)?,
     };
     let mean_square = centred.sqr()?.mean_keepdim(D::Minus1)?;
@@ -45,7 +45,7 @@ pub fn norm(
     y.to_dtype(dtype)
 }
 
-/// As [`super::activate`], its argument already checked.
+/// As [`super::activate`], with its argument already checked.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     let dtype = x.dtype();
     let x = &widened(x)?;
@@ -67,7 +67,7 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
         Activation::LeakyRelu => x.gt(0.0)?.where_cond(x, &(x * 0.01)?)?,
         Activation::Silu => (x * sigmoid(x)?)?,
         Activation::Mish => {
-            // tanh(softplus(x)) = n / (n + 2) with n = e²ˣ + 2eˣ, divided by e²ˣ for positive x so
+            // tanh(softplus(x)) = n / (n + 2) with n = e²ˣ + 2eˣ; for positive x both are divided by e²ˣ, so
             // that the quotient's backward pass, which squares, does not overflow.
             let positive = x.gt(0.0)?;
             let e = positive.where_cond(&x.neg()?, x)?.exp()?;
@@ -90,7 +90,7 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     y.to_dtype(dtype)
 }
 
-/// As [`super::attention_softmax`], its arguments already checked.
+/// As [`super::attention_softmax`], with its arguments already checked.
 pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
     let (batch, _, queries, keys) = scores.dims4()?;
     let reach = Reach::of(visible);
@@ -109,10 +109,10 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
     softmax(scores, Some(&seen.broadcast_as(scores.shape())?))
 }
 
-/// Softmax over the last dimension of the elements where `seen`, of the same shape, is not 0.
+/// Softmax over the last dimension, of the elements where `seen`, of the same shape, is not 0.
 pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
     if x.elem_count() == 0 {
-        // candle has no maximum of nothing.
+        // candle has no maximum over no elements.
         return Ok(x.clone());
     }
     let dtype = x.dtype();
@@ -122,7 +122,7 @@ pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
         Some(seen) => seen.where_cond(&x, &minus_infinity)?,
         None => x,
     };
-    // The shift cancels: no gradient goes through it.
+    // The shift cancels, so that it needs no gradient.
     let max = x.max_keepdim(D::Minus1)?.detach();
     let shift = max
         .eq(f64::NEG_INFINITY)?
@@ -138,16 +138,16 @@ pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
     y.to_dtype(dtype)
 }
 
-/// As [`super::dropout`], its arguments already checked.
+/// As [`super::dropout`], with its arguments already checked.
 pub fn dropout(x: &Tensor, keep: &Tensor, divisor: f64) -> Result<Tensor> {
     let dtype = x.dtype();
     let x = widened(x)?;
-    // A tensor as divisor: candle turns a division by a number into a product.
+    // Divided by a tensor: candle turns a division by a number into a product with its reciprocal.
     let kept = (&x / constant(divisor, &x)?)?;
     keep.where_cond(&kept, &kept.zeros_like()?)?.to_dtype(dtype)
 }
 
-/// Half types as f32, others as they are.
+/// Half types as f32, other types unchanged.
 fn widened(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::F64 => Ok(x.clone()),
@@ -196,8 +196,8 @@ fn hard_swish(x: &Tensor) -> Result<Tensor> {
 /// `exp(x/2)` below -40, `√x` above 20, `√ln(1 + exp(x))` between.
 fn sqrt_softplus(x: &Tensor) -> Result<Tensor> {
     let (low, high) = (x.lt(-40.0)?, x.gt(20.0)?);
-    // Each branch sees only arguments that it can bear: a where passes gradients of 0 to the other,
-    // and 0 · inf would be NaN.
+    // Each branch gets only arguments that it is finite for: `where_cond` passes gradients of 0 to the branch
+    // not taken, and 0 · inf would be NaN.
     let zeros = x.zeros_like()?;
     let exponential = (low.where_cond(x, &zeros)? * 0.5)?.exp()?;
     let root = high.where_cond(x, &x.ones_like()?)?.sqrt()?;
@@ -209,7 +209,7 @@ fn sqrt_softplus(x: &Tensor) -> Result<Tensor> {
 /// `ln(1 + e)` for `e >= 0`, as `ln(u) + (e - (u - 1)) / u` with `u = 1 + e` rounded.
 fn ln_1p(e: &Tensor) -> Result<Tensor> {
     let u = (e + 1.0)?;
-    // What the sum has lost of `e`: a constant to the gradient, which is 1 / u already.
+    // What the sum has lost of `e`. It is a constant for the gradient, which is 1 / u without it.
     let lost = ((e - (&u - 1.0)?)? / &u)?.detach();
     u.log()? + lost
 }

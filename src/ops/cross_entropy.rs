@@ -1,4 +1,4 @@
-//! The loss of a classification, of a language model above all.
+//! The loss of classification, and of language models above all.
 
 use candle_core::{
     CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, WithDType,
@@ -14,20 +14,21 @@ use crate::cpu::{Element, Real, cross_entropy as kernel};
 
 const OP: &str = "cross_entropy";
 
-/// The target of a row that has none, as in PyTorch and transformers.
+/// The target of a row to ignore, as in PyTorch (`ignore_index`) and transformers.
 const PASSED_OVER: i64 = -100;
 
 /// The mean of `-ln p` of each row's target, where `p` is the softmax of its logits:
 /// `torch.nn.functional.cross_entropy(logits, targets)`.
 ///
-/// Rows whose target is -100 are passed over: they count in no mean and get no gradient. On the CPU it is one pass over the logits
-/// on all threads, forward and backward, that keeps nothing of their size.
+/// Rows whose target is -100 are ignored: they do not count in the mean, and get no gradient. On the CPU it is
+/// one pass over the logits on all threads, forward and backward, and nothing of their size is kept.
 ///
 /// # Shapes
-/// `logits` `[.., classes]`, `targets` (u32, or i64 where some are -100) `[..]`; to a scalar of the logits' type.
+/// `logits` `[.., classes]`, `targets` (u32, or i64 where some are -100) `[..]`; the result is a scalar of the
+/// logits' type.
 ///
 /// # Errors
-/// If shapes or types do not fit, a target is no class, or none is left to take the mean of.
+/// If shapes or types do not fit, a target is not a class, or no target is left to take the mean of.
 ///
 /// ```
 /// use candle_blocks::ops;
@@ -57,7 +58,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Each row's class, checked.
+/// Each row's class, or `None` for a row to ignore; checked against the logits.
 fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
     let Some((&n_classes, rows)) = logits.dims().split_last() else {
         bail!("{OP}: the logits are a scalar; expected [.., classes]");
@@ -121,12 +122,12 @@ impl CustomOp1 for CrossEntropy {
     }
 }
 
-/// A mean in the logits' type.
+/// A mean, rounded to the logits' type.
 fn rounded<T: Float>(mean: f64) -> T {
     T::from_wide(<T as Element>::Wide::of(mean))
 }
 
-/// The same from candle's own operations.
+/// The same, composed of candle's own operations.
 fn composed(logits: &Tensor, classes: &[Option<usize>], counted: usize) -> Result<Tensor> {
     let wide = match logits.dtype() {
         DType::F64 => DType::F64,
@@ -142,7 +143,7 @@ fn composed(logits: &Tensor, classes: &[Option<usize>], counted: usize) -> Resul
     let weights: Vec<f64> = classes.iter().map(weight).collect();
     let weights = Tensor::from_vec(weights, (classes.len(), 1), &candle_core::Device::Cpu)?;
     let weights = weights.to_dtype(wide)?.to_device(device)?;
-    // Whatever is taken off, the loss is the same; so this needs no gradient.
+    // The loss does not depend on what is subtracted, so that this needs no gradient.
     let shifted = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
     let losses = (shifted.exp()?.sum_keepdim(1)?.log()? - shifted.gather(&indices, 1)?)?;
     (losses * weights)?.sum_all()?.to_dtype(logits.dtype())
@@ -154,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// What other devices compute, on the CPU.
+    /// What other devices compute, run on the CPU.
     #[test]
     fn the_composed_loss_and_its_gradient_are_the_kernels() {
         let values: Vec<f64> = (0..7 * 5)

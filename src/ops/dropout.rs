@@ -11,11 +11,11 @@ use crate::cpu::{Element, Real, dropout as kernel};
 
 const OP: &str = "dropout";
 
-/// Divides what is kept by `1 - p` and zeroes the rest.
+/// Divides kept elements by `1 - p`, and sets the others to 0.
 ///
 /// `x / (1 - p)` where `keep` is not 0, else 0; the gradient likewise (Srivastava et al. 2014,
-/// <https://jmlr.org/papers/v15/srivastava14a.html>). A true division, so that the kept values have
-/// the bits of NumPy's `x * mask / (1 - p)`. What is dropped is 0 even where `x` is not finite.
+/// <https://jmlr.org/papers/v15/srivastava14a.html>). It is a true division, so that kept values have the bits
+/// of NumPy's `x * mask / (1 - p)`. Dropped elements are 0 even where `x` is not finite.
 ///
 /// # Shapes
 /// `x` and `keep` (u8, 1 = keep) of one shape, any rank; the result has it too.
@@ -92,7 +92,7 @@ impl CustomOp2 for Dropout {
         let keep = tensor_slice(OP, &keep_storage, keep_layout)?;
         with_float!(OP, x.dtype(), T => {
             let dx = self.apply::<T>(tensor_slice(OP, &dy, dy_layout)?, keep);
-            // The mask is of an integer type, which candle never asks a gradient for.
+            // candle asks for no gradient of the mask, whose type is an integer.
             Ok((Some(gradient(dx, x)?), None))
         })
     }

@@ -1,4 +1,4 @@
-//! `y = x·Wᵀ + b`, with its three gradients, through this crate's own products.
+//! `y = x·Wᵀ + b` with its three gradients, through this crate's own products.
 
 use candle_core::{
     CpuStorage, Layout, Result, Shape, Storage, Tensor, backend::BackendStorage, bail,
@@ -23,16 +23,17 @@ const OP: &str = "linear";
 
 /// Maps the last dimension: `torch.nn.functional.linear(x, weight, bias)`.
 ///
-/// On the CPU the order of addition is fixed: a row's bits depend on that row, the weight, the bias
-/// and the instruction set ([`super::isa`]), and on nothing else. f16 and bf16 are widened to f32
-/// once per call, and the result is rounded once.
+/// On the CPU the order of addition is fixed: a row's bits depend on that row, the weight, the bias and the
+/// instruction set ([`super::isa`]), and on nothing else. f16 and bf16 are widened to f32 once per call, and
+/// the result is rounded once.
 ///
 /// # Shapes
-/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; to `[.., d_out]`.
-/// Any of them may be a view. Without rows the result is empty; with `d_in` 0 it is the bias.
+/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; the result is `[..,
+/// d_out]`. Any of them may be a view. Without rows the result is empty; where `d_in` is 0 it is the bias.
 ///
 /// # Errors
-/// If shapes or types do not fit, or the environment asks for an instruction set that is not there.
+/// If shapes or types do not fit, or the environment asks for an instruction set that is unknown or that this
+/// CPU lacks.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     check(x, weight, bias)?;
     let (d_out, d_in) = weight.dims2()?;
@@ -44,7 +45,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     let weight = weight.to_dtype(dtype)?;
     let bias = bias.map(|bias| bias.to_dtype(dtype)).transpose()?;
     if x.device().is_cpu() {
-        // No reshape: candle would copy the gradient twice on its way back through each.
+        // No reshape, through each of which candle would copy the gradient twice in the backward pass.
         let wide = x.to_dtype(dtype)?;
         let wide = if x.rank() == 2 {
             wide
@@ -65,12 +66,13 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     y.to_dtype(x.dtype())?.reshape(dims)
 }
 
-/// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`, `avx512`,
-/// `avx512_vnni` or `avx512_bf16` (x86-64); the fastest that the CPU has, unless the environment variable
-/// `CANDLE_BLOCKS_ISA` names one. The last two are AVX-512 with dot products of int8, and of int8 and bfloat16.
+/// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`,
+/// `avx512`, `avx512_vnni` or `avx512_bf16` (x86-64). It is the fastest that the CPU has, unless the
+/// environment variable `CANDLE_BLOCKS_ISA` names one. The last two are AVX-512 with dot products of int8, and
+/// of int8 and bfloat16.
 ///
 /// # Errors
-/// If the variable names one that is unknown or not there.
+/// If the variable names one that is unknown or that this CPU lacks.
 pub fn isa() -> Result<&'static str> {
     selected_isa().map(Isa::name)
 }
@@ -108,7 +110,7 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `$body` with `$T` the type of a product.
+/// Runs `$body` with `$T` the type that products of a dtype are computed in.
 macro_rules! with_product {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -126,7 +128,7 @@ macro_rules! with_product {
 }
 pub(super) use with_product;
 
-/// Of `x` `[.., k]`, a weight `[n, k]` and perhaps a bias `[n]`, in f32 or f64.
+/// `x` `[.., k]` times a weight `[n, k]` and an optional bias `[n]`, in f32 or f64.
 struct Product;
 
 impl Weighted for Product {
@@ -169,7 +171,7 @@ fn forward<T: Float + Plain>(
     Ok((T::to_cpu_storage_owned(y), dims.into()))
 }
 
-/// `dx = dy·W`, `dW = dyᵀ·x` and the sums of `dy` over the rows, each where somebody asks for it.
+/// `dx = dy·W`, `dW = dyᵀ·x` and the sum of `dy` over the rows, each only where it is needed.
 fn backward<T: Float + Plain + Recycled>(
     x: &Tensor,
     weight: &Tensor,
@@ -218,7 +220,7 @@ fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<V
     Ok(y)
 }
 
-/// A matrix of a storage, as it lies; of another rank, the rows of its last dimension without gaps.
+/// A matrix of a storage, read in place; a contiguous tensor of another rank as the rows of its last dimension.
 fn view<'a, T: Float>(data: &'a [T], layout: &Layout) -> Result<View<'a, T>> {
     let data = data.get(layout.start_offset()..).unwrap_or(&[]);
     match (layout.dims(), layout.stride()) {
@@ -235,7 +237,7 @@ fn view<'a, T: Float>(data: &'a [T], layout: &Layout) -> Result<View<'a, T>> {
     }
 }
 
-/// As [`view`], of a tensor's storage.
+/// As [`view`], for the storage of a tensor.
 fn tensor_view<'a, T: Float>(storage: &'a Storage, layout: &Layout) -> Result<View<'a, T>> {
     match storage {
         Storage::Cpu(storage) => view(storage.as_slice()?, layout),

@@ -1,23 +1,30 @@
-//! An operation of any number of tensors as candle's graph can hold it, which knows none of more than three.
+//! An operation of any number of tensors as nodes of candle's graph, whose operations have at most three
+//! arguments.
 //!
-//! Each tracked input has a node between it and the next one's, all of them scalars, and the operation stands behind the
-//! last. Going back, candle comes to the operation first, which finds all gradients at once, and each
-//! node then hands out the one of its input.
+//! A chain of scalar nodes runs through the tracked inputs, one node for each, and the operation is behind the
+//! last. In the backward pass candle therefore reaches the operation first, which computes all gradients at
+//! once; each node of the chain then hands out the gradient of its input.
+//!
+//! ```text
+//! 0 → Input(a) → Input(b) → .. → Output → result          forward
+//!         ↑          ↑
+//!         a          b
+//! ```
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
-/// What gradients are found by.
+/// How the gradients of such an operation are computed.
 pub trait Backward: Send + Sync + 'static {
-    /// For error messages.
+    /// The operation's name in error messages.
     fn name(&self) -> &'static str;
 
-    /// The gradients of all inputs for the cotangent of the output; none where nobody asks for one.
+    /// The gradients of all inputs for the cotangent of the result; `None` for inputs that need none.
     fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>>;
 }
 
-/// The result of an operation of these inputs: a tensor whose gradient comes to `backward`.
+/// The result of an operation on these inputs, as a tensor whose cotangent goes to `backward`.
 pub fn recorded(
     inputs: &[Tensor],
     (values, shape): (CpuStorage, Shape),
@@ -41,7 +48,7 @@ pub fn recorded(
 
 type Found = Arc<Mutex<Vec<Option<Tensor>>>>;
 
-/// Hands out the gradient of an input.
+/// A node of the chain, which hands out the gradient of one input.
 struct Input {
     name: &'static str,
     index: usize,
@@ -76,9 +83,9 @@ impl CustomOp2 for Input {
     }
 }
 
-/// The operation.
+/// The node of the operation itself.
 struct Output {
-    /// Computed before, and moved out by the forward pass.
+    /// Computed in advance, and moved out by the forward pass.
     result: Mutex<Option<(CpuStorage, Shape)>>,
     backward: Box<dyn Backward>,
     found: Found,

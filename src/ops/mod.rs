@@ -1,17 +1,18 @@
-//! Differentiable fused operations: what candle has only without a backward pass, or not at all.
+//! Differentiable fused operations: those that candle has only without a backward pass, or not at all.
 //!
-//! On the CPU each is one pass over the data, forward and backward ([`candle_core::CustomOp1`] and
-//! its kin over the kernels of this crate). On other devices the same function is put together from
-//! candle's own operations, chosen by the input's device and by nothing else: a transposed, narrowed
-//! or broadcast input gives the values and the gradients of its contiguous copy.
+//! On the CPU each is one pass over the data, forward and backward: a [`candle_core::CustomOp1`] (or 2, or 3)
+//! over the kernels of this crate. On other devices the same function is composed of candle's own operations.
+//! The choice depends on the input's device and on nothing else: a transposed, narrowed or broadcast input
+//! gives the values and the gradients of its contiguous copy.
 //!
-//! f32 and f64 compute in their own type, with statistics and long sums in f64; f16 and bf16 compute
-//! and sum in f32 and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number of threads.
-//! Second derivatives are not supported.
+//! f32 and f64 compute in their own type, with statistics and long sums in f64; f16 and bf16 compute and sum in
+//! f32, and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number
+//! of threads. Second derivatives are not supported.
 //!
-//! Matrix products on the CPU ([`linear`]) use the fastest instructions that it has; the environment
-//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces others, and [`isa`] tells
-//! which. Bits may differ between them, within one they do not.
+//! Matrix products on the CPU ([`linear`]) use the fastest instruction set that it has. The environment
+//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces
+//! another one, and [`isa`] tells which is used. Bits may differ between instruction sets; within one they do
+//! not.
 //!
 //! ```
 //! use candle_blocks::{Activation, NormConfig, ops};
@@ -67,8 +68,8 @@ pub(crate) use softmax::Reach;
 pub use softmax::{Visible, attention_softmax, softmax};
 pub(crate) use threads::threads;
 
-/// The type in which products of this type are to be taken on this device, sums and softmax between
-/// them included: f32 for half types on the CPU, where candle widens them for each product anyway.
+/// The type in which products of tensors like `x`, and sums and softmax between them, are to be taken on its
+/// device: f32 for half types on the CPU, where candle widens them for each product anyway.
 pub(crate) fn product_dtype(x: &candle_core::Tensor) -> DType {
     match x.dtype() {
         DType::F16 | DType::BF16 if x.device().is_cpu() => DType::F32,

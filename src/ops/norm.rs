@@ -18,7 +18,7 @@ use crate::{
 
 const OP: &str = "norm";
 
-/// Normalises the last dimension.
+/// Normalises over the last dimension.
 ///
 /// LayerNorm: `(x - mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al. 2016,
 /// <https://arxiv.org/abs/1607.06450>), equal to
@@ -27,8 +27,8 @@ const OP: &str = "norm";
 /// equal to `torch.nn.functional.rms_norm(x, (d,), weight, eps)`. With [`NormWeight::OnePlus`] the
 /// factor is `1 + weight`.
 ///
-/// f16 and bf16 are computed in f32 and rounded once, but for RMSNorm with a plain weight, where the
-/// normalised value is rounded before the product, as transformers does
+/// f16 and bf16 are computed in f32 and rounded once, except for RMSNorm with a plain weight: there the
+/// normalised value is rounded before it is multiplied, as in transformers
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>).
 ///
 /// # Shapes
@@ -83,7 +83,7 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig
     }
 }
 
-/// The kernel of a configuration.
+/// The kernel of a norm's configuration.
 pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
     Norm {
         statistic: match config.kind {

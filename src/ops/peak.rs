@@ -1,4 +1,4 @@
-//! What products on the CPU are measured against.
+//! The ceiling that products on the CPU are measured against.
 
 use candle_core::Result;
 use half::bf16;
@@ -6,15 +6,15 @@ use half::bf16;
 use super::linear::selected_isa;
 use crate::{config::Precision, cpu::peak::operations_per_second};
 
-/// The most operations per second that `threads` threads of this CPU do in the instruction set
-/// [`isa`](super::isa) names: multiplications and additions (a fused one is two) of registers alone, of the numbers
-/// that a packed layer of this precision multiplies.
+/// The most operations per second that `threads` threads of this CPU reach with the instruction set that
+/// [`isa`](super::isa) names: multiplications and additions (a fused one counts as two) between registers
+/// alone, in the number format that a packed layer of this precision multiplies.
 ///
-/// Measures for about 20 ms. A matrix product cannot be faster than this, and a benchmark's share of it
-/// says how near it is.
+/// Measures for about 20 ms. No matrix product can be faster; a benchmark's share of this says how close it
+/// comes.
 ///
 /// # Errors
-/// If the environment asks for an instruction set that is not there.
+/// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
     let isa = selected_isa()?;
     Ok(match precision {

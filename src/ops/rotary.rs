@@ -1,4 +1,4 @@
-//! Rotary position embedding, given the cosines and sines.
+//! Rotary position embedding, given cosines and sines.
 
 use candle_core::{
     CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor, backend::BackendStorage, bail,
@@ -12,12 +12,12 @@ use crate::{
 
 const OP: &str = "rotate";
 
-/// Turns the first `2·pairs` dimensions of every head, pair by pair: `(a, b)` becomes
-/// `(a cos - b sin, b cos + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+/// Rotates the first `2·pairs` dimensions of every head, pair by pair: `(a, b)` becomes `(a cos - b sin, b cos
+/// + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 ///
 /// # Shapes
-/// `x` `[batch, n_heads, seq, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`, to the shape of `x`.
-/// The tables get no gradient.
+/// `x` `[batch, n_heads, seq, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`; the result has the shape
+/// of `x`. The tables get no gradient.
 ///
 /// # Errors
 /// If the shapes or types do not fit.
@@ -55,7 +55,7 @@ impl From<RotaryPairing> for Pairing {
     }
 }
 
-/// The same of candle's operations.
+/// The same, composed of candle's own operations.
 fn composed(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
     let (batch, heads, seq, head_dim) = x.dims4()?;
     let pairs = cos.dim(D::Minus1)?;
@@ -142,7 +142,7 @@ impl CustomOp3 for Rotate {
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        // A rotation's transpose is the rotation back.
+        // The transpose of a rotation is the rotation by the opposite angle.
         let grad = cotangent(OP, grad)?;
         let (dy, dy_layout) = grad.storage_and_layout();
         let (cos_storage, cos_layout) = cos.storage_and_layout();

@@ -1,4 +1,4 @@
-//! Softmax over the last dimension, of everything or of what attention may see.
+//! Softmax over the last dimension: of all elements, or of those that attention may see.
 
 use std::ops::Range;
 
@@ -23,12 +23,12 @@ const OP: &str = "softmax";
 /// Which keys each query may see. The default is all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
-    /// `[batch, keys]`, u8, 1 for a key that is kept; all are where it is `None`.
+    /// `[batch, keys]`, u8, 1 for a key that is kept; `None` keeps all.
     pub keep: Option<&'a Tensor>,
     /// Whether queries see later keys.
     pub visibility: Visibility,
-    /// A sliding window. Causal: the last so many keys, the query's own included. Bidirectional:
-    /// the keys at most so far away. The same as transformers' `sliding_window`
+    /// A sliding window. Causal: the last `window` keys, the query's own included. Bidirectional: the keys at
+    /// most `window` positions away. The same as transformers' `sliding_window`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
     pub window: Option<usize>,
     /// The position of the first query among the keys: the number of keys in the cache before it.
@@ -48,7 +48,7 @@ impl Default for Visible<'_> {
 
 /// Softmax over the last dimension: `exp(x - max) / Σ exp(x - max)`.
 ///
-/// Equal to `torch.softmax(x, -1)`, but that a row of nothing but `-inf` gives zeros and not NaN.
+/// Equal to `torch.softmax(x, -1)`, except that a row of nothing but `-inf` gives zeros and not NaN.
 ///
 /// # Shapes
 /// `x` `[.., n]`, any rank from 1; the result has the shape of `x`.
@@ -101,7 +101,7 @@ pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
     })
 }
 
-/// Whether the marks of the keys fit scores of so many sequences and keys, on the device of `x`.
+/// Checks that marks `[batch, keys]` fit, and are on the device of `x`.
 pub(super) fn check_keep(
     visible: &Visible,
     x: &Tensor,
@@ -146,7 +146,7 @@ impl Reach {
         }
     }
 
-    /// Of `keys` keys, those that the `query`th query sees.
+    /// Of `keys` keys, those that query number `query` sees.
     pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
         let position = self.first_query.saturating_add(query);
         let after = |distance: usize| position.saturating_add(distance).min(keys);

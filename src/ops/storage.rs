@@ -1,4 +1,4 @@
-//! Between candle's tensors and the kernels' slices.
+//! Conversions between candle's tensors and the kernels' slices.
 
 use candle_core::{
     CpuStorage, DType, Device, Layout, Result, Shape, Storage, Tensor, WithDType, bail,
@@ -6,7 +6,7 @@ use candle_core::{
 
 use crate::cpu::{activation::Computed, norm::Rows};
 
-/// A type that candle stores and the kernels compute.
+/// An element type that candle stores and the kernels compute with.
 pub trait Float: WithDType + Rows<Acc: Computed> {}
 
 impl<T: WithDType + Rows<Acc: Computed>> Float for T {}
@@ -37,7 +37,7 @@ macro_rules! with_float {
 }
 pub(super) use with_float;
 
-/// The elements of a contiguous CPU storage.
+/// The elements of a contiguous tensor in a CPU storage.
 pub fn slice<'a, T: WithDType>(
     op: &'static str,
     storage: &'a CpuStorage,
@@ -61,17 +61,17 @@ pub fn tensor_slice<'a, T: WithDType>(
     }
 }
 
-/// What a forward pass returns.
+/// Values in the shape of `layout`, as a forward pass returns them.
 pub fn output<T: WithDType>(values: Vec<T>, layout: &Layout) -> (CpuStorage, Shape) {
     (T::to_cpu_storage_owned(values), layout.shape().clone())
 }
 
-/// A gradient with the shape of the tensor that it belongs to.
+/// A gradient as a tensor in the shape of the tensor that it belongs to.
 pub fn gradient<T: WithDType>(values: Vec<T>, of: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(values, of.shape(), &Device::Cpu)
 }
 
-/// The cotangent, contiguous.
+/// The cotangent `grad`, made contiguous.
 ///
 /// # Errors
 /// If it carries a graph of its own: the gradients made from it are constants, so that a second
@@ -83,7 +83,7 @@ pub fn cotangent(op: &'static str, grad: &Tensor) -> Result<Tensor> {
     grad.contiguous()
 }
 
-/// Checks that the type is a float.
+/// Checks that the type of a tensor is a float.
 pub fn check_float(op: &'static str, x: &Tensor) -> Result<()> {
     match x.dtype() {
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(()),

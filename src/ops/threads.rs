@@ -1,11 +1,12 @@
-//! How many threads candle is set to.
+//! The number of threads that candle is set to.
 
 use std::sync::OnceLock;
 
 use candle_core::utils::get_num_threads;
 
-/// candle's [`get_num_threads`]: what `RAYON_NUM_THREADS` says, or as many as there are cores. candle counts these anew
-/// at every call, in `/proc/cpuinfo`, which takes longer than a small product; they are counted once here.
+/// candle's [`get_num_threads`]: the number in `RAYON_NUM_THREADS`, or else that of the cores. candle counts
+/// cores anew at every call, by reading `/proc/cpuinfo`, which takes longer than a small product; here they are
+/// counted once.
 pub(crate) fn threads() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     let asked = std::env::var("RAYON_NUM_THREADS").ok();

@@ -1,18 +1,19 @@
-//! Operations of an input, a weight and perhaps a bias, which candle takes with two arguments or with three.
+//! Operations of an input, a weight and an optional bias, which candle's graph takes as two or three arguments.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::storage::cotangent;
 
-/// A tensor as candle hands it to an operation.
+/// A tensor as candle hands it to an operation: all of its storage, and where in it the tensor lies.
 pub type Argument<'a> = (&'a CpuStorage, &'a Layout);
 
-/// An operation on the CPU of `x`, a weight and perhaps a bias.
+/// An operation on the CPU of `x`, a weight and an optional bias.
 pub trait Weighted: Send + Sync + 'static {
-    /// For messages.
+    /// The operation's name in error messages.
     const NAME: &'static str;
 
-    /// The result. The bias is contiguous.
+    /// The result and its shape. The bias is contiguous; `x` and the weight are as they were given to
+    /// [`apply`].
     fn forward(
         &self,
         x: Argument,
@@ -20,7 +21,7 @@ pub trait Weighted: Send + Sync + 'static {
         bias: Option<Argument>,
     ) -> Result<(CpuStorage, Shape)>;
 
-    /// Gradients of `x`, weight and bias under a contiguous cotangent; of a bias that is not there, anything.
+    /// Gradients of `x`, weight and bias for a contiguous cotangent. Without a bias its gradient is ignored.
     fn backward(
         &self,
         x: &Tensor,
@@ -30,7 +31,7 @@ pub trait Weighted: Send + Sync + 'static {
     ) -> Result<[Option<Tensor>; 3]>;
 }
 
-/// The result as a node of candle's graph.
+/// Applies the operation: the result is a node of candle's graph.
 pub fn apply(
     op: impl Weighted,
     x: &Tensor,

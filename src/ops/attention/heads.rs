@@ -1,11 +1,11 @@
-//! Heads within a tensor, however it names them.
+//! The heads of a tensor, in either of the two shapes that tensors of heads have.
 
 use candle_core::{Layout, Result, Storage, Tensor, bail};
 
 use super::{super::storage::Float, OP};
 use crate::cpu::{parallel, view::View};
 
-/// How a tensor names its heads.
+/// The shape of a tensor of heads.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// `[batch, seq, heads · head_dim]`
@@ -14,7 +14,7 @@ pub enum Form {
     Heads,
 }
 
-/// How many there are of what.
+/// The sizes of a tensor of heads, and its shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub batch: usize,
@@ -50,7 +50,8 @@ impl Sizes {
         self.batch * self.heads * self.seq * self.head_dim
     }
 
-    /// In the order of the form, from heads that each lie without gaps from `start(batch, head)` on.
+    /// Copies heads into the order of the shape; head `head` of sequence `batch` lies without gaps from
+    /// `start(batch, head)` on in `pieces`.
     pub fn lay_out<T: Float>(
         self,
         pieces: &[T],
@@ -62,7 +63,7 @@ impl Sizes {
             return;
         }
         let (heads, head_dim) = (self.heads, self.head_dim);
-        // A position of all heads, or a head.
+        // One piece of work: a position of all heads, or one head.
         let chunk = match self.form {
             Form::Rows => heads * head_dim,
             Form::Heads => self.seq * head_dim,
@@ -86,12 +87,12 @@ impl Sizes {
     }
 }
 
-/// A tensor's heads, as they lie.
+/// A tensor's heads, read in place.
 #[derive(Clone, Copy)]
 pub struct Heads<'a, T> {
     data: &'a [T],
     pub sizes: Sizes,
-    /// Of batch, head, position and column.
+    /// Elements from one batch, head, position and column to the next.
     strides: [usize; 4],
 }
 
@@ -110,7 +111,7 @@ impl<'a, T: Float> Heads<'a, T> {
         })
     }
 
-    /// Rows of all heads without gaps.
+    /// Heads in rows without gaps.
     pub fn of_rows(data: &'a [T], (batch, seq): (usize, usize), heads: usize) -> Result<Self> {
         let width = data.len() / (batch * seq).max(1);
         Self::new(data, &Layout::contiguous((batch, seq, width)), heads)
@@ -123,7 +124,7 @@ impl<'a, T: Float> Heads<'a, T> {
         }
     }
 
-    /// Head number `i`, heads within batches: `[seq, head_dim]`.
+    /// Head number `i`, counted through the batches, as `[seq, head_dim]`.
     pub fn matrix(&self, i: usize) -> View<'a, T> {
         let (batch, head) = (i / self.sizes.heads, i % self.sizes.heads);
         let start = batch * self.strides[0] + head * self.strides[1];
@@ -134,7 +135,7 @@ impl<'a, T: Float> Heads<'a, T> {
         )
     }
 
-    /// `map` of the `i`th `n` heads, one below the other: `[n · seq, head_dim]`.
+    /// Heads `i · n` to `(i + 1) · n`, one below the other, with `map` applied: `[n · seq, head_dim]`.
     pub fn stacked(&self, i: usize, n: usize, map: impl Fn(T) -> T) -> Vec<T> {
         let mut all = Vec::with_capacity(n * self.sizes.seq * self.sizes.head_dim);
         for head in i * n..(i + 1) * n {

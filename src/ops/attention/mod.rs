@@ -1,9 +1,9 @@
-//! `softmax(scale · q·kᵀ)·v` for every head, keeping nothing for the backward pass but its inputs.
+//! `softmax(scale · q·kᵀ)·v` for every head, which keeps nothing for the backward pass but its inputs.
 //!
-//! Composed of its parts, attention would leave scores and probabilities `[batch, heads, queries, keys]` in the graph,
-//! and every reshape and transpose between them a node through which candle copies the gradient twice. Here a task
-//! has one key/value head of one sequence; the backward pass computes its probabilities again, as FlashAttention does
-//! (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>).
+//! Composed of separate operations, attention would keep scores and probabilities `[batch, heads, queries,
+//! keys]` in the graph, and every reshape and transpose between them would be a node through which candle
+//! copies the gradient twice. Here a task is one key/value head of one sequence; the backward pass computes its
+//! probabilities again, as FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>).
 
 mod heads;
 mod task;
@@ -25,10 +25,10 @@ use task::Task;
 
 const OP: &str = "attention";
 
-/// How the heads of queries, keys and values meet.
+/// How the heads of queries, keys and values are combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixing<'a> {
-    /// Heads of the queries: a multiple of `n_kv_heads`, those of one key/value head side by side.
+    /// Heads of the queries: a multiple of `n_kv_heads`; those that share a key/value head are consecutive.
     pub n_heads: usize,
     /// Heads of keys and values.
     pub n_kv_heads: usize,
@@ -38,16 +38,16 @@ pub(crate) struct Mixing<'a> {
     pub visible: &'a Visible<'a>,
 }
 
-/// `softmax(scale · q·kᵀ)·v` per head, of what each query sees; on the CPU, in f32 or f64.
+/// `softmax(scale · q·kᵀ)·v` per head, over the keys that each query sees; on the CPU, in f32 or f64.
 ///
-/// The bits are those of [`super::batched_product`] and [`super::attention_softmax`] one after the other.
+/// The bits are those of [`super::batched_product`] and [`super::attention_softmax`], one after the other.
 ///
 /// # Shapes
-/// `query`, `key` and `value` each `[batch, seq, heads · head_dim]` or `[batch, heads, seq, head_dim]`, views or not;
-/// to `[batch, queries, n_heads · head_dim]`.
+/// `query`, `key` and `value` each `[batch, seq, heads · head_dim]` or `[batch, heads, seq, head_dim]`,
+/// contiguous or not; the result is `[batch, queries, n_heads · head_dim]`.
 ///
 /// # Errors
-/// If shapes or types do not fit.
+/// If the shapes or types do not fit.
 pub(crate) fn mix(query: &Tensor, key: &Tensor, value: &Tensor, mixing: &Mixing) -> Result<Tensor> {
     let Mixing {
         n_heads,
@@ -77,7 +77,7 @@ pub(crate) fn mix(query: &Tensor, key: &Tensor, value: &Tensor, mixing: &Mixing)
     query.apply_op3(key, value, Mix::new(mixing)?)
 }
 
-/// A [`Mixing`] that can be kept.
+/// An owned [`Mixing`], for the graph to keep.
 pub(super) struct Mix {
     n_heads: usize,
     n_kv_heads: usize,
@@ -143,7 +143,7 @@ impl CustomOp3 for Mix {
 }
 
 impl Mix {
-    /// Of whatever fits it.
+    /// Does not check that the mixing fits its operands.
     pub fn new(mixing: &Mixing) -> Result<Self> {
         Ok(Self {
             n_heads: mixing.n_heads,
@@ -154,7 +154,7 @@ impl Mix {
         })
     }
 
-    /// Heads of the queries, and of keys and values.
+    /// The number of query heads, and of key/value heads.
     pub fn heads(&self) -> (usize, usize) {
         (self.n_heads, self.n_kv_heads)
     }

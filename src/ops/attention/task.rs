@@ -1,4 +1,4 @@
-//! Attention of slices, forward and backward: what [`Mix`](super::Mix) computes.
+//! Attention on slices, forward and backward: what [`Mix`](super::Mix) computes.
 
 use super::{
     super::{softmax::Reach, storage::Float},
@@ -13,7 +13,8 @@ use crate::cpu::{
     view::View,
 };
 
-/// Attention of whole tensors; a piece of work is one key/value head of one sequence.
+/// Attention of whole tensors. A task is one key/value head of one sequence, with the query heads that share
+/// it.
 pub struct Task<'a, T> {
     pub isa: Isa,
     pub query: Heads<'a, T>,
@@ -25,17 +26,17 @@ pub struct Task<'a, T> {
 }
 
 impl<T: Float + Plain + Recycled> Task<'_, T> {
-    /// Query heads of a key/value head.
+    /// Query heads that share a key/value head.
     fn group(&self) -> usize {
         self.query.sizes.heads / self.key.sizes.heads
     }
 
-    /// Writes `[batch, queries, n_heads · head_dim]`.
+    /// Writes the result, `[batch, queries, n_heads · head_dim]`.
     pub fn forward_all(&self, y: &mut [T]) {
         let (group, sizes) = (self.group(), self.value.sizes);
         let length = group * self.query.sizes.seq * sizes.head_dim;
         if y.is_empty() || sizes.seq == 0 {
-            return y.fill(T::ZERO); // who sees no key gets zeros
+            return y.fill(T::ZERO); // a query that sees no key gives zeros
         }
         let mut pieces = Buffer::new(sizes.batch * sizes.heads * length);
         parallel::for_pieces(self.threads(), &mut pieces, length, |i, y| {
@@ -57,7 +58,7 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         sizes.lay_out(&pieces, |batch, i| (batch * sizes.heads + i) * head, y);
     }
 
-    /// Writes the gradients of query, key and value, each as its tensor lies in memory without gaps.
+    /// Writes the gradients of query, key and value to `to`, each contiguous in the shape of its tensor.
     pub fn backward_all(&self, dy: Heads<T>, to: [&mut [T]; 3]) {
         let all = [self.query.sizes, self.key.sizes, self.value.sizes];
         let n_tasks = all[1].batch * all[1].heads;
@@ -66,7 +67,7 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         if n_tasks * length == 0 || all[1].seq == 0 {
             return to.into_iter().for_each(|to| to.fill(T::ZERO));
         }
-        let mut pieces = Buffer::new(n_tasks * length); // of each task dq, dk, dv
+        let mut pieces = Buffer::new(n_tasks * length); // for each task: dq, dk, dv
         parallel::for_pieces(self.threads(), &mut pieces, length, |i, gradients| {
             let (dq, rest) = gradients.split_at_mut(lengths[0]);
             let (dk, dv) = rest.split_at_mut(lengths[1]);
@@ -84,8 +85,8 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         }
     }
 
-    /// With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ p·dp)`, `dq = scale · ds·k`,
-    /// `dk = dsᵀ·(scale · q)`.
+    /// The gradients of one task. With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
+    /// p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`.
     fn backward(&self, i: usize, dy: Heads<T>, dq: &mut [T], dk: &mut [T], dv: &mut [T]) {
         let (isa, keys) = (self.isa, self.key.sizes.seq);
         let query = self.stacked_queries(i);
@@ -106,12 +107,12 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         multiply(isa, ds.transposed(), query, dk);
     }
 
-    /// A task's queries times the scale, head after head: `[group · queries, head_dim]`.
+    /// The queries of a task times the scale, head after head: `[group · queries, head_dim]`.
     fn stacked_queries(&self, i: usize) -> Vec<T> {
         self.query.stacked(i, self.group(), |x| x * self.scale)
     }
 
-    /// `[group · queries, keys]`
+    /// The probabilities of a task, `[group · queries, keys]`.
     fn probabilities(&self, i: usize, query: &[T]) -> Buffer<T> {
         let (queries, keys) = (self.query.sizes.seq, self.key.sizes.seq);
         let query = rows(query, self.query.sizes.head_dim);
@@ -138,15 +139,15 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
     }
 }
 
-/// Fewer multiplications than this stay on the calling thread.
+/// Multiplications below which all work stays on the calling thread.
 const PARALLEL_FROM: usize = 1 << 18;
 
-/// Rows without gaps.
+/// Rows without gaps as a matrix `[data.len() / width, width]`.
 fn rows<T: Float>(data: &[T], width: usize) -> View<'_, T> {
     View::new(data, (data.len() / width.max(1), width), (width, 1))
 }
 
-/// On the calling thread.
+/// `y = a·b`, on the calling thread: the tasks are what is parallel.
 fn multiply<T: Plain>(isa: Isa, a: View<T>, b: View<T>, y: &mut [T]) {
     gemm::multiply(isa, a, b, &Epilogue::NONE, y, 1);
 }

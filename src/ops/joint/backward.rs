@@ -1,4 +1,4 @@
-//! The steps in reverse.
+//! The backward pass of a joint: its steps in reverse.
 
 use candle_core::{Result, Tensor};
 
@@ -61,11 +61,11 @@ impl<T: Float + Plain + Recycled> Backward for Computed<T> {
     }
 }
 
-/// The gradients found so far.
+/// A backward pass under way: the gradients found so far.
 struct Way<'a, T: Recycled> {
     isa: Isa,
     known: Known<'a, T>,
-    /// Of each value, whether its gradient is of use.
+    /// For each value, whether its gradient is needed.
     tracked: Vec<bool>,
     of_values: Vec<Option<Buffer<T>>>,
     of_inputs: Vec<Option<Tensor>>,
@@ -133,7 +133,7 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         }
     }
 
-    /// `dx = dy·W`, `dW = dyᵀ·x`, and the residual's gradient is `dy`.
+    /// `dx = dy·W` and `dW = dyᵀ·x`; the residual's gradient is `dy`.
     fn linear(
         &mut self,
         x: Value,
@@ -171,7 +171,7 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         Ok(())
     }
 
-    /// Adds to the gradient of a value, if that is of use.
+    /// Adds to a value's gradient, if that is needed.
     fn add(&mut self, value: Value, gradient: Buffer<T>) {
         if !self.tracked[value.0] {
             return;
@@ -182,7 +182,8 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         }
     }
 
-    /// The gradient of a parameter, if somebody asks for it; `find` is given its length.
+    /// Hands over the gradient of a parameter, if it is needed; `find` computes it, given its number of
+    /// elements.
     fn hand_over(
         &mut self,
         parameter: Parameter,

@@ -1,4 +1,4 @@
-//! The steps in order.
+//! The forward pass of a joint: its steps in order.
 
 use std::ops::Deref;
 
@@ -20,10 +20,11 @@ use crate::cpu::{
     view::View,
 };
 
-/// The values of all steps but the last, and the last one's as candle takes it.
+/// The values of all steps but the last, and the last step's as a storage and shape for candle.
 type Values<T> = (Vec<Buffer<T>>, (CpuStorage, Shape));
 
-/// Computes all steps.
+/// Computes all steps. Values that no later step reads are freed on the way, unless a backward pass may read
+/// them.
 pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> {
     let storages = storages(joint);
     let inputs = slices(&storages)?;
@@ -52,13 +53,13 @@ pub fn forward<T: Float + Plain + Recycled>(joint: &Joint) -> Result<Values<T>> 
     Ok((values, (T::to_cpu_storage_owned(last), shape)))
 }
 
-/// Where all inputs lie, while nobody writes there.
+/// Read locks on the storages of all inputs, with their layouts.
 pub fn storages(joint: &Joint) -> Vec<(impl Deref<Target = Storage>, &Layout)> {
     let inputs = joint.inputs.iter();
     inputs.map(Tensor::storage_and_layout).collect()
 }
 
-/// All inputs as slices.
+/// The inputs' elements. All are contiguous: [`Joint`] takes no others.
 pub fn slices<'a, T: Float>(
     storages: &'a [(impl Deref<Target = Storage>, &Layout)],
 ) -> Result<Vec<&'a [T]>> {
@@ -76,7 +77,7 @@ pub struct Known<'a, T: Recycled> {
 }
 
 impl<'a, T: Float + Plain + Recycled> Known<'a, T> {
-    /// Rows without gaps.
+    /// The rows of a value, without gaps.
     pub fn value(&self, value: Value) -> &'a [T] {
         match value.0 {
             0 => self.inputs[0],
@@ -88,12 +89,12 @@ impl<'a, T: Float + Plain + Recycled> Known<'a, T> {
         self.inputs[parameter.0]
     }
 
-    /// A value as a matrix.
+    /// A value as a matrix of its rows.
     pub fn matrix(&self, value: Value) -> View<'a, T> {
         rows(self.value(value), self.joint.widths[value.0])
     }
 
-    /// A value's heads.
+    /// A value as heads.
     pub fn heads(&self, value: Value, heads: usize) -> Result<Heads<'a, T>> {
         let Joint { batch, seq, .. } = *self.joint;
         Heads::of_rows(self.value(value), (batch, seq), heads)
@@ -148,7 +149,7 @@ impl<'a, T: Float + Plain + Recycled> Known<'a, T> {
     }
 }
 
-/// Rows without gaps as a matrix.
+/// Rows without gaps as a matrix `[data.len() / width, width]`.
 pub fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
     View::new(data, (data.len() / width, width), (width, 1))
 }

@@ -1,9 +1,14 @@
 //! Several operations as one node of candle's graph.
 //!
-//! Between two nodes candle adds each gradient to zeros that it makes for it, and every tensor is memory of its own.
-//! Within a [`Joint`] gradients are added in a product's epilogue or not at all, and activations and gradients lie in
-//! memory that the next step takes again. A joint is a list of steps, each of which makes one value from earlier ones;
-//! going back, the steps are taken in reverse. The values are those of the operations one by one, to the bit.
+//! Between two nodes candle adds each gradient to a tensor of zeros that it makes for it, and every tensor is
+//! newly allocated. Within a [`Joint`], gradients are added in a product's epilogue or not at all, and
+//! activations and gradients lie in recycled memory. A joint is a list of steps, each of which makes one value
+//! from earlier ones; the backward pass takes them in reverse. The values are those of the separate operations,
+//! to the bit.
+//!
+//! ```text
+//! value 0 = input   step 0 → value 1   step 1 → value 2   ..   last step → output
+//! ```
 
 mod backward;
 mod forward;
@@ -25,17 +30,17 @@ use crate::{
 
 const OP: &str = "joint";
 
-/// Rows that a step made, or the input.
+/// The input, number 0, or the rows that step number `i - 1` makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value(usize);
 
-/// The place of a parameter among the inputs.
+/// The index of a parameter among the inputs.
 #[derive(Clone, Copy)]
 struct Parameter(usize);
 
-/// Makes a value.
+/// An operation that makes one value.
 enum Step {
-    /// `x·Wᵀ + b`, and `residual` added to it.
+    /// `x·Wᵀ + b + residual`, the latter two optional.
     Linear {
         x: Value,
         weight: Parameter,
@@ -60,20 +65,20 @@ enum Step {
     },
 }
 
-/// Steps that are yet to be computed.
+/// A list of steps, still to be computed.
 pub(crate) struct Joint {
-    /// What comes in, then all parameters.
+    /// The input `[batch, seq, width]`, and then all parameters.
     inputs: Vec<Tensor>,
     steps: Vec<Step>,
-    /// Of all values: of the input, and of what each step makes.
+    /// The widths of all values: of the input, and of what each step makes.
     widths: Vec<usize>,
     batch: usize,
     seq: usize,
 }
 
 impl Joint {
-    /// Of an input `[batch, seq, width]`; none if a joint cannot take it: not of f32 or f64, not on the CPU, or not
-    /// contiguous.
+    /// Starts from an input `[batch, seq, width]`. `None` if a joint cannot take it: if it is not f32 or f64,
+    /// not on the CPU, not contiguous, or empty.
     pub fn new(x: &Tensor) -> Option<(Self, Value)> {
         let &[batch, seq, width] = x.dims() else {
             return None;
@@ -96,7 +101,7 @@ impl Joint {
             && tensor.dtype() == dtype
     }
 
-    /// A parameter's place; none if it does not fit.
+    /// Adds a parameter to the inputs; `None` if a joint cannot take it.
     fn parameter(&mut self, tensor: &Tensor, dims: &[usize]) -> Option<Parameter> {
         let fits = tensor.dims() == dims && self.takes(tensor) && tensor.elem_count() > 0;
         fits.then(|| {
@@ -111,7 +116,7 @@ impl Joint {
         Value(self.steps.len())
     }
 
-    /// As [`super::linear`], with `residual` added; none if something does not fit.
+    /// As [`super::linear`], with `residual` added to the result; `None` if something does not fit.
     pub fn linear(
         &mut self,
         x: Value,
@@ -147,7 +152,7 @@ impl Joint {
         }
     }
 
-    /// As [`super::norm`]; none if something does not fit.
+    /// As [`super::norm`]; `None` if something does not fit.
     pub fn norm(
         &mut self,
         x: Value,
@@ -173,7 +178,7 @@ impl Joint {
         Some(self.push(step, width))
     }
 
-    /// As [`super::mix`], of projections; none if something does not fit.
+    /// As [`super::mix`], of projections; `None` if something does not fit.
     pub fn mix(
         &mut self,
         [query, key, value]: [Value; 3],
@@ -204,12 +209,12 @@ impl Joint {
         Ok(Some(self.push(step, heads * (of_value / kv_heads))))
     }
 
-    /// Whether there is no step yet.
+    /// Whether there are no steps yet.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Computes all steps; the last one's value as a tensor `[batch, seq, width]`.
+    /// Computes all steps; returns the last one's value as a tensor `[batch, seq, width]`.
     pub fn run(self) -> Result<Tensor> {
         if self.steps.is_empty() {
             bail!("{OP}: there is no step");
@@ -225,7 +230,7 @@ impl Joint {
         self.batch * self.seq
     }
 
-    /// Of each value, the last step that reads it.
+    /// For each value, the number of the last step that reads it.
     fn last_uses(&self) -> Vec<usize> {
         let mut last = vec![0; self.widths.len()];
         for (i, step) in self.steps.iter().enumerate() {
@@ -243,7 +248,7 @@ impl Joint {
         last
     }
 
-    /// Of each value, whether it depends on something tracked.
+    /// For each value, whether it depends on a tracked tensor.
     fn tracked(&self) -> Vec<bool> {
         let of = |parameter: &Parameter| self.inputs[parameter.0].track_op();
         let mut tracked = vec![self.inputs[0].track_op()];
@@ -274,10 +279,10 @@ impl Joint {
     }
 }
 
-/// A joint with what its backward pass reads.
+/// A computed joint, with what its backward pass reads.
 struct Computed<T: Recycled> {
     joint: Joint,
-    /// What all steps but the last one made.
+    /// The values of all steps but the last.
     values: Vec<Buffer<T>>,
 }
 
