@@ -1,6 +1,6 @@
 //! Element-wise activations: each as a value and a slope, and the loops that apply them to slices.
 //!
-//! Each is a generic function over [`Real`](super::Real) in [`smooth`] or [`straight`]; f32 GELUs are tabulated
+//! Each is a generic function over [`Real`] in [`smooth`] or [`straight`]; f32 GELUs are tabulated
 //! instead ([`pieces`]).
 
 mod pieces;

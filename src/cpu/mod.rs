@@ -11,7 +11,7 @@
 //! order.
 //!
 //! **Where to start.** A matrix product is, from the outside in: [`gemm`] (order of addition and of work),
-//! [`format`] (how operands are stored and multiplied), `dot_tile` (the micro-kernel), `arch` (one file per
+//! [`mod@format`] (how operands are stored and multiplied), `dot_tile` (the micro-kernel), `arch` (one file per
 //! instruction set). Everything else is a loop over rows or elements.
 
 pub mod activation;

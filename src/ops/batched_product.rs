@@ -19,7 +19,7 @@ const OP: &str = "batched-product";
 
 /// `a·b` for every pair of matrices: `torch.matmul`.
 ///
-/// On the CPU a row's bits depend on that row and its own `b` alone, as in [`super::linear`]; trailing zeros in
+/// On the CPU a row's bits depend on that row and its own `b` alone, as in [`super::linear()`]; trailing zeros in
 /// a row, such as the weights of padding, change none.
 ///
 /// # Shapes

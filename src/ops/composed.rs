@@ -13,7 +13,7 @@ use crate::{
     cpu::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH},
 };
 
-/// As [`super::norm`], with its arguments already checked.
+/// As [`super::norm()`], with its arguments already checked.
 pub fn norm(
     x: &Tensor,
     weight: &Tensor,
@@ -138,7 +138,7 @@ pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
     y.to_dtype(dtype)
 }
 
-/// As [`super::dropout`], with its arguments already checked.
+/// As [`super::dropout()`], with its arguments already checked.
 pub fn dropout(x: &Tensor, keep: &Tensor, divisor: f64) -> Result<Tensor> {
     let dtype = x.dtype();
     let x = widened(x)?;

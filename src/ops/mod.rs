@@ -9,7 +9,7 @@
 //! f32, and are rounded at the end. On the CPU a row's bits depend neither on the other rows nor on the number
 //! of threads. Second derivatives are not supported.
 //!
-//! Matrix products on the CPU ([`linear`]) use the fastest instruction set that it has. The environment
+//! Matrix products on the CPU ([`linear()`]) use the fastest instruction set that it has. The environment
 //! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces
 //! another one, and [`isa`] tells which is used. Bits may differ between instruction sets; within one they do
 //! not.

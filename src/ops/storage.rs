@@ -49,7 +49,7 @@ pub fn slice<'a, T: WithDType>(
     }
 }
 
-/// As [`slice`], for the storage of a tensor.
+/// As [`slice()`], for the storage of a tensor.
 pub fn tensor_slice<'a, T: WithDType>(
     op: &'static str,
     storage: &'a Storage,

@@ -51,7 +51,7 @@ const END: f64 = (LOOKED_UP as f64 - 0.75) * WIDTH;
 /// multiply-adds.
 pub static GELU: LazyLock<Pieces> = LazyLock::new(|| Pieces::new(|x| gelu_gate(x) - 0.5, Times::X));
 
-/// [`gelu_slope`](super::gelu_slope), with an error of at most 2.5 units in the last place below 1.
+/// [`gelu_slope`], with an error of at most 2.5 units in the last place below 1.
 pub static GELU_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_slope(x) - 0.5, Times::One));
 
@@ -59,7 +59,7 @@ pub static GELU_SLOPE: LazyLock<Pieces> =
 pub static GELU_TANH: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_gate(x) - 0.5, Times::X));
 
-/// [`gelu_tanh_slope`](super::gelu_tanh_slope), with the error of [`GELU_SLOPE`].
+/// [`gelu_tanh_slope`], with the error of [`GELU_SLOPE`].
 pub static GELU_TANH_SLOPE: LazyLock<Pieces> =
     LazyLock::new(|| Pieces::new(|x| gelu_tanh_slope(x) - 0.5, Times::One));
 

@@ -40,7 +40,7 @@ pub(crate) struct Mixing<'a> {
 
 /// `softmax(scale · q·kᵀ)·v` per head, over the keys that each query sees; on the CPU, in f32 or f64.
 ///
-/// The bits are those of [`super::batched_product`] and [`super::attention_softmax`], one after the other.
+/// The bits are those of [`super::batched_product()`] and [`super::attention_softmax`], one after the other.
 ///
 /// # Shapes
 /// `query`, `key` and `value` each `[batch, seq, heads · head_dim]` or `[batch, heads, seq, head_dim]`,

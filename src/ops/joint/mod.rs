@@ -116,7 +116,7 @@ impl Joint {
         Value(self.steps.len())
     }
 
-    /// As [`super::linear`], with `residual` added to the result; `None` if something does not fit.
+    /// As [`super::linear()`], with `residual` added to the result; `None` if something does not fit.
     pub fn linear(
         &mut self,
         x: Value,
@@ -152,7 +152,7 @@ impl Joint {
         }
     }
 
-    /// As [`super::norm`]; `None` if something does not fit.
+    /// As [`super::norm()`]; `None` if something does not fit.
     pub fn norm(
         &mut self,
         x: Value,
