@@ -11,7 +11,11 @@
 //!         a          b
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, ThreadId},
+};
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
@@ -31,7 +35,7 @@ pub fn recorded(
     backward: impl Backward,
 ) -> Result<Tensor> {
     let name = backward.name();
-    let found = Arc::new(Mutex::new(vec![None; inputs.len()]));
+    let found = Found::default();
     let mut chain = Tensor::zeros((), candle_core::DType::F32, &Device::Cpu)?;
     for (index, input) in inputs.iter().enumerate() {
         if input.track_op() {
@@ -46,7 +50,9 @@ pub fn recorded(
     })
 }
 
-type Found = Arc<Mutex<Vec<Option<Tensor>>>>;
+/// The gradients on their way from the operation to the inputs' nodes, of each thread whose backward pass is between
+/// the two: any number of passes may go over one graph at once.
+type Found = Arc<Mutex<HashMap<ThreadId, Vec<Option<Tensor>>>>>;
 
 /// A node of the chain, which hands out the gradient of one input.
 struct Input {
@@ -77,9 +83,18 @@ impl CustomOp2 for Input {
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let before = before.track_op().then(|| grad.clone());
-        Ok((before, found[self.index].take()))
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = thread::current().id();
+        // Nothing is left where nobody else needs a gradient, or all others were collected elsewhere.
+        let gradients = found.get_mut(&thread);
+        let gradient = gradients.and_then(|gradients| gradients[self.index].take());
+        if let Some(gradients) = found.get(&thread)
+            && gradients.iter().all(Option::is_none)
+        {
+            found.remove(&thread);
+        }
+        Ok((before, gradient))
     }
 }
 
@@ -107,7 +122,7 @@ impl CustomOp1 for Output {
     fn bwd(&self, chain: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let gradients = self.backward.backward(grad)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        *found = gradients;
+        found.insert(thread::current().id(), gradients);
         chain.zeros_like().map(Some)
     }
 }
@@ -167,6 +182,41 @@ mod tests {
                 assert_eq!(found, slope.map(|slope| 2.0 * value * slope));
             }
         }
+    }
+
+    #[test]
+    fn backward_passes_of_several_threads_at_once_do_not_mix() {
+        let (x, y) = (
+            Var::new(3.0, &Device::Cpu).unwrap(),
+            Var::new(5.0, &Device::Cpu).unwrap(),
+        );
+        let sum = weighted(&[
+            x.as_tensor().clone(),
+            x.as_tensor().clone(),
+            y.as_tensor().clone(),
+        ]);
+        let start = std::sync::Barrier::new(4);
+        // A thread that stopped at the first difference would leave the others at the barrier.
+        let differences = |factor: f64| {
+            let loss = (&sum * factor).unwrap();
+            let pass = |_| {
+                start.wait();
+                let store = loss.backward().unwrap();
+                let found = |var| store.get(var).map(|g| g.to_scalar::<f64>().unwrap());
+                found(&x) != Some(factor) || found(&y) != Some(2.0 * factor)
+            };
+            (0..200).map(pass).filter(|&differs| differs).count()
+        };
+        std::thread::scope(|scope| {
+            let threads = [1.0, 2.0, 3.0, 4.0].map(|factor| {
+                scope.spawn({
+                    let differences = &differences;
+                    move || differences(factor)
+                })
+            });
+            let counts = threads.map(|thread| thread.join().unwrap());
+            assert_eq!(counts, [0; 4]);
+        });
     }
 
     #[test]
