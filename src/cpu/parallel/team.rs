@@ -73,6 +73,8 @@ pub fn is_here() -> bool {
 /// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads`
 /// threads.
 ///
+/// `work` should not wait for the rayon pool that it runs in: helpers keep workers of that pool until it ends.
+///
 /// There is no team with one thread, or within another team's step; within another team's `work` it is that
 /// team.
 pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
@@ -160,6 +162,10 @@ impl Team {
 
     /// What a helper does until the team is closed.
     fn help(&self, member: usize) {
+        // This thread waits for rayon within a pass of its own, whose leader, helpers or tasks wait for it to return.
+        if is_here() || IN_STEP.get() {
+            return;
+        }
         let mut idle = 0u32;
         while !self.closed.load(SeqCst) {
             if self.open.load(SeqCst) && self.has_tasks() {
@@ -209,6 +215,10 @@ impl Drop for Closing<'_> {
                 thread::yield_now();
             }
             hint::spin_loop();
+        }
+        if thread::panicking() {
+            // The leader's own panic is on its way up; a helper's must not show in a later step.
+            *team.panic.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicU32;
+use std::{sync::atomic::AtomicU32, time::Instant};
 
 use super::{super::for_tasks, *};
 
@@ -87,4 +87,38 @@ fn a_panic_in_a_step_reaches_the_leader_and_leaves_no_team_behind() {
         assert!(!is_here());
     }
     assert_eq!(counts(2, 20), vec![1; 20]);
+}
+
+#[test]
+fn panics_of_leader_and_helper_at_once_leave_nothing_to_a_later_step() {
+    with_team(2, || {
+        for _ in 0..20 {
+            let arrived = AtomicUsize::new(0);
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                for_tasks(2, 2, |_| {
+                    arrived.fetch_add(1, SeqCst);
+                    // Both panic, if the helper comes at all.
+                    let start = Instant::now();
+                    while arrived.load(SeqCst) < 2 && start.elapsed().as_millis() < 100 {
+                        thread::yield_now();
+                    }
+                    panic!("a planted panic");
+                });
+            }));
+            assert!(caught.is_err());
+            assert_eq!(counts(2, 20), vec![1; 20]);
+        }
+    });
+}
+
+#[test]
+fn a_leader_that_waits_for_another_pool_does_not_become_a_helper() {
+    let pool = |threads| {
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        builder.build().unwrap()
+    };
+    let (ours, other) = (pool(1), pool(1));
+    // Our only worker leads, and while it waits it runs what is left to do in its own pool: its helper.
+    let answer = ours.install(|| with_team(2, || other.install(|| 42)));
+    assert_eq!(answer, 42);
 }
