@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     Real,
-    arch::{MOST_LANES, Task, Vectors, turned},
+    arch::{MOST_LANES, Task, Vectors, columns_at_once},
     tile::{CHUNK, Total},
     view::View,
 };
@@ -42,12 +42,12 @@ pub struct InPlaceTile<'a, T> {
 impl<T: Real> Task<T> for InPlaceTile<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, vectors: V) {
-        let turner = vectors.turner();
+        let transposer = vectors.transposer();
         match self.rows {
-            1 => self.accumulate::<V::Turner, 1>(turner),
-            2 => self.accumulate::<V::Turner, 2>(turner),
-            3 => self.accumulate::<V::Turner, 3>(turner),
-            MOST_ROWS => self.accumulate::<V::Turner, MOST_ROWS>(turner),
+            1 => self.accumulate::<V::Transposer, 1>(transposer),
+            2 => self.accumulate::<V::Transposer, 2>(transposer),
+            3 => self.accumulate::<V::Transposer, 3>(transposer),
+            MOST_ROWS => self.accumulate::<V::Transposer, MOST_ROWS>(transposer),
             rows => panic!("a tile of {rows} rows"),
         }
     }
@@ -78,13 +78,13 @@ impl<T: Real> InPlaceTile<'_, T> {
                         // prefetcher.
                         v.prefetch(weight.as_ptr().wrapping_add(at + i * stride + CHUNK));
                     }
-                    for turn in (0..line).step_by(turned::<T>()) {
+                    for square in (0..line).step_by(columns_at_once::<T>()) {
                         let each = |j: usize, column: V::Vector| {
-                            self.add_column(v, k + turn + j, column, sums);
+                            self.add_column(v, k + square + j, column, sums);
                         };
                         // SAFETY: rows below `width` and terms below `depth`, which all lie in `weight` by the
                         // assertion above.
-                        unsafe { v.for_columns(weight.as_ptr().add(at + turn), stride, each) };
+                        unsafe { v.for_columns(weight.as_ptr().add(at + square), stride, each) };
                     }
                 }
             }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{
     Element, Real,
-    arch::{Task, Vectors, turned},
+    arch::{Task, Vectors, columns_at_once},
     format::{Dots, Format},
     gemm::{self, Epilogue},
     isa::Isa,
@@ -183,14 +183,14 @@ impl<T: Real> Task<T> for PackColumns<'_, T> {
                 packed[..n_columns].fill(T::ZERO);
             }
         }
-        let lanes = <V::Turner as Vectors<T>>::LANES;
+        let lanes = <V::Transposer as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
             let strip = Strip {
                 from: b.transposed(),
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.turner(), &mut panel[first - columns.start..], width);
+            strip.transpose(v.transposer(), &mut panel[first - columns.start..], width);
         }
     }
 }
@@ -218,14 +218,18 @@ impl<T: Real> Task<T> for GatherRows<'_, T> {
             gathered,
             stride,
         } = self;
-        let lanes = <V::Turner as Vectors<T>>::LANES;
+        let lanes = <V::Transposer as Vectors<T>>::LANES;
         for first in columns.clone().step_by(lanes) {
             let strip = Strip {
                 from: a.transposed(),
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.turner(), &mut gathered[first - columns.start..], stride);
+            strip.transpose(
+                v.transposer(),
+                &mut gathered[first - columns.start..],
+                stride,
+            );
         }
     }
 }
@@ -254,24 +258,25 @@ impl<T: Real> Strip<'_, T> {
     pub fn transpose<V: Vectors<T>>(self, v: V, to: &mut [T], stride: usize) {
         let (from, first_row, first) = (self.from, self.rows.start, self.columns.start);
         let (n_rows, n_columns) = (self.rows.len(), self.columns.len());
-        let in_turns = if n_rows == V::LANES && from.has_whole_rows() {
-            n_columns - n_columns % turned::<T>()
+        let in_squares = if n_rows == V::LANES && from.has_whole_rows() {
+            n_columns - n_columns % columns_at_once::<T>()
         } else {
             0
         };
-        for turn in (0..in_turns).step_by(turned::<T>()) {
-            let source = from.from(first_row, first + turn);
-            assert!(source.len() >= (V::LANES - 1) * from.row_stride() + turned::<T>());
-            let target = &mut to[turn * stride..][..(turned::<T>() - 1) * stride + V::LANES];
+        for square in (0..in_squares).step_by(columns_at_once::<T>()) {
+            let source = from.from(first_row, first + square);
+            assert!(source.len() >= (V::LANES - 1) * from.row_stride() + columns_at_once::<T>());
+            let target =
+                &mut to[square * stride..][..(columns_at_once::<T>() - 1) * stride + V::LANES];
             let store = |j: usize, column: V::Vector| {
-                // SAFETY: j < turned, and `target` reaches from its start to the end of the last of these
+                // SAFETY: j < columns_at_once, and `target` reaches from its start to the end of the last of these
                 // columns.
                 unsafe { v.store(column, target.as_mut_ptr().add(j * stride)) }
             };
             // SAFETY: `source` reaches to the end of the last row, by the assertion above.
             unsafe { v.for_columns(source.as_ptr(), from.row_stride(), store) };
         }
-        for j in in_turns..n_columns {
+        for j in in_squares..n_columns {
             for i in 0..n_rows {
                 to[j * stride + i] = from.at(first_row + i, first + j);
             }

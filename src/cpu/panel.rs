@@ -173,7 +173,7 @@ const LINE: usize = 16;
 
 /// Columns that are transposed together.
 const fn lanes<F: Format, D: Dots<F>>() -> usize {
-    <<D::Vectors as Vectors<F::Number>>::Turner as Vectors<F::Number>>::LANES
+    <<D::Vectors as Vectors<F::Number>>::Transposer as Vectors<F::Number>>::LANES
 }
 
 struct PackPanel<'a, F: Format, S> {
@@ -195,15 +195,15 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
             return;
         }
         if !self.gathered.is_empty() {
-            self.gather(dots.vectors().turner());
+            self.gather(dots.vectors().transposer());
         }
-        let turned = self.b.transposed();
+        let transposed = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
         for first in (0..self.columns.len()).step_by(lanes::<F, D>()) {
             let strip = first..self.columns.len().min(first + lanes::<F, D>());
             for (j, words) in strip.clone().zip(self.words.chunks_exact_mut(n_words)) {
                 if self.gathered.is_empty() {
-                    let terms = turned.row(self.columns.start + j, 0..depth);
+                    let terms = transposed.row(self.columns.start + j, 0..depth);
                     F::pack_column(terms, words);
                 } else {
                     let gathered = &self.gathered[j * gathered_stride(depth)..];
@@ -216,7 +216,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for PackPanel<'_, F, S> 
                 rows: 0..strip.len(),
                 columns: 0..n_words,
             };
-            strip.transpose(dots.vectors().turner(), &mut panel[first..], D::PANEL);
+            strip.transpose(dots.vectors().transposer(), &mut panel[first..], D::PANEL);
         }
     }
 }

@@ -21,7 +21,7 @@ impl Avx2 {
 impl Vectors<f32> for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
-    type Turner = Self;
+    type Transposer = Self;
     // Of 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
     const ROWS: usize = 6;
 
@@ -36,7 +36,7 @@ impl Vectors<f32> for Avx2 {
     }
 
     #[inline(always)]
-    fn turner(self) -> Self {
+    fn transposer(self) -> Self {
         self
     }
 
@@ -127,7 +127,7 @@ impl Vectors<f32> for Avx2 {
 impl Vectors<f64> for Avx2 {
     type Vector = __m256d;
     const LANES: usize = 4;
-    type Turner = Self;
+    type Transposer = Self;
     const ROWS: usize = 6;
 
     #[inline(always)]
@@ -141,7 +141,7 @@ impl Vectors<f64> for Avx2 {
     }
 
     #[inline(always)]
-    fn turner(self) -> Self {
+    fn transposer(self) -> Self {
         self
     }
 

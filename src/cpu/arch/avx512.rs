@@ -87,7 +87,7 @@ pub struct Avx512Bf16 {
 impl Vectors<f32> for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
-    type Turner = Avx2;
+    type Transposer = Avx2;
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
 
@@ -102,7 +102,7 @@ impl Vectors<f32> for Avx512 {
     }
 
     #[inline(always)]
-    fn turner(self) -> Avx2 {
+    fn transposer(self) -> Avx2 {
         self.avx2
     }
 
@@ -195,7 +195,7 @@ impl Vectors<f32> for Avx512 {
 impl Vectors<f64> for Avx512 {
     type Vector = __m512d;
     const LANES: usize = 8;
-    type Turner = Avx2;
+    type Transposer = Avx2;
     const ROWS: usize = 14;
 
     #[inline(always)]
@@ -209,7 +209,7 @@ impl Vectors<f64> for Avx512 {
     }
 
     #[inline(always)]
-    fn turner(self) -> Avx2 {
+    fn transposer(self) -> Avx2 {
         self.avx2
     }
 

@@ -43,7 +43,7 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// The vectors that transpose small squares fastest: a narrower vector takes fewer shuffles per number. Its
     /// lanes compute the same bits.
-    type Turner: Vectors<T>;
+    type Transposer: Vectors<T>;
     /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
 
@@ -51,8 +51,8 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// must be `#[inline(always)]`.
     fn run(self, task: impl Task<T>);
 
-    /// The proof that the CPU has [`Self::Turner`].
-    fn turner(self) -> Self::Turner;
+    /// The proof that the CPU has [`Self::Transposer`].
+    fn transposer(self) -> Self::Transposer;
 
     /// `x` in every lane.
     fn splat(self, x: T) -> Self::Vector;
@@ -84,11 +84,11 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// Prefetches a cache line into the second-level cache. Any address will do.
     fn prefetch_far(self, from: *const T);
 
-    /// Transposes [`turned`] columns of `LANES` rows, these `stride` numbers apart: calls `each(j, column j)`
+    /// Transposes [`columns_at_once`] columns of `LANES` rows, these `stride` numbers apart: calls `each(j, column j)`
     /// in order.
     ///
     /// # Safety
-    /// From `from + i * stride` on, [`turned`] numbers can be read, for each `i` below `LANES`.
+    /// From `from + i * stride` on, [`columns_at_once`] numbers can be read, for each `i` below `LANES`.
     unsafe fn for_columns(
         self,
         from: *const T,
@@ -182,7 +182,7 @@ pub const LOOKED_UP: usize = 16;
 
 /// Columns that [`Vectors::for_columns`] transposes at a time: 16 bytes, the part of a vector that a shuffle
 /// does not leave.
-pub const fn turned<T>() -> usize {
+pub const fn columns_at_once<T>() -> usize {
     16 / size_of::<T>()
 }
 

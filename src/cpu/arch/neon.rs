@@ -46,7 +46,7 @@ fn prefetch_line_far<T>(from: *const T) {
 impl Vectors<f32> for Neon {
     type Vector = F32x8;
     const LANES: usize = 8;
-    type Turner = Self;
+    type Transposer = Self;
     // Of 32 registers: 24 sums, 4 of columns, up to 4 broadcasts of rows.
     const ROWS: usize = 6;
 
@@ -61,7 +61,7 @@ impl Vectors<f32> for Neon {
     }
 
     #[inline(always)]
-    fn turner(self) -> Self {
+    fn transposer(self) -> Self {
         self
     }
 
@@ -149,7 +149,7 @@ impl Vectors<f32> for Neon {
 impl Vectors<f64> for Neon {
     type Vector = F64x4;
     const LANES: usize = 4;
-    type Turner = Self;
+    type Transposer = Self;
     const ROWS: usize = 6;
 
     #[inline(always)]
@@ -163,7 +163,7 @@ impl Vectors<f64> for Neon {
     }
 
     #[inline(always)]
-    fn turner(self) -> Self {
+    fn transposer(self) -> Self {
         self
     }
 

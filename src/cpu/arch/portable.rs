@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the version to read first, and what Miri runs.
 
-use super::{LOOKED_UP, Lookup, Real, Task, Vectors, Widening, Words, turned};
+use super::{LOOKED_UP, Lookup, Real, Task, Vectors, Widening, Words, columns_at_once};
 
 /// The token of the portable level, which every CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ const LANES: usize = 4;
 impl<T: Real> Vectors<T> for Portable {
     type Vector = [T; LANES];
     const LANES: usize = LANES;
-    type Turner = Self;
+    type Transposer = Self;
     const ROWS: usize = 4;
 
     #[inline(always)]
@@ -21,7 +21,7 @@ impl<T: Real> Vectors<T> for Portable {
     }
 
     #[inline(always)]
-    fn turner(self) -> Self {
+    fn transposer(self) -> Self {
         self
     }
 
@@ -71,8 +71,8 @@ impl<T: Real> Vectors<T> for Portable {
         stride: usize,
         mut each: impl FnMut(usize, Self::Vector),
     ) {
-        for j in 0..turned::<T>() {
-            // SAFETY: the caller promises `turned` numbers in each of LANES rows.
+        for j in 0..columns_at_once::<T>() {
+            // SAFETY: the caller promises `columns_at_once` numbers in each of LANES rows.
             each(
                 j,
                 std::array::from_fn(|i| unsafe { *from.add(i * stride + j) }),
