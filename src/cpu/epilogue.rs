@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     Real,
-    arch::{MOST_LANES, Task, Vectors},
+    arch::{MAX_LANES, Task, Vectors},
     pack::Halves,
     parallel,
     rows::Target,
@@ -138,7 +138,7 @@ pub(super) struct Place<'a, T> {
 const GROUP: usize = 16;
 
 /// Columns of the widest panel of any level.
-const MOST_COLUMNS: usize = WIDTH * MOST_LANES;
+const MAX_COLUMNS: usize = WIDTH * MAX_LANES;
 
 impl<T: Real> Task<T> for Approach<'_, T> {
     #[inline(always)]
@@ -201,7 +201,7 @@ impl<T: Real> Finish<'_, T> {
         let writer = Writer::<V, 1, T>::new(v, self.results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
-            let mut gates = [T::ZERO; GROUP * MOST_LANES];
+            let mut gates = [T::ZERO; GROUP * MAX_LANES];
             let gates = &mut gates[..sums.len() / WIDTH];
             let rows = sums.chunks_exact(width);
             for (gate, row) in gates.chunks_exact_mut(V::LANES).zip(rows.clone()) {
@@ -302,7 +302,7 @@ fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector;
     if from.len() == N * V::LANES {
         return load_whole(v, from);
     }
-    let mut padded = [T::ZERO; MOST_COLUMNS];
+    let mut padded = [T::ZERO; MAX_COLUMNS];
     padded[..from.len()].copy_from_slice(from);
     load_whole(v, &padded)
 }
@@ -320,7 +320,7 @@ fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], 
     if to.len() == N * V::LANES {
         return store_whole(v, vectors, to);
     }
-    let mut padded = [T::ZERO; MOST_COLUMNS];
+    let mut padded = [T::ZERO; MAX_COLUMNS];
     store_whole(v, vectors, &mut padded);
     to.copy_from_slice(&padded[..to.len()]);
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     Real,
-    arch::{MOST_LANES, Task, Vectors, columns_at_once},
+    arch::{MAX_LANES, Task, Vectors, columns_at_once},
     tile::{CHUNK, Total},
     view::View,
 };
@@ -18,12 +18,12 @@ use super::{
 const GROUPS: usize = 2;
 
 /// The most rows for which reading in place is faster than packing.
-pub const MOST_ROWS: usize = 4;
+pub const MAX_ROWS: usize = 4;
 
-/// One chunk of a tile of at most [`MOST_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), but with the
+/// One chunk of a tile of at most [`MAX_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), but with the
 /// right operand in place.
 pub struct InPlaceTile<'a, T> {
-    /// Rows of the tile, at most [`MOST_ROWS`].
+    /// Rows of the tile, at most [`MAX_ROWS`].
     pub rows: usize,
     /// The left operand: rows, [`CHUNK`] numbers apart.
     pub a: &'a [T],
@@ -47,7 +47,7 @@ impl<T: Real> Task<T> for InPlaceTile<'_, T> {
             1 => self.accumulate::<V::Transposer, 1>(transposer),
             2 => self.accumulate::<V::Transposer, 2>(transposer),
             3 => self.accumulate::<V::Transposer, 3>(transposer),
-            MOST_ROWS => self.accumulate::<V::Transposer, MOST_ROWS>(transposer),
+            MAX_ROWS => self.accumulate::<V::Transposer, MAX_ROWS>(transposer),
             rows => panic!("a tile of {rows} rows"),
         }
     }
@@ -91,11 +91,11 @@ impl<T: Real> InPlaceTile<'_, T> {
             for k in in_lines..depth {
                 for (group, sums) in sums.iter_mut().enumerate() {
                     let row = first + group * V::LANES;
-                    let mut column = [T::ZERO; MOST_LANES];
+                    let mut column = [T::ZERO; MAX_LANES];
                     for (i, element) in column[..V::LANES].iter_mut().enumerate() {
                         *element = weight[(row + i) * stride + k];
                     }
-                    // SAFETY: `column` holds MOST_LANES numbers, as many as the longest vector.
+                    // SAFETY: `column` holds MAX_LANES numbers, as many as the longest vector.
                     let column = unsafe { v.load(column.as_ptr()) };
                     self.add_column(v, k, column, sums);
                 }

@@ -115,13 +115,13 @@ pub struct PackRows<'a, F: Format> {
 const GATHERED: usize = 16;
 
 /// Columns of the longest chunk of any format.
-const MOST_COLUMNS: usize = 2 * CHUNK;
+const MAX_COLUMNS: usize = 2 * CHUNK;
 
 impl<F: Format> DotTask<F> for PackRows<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, d: D) {
         let Self { a, columns, .. } = self;
-        const { assert!(F::CHUNK <= MOST_COLUMNS) };
+        const { assert!(F::CHUNK <= MAX_COLUMNS) };
         assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
         if a.has_whole_rows() {
             let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
@@ -141,7 +141,7 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
             });
         }
         let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
-        let mut gathered = [F::Number::ZERO; GATHERED * MOST_COLUMNS];
+        let mut gathered = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();

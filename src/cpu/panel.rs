@@ -9,7 +9,7 @@ use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{
     Element,
-    arch::{Kernels, MOST_LANES, Vectors},
+    arch::{Kernels, MAX_LANES, Vectors},
     format::{DotTask, Dots, Format},
     isa::Isa,
     pack::Strip,
@@ -227,7 +227,7 @@ impl<F: Format, S: Element<Acc = F::Number>> PackPanel<'_, F, S> {
     fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
         let (depth, width) = (self.b.rows(), self.columns.len());
         let stride = gathered_stride(depth);
-        let mut block = [F::Number::ZERO; LINE * MOST_COLUMNS];
+        let mut block = [F::Number::ZERO; LINE * MAX_COLUMNS];
         for first in (0..depth).step_by(LINE) {
             let rows = first..depth.min(first + LINE);
             for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {
@@ -255,4 +255,4 @@ impl<F: Format, S: Element<Acc = F::Number>> PackPanel<'_, F, S> {
 }
 
 /// Columns of the widest panel of any level.
-const MOST_COLUMNS: usize = WIDTH * MOST_LANES;
+const MAX_COLUMNS: usize = WIDTH * MAX_LANES;

@@ -14,7 +14,7 @@ use std::{array, sync::LazyLock};
 
 use super::{
     super::{
-        arch::{LOOKED_UP, Lookup, LookupTask, MOST_LANES},
+        arch::{LOOKED_UP, Lookup, LookupTask, MAX_LANES},
         isa::Isa,
     },
     gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope,
@@ -128,9 +128,9 @@ impl LookupTask for Apply<'_> {
         if rest.is_empty() {
             return;
         }
-        let mut last = [0.0; MOST_LANES];
+        let mut last = [0.0; MAX_LANES];
         last[..rest.len()].copy_from_slice(rest);
-        // SAFETY: `last` holds MOST_LANES numbers, as many as the longest vector.
+        // SAFETY: `last` holds MAX_LANES numbers, as many as the longest vector.
         unsafe { v.store(pieces.value(v, v.load(last.as_ptr())), last.as_mut_ptr()) };
         rest.copy_from_slice(&last[..rest.len()]);
     }

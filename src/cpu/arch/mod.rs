@@ -98,7 +98,7 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
 }
 
 /// Elements of the longest vector of any level: 512 bits of f32.
-pub const MOST_LANES: usize = 16;
+pub const MAX_LANES: usize = 16;
 
 /// Vectors of 32-bit words that hold two or four narrow numbers each.
 pub trait Words: Vectors<f32> {

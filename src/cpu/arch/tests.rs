@@ -18,8 +18,8 @@ fn integers<T: Real>(n: usize) -> Vec<T> {
 
 /// All lanes.
 fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
-    let mut lanes = vec![T::ZERO; MOST_LANES];
-    // SAFETY: no vector has more than MOST_LANES.
+    let mut lanes = vec![T::ZERO; MAX_LANES];
+    // SAFETY: no vector has more than MAX_LANES.
     unsafe { v.store(vector, lanes.as_mut_ptr()) };
     lanes.truncate(V::LANES);
     lanes

@@ -12,7 +12,7 @@ use half::bf16;
 use super::super::arch::Avx512Bf16;
 use super::{
     super::{
-        arch::{Kernels, MOST_LANES, Task, Vectors, Words},
+        arch::{Kernels, MAX_LANES, Task, Vectors, Words},
         format::{DotTask, Dots, Format, bf16::round, run_fastest},
         isa::Isa,
         tile::WIDTH,
@@ -163,8 +163,8 @@ impl Operand for bf16 {
     /// Rounds to bfloat16, and stores to the lower (`half` 0) or upper (1) half of each word.
     #[inline(always)]
     unsafe fn put_right<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
-        let mut lanes = [0.0; MOST_LANES];
-        // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
         unsafe { v.store(numbers, lanes.as_mut_ptr()) };
         // SAFETY: the caller's promise; words are 32 bits of any value.
         let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };

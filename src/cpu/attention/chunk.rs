@@ -15,7 +15,7 @@ use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{
     super::{
-        arch::{MOST_LANES, Task, Vectors},
+        arch::{MAX_LANES, Task, Vectors},
         pack::PackColumns,
         tile::WIDTH,
         view::View,
@@ -155,7 +155,7 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
 const BLOCK: usize = 32;
 
 /// Columns of the widest panel of any level.
-pub(super) const MOST_WIDTH: usize = WIDTH * MOST_LANES;
+pub(super) const MAX_WIDTH: usize = WIDTH * MAX_LANES;
 
 impl<F: Operand> Fill<'_, F> {
     #[inline(always)]
@@ -191,7 +191,7 @@ impl<F: Operand> Fill<'_, F> {
             }
             .run(d.vectors());
         }
-        let mut block = [F::Word::zeroed(); MOST_WIDTH * BLOCK];
+        let mut block = [F::Word::zeroed(); MAX_WIDTH * BLOCK];
         let stride = BLOCK / F::GROUP;
         let n_rows = width.min(self.rows.end - row);
         for (terms, panel) in self.key_blocks(at) {
@@ -254,7 +254,7 @@ impl<F: Operand> Fill<'_, F> {
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
         let values = self.value.from(self.rows.start, columns.start);
         let mut judge = [d.vectors().splat(0.0); WIDTH];
-        let mut padded = [0.0; MOST_WIDTH];
+        let mut padded = [0.0; MAX_WIDTH];
         for (i, position) in at.enumerate() {
             let word = position / F::GROUP - self.position / F::GROUP;
             let packed = &mut packed[word * width..(word + 1) * width];
@@ -298,9 +298,9 @@ fn put<F: Operand, D: OperandDots<F>>(
 /// Judges a sum of zeros times values: NaN, if any value was infinite or NaN, else zero.
 #[inline(always)]
 fn verdict<V: Vectors<f32>>(v: V, judge: [V::Vector; WIDTH]) -> Values {
-    let mut lanes = [0.0; MOST_LANES];
+    let mut lanes = [0.0; MAX_LANES];
     for sum in judge {
-        // SAFETY: no vector has more than MOST_LANES.
+        // SAFETY: no vector has more than MAX_LANES.
         unsafe { v.store(sum, lanes.as_mut_ptr()) };
         if lanes.iter().any(|lane| lane.is_nan()) {
             return Values::Spoiled;

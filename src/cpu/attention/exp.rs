@@ -1,6 +1,6 @@
 //! `eˣ` of whole vectors for exponents up to 0, as a softmax needs it.
 
-use super::super::arch::{MOST_LANES, Vectors};
+use super::super::arch::{MAX_LANES, Vectors};
 
 /// Below this the result is 0. That omits the smallest normal and the subnormal results, which are nothing
 /// beside the 1 that the largest score has.
@@ -43,8 +43,8 @@ pub(super) fn exp<V: Vectors<f32>>(v: V, x: V::Vector) -> V::Vector {
 /// `f` of each lane. The number of lanes is a constant, so the loop compiles to instructions of the level.
 #[inline(always)]
 pub(super) fn map<V: Vectors<f32>>(v: V, x: V::Vector, f: impl Fn(f32) -> f32) -> V::Vector {
-    let mut lanes = [0.0; MOST_LANES];
-    // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
     unsafe { v.store(x, lanes.as_mut_ptr()) };
     for lane in &mut lanes[..V::LANES] {
         *lane = f(*lane);
@@ -61,8 +61,8 @@ pub(super) fn zip<V: Vectors<f32>>(
     y: V::Vector,
     f: impl Fn(f32, f32) -> f32,
 ) -> V::Vector {
-    let (mut xs, mut ys) = ([0.0; MOST_LANES], [0.0; MOST_LANES]);
-    // SAFETY: both arrays hold MOST_LANES numbers, as many as the longest vector.
+    let (mut xs, mut ys) = ([0.0; MAX_LANES], [0.0; MAX_LANES]);
+    // SAFETY: both arrays hold MAX_LANES numbers, as many as the longest vector.
     unsafe { v.store(x, xs.as_mut_ptr()) };
     // SAFETY: as above.
     unsafe { v.store(y, ys.as_mut_ptr()) };
@@ -98,7 +98,7 @@ mod tests {
 
     fn run(isa: Isa, x: &[f32]) -> Vec<f32> {
         let mut y = x.to_vec();
-        y.resize(x.len().next_multiple_of(MOST_LANES), 0.0);
+        y.resize(x.len().next_multiple_of(MAX_LANES), 0.0);
         f32::run(isa, All { x: &mut y });
         y.truncate(x.len());
         y

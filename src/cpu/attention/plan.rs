@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The most rows of a tile at any level.
-pub(super) const MOST_ROWS: usize = 14;
+pub(super) const MAX_ROWS: usize = 14;
 
 /// The query heads of one sequence that share a key/value head. Row `i` is query `i / group` of head
 /// `first_head + i % group`: the heads of one query are neighbours, so that the rows of a tile see almost the
@@ -73,8 +73,8 @@ pub(super) struct Row {
 
 /// The rows of a tile, and what they see.
 pub(super) struct Plan {
-    rows: [Row; MOST_ROWS],
-    seen: [Range<usize>; MOST_ROWS],
+    rows: [Row; MAX_ROWS],
+    seen: [Range<usize>; MAX_ROWS],
     n_rows: usize,
     /// All positions that some row sees, from the start of a panel on.
     pub(super) span: Range<usize>,
@@ -85,11 +85,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For at most [`MOST_ROWS`] rows.
+    /// For at most [`MAX_ROWS`] rows.
     pub(super) fn new(group: &Group, rows: Range<usize>, layout: Layout) -> Self {
         let mut plan = Self {
-            rows: [Row::default(); MOST_ROWS],
-            seen: [const { 0..0 }; MOST_ROWS],
+            rows: [Row::default(); MAX_ROWS],
+            seen: [const { 0..0 }; MAX_ROWS],
             n_rows: rows.len(),
             span: 0..0,
             common: 0..usize::MAX,

@@ -6,7 +6,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
     super::{
-        arch::{MOST_LANES, Task, Vectors},
+        arch::{MAX_LANES, Task, Vectors},
         dot_tile::{Ahead, DotTile},
         format::{DotTask, Dots, Format},
         rows::Target,
@@ -14,7 +14,7 @@ use super::{
     },
     Heads,
     arithmetic::{Operand, OperandDots, Step},
-    chunk::{Chunk, Layout, MOST_WIDTH, Values},
+    chunk::{Chunk, Layout, MAX_WIDTH, Values},
     plan::{Group, Piece, Plan, Row},
     softmax::{Exponentiate, Score, fold},
     tile_memory::TileMemory,
@@ -271,7 +271,7 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for PackQueries<'_, F> {
         let v = d.vectors();
         let n_rows = self.plan.rows().len();
         let scale = v.splat(self.of.group.scoring.scale);
-        let mut padded = [0.0; MOST_WIDTH];
+        let mut padded = [0.0; MAX_WIDTH];
         for (i, &row) in self.plan.rows().iter().enumerate() {
             for (chunk, query) in self.of.query(row).chunks(F::CHUNK).enumerate() {
                 let packed =
@@ -327,8 +327,8 @@ impl Task<f32> for Finish<'_> {
                     // SAFETY: `out` holds LANES numbers.
                     unsafe { v.store(result, out.as_mut_ptr()) };
                 } else {
-                    let mut lanes = [0.0; MOST_LANES];
-                    // SAFETY: `lanes` holds MOST_LANES numbers, as many as the longest vector.
+                    let mut lanes = [0.0; MAX_LANES];
+                    // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
                     unsafe { v.store(result, lanes.as_mut_ptr()) };
                     out.copy_from_slice(&lanes[..out.len()]);
                 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        arch::{MOST_LANES, Task, Vectors},
+        arch::{MAX_LANES, Task, Vectors},
         math::{self, Separate},
         tile::{Total, WIDTH},
     },
@@ -217,8 +217,8 @@ pub(super) fn fold<V: Vectors<f32>>(v: V, x: &[f32], merge: impl Fn(f32, f32) ->
     assert_eq!(x.len(), WIDTH * V::LANES);
     // SAFETY: `x` holds two vectors, by the assertion above.
     let (low, high) = unsafe { (v.load(x.as_ptr()), v.load(x.as_ptr().add(V::LANES))) };
-    let mut lanes = [0.0; MOST_LANES];
-    // SAFETY: no vector has more than MOST_LANES.
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: no vector has more than MAX_LANES.
     unsafe { v.store(zip(v, low, high, &merge), lanes.as_mut_ptr()) };
     let mut half = V::LANES / 2;
     while half > 0 {

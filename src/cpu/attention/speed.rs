@@ -5,7 +5,7 @@ use std::{hint::black_box, ops::Range};
 
 use super::{
     super::{
-        arch::{Kernels, MOST_LANES, Task, Vectors},
+        arch::{Kernels, MAX_LANES, Task, Vectors},
         reference::normal,
         timing::least,
     },
@@ -36,9 +36,9 @@ impl Task<f32> for Read<'_> {
                 *sum = v.add(*sum, unsafe { v.load(numbers.as_ptr().add(j * V::LANES)) });
             }
         }
-        let mut lanes = [0.0; MOST_LANES];
+        let mut lanes = [0.0; MAX_LANES];
         for sum in sums {
-            // SAFETY: no vector has more than MOST_LANES.
+            // SAFETY: no vector has more than MAX_LANES.
             unsafe { v.store(sum, lanes.as_mut_ptr()) };
             *self.sum += lanes[0];
         }

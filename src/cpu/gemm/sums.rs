@@ -137,5 +137,5 @@ impl<F: Format> Product<'_, F> {
 /// Whether it is faster to read a panel where it lies than to pack it: few rows, a whole panel, and columns
 /// whose terms are contiguous.
 fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
-    rows <= gemv::MOST_ROWS && columns.len() == width && b.transposed().has_whole_rows()
+    rows <= gemv::MAX_ROWS && columns.len() == width && b.transposed().has_whole_rows()
 }

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{
     super::{
         Element, Real, Routine,
-        arch::{MOST_LANES, Widening, WideningTask},
+        arch::{MAX_LANES, Widening, WideningTask},
         isa::Isa,
     },
     Affine, Norm, Statistic,
@@ -70,12 +70,12 @@ impl<'a> SingleRow<'a> {
         }
         if whole < width {
             // Padding: the origin's distance to itself is 0.
-            let mut rest = [origin; VECTORS * MOST_LANES];
+            let mut rest = [origin; VECTORS * MAX_LANES];
             for (i, rest) in rest[..width - whole].iter_mut().enumerate() {
                 // SAFETY: whole + i < width.
                 *rest = unsafe { *self.x.add(whole + i) };
             }
-            // SAFETY: no vector has more than MOST_LANES.
+            // SAFETY: no vector has more than MAX_LANES.
             unsafe { add(v, rest.as_ptr(), less_origin, &mut sums, &mut squares) };
         }
         // Independent of the sums, so that the division overlaps with them.
@@ -150,8 +150,8 @@ unsafe fn add<V: Widening>(
 #[inline(always)]
 fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
     let sum = v.add(v.add(a, b), v.add(c, d));
-    let mut lanes = [0.0; MOST_LANES];
-    // SAFETY: no vector has more than MOST_LANES.
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: no vector has more than MAX_LANES.
     unsafe { v.store(sum, lanes.as_mut_ptr()) };
     let mut half = V::LANES / 2;
     while half > 0 {
