@@ -41,10 +41,10 @@ pub struct Piece {
 }
 
 /// Bytes below which a piece is left to the allocator.
-const LEAST: usize = 64 << 10;
+const MIN_PIECE: usize = 64 << 10;
 
 /// The largest mapping in bytes, unless a single piece is longer.
-const MOST: usize = 64 << 20;
+const MAX_MAPPING: usize = 64 << 20;
 
 /// Bytes of a large page.
 const LARGE: usize = 2 << 20;
@@ -61,7 +61,7 @@ impl fmt::Debug for LargePages {
 impl LargePages {
     /// `bytes` bytes of zeros; `None` if that is too few, or the system has no memory left.
     pub fn take(&self, bytes: usize) -> Option<Piece> {
-        if bytes < LEAST {
+        if bytes < MIN_PIECE {
             return None;
         }
         let len = bytes.checked_next_multiple_of(PAGE)?;
@@ -71,7 +71,7 @@ impl LargePages {
             _ => {
                 // As long as all pieces so far together: a lone weight maps no more than it needs, and many
                 // weights need few mappings. What is never touched takes no memory.
-                let mapping = Arc::new(Mapping::new(open.total.min(MOST).max(len))?);
+                let mapping = Arc::new(Mapping::new(open.total.min(MAX_MAPPING).max(len))?);
                 open.mapping = Some(mapping.clone());
                 open.used = 0;
                 mapping
@@ -144,7 +144,14 @@ mod tests {
     #[test]
     fn pieces_are_zeros_apart_and_outlive_what_gave_them() {
         let pages = LargePages::default();
-        let sizes = [LEAST, LEAST + 1, 5 << 20, 100 << 10, MOST + 3, LEAST];
+        let sizes = [
+            MIN_PIECE,
+            MIN_PIECE + 1,
+            5 << 20,
+            100 << 10,
+            MAX_MAPPING + 3,
+            MIN_PIECE,
+        ];
         let mut pieces: Vec<Piece> = sizes.iter().filter_map(|&len| pages.take(len)).collect();
         drop(pages);
         assert_eq!(pieces.len(), sizes.len());
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn few_bytes_have_no_mapping() {
-        assert!(LargePages::default().take(LEAST - 1).is_none());
+        assert!(LargePages::default().take(MIN_PIECE - 1).is_none());
         assert!(LargePages::default().take(0).is_none());
     }
 }

@@ -33,7 +33,7 @@ enum Memory {
 
 /// Bytes from which on memory of its own is mapped on large pages: a shorter range need not contain a whole
 /// one.
-const LEAST: usize = 4 << 20;
+const LARGE_PAGES_FROM: usize = 4 << 20;
 
 impl Memory {
     fn lines(&self) -> &[Line] {
@@ -93,7 +93,7 @@ impl<T: Pod> Aligned<T> {
         if self.memory.lines().len() < n_lines {
             let piece = match &self.pages {
                 Some(pages) => pages.take(bytes),
-                None if bytes >= LEAST => LargePages::default().take(bytes),
+                None if bytes >= LARGE_PAGES_FROM => LargePages::default().take(bytes),
                 None => None,
             };
             self.memory = match piece {

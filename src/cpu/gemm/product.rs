@@ -111,7 +111,7 @@ impl<'a, F: Format> Product<'a, F> {
         let n_units = n_panels.div_ceil(per_unit);
         let (least, wanted) = match self.threads {
             1 => (1, 1),
-            threads => (LEAST_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
+            threads => (MIN_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
         };
         let n_row_parts = match self.b {
             // A single part, since each would pack the columns again.
@@ -197,7 +197,7 @@ impl<'a, F: Format> Product<'a, F> {
 const TASKS_PER_THREAD: usize = 12;
 
 /// With fewer tasks per thread than this, rows are divided as well, though each part reads all columns.
-const LEAST_TASKS_PER_THREAD: usize = 3;
+const MIN_TASKS_PER_THREAD: usize = 3;
 
 /// The rows that a task computes.
 pub(super) struct Part {
