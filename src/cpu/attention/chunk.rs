@@ -96,14 +96,14 @@ pub(super) enum Values {
     /// It may: all values are finite.
     Finite,
     /// It may not: some are NaN or infinite, and zero times these is NaN.
-    Spoiled,
+    NonFinite,
 }
 
 impl Values {
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Finite, Self::Finite) => Self::Finite,
-            _ => Self::Spoiled,
+            _ => Self::NonFinite,
         }
     }
 }
@@ -145,8 +145,8 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
         }
         self.fill_keys(d);
         for panel in 0..self.layout.value_panels() {
-            let judge = self.fill_values(d, panel);
-            *self.values = self.values.and(verdict(d.vectors(), judge));
+            let probe = self.fill_values(d, panel);
+            *self.values = self.values.and(verdict(d.vectors(), probe));
         }
     }
 }
@@ -253,7 +253,7 @@ impl<F: Operand> Fill<'_, F> {
         let at = self.position..self.position + self.rows.len();
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
         let values = self.value.from(self.rows.start, columns.start);
-        let mut judge = [d.vectors().splat(0.0); WIDTH];
+        let mut probe = [d.vectors().splat(0.0); WIDTH];
         let mut padded = [0.0; MAX_WIDTH];
         for (i, position) in at.enumerate() {
             let word = position / F::GROUP - self.position / F::GROUP;
@@ -265,45 +265,45 @@ impl<F: Operand> Fill<'_, F> {
                 padded[..values.len()].copy_from_slice(values);
                 &padded[..width]
             };
-            judge = put(d, position % F::GROUP, values, packed, judge);
+            probe = put(d, position % F::GROUP, values, packed, probe);
         }
-        judge
+        probe
     }
 }
 
-/// Stores one row, as wide as a panel, as term `term` of each word; returns `judge` plus zero times each value.
+/// Stores one row, as wide as a panel, as term `term` of each word; returns `probe` plus zero times each value.
 #[inline(always)]
 fn put<F: Operand, D: OperandDots<F>>(
     d: D,
     term: usize,
     from: &[f32],
     to: &mut [F::Word],
-    mut judge: [Numbers<F, D>; WIDTH],
+    mut probe: [Numbers<F, D>; WIDTH],
 ) -> [Numbers<F, D>; WIDTH] {
     let v = d.vectors();
     let lanes = D::PANEL / WIDTH;
     assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));
-    for (j, judge) in judge.iter_mut().enumerate() {
+    for (j, probe) in probe.iter_mut().enumerate() {
         // SAFETY: `from` and `to` hold WIDTH vectors of numbers and words, by the assertion above.
         unsafe {
             let values = v.load(from.as_ptr().add(j * lanes));
             // Twice the value, because the largest finite numbers become infinite when rounded to bfloat16.
-            *judge = v.multiply_add(v.add(values, values), v.splat(0.0), *judge);
+            *probe = v.multiply_add(v.add(values, values), v.splat(0.0), *probe);
             F::put_right(v, term, values, to.as_mut_ptr().add(j * lanes));
         }
     }
-    judge
+    probe
 }
 
 /// Judges a sum of zeros times values: NaN, if any value was infinite or NaN, else zero.
 #[inline(always)]
-fn verdict<V: Vectors<f32>>(v: V, judge: [V::Vector; WIDTH]) -> Values {
+fn verdict<V: Vectors<f32>>(v: V, probe: [V::Vector; WIDTH]) -> Values {
     let mut lanes = [0.0; MAX_LANES];
-    for sum in judge {
+    for sum in probe {
         // SAFETY: no vector has more than MAX_LANES.
         unsafe { v.store(sum, lanes.as_mut_ptr()) };
         if lanes.iter().any(|lane| lane.is_nan()) {
-            return Values::Spoiled;
+            return Values::NonFinite;
         }
     }
     Values::Finite

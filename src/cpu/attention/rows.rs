@@ -161,7 +161,7 @@ impl<'a> Rows<'a> {
             };
             match chunk.values {
                 Values::Finite => d.run(tile),
-                Values::Spoiled => {
+                Values::NonFinite => {
                     for row in 0..n_rows {
                         self.copy_seen::<F>(&plan.seen()[row], piece, values, memory.values);
                         d.run(NearTile::<F> {
