@@ -111,7 +111,7 @@ impl PackedWeight {
     /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
     pub fn multiply(&self, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32], threads: usize) {
         assert_eq!(y.len(), x.rows() * self.d_out());
-        with_matrix!(self, matrix => run(Map {
+        with_matrix!(self, matrix => run(LinearMap {
             up: None,
             down: matrix,
             x,
@@ -138,7 +138,7 @@ impl PackedWeight {
         macro_rules! matching {
             ($($storage:ident)*) => {
                 match (up, self) {
-                    $((Self::$storage(up), Self::$storage(down)) => run(Map {
+                    $((Self::$storage(up), Self::$storage(down)) => run(LinearMap {
                         up: Some((up, up_epilogue)),
                         down,
                         x,
@@ -155,7 +155,7 @@ impl PackedWeight {
 }
 
 /// One linear map, or two with an epilogue between them.
-struct Map<'a, F: Format> {
+struct LinearMap<'a, F: Format> {
     up: Option<(&'a PackedMatrix<F>, &'a Epilogue<'a, f32>)>,
     down: &'a PackedMatrix<F>,
     x: &'a Source<'a>,
@@ -164,11 +164,11 @@ struct Map<'a, F: Format> {
     threads: usize,
 }
 
-fn run<F: Format<Number = f32>>(map: Map<F>) {
+fn run<F: Format<Number = f32>>(map: LinearMap<F>) {
     F::run(map.down.isa(), map);
 }
 
-impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
+impl<F: Format<Number = f32>> DotTask<F> for LinearMap<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let row_words = |columns| PackedRows::<F::Word>::words(1, columns, D::CHUNKS);
         let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
@@ -182,7 +182,7 @@ impl<F: Format<Number = f32>> DotTask<F> for Map<'_, F> {
     }
 }
 
-impl<F: Format<Number = f32>> Map<'_, F> {
+impl<F: Format<Number = f32>> LinearMap<'_, F> {
     /// Computes some rows of the result, which no other call computes.
     fn block<D: Dots<F>>(&self, d: D, rows: Range<usize>, threads: usize) {
         let Self {
