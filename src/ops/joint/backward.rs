@@ -33,7 +33,7 @@ impl<T: Float + Plain + Recycled> Backward for Computed<T> {
         let joint = &self.joint;
         let storages = storages(joint);
         let inputs = slices(&storages)?;
-        let mut way = Way {
+        let mut pass = BackwardPass {
             isa: selected_isa()?,
             known: Known {
                 joint,
@@ -41,37 +41,38 @@ impl<T: Float + Plain + Recycled> Backward for Computed<T> {
                 values: &self.values,
             },
             tracked: joint.tracked(),
-            of_values: joint.widths.iter().map(|_| None).collect(),
-            of_inputs: vec![None; joint.inputs.len()],
+            value_gradients: joint.widths.iter().map(|_| None).collect(),
+            input_gradients: vec![None; joint.inputs.len()],
         };
         let (dy, layout) = grad.storage_and_layout();
-        way.of_values[joint.steps.len()] = Some(Buffer::copied(tensor_slice(OP, &dy, layout)?));
+        pass.value_gradients[joint.steps.len()] =
+            Some(Buffer::copied(tensor_slice(OP, &dy, layout)?));
         parallel::with_team(crate::ops::threads(), || {
             for (i, step) in joint.steps.iter().enumerate().rev() {
-                if let Some(dy) = way.of_values[i + 1].take() {
-                    way.step(step, dy)?;
+                if let Some(dy) = pass.value_gradients[i + 1].take() {
+                    pass.step(step, dy)?;
                 }
             }
             Ok::<(), candle_core::Error>(())
         })?;
-        if let Some(dx) = way.of_values[0].take() {
-            way.of_inputs[0] = handed_over(dx, &joint.inputs[0])?;
+        if let Some(dx) = pass.value_gradients[0].take() {
+            pass.input_gradients[0] = handed_over(dx, &joint.inputs[0])?;
         }
-        Ok(way.of_inputs)
+        Ok(pass.input_gradients)
     }
 }
 
-/// A backward pass under way: the gradients found so far.
-struct Way<'a, T: Recycled> {
+/// A backward pass under pass: the gradients found so far.
+struct BackwardPass<'a, T: Recycled> {
     isa: Isa,
     known: Known<'a, T>,
     /// For each value, whether its gradient is needed.
     tracked: Vec<bool>,
-    of_values: Vec<Option<Buffer<T>>>,
-    of_inputs: Vec<Option<Tensor>>,
+    value_gradients: Vec<Option<Buffer<T>>>,
+    input_gradients: Vec<Option<Tensor>>,
 }
 
-impl<T: Float + Plain + Recycled> Way<'_, T> {
+impl<T: Float + Plain + Recycled> BackwardPass<'_, T> {
     fn step(&mut self, step: &Step, mut dy: Buffer<T>) -> Result<()> {
         match step {
             Step::Linear {
@@ -156,14 +157,14 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
             self.hand_over(bias, |len| Buffer::copied(&column_sums(&dy, len)))?;
         }
         if self.tracked[x.0] {
-            let before = self.of_values[x.0].take();
+            let before = self.value_gradients[x.0].take();
             let mut dx = Buffer::new(of_x.rows() * of_x.columns());
             let epilogue = Epilogue {
                 residual: before.as_deref(),
                 ..Epilogue::NONE
             };
             gemm::multiply(isa, of_dy, of_weight, &epilogue, &mut dx, threads);
-            self.of_values[x.0] = Some(dx);
+            self.value_gradients[x.0] = Some(dx);
         }
         if let Some(residual) = residual {
             self.add(residual, dy);
@@ -176,7 +177,7 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         if !self.tracked[value.0] {
             return;
         }
-        match &mut self.of_values[value.0] {
+        match &mut self.value_gradients[value.0] {
             Some(sum) => add(sum, &gradient),
             empty => *empty = Some(gradient),
         }
@@ -192,7 +193,7 @@ impl<T: Float + Plain + Recycled> Way<'_, T> {
         let tensor = &self.known.joint.inputs[parameter.0];
         if tensor.track_op() {
             let gradient = find(tensor.elem_count());
-            self.of_inputs[parameter.0] = handed_over(gradient, tensor)?;
+            self.input_gradients[parameter.0] = handed_over(gradient, tensor)?;
         }
         Ok(())
     }
