@@ -15,7 +15,7 @@ use crate::cpu::{Element, Real, cross_entropy as kernel};
 const OP: &str = "cross_entropy";
 
 /// The target of a row to ignore, as in PyTorch (`ignore_index`) and transformers.
-const PASSED_OVER: i64 = -100;
+const IGNORE_INDEX: i64 = -100;
 
 /// The mean of `-ln p` of each row's target, where `p` is the softmax of its logits:
 /// `torch.nn.functional.cross_entropy(logits, targets)`.
@@ -46,7 +46,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let counted = classes.iter().flatten().count();
     if counted == 0 {
         bail!(
-            "{OP}: there is no target to take the mean of: all {} are {PASSED_OVER}; leave such batches out",
+            "{OP}: there is no target to take the mean of: all {} are {IGNORE_INDEX}; leave such batches out",
             classes.len()
         );
     }
@@ -72,16 +72,16 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
     }
     if !matches!(targets.dtype(), DType::U32 | DType::I64) {
         bail!(
-            "{OP}: targets are {:?}; expected U32, or I64 with {PASSED_OVER} for none",
+            "{OP}: targets are {:?}; expected U32, or I64 with {IGNORE_INDEX} for none",
             targets.dtype()
         );
     }
     let targets = targets.flatten_all()?.to_dtype(DType::I64)?;
     let class = |(row, target): (usize, i64)| match usize::try_from(target) {
         Ok(class) if class < n_classes => Ok(Some(class)),
-        _ if target == PASSED_OVER => Ok(None),
+        _ if target == IGNORE_INDEX => Ok(None),
         _ => bail!(
-            "{OP}: target {row} is {target}; expected a class below {n_classes}, or {PASSED_OVER} for none"
+            "{OP}: target {row} is {target}; expected a class below {n_classes}, or {IGNORE_INDEX} for none"
         ),
     };
     let targets = targets.to_vec1::<i64>()?;
