@@ -59,14 +59,14 @@ impl<'a> SingleRow<'a> {
             Statistic::Variance if width > 0 => unsafe { *self.x },
             Statistic::Variance | Statistic::MeanSquare => 0.0,
         };
-        let less_origin = v.splat(-f64::from(origin));
+        let minus_origin = v.splat(-f64::from(origin));
         let mut sums = [v.splat(0.0); VECTORS];
         let mut squares = sums;
         let at_once = VECTORS * V::LANES;
         let whole = width - width % at_once;
         for i in (0..whole).step_by(at_once) {
             // SAFETY: i + VECTORS * LANES <= width.
-            unsafe { add(v, self.x.add(i), less_origin, &mut sums, &mut squares) };
+            unsafe { add(v, self.x.add(i), minus_origin, &mut sums, &mut squares) };
         }
         if whole < width {
             // Padding: the origin's distance to itself is 0.
@@ -76,7 +76,7 @@ impl<'a> SingleRow<'a> {
                 *rest = unsafe { *self.x.add(whole + i) };
             }
             // SAFETY: no vector has more than MAX_LANES.
-            unsafe { add(v, rest.as_ptr(), less_origin, &mut sums, &mut squares) };
+            unsafe { add(v, rest.as_ptr(), minus_origin, &mut sums, &mut squares) };
         }
         // Independent of the sums, so that the division overlaps with them.
         let share = 1.0 / width as f64;
@@ -101,15 +101,15 @@ impl WideningTask for SingleRow<'_> {
         let (mean, scale) = self.moments(v);
         // x̂ = x · scale - mean · scale. Its rounding does not show for a mean of at most 2²⁴ deviations,
         // beyond which f32 itself holds no deviations.
-        let less = -mean * scale;
-        let (scales, lesses) = (v.splat(scale), v.splat(less));
+        let offset = -mean * scale;
+        let (scales, offsets) = (v.splat(scale), v.splat(offset));
         let whole = width - width % V::LANES;
         for i in (0..whole).step_by(V::LANES) {
             // SAFETY: i + LANES <= width; `new` and `in_place` asserted `width` numbers in both rows, and
             // `affine` has as many.
             unsafe {
                 let x = v.load_single(self.x.add(i));
-                let normal = v.multiply_add(x, scales, lesses);
+                let normal = v.multiply_add(x, scales, offsets);
                 let (gain, bias) = (v.load(gain.as_ptr().add(i)), v.load(bias.as_ptr().add(i)));
                 v.store_single(v.multiply_add(normal, gain, bias), self.y.add(i));
             }
@@ -117,7 +117,7 @@ impl WideningTask for SingleRow<'_> {
         for i in whole..width {
             // SAFETY: i < width.
             let x = f64::from(unsafe { *self.x.add(i) });
-            let y = (x * scale + less) * gain[i] + bias[i];
+            let y = (x * scale + offset) * gain[i] + bias[i];
             // SAFETY: i < width.
             unsafe { *self.y.add(i) = y as f32 };
         }
@@ -132,7 +132,7 @@ impl WideningTask for SingleRow<'_> {
 unsafe fn add<V: Widening>(
     v: V,
     from: *const f32,
-    less_origin: V::Vector,
+    minus_origin: V::Vector,
     sums: &mut [V::Vector; VECTORS],
     squares: &mut [V::Vector; VECTORS],
 ) {
@@ -140,7 +140,7 @@ unsafe fn add<V: Widening>(
         // SAFETY: the caller's promise, and j < VECTORS.
         let x = unsafe { v.load_single(from.add(j * V::LANES)) };
         // `x - origin` as a multiply-add, which most CPUs execute on other ports than the additions below.
-        let x = v.multiply_add(x, v.splat(1.0), less_origin);
+        let x = v.multiply_add(x, v.splat(1.0), minus_origin);
         *sum = v.add(*sum, x);
         *square = v.multiply_add(x, x, *square);
     }
