@@ -96,14 +96,14 @@ impl Score<'_> {
                 continue;
             }
             let scores = &mut self.scores[(panel * n_rows + row) * width..][..width];
-            let but = inside.start - start..inside.end.max(inside.start) - start;
-            if but.len() < width {
-                hide(scores, but.start as u32..but.end as u32);
+            let shown = inside.start - start..inside.end.max(inside.start) - start;
+            if shown.len() < width {
+                hide(scores, shown.start as u32..shown.end as u32);
             }
-            if is_plain || but.is_empty() {
+            if is_plain || shown.is_empty() {
                 continue;
             }
-            let scores = &mut scores[but];
+            let scores = &mut scores[shown];
             if let Some(cap) = soft_cap {
                 for score in &mut *scores {
                     *score = math::tanh::<Separate>(*score / cap) * cap;
@@ -141,12 +141,12 @@ fn add(scores: &mut [f32], bias: &Bias, at: [usize; 4]) {
     }
 }
 
-/// Sets the scores of a panel outside of the range `but` to `-inf`, which is a weight of 0.
+/// Sets the scores of a panel outside of the range `shown` to `-inf`, which is a weight of 0.
 #[inline(always)]
-fn hide(scores: &mut [f32], but: Range<u32>) {
+fn hide(scores: &mut [f32], shown: Range<u32>) {
     // Without branches, so that the loop vectorises.
     for (at, score) in (0u32..).zip(scores) {
-        let is_seen = (at >= but.start) & (at < but.end);
+        let is_seen = (at >= shown.start) & (at < shown.end);
         *score = if is_seen { *score } else { f32::NEG_INFINITY };
     }
 }
