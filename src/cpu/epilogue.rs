@@ -112,7 +112,7 @@ pub(super) struct Results<'a, T> {
 }
 
 /// Prefetches the memory that the results of some of the part's rows are written to, and their residual.
-pub(super) struct Approach<'a, T> {
+pub(super) struct PrefetchResults<'a, T> {
     pub results: &'a Results<'a, T>,
     pub rows: Range<usize>,
 }
@@ -140,7 +140,7 @@ const GROUP: usize = 16;
 /// Columns of the widest panel of any level.
 const MAX_COLUMNS: usize = WIDTH * MAX_LANES;
 
-impl<T: Real> Task<T> for Approach<'_, T> {
+impl<T: Real> Task<T> for PrefetchResults<'_, T> {
     #[inline(always)]
     fn run<V: Vectors<T>>(self, v: V) {
         for row in self.rows {

@@ -10,7 +10,7 @@ use super::{
         Real,
         arch::Vectors,
         dot_tile::{Ahead, DotTile, WholePanel},
-        epilogue::{Approach, Finish, Place, Results},
+        epilogue::{Finish, Place, PrefetchResults, Results},
         format::{Dots, Format},
         gemv::{self, InPlaceTile},
         pack::PackColumns,
@@ -108,7 +108,7 @@ impl<F: Format> Product<'_, F> {
                 let rows = super::part(part.rows.len(), n_tiles, tile);
                 let totals = &mut totals[rows.start * D::PANEL..rows.end * D::PANEL];
                 if is_last {
-                    d.vectors().run(Approach {
+                    d.vectors().run(PrefetchResults {
                         results: &results,
                         rows: rows.clone(),
                     });
