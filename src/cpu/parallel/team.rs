@@ -37,7 +37,7 @@ struct Team {
     work: UnsafeCell<Option<Work<'static>>>,
     tasks: AtomicUsize,
     /// The next task of each member's share.
-    next: Box<[OwnLine]>,
+    next: Box<[CachePadded]>,
     /// Whether a helper may begin to take tasks.
     open: AtomicBool,
     /// Helpers that read `work`, or are about to see that they may not.
@@ -50,7 +50,7 @@ struct Team {
 
 /// A counter on cache lines of its own; 128 bytes, as some CPUs prefetch lines in pairs.
 #[repr(align(128))]
-struct OwnLine(AtomicUsize);
+struct CachePadded(AtomicUsize);
 
 // SAFETY: only the leader writes `work`, and only while `open` is false and `active` is 0. Helpers read it only
 // after they raised `active` and then saw `open`: either the leader sees the raised `active` and waits, or the
@@ -84,7 +84,9 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
     let team = Arc::new(Team {
         work: UnsafeCell::new(None),
         tasks: AtomicUsize::new(0),
-        next: (0..threads).map(|_| OwnLine(AtomicUsize::new(0))).collect(),
+        next: (0..threads)
+            .map(|_| CachePadded(AtomicUsize::new(0)))
+            .collect(),
         open: AtomicBool::new(false),
         active: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
