@@ -26,8 +26,8 @@ pub struct RowNorm {
     affine: Affine<f64>,
 }
 
-thread_local!(static NARROW: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static NARROW_ROW: &Scratch<f32> = &NARROW;
+thread_local!(static NORMALISED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
+static NORMALISED_ROW: &Scratch<f32> = &NORMALISED;
 
 /// Rows that one task reads.
 const ROWS: usize = 16;
@@ -122,7 +122,7 @@ impl<'a> Source<'a> {
         let n_rows = self.rows();
         let threads = parallel::threads_worth(self.rows.len() * WORK_PER_ELEMENT, threads);
         parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
-            lend(NARROW_ROW, self.width, |normal| {
+            lend(NORMALISED_ROW, self.width, |normal| {
                 let rows = task * ROWS..n_rows.min((task + 1) * ROWS);
                 let mut rest = &self.rows[rows.start * self.width..rows.end * self.width];
                 for i in rows {
