@@ -14,7 +14,7 @@ use std::{array, sync::LazyLock};
 
 use super::{
     super::{
-        arch::{LOOKED_UP, Lookup, LookupTask, MAX_LANES},
+        arch::{Lookup, LookupTask, MAX_LANES, TABLE_LEN},
         isa::Isa,
     },
     gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope,
@@ -25,7 +25,7 @@ use super::{
 pub struct Pieces {
     /// Of the odd function: the coefficient of each power of the distance from a piece's middle, for each
     /// piece. Each power is a cache line.
-    coefficients: [[f32; LOOKED_UP]; POWERS],
+    coefficients: [[f32; TABLE_LEN]; POWERS],
     times: Times,
 }
 
@@ -45,7 +45,7 @@ const WIDTH: f64 = 0.40625;
 
 /// From here on all of these functions are 1 in f32. It lies within the last piece, so that rounding selects no
 /// other.
-const END: f64 = (LOOKED_UP as f64 - 0.75) * WIDTH;
+const END: f64 = (TABLE_LEN as f64 - 0.75) * WIDTH;
 
 /// [`gelu`](super::gelu), with an error of at most 1.7 units in the last place below 1, times x; 1.4 with fused
 /// multiply-adds.
@@ -66,8 +66,8 @@ pub static GELU_TANH_SLOPE: LazyLock<Pieces> =
 impl Pieces {
     /// From the odd function in f64.
     fn new(odd: impl Fn(f64) -> f64, times: Times) -> Self {
-        let mut coefficients = [[0.0; LOOKED_UP]; POWERS];
-        for piece in 0..LOOKED_UP {
+        let mut coefficients = [[0.0; TABLE_LEN]; POWERS];
+        for piece in 0..TABLE_LEN {
             let middle = piece as f64 * WIDTH;
             let polynomial = interpolated(|t| odd(middle + t), WIDTH / 2.0);
             for (row, coefficient) in coefficients.iter_mut().zip(polynomial) {

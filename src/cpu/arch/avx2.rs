@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
+use super::{Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
 
 /// The token of this level: the proof that the CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,10 +232,10 @@ impl Widening for Avx2 {
 }
 
 impl Lookup for Avx2 {
-    type Table<'a> = &'a [f32; LOOKED_UP];
+    type Table<'a> = &'a [f32; TABLE_LEN];
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_> {
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> Self::Table<'_> {
         numbers
     }
 

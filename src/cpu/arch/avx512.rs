@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
+use super::{Avx2, Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
 
 /// The token of this level: the proof that the CPU has AVX-512 F, BW, DQ and VL, and which dot products may be
 /// used.
@@ -305,7 +305,7 @@ impl Lookup for Avx512 {
     type Table<'a> = __m512;
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> __m512 {
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> __m512 {
         // SAFETY: the token proves AVX-512F; the table has 16 numbers.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }

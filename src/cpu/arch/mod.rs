@@ -162,7 +162,7 @@ pub trait Lookup: Vectors<f32> {
     type Table<'a>: Copy;
 
     /// The table of these numbers.
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_>;
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> Self::Table<'_>;
 
     /// For each lane, the number of the table at the index in the lane's four lowest bits.
     fn look_up(self, table: Self::Table<'_>, places: Self::Vector) -> Self::Vector;
@@ -178,7 +178,7 @@ pub trait Lookup: Vectors<f32> {
 }
 
 /// Numbers in a lookup table.
-pub const LOOKED_UP: usize = 16;
+pub const TABLE_LEN: usize = 16;
 
 /// Columns that [`Vectors::for_columns`] transposes at a time: 16 bytes, the part of a vector that a shuffle
 /// does not leave.

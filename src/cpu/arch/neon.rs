@@ -4,7 +4,7 @@
 
 use std::arch::{aarch64::*, asm, is_aarch64_feature_detected};
 
-use super::{LOOKED_UP, Lookup, Task, Vectors, Widening, Words};
+use super::{Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
 
 type F32x8 = [float32x4_t; 2];
 type F64x4 = [float64x2_t; 2];
@@ -264,7 +264,7 @@ impl Lookup for Neon {
     type Table<'a> = uint8x16x4_t;
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> uint8x16x4_t {
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> uint8x16x4_t {
         // SAFETY: the token proves NEON; they are 64 bytes.
         unsafe { vld1q_u8_x4(numbers.as_ptr().cast()) }
     }

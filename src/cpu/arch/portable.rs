@@ -1,6 +1,6 @@
 //! Plain Rust: the fallback, the version to read first, and what Miri runs.
 
-use super::{LOOKED_UP, Lookup, Real, Task, Vectors, Widening, Words, columns_at_once};
+use super::{Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once};
 
 /// The token of the portable level, which every CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,16 +96,16 @@ impl Widening for Portable {
 }
 
 impl Lookup for Portable {
-    type Table<'a> = &'a [f32; LOOKED_UP];
+    type Table<'a> = &'a [f32; TABLE_LEN];
 
     #[inline(always)]
-    fn table(self, numbers: &[f32; LOOKED_UP]) -> Self::Table<'_> {
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> Self::Table<'_> {
         numbers
     }
 
     #[inline(always)]
     fn look_up(self, table: Self::Table<'_>, places: [f32; LANES]) -> [f32; LANES] {
-        places.map(|place| table[place.to_bits() as usize % LOOKED_UP])
+        places.map(|place| table[place.to_bits() as usize % TABLE_LEN])
     }
 
     #[inline(always)]

@@ -107,7 +107,7 @@ impl LookupTask for Places {
             // SAFETY: these are a vector's numbers.
             let x = unsafe { v.load(places.as_ptr()) };
             same(v.look_up(table, x), &|i| {
-                numbers[places[i].to_bits() as usize % LOOKED_UP]
+                numbers[places[i].to_bits() as usize % TABLE_LEN]
             });
             same(v.absolute(x), &|i| places[i].abs());
             for y in [1.0, -1e30, f32::INFINITY, f32::NAN] {
