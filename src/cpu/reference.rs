@@ -1,4 +1,4 @@
-//! What the kernels compute, in f64, slow and obvious. For tests only.
+//! What the kernels compute, in f64, slow and obvious; for tests only.
 
 use std::f64::consts::{PI, SQRT_2};
 
@@ -7,7 +7,7 @@ pub fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x / SQRT_2)
 }
 
-/// As OpenAI wrote it.
+/// The approximation with tanh, as OpenAI wrote it.
 pub fn gelu_tanh(x: f64) -> f64 {
     // 1 + tanh(u) = 2 / (1 + exp(-2u))
     let u = (2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3));
@@ -35,7 +35,7 @@ pub fn laplace(x: f64) -> f64 {
     0.5 * libm::erfc((0.707107 - x) / (0.282095 * SQRT_2))
 }
 
-/// Piecewise quadratic.
+/// `x · min(max(x + 3, 0), 6) / 6`.
 pub fn hard_swish(x: f64) -> f64 {
     x * (x + 3.0).clamp(0.0, 6.0) / 6.0
 }
@@ -68,7 +68,7 @@ pub fn softmax(row: &[f64], seen: impl Fn(usize) -> bool) -> Vec<f64> {
     exponentials.iter().map(|e| e / total).collect()
 }
 
-/// Widths around every lane count, and two that occur.
+/// Widths around every number of lanes, and two that occur in models.
 pub const WIDTHS: [usize; 14] = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 768];
 
 /// `n` numbers of the normal law N(`mean`, `deviation`²), different for each `seed`, rounded to f32.
@@ -91,7 +91,7 @@ pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The rounding unit of a type as its kernels see it.
+/// The rounding errors of a number type and of its kernels.
 pub trait Rounding: super::Element {
     /// Half a unit in the last place of 1 of the stored type.
     const STORE: f64;
@@ -103,7 +103,7 @@ pub trait Rounding: super::Element {
     const LEAST: f64;
     /// Rounds a test value to the type.
     fn from_f64(value: f64) -> Self;
-    /// Exact.
+    /// The number as f64; exact.
     fn to_f64(self) -> f64;
 }
 

@@ -1,25 +1,25 @@
-//! Activations against the f64 reference: values, slopes, kinks, ends, half types.
+//! Activations against the f64 reference: values, slopes, kinks, limits, and half types.
 
 use half::{bf16, f16};
 
 use super::super::reference::{self, Rounding};
 use super::*;
 
-/// What `1 + erf` loses: an error relative to this and not to the result.
+/// What `1 + erf` cancels: the error is relative to this and not to the result.
 #[derive(Clone, Copy)]
 enum Cancels {
     Nothing,
-    /// Half a unit of 1, times x.
+    /// Half a unit in the last place of 1, times x.
     AtX,
-    /// Half a unit of 1.
+    /// Half a unit in the last place of 1.
     AtOne,
 }
 
-/// Of `x` to `y`.
+/// A loop that writes the values at `x` to `y`.
 type Loop<T> = fn(Isa, &[T], &mut [T]);
 
-/// One activation in f32 and f64, its exact value, and the largest error of the f32 value in units
-/// of rounding of `|y| + |x y'|` (an argument off by one rounding) plus what cancels.
+/// One activation in f32 and f64, with its exact value and the largest error of the f32 value: in roundings of
+/// `|y| + |x y'|` (an argument off by one rounding), plus what cancels.
 struct Case {
     name: &'static str,
     f32: [fn(f32) -> f32; 2],
@@ -155,7 +155,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Every scale from subnormal to where all activations are flat or straight, both signs.
+/// Every magnitude from subnormal numbers to where all activations are flat or linear, with both signs.
 fn arguments() -> Vec<f32> {
     let grid = (-4000..=4000).map(|i| i as f32 * 0.005);
     let scales = (-149..=6).flat_map(|e| [1.0, 1.37, 1.83].map(|m| m * libm::exp2f(e as f32)));
@@ -186,7 +186,7 @@ impl Case {
                 error <= allowed,
                 "{name}({x:e}) is off by {error:e}, {allowed:e} allowed",
             );
-            // Among subnormals half a unit is always used, which says nothing of the rest.
+            // Among subnormal results half a unit is always used up, which says nothing about the rest.
             if x.abs() > f32::MIN_POSITIVE && error / allowed > worst.0 {
                 worst = (error / allowed, x);
             }
@@ -228,13 +228,13 @@ fn fused_values_are_within_the_same_units() {
 fn f64_values_are_exact_to_f64() {
     for case in cases() {
         for &x in &arguments() {
-            // Softplus is cut off at 20, as PyTorch cuts it.
+            // PyTorch cuts softplus off at 20, and so do we.
             if case.name == "sqrt_softplus" && x > 20.0 {
                 continue;
             }
             let x = x as f64;
             let error = ((case.f64[0])(x) - (case.exact)(x)).abs();
-            // Both sides go through libm, good to one unit each.
+            // Both sides go through libm, with an error of up to one unit each.
             let allowed =
                 2.0 * case.allowed(x, f64::STORE) + 4.0 * f64::STORE * (case.exact)(x).abs();
             assert!(

@@ -1,8 +1,9 @@
-//! What a level's vectors do, lane by lane, against plain Rust; what they are used for has tests of its own.
+//! The operations of each level's vectors, lane by lane, against plain Rust; the kernels that use them have
+//! their own tests.
 
 use super::*;
 
-/// Bits of every kind.
+/// Pseudo-random words, so that bits of every kind occur.
 fn bits(n: usize) -> impl Iterator<Item = u32> {
     let next = |x: &u64| Some(x.wrapping_mul(6364136223846793005).wrapping_add(1));
     let states = std::iter::successors(Some(1), next);
@@ -16,7 +17,7 @@ fn integers<T: Real>(n: usize) -> Vec<T> {
         .collect()
 }
 
-/// All lanes.
+/// The elements of a vector.
 fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
     let mut lanes = vec![T::ZERO; MAX_LANES];
     // SAFETY: no vector has more than MAX_LANES.
@@ -61,7 +62,7 @@ struct Singles;
 
 impl WideningTask for Singles {
     fn run<V: Widening>(self, v: V) {
-        // A tie, to even below and above, and what is next to one.
+        // Ties to the even number below and above, and the neighbours of a tie.
         let wide = [1.0, 3.0, 1.0 + 1e-7, -3.0 - 1e-7, 0.5]
             .map(|x| 1.0 + x * f64::from(f32::EPSILON) / 2.0);
         for first in 0..wide.len() {

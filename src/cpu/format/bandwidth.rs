@@ -1,5 +1,5 @@
-//! How fast weights stream through the product of a few rows, as a share of what a plain read takes. Run on
-//! an idle machine: `cargo test --release --lib format::bandwidth -- --ignored --nocapture`
+//! How fast weights stream through the product of a few rows, as a share of a plain read of the same memory.
+//! Run on an idle machine: `cargo test --release --lib format::bandwidth -- --ignored --nocapture`
 
 use std::{hint::black_box, time::Instant};
 
@@ -11,7 +11,7 @@ use super::{
     *,
 };
 
-/// A plain read of words by so many threads, each of consecutive parts.
+/// A plain read of words by `threads` threads, each reading consecutive parts.
 struct ReadAll<'a, F: Format> {
     words: &'a [F::Word],
     threads: usize,
@@ -30,7 +30,7 @@ impl<F: Format<Number = f32>> DotTask<F> for ReadAll<'_, F> {
     }
 }
 
-/// Loads every vector and adds it to one of eight sums.
+/// Loads every vector, and adds it to one of eight sums.
 struct Read<'a, W>(&'a [W]);
 
 impl<F: Format> DotTask<F> for Read<'_, F::Word> {
@@ -50,7 +50,8 @@ impl<F: Format> DotTask<F> for Read<'_, F::Word> {
     }
 }
 
-/// Of two works by turns: what other machines on the same memory leave changes by the minute.
+/// Times two works alternately, since what other machines on the same memory leave of its bandwidth changes by
+/// the minute.
 fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
     let time = |work: &mut dyn FnMut()| {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The formats' speed as a share of what the CPU can do. Run on an idle machine:
+//! The speed of each format as a share of the CPU's peak. Run on an idle machine:
 //! `cargo test --release --lib format::speed -- --ignored --nocapture --test-threads 1`
 
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use super::{
     *,
 };
 
-/// A product of packed operands as the blocks of a larger one are computed: a panel, and all rows.
+/// A product of packed operands in the order of a block of a larger one: panel by panel, with all rows.
 struct Blocks<'a, F: Format> {
     a: View<'a, f32>,
     panels: &'a Aligned<F::Word>,
@@ -27,7 +27,7 @@ struct Blocks<'a, F: Format> {
     seconds: &'a mut Seconds,
 }
 
-/// What it takes to pack the rows, and to multiply them.
+/// Seconds that packing the rows takes, and multiplying them.
 #[derive(Clone, Copy, Default)]
 struct Seconds {
     packing: f64,

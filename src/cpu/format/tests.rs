@@ -1,4 +1,4 @@
-//! Products of every format on every level: against sums written out, against f64, against each other.
+//! Products of every format on every level: against sums written out, against f64, and against each other.
 
 use half::{bf16, f16};
 
@@ -16,11 +16,11 @@ use super::{
     *,
 };
 
-/// A product in one thread, tile by tile.
+/// A product on one thread, tile by tile.
 struct Product<'a, F: Format, S> {
     a: View<'a, F::Number>,
     b: View<'a, S>,
-    /// The most rows of a tile.
+    /// The most rows in a tile.
     rows: usize,
     y: &'a mut [F::Number],
 }
@@ -66,7 +66,7 @@ impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
     }
 }
 
-/// `a · b`, by tiles of at most so many rows.
+/// `a · b` in tiles of at most so many rows.
 fn product<F: Format, S: Element<Acc = F::Number>>(
     isa: Isa,
     a: View<F::Number>,
@@ -93,7 +93,7 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// The same matrix in other places: transposed, with gaps, at odd addresses.
+/// The same matrix in other layouts: transposed, with gaps, at odd addresses.
 struct Layouts {
     shape: (usize, usize),
     plain: Vec<f32>,
@@ -129,7 +129,7 @@ impl Layouts {
     }
 }
 
-/// One element of a product, in the documented order.
+/// One element of a product, in the documented order of addition.
 trait WrittenOut: Format<Number = f32> {
     fn element(a: &[f32], w: &[f32]) -> f32;
 }
@@ -233,7 +233,7 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
     every_size_and_layout::<i8>();
 }
 
-/// A tile of any height gives the same bits.
+/// Tiles of any height give the same bits.
 fn heights<F: Format<Number: std::fmt::Debug>>(
     a: &[F::Number],
     w: &[F::Number],
@@ -290,7 +290,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
     check(&wide(&a), &wide(&w), (m, n, k));
 }
 
-/// Weights of half types are packed as if they had been widened.
+/// Weights of half types are packed as if they had been widened first.
 fn sources<F: Format<Number = f32>>() {
     let (m, n, k) = (3, 35, 131);
     let (a, w) = (random(m * k, 9), random(n * k, 10));

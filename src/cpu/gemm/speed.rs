@@ -1,4 +1,4 @@
-//! The products' speed as a share of what the CPU can do. Run on an idle machine:
+//! The speed of products as a share of the CPU's peak. Run on an idle machine:
 //! `cargo test --release --lib a_share_of_the_peak -- --ignored --nocapture`
 
 use super::{
@@ -56,7 +56,7 @@ fn products_as_a_share_of_the_peak() {
     }
 }
 
-/// The products of a step of training: forward, of the input's gradient and of the weight's.
+/// The products of a training step: forward, the input's gradient, and the weight's gradient.
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_of_a_training_as_a_share_of_the_peak() {

@@ -1,4 +1,4 @@
-//! Products against sums written out and against f64. Every level of instructions runs the same checks.
+//! Products against sums written out, and against f64. Every level runs the same checks.
 
 mod epilogue;
 mod same_bits;
@@ -8,7 +8,7 @@ use super::{
     *,
 };
 
-/// A type with the one rounding that the vector levels have.
+/// A number type with the fused multiply-add of the vector levels.
 trait Number: Kernels + Rounding + Format<Number = Self, Word = Self> {
     fn fused(a: Self, b: Self, c: Self) -> Self;
     fn bits(self) -> u64;
@@ -29,7 +29,7 @@ macro_rules! number {
 number!(f32);
 number!(f64);
 
-/// One sum in the documented order.
+/// One element of a product, in the documented order of addition.
 fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     let terms: Vec<_> = terms.collect();
     let mut total = T::ZERO;
@@ -47,7 +47,7 @@ fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
     total
 }
 
-/// `a [m, k]` times the transpose of `w [n, k]`, written out.
+/// The product of `a [m, k]` and the transpose of `w [n, k]`, written out.
 fn written_out<T: Number>(isa: Isa, a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) -> Vec<T> {
     let element = |i: usize, j: usize| sum(isa, (0..k).map(|t| (a[i * k + t], w[j * k + t])));
     (0..m * n).map(|at| element(at / n, at % n)).collect()
@@ -58,7 +58,7 @@ fn random<T: Number>(n: usize, seed: u64) -> Vec<T> {
     values.into_iter().map(T::from_f64).collect()
 }
 
-/// The same matrix in other places: transposed, with gaps, at odd addresses.
+/// The same matrix in other layouts: transposed, with gaps, at odd addresses.
 struct Layouts<T> {
     rows: usize,
     columns: usize,
@@ -141,7 +141,7 @@ const K: &[usize] = if cfg!(miri) {
     ]
 };
 
-/// Every size around lanes, tiles and chunks, every layout, packed or not.
+/// Sizes around every lane, tile and chunk, in every layout, packed or not.
 fn every_size_and_layout<T: Number>() {
     let largest = M[M.len() - 1];
     for isa in Isa::levels() {

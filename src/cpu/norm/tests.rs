@@ -1,4 +1,4 @@
-//! Norms against the f64 reference, gradients against differences, bits against thread counts.
+//! Norms against the f64 reference, gradients against differences, and bits against thread counts.
 
 use half::{bf16, f16};
 
@@ -138,7 +138,7 @@ fn rows_with_a_large_mean_and_small_deviation_keep_their_digits() {
     }
 }
 
-/// Moments are taken about the first number, which cannot be further from the mean than this.
+/// Moments are taken about the first number, which cannot lie further from the mean than this.
 #[test]
 fn a_first_number_far_from_the_others_costs_no_digits() {
     for width in [2, 31, 384, 4096] {

@@ -1,4 +1,4 @@
-//! Softmax against the f64 reference, and what must not depend on what is not seen.
+//! Softmax against the f64 reference, and against itself with other unseen elements.
 
 use half::{bf16, f16};
 

@@ -6,7 +6,7 @@ use crate::{
     ops::{attention_softmax, batched_product},
 };
 
-/// Attention of its parts, all `[batch, heads, seq, head_dim]`.
+/// Attention composed of separate operations, all on `[batch, heads, seq, head_dim]`.
 fn composed(query: &Tensor, key: &Tensor, value: &Tensor, mixing: &Mixing) -> Result<Tensor> {
     let (batch, heads, queries, head_dim) = query.dims4()?;
     let keys = key.dim(2)?;
@@ -39,7 +39,7 @@ const BATCH: usize = 2;
 
 struct Shape4(usize, usize, usize, usize);
 
-/// Heads, key/value heads, queries, keys.
+/// Numbers of heads, key/value heads, queries and keys.
 const SHAPES: [Shape4; 5] = [
     Shape4(1, 1, 1, 1),
     Shape4(3, 3, 5, 5),
@@ -48,7 +48,7 @@ const SHAPES: [Shape4; 5] = [
     Shape4(2, 2, 130, 140),
 ];
 
-/// Every mask that a shape of so many queries and keys can have.
+/// Every mask that so many queries and keys can have.
 fn visibles(keep: &Tensor, queries: usize, keys: usize) -> Vec<Visible<'_>> {
     let causal = Visible {
         visibility: Visibility::Causal,
@@ -113,7 +113,7 @@ fn the_bits_are_those_of_the_parts_in_either_form() {
 #[test]
 fn gradients_are_those_of_the_parts_for_views_too() {
     for Shape4(heads, kv, queries, keys) in SHAPES {
-        // Heads as views of rows: the gradient goes back through the transpose.
+        // Heads as views of rows, so that the gradient goes back through the transpose.
         let of = |n: usize, seq: usize| Var::from_tensor(&randn((BATCH, seq, n, 8))).unwrap();
         let vars = [of(heads, queries), of(kv, keys), of(kv, keys)];
         let views = || vars.each_ref().map(|v| v.transpose(1, 2).unwrap());

@@ -1,4 +1,4 @@
-//! The composed operations, run on the CPU, against the fused ones: values and every gradient.
+//! The composed operations, run on the CPU, against the fused ones: values, and every gradient.
 
 use std::slice;
 
@@ -22,7 +22,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
         .unwrap()
 }
 
-/// Value of `f`, and gradients of `vars` under a cotangent without symmetry.
+/// The value of `f`, and the gradients of `vars` for a cotangent without symmetry.
 fn run(vars: &[Var], dtype: DType, f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
     let args: Vec<Tensor> = vars
         .iter()
@@ -43,7 +43,7 @@ fn run(vars: &[Var], dtype: DType, f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> R
     Ok(all)
 }
 
-/// Both paths, in f64 to its precision and in f32 and the half types to theirs.
+/// Compares both paths: in f64 to its precision, in f32 and the half types to theirs.
 fn compare(
     name: &str,
     vars: &[Var],
@@ -159,7 +159,7 @@ fn activations_agree_at_kinks_and_far_out() {
             ] {
                 let fused = run(dtype, &ops::activate);
                 let composed = run(dtype, &activate);
-                // tanh' of candle is 1 - tanh², and x² of gelu's graph overflows at 1e18 times eps.
+                // candle's tanh' is 1 - tanh², and the x² in gelu's graph overflows at 1e18 times eps.
                 let allowed = 24.0 * epsilon * fused[0].abs().max(1.0);
                 for (a, b) in fused.iter().zip(&composed) {
                     assert!(

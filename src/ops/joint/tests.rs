@@ -3,10 +3,10 @@ use candle_core::{Device, Var};
 use super::*;
 use crate::ops::{self, Visible};
 
-/// What two kinds of blocks consist of.
+/// The parameters of two kinds of blocks.
 struct Parts {
     x: Var,
-    /// Query, key, value, output, up, down: weight and bias.
+    /// Weight and bias of query, key, value, output, up and down.
     linears: Vec<(Var, Var)>,
     norms: Vec<(Var, Var)>,
     keep: Tensor,
@@ -124,7 +124,7 @@ fn values(t: &Tensor) -> Vec<f64> {
     t.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// A loss that treats every element in its own way.
+/// A loss whose gradient differs from element to element.
 fn loss(y: &Tensor) -> Tensor {
     let n = y.elem_count();
     let weights: Vec<f64> = (0..n).map(|i| (i as f64 * 1.7).cos()).collect();

@@ -1,11 +1,11 @@
-//! Positions packed before give the bits of those packed for the call.
+//! Positions packed earlier give the bits of those packed for the call.
 
 use super::{
     case::{Case, Reach},
     *,
 };
 
-/// Rows `some` of each sequence of `seq` rows.
+/// Rows `some` of each sequence, where sequences have `seq` rows.
 fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32> {
     let sequences = data.chunks_exact(seq * stride);
     let part = |rows: &[f32]| rows[some.start * stride..some.end * stride].to_vec();
@@ -24,8 +24,8 @@ fn panel_shape(
     }
 }
 
-/// The case's sequences in steps: at each end of `steps` so many positions have been appended. What
-/// the steps' queries gave, in the order of the whole case.
+/// The case's sequences in steps: each step appends positions up to its end, and attends with the queries of
+/// the new ones. Returns the results in the order of the whole case.
 fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
     let Case {
         batch,

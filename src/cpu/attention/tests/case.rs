@@ -1,17 +1,17 @@
-//! One attention with its operands, where a fused projection leaves them.
+//! One attention with its operands laid out as a fused projection leaves them.
 
 use std::ops::Range;
 
 use super::super::{super::reference::normal, *};
 
-/// Which positions a query sees, as the layers have it.
+/// Which positions a query sees; as the layers have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reach {
     All,
     Causal,
-    /// So many keys, the last at the query's own position.
+    /// This many keys, of which the last is at the query's own position.
     CausalWindow(usize),
-    /// Keys at most so far away.
+    /// The keys at most this far away.
     Window(usize),
 }
 
@@ -53,7 +53,7 @@ pub fn random(n: usize, deviation: f64, seed: u64) -> Vec<f32> {
 }
 
 impl Case {
-    /// One sequence or more, nothing masked.
+    /// One or more sequences, with nothing masked.
     pub fn new(
         (batch, queries, keys): (usize, usize, usize),
         (n_heads, n_kv_heads, head_dim): (usize, usize, usize),
@@ -79,7 +79,7 @@ impl Case {
         }
     }
 
-    /// With other numbers.
+    /// The same case with other numbers.
     pub fn reseeded(mut self, seed: u64) -> Self {
         self.query = random(self.query.len(), 1.0, 2 * seed + 10);
         self.key_value = random(self.key_value.len(), 1.0, 2 * seed + 11);
@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    /// Keeps keys by a rule on sequence and position.
+    /// Keeps the keys for which the rule holds of sequence and position.
     pub fn keeping(mut self, rule: impl Fn(usize, usize) -> bool) -> Self {
         let n = self.batch * self.keys;
         let mark = |i: usize| u8::from(rule(i / self.keys, i % self.keys));
@@ -129,7 +129,7 @@ impl Case {
         }
     }
 
-    /// Where an element of a key (of a value) is.
+    /// The index of an element of a key, or of a value, in `key_value`.
     pub fn at(&self, heads: Heads, sequence: usize, position: usize, column: usize) -> usize {
         (sequence * self.keys + position) * heads.row_stride + heads.offset + column
     }
@@ -154,7 +154,7 @@ impl Case {
         self.attend_as(way, &self.shape(), key_value, threads)
     }
 
-    /// In sequences other than the case's own.
+    /// As [`Self::attend`], with other sequences than the case's own.
     pub fn attend_as(
         &self,
         way: Arithmetic,
@@ -178,7 +178,7 @@ impl Case {
             keep: self.keep.as_deref(),
             reach: &|query| self.reach.range(self.first_query + query, self.keys),
         };
-        // Two columns more, which stay as they are.
+        // Two more columns, which must be left as they are.
         let n_rows = shape.queries.n_rows();
         let mut out = vec![9.0; n_rows * (width + 2)];
         let query = self.query_heads();

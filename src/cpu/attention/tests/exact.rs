@@ -1,4 +1,4 @@
-//! Every size and mask against f64.
+//! All sizes and masks against f64.
 
 use super::{
     super::super::tile::CHUNK,
@@ -6,17 +6,17 @@ use super::{
     *,
 };
 
-/// The exact result of an element, and the roundings on the way to it, each as a share of a unit of
-/// rounding: the root of the sum of their squares.
+/// The exact value of an element, and the rounding errors on the way to it: the root of the sum of their
+/// squares, in units of rounding.
 struct Exact {
     value: f64,
-    /// Those of the computation.
+    /// Those of the computation in f32.
     roundings: f64,
-    /// Those of the operands, where they are stored in fewer digits.
+    /// Those of operands that are stored with fewer digits.
     of_operands: f64,
 }
 
-/// The exact sum of terms, and the squares of what its steps round, in the order of the products.
+/// The exact sum of terms, and the squares of its rounding errors, in the order of addition of products.
 fn sum(terms: impl Iterator<Item = (usize, f64)>) -> (f64, f64) {
     let (mut total, mut sum, mut squares, mut chunk) = (0.0, 0.0, 0.0, 0);
     for (i, term) in terms {
@@ -32,14 +32,14 @@ fn sum(terms: impl Iterator<Item = (usize, f64)>) -> (f64, f64) {
     (total + sum, squares + (total + sum).powi(2))
 }
 
-/// All heads of all queries of all sequences.
+/// The results of all heads of all queries of all sequences.
 fn exact(case: &Case) -> Vec<Exact> {
     let rows = 0..case.batch * case.queries;
     rows.flat_map(|row| exact_row(case, row / case.queries, row % case.queries))
         .collect()
 }
 
-/// All heads of one query.
+/// The results of all heads of one query.
 fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
     let Case {
         n_heads,
@@ -83,7 +83,7 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 score += f64::from(bias[at]);
                 squares += score * score;
             }
-            // No step between here and the product enlarges what query and key were rounded by.
+            // No step between the operands and the product enlarges the errors of query and key.
             scores.push((score, squares, 2.0 * of_terms));
         }
         let largest = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(b.0));
@@ -102,15 +102,16 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
             let mut of_operands = 0.0;
             let weighed = scores.iter().zip(&weights).zip(&values);
             for ((&(score, of_score, of_query_and_key), weight), v) in weighed {
-                // The difference to the largest, and exp with at most a unit in the last place: two.
+                // The difference to the largest score, and exp with at most one unit in the last place: two
+                // roundings.
                 let of_weight = of_score + (score - largest).powi(2) + 4.0;
                 let share = weight / total;
                 squares += (share * (v - value)).powi(2) * of_weight;
-                // Weight and value are rounded after the sum of the weights was taken.
+                // Weight and value are rounded to the format after the sum of the weights was taken.
                 of_operands += (share * (v - value)).powi(2) * of_query_and_key;
                 of_operands += 2.0 * (share * v).powi(2);
             }
-            // Of 8 lanes or more, and the quotient's.
+            // The sum of 8 lanes or more, and the quotient.
             squares += value * value * (1.0 + seen.len() as f64 / 64.0 + 2.0);
             results.push(Exact {
                 value: if seen.is_empty() { 0.0 } else { value },
@@ -122,8 +123,8 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
     results
 }
 
-/// The largest error as a share of what is allowed: four times the root of the roundings' squares, as in
-/// the tests of [`gemm`](crate::cpu::gemm).
+/// The largest error as a share of what is allowed: four times the root of the sum of the squared roundings, as
+/// in the tests of [`gemm`](crate::cpu::gemm).
 fn share_of_error(way: Arithmetic, case: &Case, exact: &[Exact]) -> f64 {
     let found = case.run(way, 2);
     assert_eq!(found.len(), exact.len());
@@ -147,7 +148,7 @@ const HEAD_DIMS: &[usize] = if cfg!(miri) {
 } else {
     &[1, 4, 8, 15, 16, 17, 32, 64, 80, 96, 128, 256]
 };
-/// Queries and keys.
+/// Numbers of queries and keys.
 const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
     &[(0, 3), (2, 0), (1, 1), (5, 9), (1, 130)]
 } else {
@@ -169,7 +170,7 @@ const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
     ]
 };
 
-/// Every mask alone, and together.
+/// Every mask alone, and combinations.
 fn masked(case: Case) -> Vec<(&'static str, Case)> {
     let Case {
         batch,
@@ -187,7 +188,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         ..case
     };
     let biased = |mut case: Case, what: usize| {
-        // Slopes by distance, then biases with every stride but some.
+        // Slopes by distance (ALiBi); then biases with a stride of 0 in some dimensions.
         if what != 1 {
             let slope = |head: usize, key: usize| {
                 -0.5f32.powi(head as i32 + 1) * (keys as f32 - 1.0 - key as f32)
@@ -198,7 +199,7 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         if what != 0 {
             let all = random(batch * queries * keys, 1.0, 5);
             case.biases.push((all, [queries * keys, 0, keys, 1]));
-            // By query alone, which changes nothing; and one whose keys are not neighbours.
+            // By query alone, which cancels in the softmax; and one whose keys are not contiguous.
             case.biases.push((random(queries, 1.0, 6), [0, 0, 1, 0]));
             case.biases.push((random(2 * keys, 1.0, 7), [0, 0, 0, 2]));
         }

@@ -1,5 +1,5 @@
-//! Attention against f64, and against itself under every circumstance that must not show. Every level
-//! of instructions runs the same checks.
+//! Attention against f64, and against itself in every circumstance that must not change a bit. Every level runs
+//! the same checks.
 
 mod cached;
 mod case;
@@ -14,7 +14,7 @@ use super::{
     *,
 };
 
-/// Every format on every level.
+/// Every level with every format.
 fn ways() -> Vec<Arithmetic> {
     let levels = Isa::levels().into_iter();
     let ways =
@@ -22,7 +22,7 @@ fn ways() -> Vec<Arithmetic> {
     ways.collect()
 }
 
-/// The fastest level, with the format that has most to get wrong.
+/// The fastest level, with the format in which most can go wrong.
 fn best() -> Arithmetic {
     Arithmetic {
         isa: Isa::best(),
@@ -35,7 +35,7 @@ impl Arithmetic {
         format!("{} {:?}", self.isa.name(), self.stored)
     }
 
-    /// Positions of a chunk.
+    /// Positions in a chunk.
     fn chunk(self) -> usize {
         match self.stored {
             Stored::F32 => <f32 as Format>::CHUNK,

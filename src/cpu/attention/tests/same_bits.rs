@@ -1,4 +1,4 @@
-//! A row's bits are its own.
+//! A row's bits do not depend on anything around it.
 
 use rayon::prelude::*;
 
@@ -20,7 +20,7 @@ const SIZES: [(usize, usize); 4] = if cfg!(miri) {
     [(150, 150), (40, 300), (17, 131), (1, 290)]
 };
 
-/// Of a case with several sequences, some queries of one.
+/// Some queries of one of the case's sequences, as a case of its own.
 fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
     let rows = |data: &[f32], stride: usize, rows: Range<usize>| {
         data[rows.start * stride..rows.end * stride].to_vec()
@@ -95,7 +95,7 @@ fn callers_at_once_and_within_rayon_get_the_same_bits() {
     });
 }
 
-/// Longer sequences whose last keys are dropped, and hold NaN.
+/// Longer sequences, whose last keys are dropped and hold NaN.
 #[test]
 fn padding_on_the_right_does_not_change_a_bit() {
     for way in ways() {
@@ -126,7 +126,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
     }
 }
 
-/// As many heads with the same key and value in each, and one key/value head that all share.
+/// As many heads with the same keys and values in each give the bits of one key/value head that all share.
 #[test]
 fn a_shared_head_gives_the_bits_of_copies_of_it() {
     for way in ways() {

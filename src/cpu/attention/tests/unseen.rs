@@ -1,11 +1,11 @@
-//! What is not seen has no effect, whatever it is.
+//! Keys and values that are not seen have no effect, whatever they hold.
 
 use super::{
     case::{Case, Reach},
     *,
 };
 
-/// Sets a key, or its value, to a number that spoils all it touches.
+/// Sets a key and its value to a number that spoils everything it is used in.
 fn spoil(case: &mut Case, sequence: usize, key: usize, with: f32) {
     for heads in [case.key_heads(), case.value_heads()].map(|h| (h.row_stride, h.offset)) {
         let width = case.n_kv_heads * case.head_dim;

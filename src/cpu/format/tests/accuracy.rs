@@ -1,5 +1,5 @@
-//! How far products of narrow numbers are from those of the numbers they were rounded from, in f64;
-//! and what is no number.
+//! How far products of narrow numbers are from those of the numbers that were rounded, in f64; and what becomes
+//! of NaN and infinities.
 
 use super::*;
 
@@ -35,13 +35,13 @@ fn reference(
     elements
 }
 
-/// Half a unit in the last place, as a share.
+/// Half a unit in the last place, as a share of the number.
 fn bf16_roundings(x: &[f32]) -> Vec<f64> {
     let unit = bf16::EPSILON.to_f64() / 2.0;
     x.iter().map(|x| f64::from(x.abs()) * unit).collect()
 }
 
-/// Half a step, where a row has 254 steps from the lowest to the highest of a chunk and zero.
+/// Half a step, where a chunk of a row has 254 steps over the range of its numbers and zero.
 fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
     half_steps(row, |chunk| {
         let extreme = |of: fn(f32, f32) -> f32| f64::from(chunk.iter().copied().fold(0.0, of));
@@ -49,7 +49,8 @@ fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
     })
 }
 
-/// Half a step, where a column has 127 steps from zero to the largest of a chunk, each at most a bfloat16 larger.
+/// Half a step, where a chunk of a column has 127 steps from zero to its largest magnitude, each rounded up to
+/// bfloat16.
 fn int8_column_roundings(column: &[f32]) -> Vec<f64> {
     half_steps(column, |chunk| {
         let largest = chunk.iter().fold(0f32, |largest, x| largest.max(x.abs()));
@@ -62,7 +63,7 @@ fn half_steps(x: &[f32], step: impl Fn(&[f32]) -> f64) -> Vec<f64> {
     x.chunks(i8::CHUNK).flat_map(of).collect()
 }
 
-/// The largest share of the allowed error that is used.
+/// The largest share that is used of the allowed error.
 fn share(y: &[f32], reference: &[(f64, f64)]) -> f64 {
     assert_eq!(y.len(), reference.len());
     let shares = y.iter().zip(reference);
@@ -131,7 +132,7 @@ fn bits(y: &[f32]) -> Vec<u32> {
     y.iter().map(|y| y.to_bits()).collect()
 }
 
-/// The rows or columns of which one element is not finite spoil what they should, and nothing else.
+/// One element that is not finite spoils its row or column, as it should, and nothing else.
 fn spoils_its_own<F: Format<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -> bool) {
     let (m, n, k) = (5, 7, 300);
     let (a, w) = (random(m * k, 5), random(n * k, 6));
@@ -196,7 +197,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
 fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
     for x in [2f32.powi(-100), 1e-20, 1e20, 2f32.powi(100)] {
         for isa in Isa::levels() {
-            // 127 steps that are bfloat16.
+            // 127 steps of 1/8192, a scale that bfloat16 holds exactly.
             let (a, w) = (vec![x; 130], vec![127.0f32 / 8192.0; 130]);
             let b = View::row_major(&w, 1, 130).transposed();
             let y = product::<i8, f32>(isa, View::row_major(&a, 1, 130), b, 14)[0];

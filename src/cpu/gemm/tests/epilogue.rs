@@ -1,4 +1,4 @@
-//! What an epilogue makes of a product's sums.
+//! What an epilogue makes of a product's totals.
 
 use super::{super::super::pack::Halves, *};
 

@@ -1,4 +1,4 @@
-//! Products against themselves under every circumstance that must not show.
+//! Products against themselves, in every circumstance that must not change a bit.
 
 use super::{super::super::parallel, *};
 
@@ -14,7 +14,7 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
     for isa in Isa::levels() {
         let packed = PackedMatrix::new(isa, b, 1);
         let together = product(isa, View::row_major(&a, m, k), b, 2);
-        // 17 is prime to both m: every row, each elsewhere.
+        // 17 is coprime to both m, so that every row is visited, each time at another place.
         let order: Vec<usize> = (0..m).map(|i| (i * 17 + 3) % m).collect();
         let moved: Vec<f32> = order
             .iter()
@@ -38,7 +38,7 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
     }
 }
 
-/// Sizes above the threshold of threads, with one row, few, many, and more than a block.
+/// Sizes above the threshold for threads: one row, a few, many, and more than a block.
 fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
     if cfg!(miri) {
         return vec![];
