@@ -18,8 +18,9 @@ use super::{
 /// A function applied in place to every element of a slice.
 pub type Map<T> = dyn Fn(&mut [T]) + Send + Sync;
 
-/// `residual + scale · activation(sum + bias)`; of a gated matrix `residual + scale · activation(gate + bias) ·
-/// (up + up_bias)`. Each part is optional. The bits of the sums do not depend on it.
+/// `residual + scale · activation(sum + bias)`; of a gated matrix
+/// `residual + scale · activation(gate + bias) · (up + up_bias)`. Each part is optional. The bits of the sums do
+/// not depend on it.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, T> {
     /// One number for each column; of a gated matrix, for the columns of the gate.

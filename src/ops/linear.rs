@@ -28,8 +28,8 @@ const OP: &str = "linear";
 /// the result is rounded once.
 ///
 /// # Shapes
-/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; the result is `[..,
-/// d_out]`. Any of them may be a view. Without rows the result is empty; where `d_in` is 0 it is the bias.
+/// `x` `[.., d_in]` of any rank from 1, `weight` `[d_out, d_in]`, `bias` `[d_out]`; the result is
+/// `[.., d_out]`. Any of them may be a view. Without rows the result is empty; where `d_in` is 0 it is the bias.
 ///
 /// # Errors
 /// If shapes or types do not fit, or the environment asks for an instruction set that is unknown or that this

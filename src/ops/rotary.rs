@@ -12,8 +12,8 @@ use crate::{
 
 const OP: &str = "rotate";
 
-/// Rotates the first `2·pairs` dimensions of every head, pair by pair: `(a, b)` becomes `(a cos - b sin, b cos
-/// + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+/// Rotates the first `2·pairs` dimensions of every head, pair by pair: `(a, b)` becomes
+/// `(a cos - b sin, b cos + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 ///
 /// # Shapes
 /// `x` `[batch, n_heads, seq, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`; the result has the shape

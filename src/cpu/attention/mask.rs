@@ -6,9 +6,9 @@ use super::{KeyValue, Shape};
 
 /// What turns products of queries and keys into scores.
 ///
-/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is `soft_cap · tanh(s /
-/// soft_cap)`. It counts if the key is kept and within the query's reach. A key or value that does not count
-/// changes no bit of the result, whatever it is, even NaN.
+/// The score of a query and a key is `cap(scale · q·k) + biases`, where `cap(s)` is
+/// `soft_cap · tanh(s / soft_cap)`. It counts if the key is kept and within the query's reach. A key or value that
+/// does not count changes no bit of the result, whatever it is, even NaN.
 pub struct Scoring<'a> {
     /// Factor on the products; applied to the queries.
     pub scale: f32,

@@ -1,12 +1,12 @@
 //! int8: a quarter of the memory of f32, and up to four times its products per instruction.
 //!
-//! **What is stored.** In each chunk of a column, the integers `round(w / s)` with the quantisation scale `s =
-//! max|w| / 127`, rounded up to bfloat16: symmetric, in -127 to 127. In each chunk of a row, quantised when the
-//! row is packed, the integers `round(a / t)` with the scale `t = (max(a, 0) - min(a, 0)) / 254`: 254 steps
-//! over the range of the numbers and zero. Numbers of one sign, which those behind a GELU nearly are, are
-//! thereby resolved twice as finely as by a symmetric scale. An outlier costs precision only in its own chunk,
-//! of a weight as of a row. Chunks whose largest magnitude (of a row: whose range) is below `2⁻¹⁰⁰` count as
-//! zeros; rows with numbers above `2¹⁰⁰` may overflow, as the column's scale is applied last.
+//! **What is stored.** In each chunk of a column, the integers `round(w / s)` with the quantisation scale
+//! `s = max|w| / 127`, rounded up to bfloat16: symmetric, in -127 to 127. In each chunk of a row, quantised when
+//! the row is packed, the integers `round(a / t)` with the scale `t = (max(a, 0) - min(a, 0)) / 254`: 254 steps
+//! over the range of the numbers and zero. Numbers of one sign, which those behind a GELU nearly are, are thereby
+//! resolved twice as finely as by a symmetric scale. An outlier costs precision only in its own chunk, of a weight
+//! as of a row. Chunks whose largest magnitude (of a row: whose range) is below `2⁻¹⁰⁰` count as zeros; rows with
+//! numbers above `2¹⁰⁰` may overflow, as the column's scale is applied last.
 //!
 //! **How exact.** A term errs by at most half its chunk's scale. As these errors are independent of each other,
 //! that of a product is about `√(Σ (a·s)² + (w·t)²) / √12`.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{super::parallel, BLOCK_ROWS, part};
 
-/// Bytes of packed rows that stay in the second-level cache while panels stream through: half of the usual 1
-/// MiB.
+/// Bytes of packed rows that stay in the second-level cache while panels stream through: half of the
+/// usual 1 MiB.
 pub const CACHED_BYTES: usize = 512 << 10;
 
 /// Bytes of a weight that the last-level cache is assumed to keep.

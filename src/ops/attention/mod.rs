@@ -1,9 +1,9 @@
 //! `softmax(scale · q·kᵀ)·v` for every head, which keeps nothing for the backward pass but its inputs.
 //!
-//! Composed of separate operations, attention would keep scores and probabilities `[batch, heads, queries,
-//! keys]` in the graph, and every reshape and transpose between them would be a node through which candle
-//! copies the gradient twice. Here a task is one key/value head of one sequence; the backward pass computes its
-//! probabilities again, as FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>).
+//! Composed of separate operations, attention would keep scores and probabilities `[batch, heads, queries, keys]`
+//! in the graph, and every reshape and transpose between them would be a node through which candle copies the
+//! gradient twice. Here a task is one key/value head of one sequence; the backward pass computes its probabilities
+//! again, as FlashAttention does (Dao et al. 2022, <https://arxiv.org/abs/2205.14135>).
 
 mod heads;
 mod task;

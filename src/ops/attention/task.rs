@@ -85,8 +85,8 @@ impl<T: Float + Plain + Recycled> Task<'_, T> {
         }
     }
 
-    /// The gradients of one task. With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`, `ds = p · (dp - Σ
-    /// p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`.
+    /// The gradients of one task. With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`,
+    /// `ds = p · (dp - Σ p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`.
     fn backward(&self, i: usize, dy: Heads<T>, dq: &mut [T], dk: &mut [T], dv: &mut [T]) {
         let (isa, keys) = (self.isa, self.key.sizes.seq);
         let query = self.stacked_queries(i);
