@@ -86,6 +86,11 @@ pub struct PackRow<'a, F: Format> {
 impl<F: Format> DotTask<F> for PackRow<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, d: D) {
+        if self.row.is_empty() {
+            // A chunk too, of no terms: what a format stores beside them is read all the same.
+            // SAFETY: as below.
+            d.pack_row(&[], unsafe { self.to.chunk(0, self.i..self.i + 1) });
+        }
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
             // SAFETY: each row number is given out once.
             d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });

@@ -7,9 +7,10 @@ use super::{
         Real,
         dot_tile::{Ahead, DotTile},
         gemm,
+        pack::PackedMatrix,
         panel::pack_panel,
         reference::normal,
-        scratch::Aligned,
+        scratch::{Aligned, lend},
         tile::Total,
         view::View,
     },
@@ -323,6 +324,25 @@ fn weights_of_half_types_are_packed_as_if_they_had_been_widened() {
     sources::<f32>();
     sources::<bf16>();
     sources::<i8>();
+}
+
+#[test]
+fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
+    fn check<F: Format<Number = f32>>(isa: Isa) {
+        lend(F::word_scratch(), 1 << 12, |words| {
+            bytemuck::cast_slice_mut(words).fill(0xffu8) // NaN
+        });
+        let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
+        let mut y = [9.0; 15];
+        let packed = PackedMatrix::<F>::new::<f32>(isa, b, 1);
+        packed.multiply(a, &gemm::Epilogue::NONE, &mut y, 1);
+        assert_eq!(y, [0.0; 15], "{}", isa.name());
+    }
+    for isa in Isa::levels() {
+        check::<f32>(isa);
+        check::<bf16>(isa);
+        check::<i8>(isa);
+    }
 }
 
 mod accuracy;
