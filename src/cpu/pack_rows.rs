@@ -63,24 +63,30 @@ fn pack_whole_rows<F: Format, D: Dots<F>>(
     let packed = PackedTarget::new(packed, n_rows, depth, D::CHUNKS);
     parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
         for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
-            // `for_tasks` gives out each number once, and no two tasks have a row in common.
-            d.run(PackRow::<F> {
-                row: a.row(rows.start + row, 0..depth),
-                i: row,
-                to: &packed,
-            });
+            let numbers = a.row(rows.start + row, 0..depth);
+            // SAFETY: `for_tasks` gives out each number once, and no two tasks have a row in common.
+            d.run(unsafe { PackRow::<F>::new(numbers, row, &packed) });
         }
     });
 }
 
-/// Packs all chunks of one row, which no other task writes.
+/// Packs all chunks of one row.
 pub struct PackRow<'a, F: Format> {
     /// The whole row.
-    pub row: &'a [F::Number],
+    row: &'a [F::Number],
     /// Its row number in the target.
-    pub i: usize,
-    /// Where to write it.
-    pub to: &'a PackedTarget<'a, F::Word>,
+    i: usize,
+    to: &'a PackedTarget<'a, F::Word>,
+}
+
+impl<'a, F: Format> PackRow<'a, F> {
+    /// To write `row` to row `i` of the target.
+    ///
+    /// # Safety
+    /// While the task runs, no other borrow of this row of the target is in use.
+    pub unsafe fn new(row: &'a [F::Number], i: usize, to: &'a PackedTarget<'a, F::Word>) -> Self {
+        Self { row, i, to }
+    }
 }
 
 impl<F: Format> DotTask<F> for PackRow<'_, F> {
@@ -88,11 +94,11 @@ impl<F: Format> DotTask<F> for PackRow<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         if self.row.is_empty() {
             // A chunk too, of no terms: what a format stores beside them is read all the same.
-            // SAFETY: as below.
+            // SAFETY: the promise of whoever called `new`.
             d.pack_row(&[], unsafe { self.to.chunk(0, self.i..self.i + 1) });
         }
         for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
-            // SAFETY: each row number is given out once.
+            // SAFETY: as above.
             d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
         }
     }

@@ -229,7 +229,8 @@ fn with_packed<F: Format<Number = f32>, D: Dots<F>>(
     lend(F::word_scratch(), words, |packed| {
         let to = PackedTarget::new(packed, rows, width, D::CHUNKS);
         x.for_rows(isa, threads, |i, row| {
-            d.run(PackRow::<F> { row, i, to: &to });
+            // SAFETY: `for_rows` gives out each row once.
+            d.run(unsafe { PackRow::<F>::new(row, i, &to) });
         });
         work(PackedRows::new(packed, rows, width, D::CHUNKS));
     });
