@@ -1,14 +1,14 @@
 //! The micro-kernel of every format: one chunk of one tile of the product, with its accumulators in registers.
 //!
-//! For each group of terms it loads [`WIDTH`] vectors of the panel, broadcasts one word of each row, and issues
-//! `rows · WIDTH` dot-product instructions. A full tile is as high as the register file
-//! allows: its accumulators, these vectors and a broadcast are never spilled.
+//! For each group of terms it loads [`WIDTH`] vectors of the panel, broadcasts the group of each row, and adds
+//! `rows · WIDTH` dot products to the accumulators. A full tile is as high as the register file allows: its
+//! accumulators, these vectors and a broadcast are never spilled.
 //!
 //! ```text
 //!                  b: one row of words of the panel
 //!                  [ vector 0 ][ vector 1 ]
-//! a: row 0  word → [  sum 00  ][  sum 01  ]
-//!    row 1  word → [  sum 10  ][  sum 11  ]      ROWS x PANEL accumulators
+//! a: row 0 group → [  sum 00  ][  sum 01  ]
+//!    row 1 group → [  sum 10  ][  sum 11  ]      ROWS × PANEL sums
 //!    ..                  ..          ..
 //! ```
 

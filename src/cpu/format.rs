@@ -20,10 +20,11 @@
 //!                                         panel 1  chunk 0  ..
 //! ```
 //!
-//! The micro-kernel broadcasts one word of a row and multiplies it by a panel's row of words. What a column
+//! The micro-kernel broadcasts one group of a row and multiplies it by a panel's row of words. What a column
 //! needs beside its terms (int8: its scale and sum) are its *head* words, which precede the terms in each
-//! chunk. The left operand is packed by [`PackRows`](super::pack_rows::PackRows), the right one by
-//! [`panel::pack`](super::panel::pack).
+//! chunk. Rows are packed as the level's instructions take them: where there are none for a narrow format, its
+//! terms are widened already, and a group of a row is two words. The left operand is packed by
+//! [`PackRows`](super::pack_rows::PackRows), the right one by [`panel::pack`](super::panel::pack).
 
 pub mod bf16;
 mod float;
@@ -48,7 +49,7 @@ pub trait Format: Copy + Send + Sync + 'static {
     type Number: Kernels;
     /// The element of packed operands; as large as a number.
     type Word: Pod + Send + Sync;
-    /// Consecutive terms of a row or column in one word. Divides [`Self::CHUNK`].
+    /// Consecutive terms of a column in one word. Divides [`Self::CHUNK`].
     const GROUP: usize;
     /// Terms that are summed in registers before they are added to the total. It is part of every result: see
     /// [`gemm`](super::gemm) on the order of addition.
@@ -85,15 +86,15 @@ pub trait Format: Copy + Send + Sync + 'static {
 pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     /// The level's vectors of totals; each lane is a column.
     type Vectors: Vectors<F::Number>;
-    /// One word of one row, broadcast to all lanes.
+    /// The terms of one group of one row, broadcast to all lanes.
     type Left: Copy;
-    /// One word of each lane's column.
+    /// The terms of one group of each lane's column.
     type Right: Copy;
     /// The accumulator of a chunk, one sum per lane.
     type Sum: Copy;
     /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
-    /// Words that one row occupies in a chunk of the packed left operand, whatever precedes its terms included.
+    /// Words that one row occupies in a chunk of the packed left operand, with whatever precedes its terms.
     const ROW_WORDS: usize;
     /// How a packed row is divided into chunks.
     const CHUNKS: Chunks = Chunks {
@@ -113,13 +114,13 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
-    /// The word of group number `group` of a packed row, broadcast.
+    /// Group number `group` of a packed row, broadcast.
     ///
     /// # Safety
     /// `row` points to [`Self::ROW_WORDS`] packed words, and `group` is below `CHUNK / GROUP`.
     unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
 
-    /// One word of each of `LANES` neighbouring columns.
+    /// One group of each of `LANES` neighbouring columns.
     ///
     /// # Safety
     /// As many words can be read at `from` as a vector has lanes.
