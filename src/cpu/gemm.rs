@@ -103,9 +103,10 @@ struct WithRows<'a, F: Format> {
 impl<F: Format> DotTask<F> for WithRows<'_, F> {
     fn run<D: Dots<F>>(self, d: D) {
         let Self { product, a } = self;
-        let (depth, _) = product.b.shape();
+        let (depth, columns) = product.b.shape();
         assert_eq!(a.columns(), depth, "a has other columns than b has rows");
-        if a.rows() == 0 {
+        if a.rows() == 0 || columns == 0 {
+            // Nothing to write, though of rows without elements there may be any number.
             return;
         }
         let words = |rows| PackedRows::<F::Word>::words(rows, depth, D::CHUNKS);

@@ -186,6 +186,18 @@ fn every_f64_sum_has_the_documented_order_in_every_size_and_layout() {
     every_size_and_layout::<f64>();
 }
 
+#[test]
+fn rows_without_elements_take_no_time_however_many() {
+    let none: &[f32] = &[];
+    let (a, b) = (
+        View::new(none, (usize::MAX, 0), (0, 1)),
+        View::row_major(none, 0, 0),
+    );
+    for isa in Isa::levels() {
+        multiply(isa, a, b, &Epilogue::NONE, &mut [], 2);
+    }
+}
+
 /// The largest error as a share of what is allowed.
 ///
 /// A rounding errs by at most `u` of what is rounded, to either side: by Hoeffding's inequality the
