@@ -68,7 +68,7 @@ pub struct WholePanel<'a, F: Format> {
 }
 
 /// Bytes of the next panel that are fetched while this one's results are written.
-const NEXT_PANEL: usize = 2 << 10;
+pub(super) const NEXT_PANEL: usize = 2 << 10;
 
 impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     #[inline(always)]
