@@ -83,9 +83,10 @@ impl<F: Format> DotTask<F> for Products<'_> {
     fn run<D: Dots<F>>(self, d: D) {
         let words = [F::Word::zeroed(); 3 * CHUNK];
         let words = black_box(words.as_ptr());
+        let lanes = D::PANEL / WIDTH;
         // SAFETY: there are more words than so many vectors and a row have.
         let rights: [D::Right; SUMS] =
-            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
+            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i * lanes)) });
         // SAFETY: as above.
         let mut sums = [unsafe { d.start(words, words) }; SUMS];
         for round in 0..ROUNDS {
