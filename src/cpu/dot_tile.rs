@@ -81,7 +81,7 @@ pub struct WholePanel<'a, F: Format> {
 }
 
 /// Bytes at the start of the next panel that are prefetched while this panel's results are written.
-const NEXT_PANEL: usize = 2 << 10;
+pub(super) const NEXT_PANEL: usize = 2 << 10;
 
 impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     #[inline(always)]

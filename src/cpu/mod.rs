@@ -29,6 +29,7 @@ pub mod norm;
 pub mod pack;
 mod pack_rows;
 mod panel;
+mod panel_pair;
 pub mod peak;
 pub mod recycled;
 pub mod rotary;

@@ -144,8 +144,13 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel.
     pub(super) fn panel<D: Dots<F>>(&self, panel: usize) -> &[F::Word] {
+        self.panels::<D>(panel..panel + 1)
+    }
+
+    /// The words of consecutive panels.
+    pub(super) fn panels<D: Dots<F>>(&self, panels: Range<usize>) -> &[F::Word] {
         let words = F::column_words(self.rows) * D::PANEL;
-        &self.panels[panel * words..(panel + 1) * words]
+        &self.panels[panels.start * words..panels.end * words]
     }
 }
 

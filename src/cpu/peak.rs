@@ -86,9 +86,10 @@ impl<F: Format> DotTask<F> for Products<'_> {
     fn run<D: Dots<F>>(self, d: D) {
         let words = [F::Word::zeroed(); 3 * CHUNK];
         let words = black_box(words.as_ptr());
-        // SAFETY: 3 * CHUNK words are more than SUMS overlapping vectors, or a packed row, have.
+        let lanes = D::PANEL / WIDTH;
+        // SAFETY: 3 * CHUNK words are more than SUMS vectors, or a packed row, have.
         let rights: [D::Right; SUMS] =
-            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i)) });
+            std::array::from_fn(|i| unsafe { d.right(words.wrapping_add(i * lanes)) });
         // SAFETY: as above.
         let mut sums = [unsafe { d.start(words, words) }; SUMS];
         for round in 0..ROUNDS {

@@ -11,7 +11,7 @@ use super::{
         format::{Dots, Format},
         pack::{Halves, PackedMatrix},
         pack_rows::PackRows,
-        parallel,
+        panel_pair, parallel,
         rows::{PackedRows, PackedTarget, Target},
         scratch::lend,
         view::View,
@@ -103,8 +103,9 @@ impl<'a, F: Format> Product<'a, F> {
         }
         let per_panel = self.b.halves().columns_per_panel::<F, D>();
         let n_panels = columns.div_ceil(per_panel);
+        let stride = self.stride::<D>(a.rows(), n_panels);
         let per_unit = match self.y {
-            To::Rows(_) => 1,
+            To::Rows(_) => stride.panels(),
             // The next operand is packed in whole chunks of columns.
             To::Operand(_) => F::CHUNK / per_panel,
         };
@@ -127,59 +128,84 @@ impl<'a, F: Format> Product<'a, F> {
             let part = Part {
                 first_row: first_row + rows.start,
                 rows,
+                stride,
             };
-            for unit in super::part(n_units, n_unit_parts, task % n_unit_parts) {
-                let panels = unit * per_unit..n_panels.min((unit + 1) * per_unit);
-                self.unit(d, &part, panels, a);
-            }
+            let n_rows = part.rows.len();
+            let staged = match self.y {
+                To::Operand(_) if !F::NUMBERS => n_rows * F::CHUNK,
+                To::Operand(_) | To::Rows(_) => 0,
+            };
+            let totals = n_rows * stride.panels() * D::PANEL;
+            let lengths = [totals, F::CHUNK * D::PANEL, staged];
+            lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
+                let (totals, rest) = memory.split_at_mut(lengths[0]);
+                let (columns, staged) = rest.split_at_mut(lengths[1]);
+                let mut memory = Memory {
+                    totals,
+                    columns,
+                    staged,
+                };
+                for unit in super::part(n_units, n_unit_parts, task % n_unit_parts) {
+                    let panels = unit * per_unit..n_panels.min((unit + 1) * per_unit);
+                    self.unit(d, &part, panels, a, &mut memory);
+                }
+            });
         });
     }
 
-    /// Computes a part's rows in the panels of one unit, which are written together.
-    fn unit<D: Dots<F>>(&self, d: D, part: &Part, panels: Range<usize>, a: PackedRows<F::Word>) {
-        let n_rows = part.rows.len();
-        let staged = match self.y {
-            To::Rows(_) => 0,
-            To::Operand(_) if F::NUMBERS => 0,
-            To::Operand(_) => n_rows * F::CHUNK,
+    /// How many panels are read at a time for `rows` rows.
+    fn stride<D: Dots<F>>(&self, rows: usize, n_panels: usize) -> Stride {
+        let Columns::Packed(b) = self.b else {
+            return Stride::Panel;
         };
-        let lengths = [n_rows * D::PANEL, F::CHUNK * D::PANEL, staged];
-        lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
-            let (totals, rest) = memory.split_at_mut(lengths[0]);
-            let (columns, staged) = rest.split_at_mut(lengths[1]);
-            match self.y {
-                To::Rows(y) => {
-                    let place = Place {
-                        target: y,
-                        first_row: part.first_row,
-                        first_column: 0,
-                    };
-                    for panel in panels {
-                        self.panel(d, part, panel, a, totals, columns, &place);
-                    }
-                }
-                To::Operand(y) => {
-                    let per_panel = self.b.halves().columns_per_panel::<F, D>();
-                    let first_column = panels.start * per_panel;
-                    let width = y.columns().min(panels.end * per_panel) - first_column;
-                    let rows = part.first_row..part.first_row + n_rows;
-                    // SAFETY: among all tasks and units, only this one writes these rows in this chunk.
-                    let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
-                    let mut write = |rows: &mut [F::Number]| {
-                        let target = Target::row_major(rows, n_rows, F::CHUNK);
-                        let place = Place {
-                            target: &target,
-                            first_row: 0,
-                            first_column,
-                        };
-                        for panel in panels.clone() {
-                            self.panel(d, part, panel, a, totals, columns, &place);
-                        }
-                    };
-                    if F::NUMBERS {
-                        return write(cast_slice_mut(packed));
-                    }
-                    write(staged);
+        let panel_bytes = b.bytes() / n_panels;
+        let pays = rows <= panel_pair::MAX_ROWS
+            && 2 * rows <= D::ROWS
+            && panel_bytes >= panel_pair::MIN_BYTES
+            && n_panels >= 2 * MIN_TASKS_PER_THREAD * self.threads;
+        if pays { Stride::Pair } else { Stride::Panel }
+    }
+
+    /// Computes a part's rows in the panels of one unit, which are written together.
+    fn unit<D: Dots<F>>(
+        &self,
+        d: D,
+        part: &Part,
+        panels: Range<usize>,
+        a: PackedRows<F::Word>,
+        memory: &mut Memory<F::Number>,
+    ) {
+        let n_rows = part.rows.len();
+        match self.y {
+            To::Rows(y) => {
+                let place = Place {
+                    target: y,
+                    first_row: part.first_row,
+                    first_column: 0,
+                };
+                self.panels(d, part, panels, a, memory, &place);
+            }
+            To::Operand(y) => {
+                let per_panel = self.b.halves().columns_per_panel::<F, D>();
+                let first_column = panels.start * per_panel;
+                let width = y.columns().min(panels.end * per_panel) - first_column;
+                let rows = part.first_row..part.first_row + n_rows;
+                // SAFETY: among all tasks and units, only this one writes these rows in this chunk.
+                let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
+                let staged = std::mem::take(&mut memory.staged);
+                let rows = if F::NUMBERS {
+                    cast_slice_mut(&mut *packed)
+                } else {
+                    &mut *staged
+                };
+                let target = Target::row_major(rows, n_rows, F::CHUNK);
+                let place = Place {
+                    target: &target,
+                    first_row: 0,
+                    first_column,
+                };
+                self.panels(d, part, panels, a, memory, &place);
+                if !F::NUMBERS {
                     d.run(PackRows {
                         a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
                         rows: 0..n_rows,
@@ -187,8 +213,9 @@ impl<'a, F: Format> Product<'a, F> {
                         packed,
                     });
                 }
+                memory.staged = staged;
             }
-        });
+        }
     }
 }
 
@@ -205,4 +232,32 @@ pub(super) struct Part {
     pub rows: Range<usize>,
     /// The row of the result that the first of them is.
     pub first_row: usize,
+    /// How many panels are read at a time.
+    pub stride: Stride,
+}
+
+/// How many panels a task reads at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stride {
+    Panel,
+    Pair,
+}
+
+impl Stride {
+    fn panels(self) -> usize {
+        match self {
+            Self::Panel => 1,
+            Self::Pair => 2,
+        }
+    }
+}
+
+/// The working memory of a task.
+pub(super) struct Memory<'a, T> {
+    /// Totals of the panels read at a time, `[panels, rows, columns]`.
+    pub totals: &'a mut [T],
+    /// A chunk of a panel that is packed on the way.
+    pub columns: &'a mut [T],
+    /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
+    staged: &'a mut [T],
 }

@@ -1,4 +1,4 @@
-//! One part's rows times one panel of columns: the loops over chunks and tiles, and the epilogue behind the
+//! One part's rows times some panels of columns: the loops over chunks and tiles, and the epilogue behind the
 //! last chunk.
 
 use std::ops::Range;
@@ -14,42 +14,95 @@ use super::{
         format::{Dots, Format},
         gemv::{self, InPlaceTile},
         pack::PackColumns,
+        panel_pair::PanelPair,
         rows::PackedRows,
         tile::Total,
         view::View,
     },
-    product::{Columns, Part, Product},
+    product::{Columns, Memory, Part, Product, Stride},
 };
 
 impl<F: Format> Product<'_, F> {
+    /// Computes and writes the results of some panels of a part, reading one or two panels at a time.
+    pub(super) fn panels<D: Dots<F>>(
+        &self,
+        d: D,
+        part: &Part,
+        mut panels: Range<usize>,
+        a: PackedRows<F::Word>,
+        memory: &mut Memory<F::Number>,
+        place: &Place<F::Number>,
+    ) {
+        let n_rows = part.rows.len();
+        while !panels.is_empty() {
+            match (self.b, part.stride) {
+                (Columns::Packed(b), Stride::Pair) if panels.len() >= 2 => {
+                    let pair = panels.start..panels.start + 2;
+                    panels.start = pair.end;
+                    d.run(PanelPair {
+                        rows: n_rows,
+                        depth: b.rows(),
+                        a: a.chunk(0, part.rows.start),
+                        a_stride: a.chunk_words(),
+                        b: b.panels::<D>(pair.clone()),
+                        totals: memory.totals,
+                    });
+                    let totals = memory.totals.chunks_exact_mut(n_rows * D::PANEL);
+                    for (panel, sums) in pair.zip(totals) {
+                        let results = &self.results::<D>(part, panel, place);
+                        let rows = 0..n_rows;
+                        d.vectors().run(Finish {
+                            results,
+                            rows,
+                            sums,
+                        });
+                    }
+                }
+                _ => {
+                    let results = self.results::<D>(part, panels.start, place);
+                    self.panel(d, part, panels.start, a, memory, &results);
+                    panels.start += 1;
+                }
+            }
+        }
+    }
+
+    /// What the results of one panel of a part are made of, and where they go.
+    fn results<'b, D: Dots<F>>(
+        &'b self,
+        part: &Part,
+        panel: usize,
+        place: &'b Place<'b, F::Number>,
+    ) -> Results<'b, F::Number> {
+        let (_, n_columns) = self.b.shape();
+        let halves = self.b.halves();
+        let per_panel = halves.columns_per_panel::<F, D>();
+        Results {
+            epilogue: self.epilogue,
+            halves,
+            first_row: part.first_row,
+            columns: panel * per_panel..n_columns.min((panel + 1) * per_panel),
+            n_columns,
+            place,
+        }
+    }
+
     /// Computes and writes the results of one panel of a part.
-    #[allow(clippy::too_many_arguments)] // operands, working memory and place
-    pub(super) fn panel<D: Dots<F>>(
+    fn panel<D: Dots<F>>(
         &self,
         d: D,
         part: &Part,
         panel: usize,
         a: PackedRows<F::Word>,
-        totals: &mut [F::Number],
-        scratch: &mut [F::Number],
-        place: &Place<F::Number>,
+        memory: &mut Memory<F::Number>,
+        results: &Results<F::Number>,
     ) {
-        let (depth, n_columns) = self.b.shape();
-        let halves = self.b.halves();
-        let per_panel = halves.columns_per_panel::<F, D>();
-        let columns = panel * per_panel..n_columns.min((panel + 1) * per_panel);
+        let (depth, _) = self.b.shape();
+        let columns = &results.columns;
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
-        let results = Results {
-            epilogue: self.epilogue,
-            halves,
-            first_row: part.first_row,
-            columns: columns.clone(),
-            n_columns,
-            place,
-        };
+        let totals = &mut memory.totals[..part.rows.len() * D::PANEL];
         let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
-            let results = &results;
             d.vectors().run(Finish {
                 results,
                 rows,
@@ -79,7 +132,7 @@ impl<F: Format> Product<'_, F> {
             };
             let b = match self.b {
                 Columns::Packed(b) => b.chunk::<D>(panel, chunk),
-                Columns::InPlace(b) if reads_in_place(part.rows.len(), b, &columns, D::PANEL) => {
+                Columns::InPlace(b) if reads_in_place(part.rows.len(), b, columns, D::PANEL) => {
                     d.vectors().run(InPlaceTile {
                         rows: part.rows.len(),
                         a: cast_slice(a.chunk(chunk, 0)),
@@ -99,9 +152,9 @@ impl<F: Format> Product<'_, F> {
                         b,
                         columns: columns.start..columns.start + D::PANEL,
                         rows: terms.clone(),
-                        panel: scratch,
+                        panel: memory.columns,
                     });
-                    cast_slice(scratch)
+                    cast_slice(memory.columns)
                 }
             };
             for tile in 0..n_tiles {
@@ -109,7 +162,7 @@ impl<F: Format> Product<'_, F> {
                 let totals = &mut totals[rows.start * D::PANEL..rows.end * D::PANEL];
                 if is_last {
                     d.vectors().run(PrefetchResults {
-                        results: &results,
+                        results,
                         rows: rows.clone(),
                     });
                 }

@@ -1,6 +1,7 @@
 //! Products against sums written out, and against f64. Every level runs the same checks.
 
 mod epilogue;
+mod pairs;
 mod same_bits;
 
 use super::{

@@ -1,0 +1,48 @@
+//! For a row or two, long panels are read in pairs, which gives the bits of one panel at a time.
+
+use half::bf16;
+
+use super::{
+    super::super::{panel_pair, parallel},
+    *,
+};
+
+/// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
+fn rows_by_themselves<F: Format<Number = T>, T: Number<Acc = T>>() {
+    // Long enough also at the level with the narrowest panels, and not a whole number of groups or chunks.
+    let k = F::GROUP * (panel_pair::MIN_BYTES / 32 + 1) + 1;
+    // Seven of the widest panels, and a part of one.
+    let (rows, n) = (5, 229);
+    let (a, gate, up): (Vec<T>, Vec<T>, Vec<T>) =
+        (random(rows * k, 11), random(n * k, 12), random(n * k, 13));
+    let view = |w| View::row_major(w, n, k).transposed();
+    for isa in Isa::levels() {
+        let memory = Aligned::empty;
+        for packed in [
+            PackedMatrix::<F>::new_in(memory(), isa, view(&gate), 1),
+            PackedMatrix::<F>::gated_in(memory(), isa, view(&gate), view(&up), 1),
+        ] {
+            let product = |m: usize, threads: usize| {
+                let mut y = vec![T::ZERO; m * n];
+                let a = View::row_major(&a[..m * k], m, k);
+                let multiply = || packed.multiply(a, &Epilogue::NONE, &mut y, threads);
+                parallel::with_team(threads, multiply);
+                y
+            };
+            let together = product(rows, 1);
+            for (m, threads) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)] {
+                assert_same(&product(m, threads), &together[..m * n], || {
+                    format!("{} {m} rows, {:?}", isa.name(), packed.halves())
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_have_the_same_bits_when_panels_go_by_in_pairs() {
+    rows_by_themselves::<f32, f32>();
+    rows_by_themselves::<f64, f64>();
+    rows_by_themselves::<bf16, f32>();
+    rows_by_themselves::<i8, f32>();
+}
