@@ -65,10 +65,7 @@ fn main() -> Result<()> {
 
     lora.save_peft(&checkpoint, out.join("adapters"))?;
     let merged = lora.merge(&mut stack)?;
-    checkpoint.save(
-        out.join("merged"),
-        merged.iter().map(|(role, weight)| (role, weight)),
-    )?;
+    checkpoint.save(out.join("merged"), merged)?;
     println!("{}: {} adapted layers", out.display(), merged.len());
     Ok(())
 }

@@ -53,8 +53,8 @@ pub enum Error {
 
     /// No `config.json` was found beside the weights.
     #[error(
-        "{}: no config.json found; put the checkpoint's config.json beside the weights, \
-         or read a plain feed-forward file through `PlainFile`", path.display()
+        "{}: no config.json found; put the checkpoint's config.json beside the weights, name it with \
+         `CheckpointOptions::config` or `--config FILE`, or read a plain feed-forward file with `PlainFile`", path.display()
     )]
     MissingConfig {
         /// Where it was looked for.
@@ -226,6 +226,18 @@ impl Error {
             path: path.into(),
             action,
             cause: source,
+        }
+    }
+
+    /// For a path that is a directory, a device or a pipe where a safetensors file is expected.
+    pub(crate) fn irregular(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        if path.is_dir() {
+            return Self::io(path, "read", std::io::ErrorKind::IsADirectory.into());
+        }
+        Self::NotSafetensors {
+            path,
+            reason: "it is not a regular file".to_string(),
         }
     }
 

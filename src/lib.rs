@@ -41,8 +41,8 @@ pub use candle_core;
 pub use candle_nn;
 
 pub use checkpoint::{
-    Architecture, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader, Parameters,
-    PlainFile, SaveOptions, Strictness,
+    Architecture, AsTensor, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader,
+    Parameters, PlainFile, SaveOptions, Strictness,
     scheme::{
         Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
         Stacking,

@@ -140,7 +140,10 @@ fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
         let asked = part.map_or("none".to_string(), |part| part.to_string());
         let cure = match parts.is_empty() {
             true => "it holds one stack: leave the part out".to_string(),
-            false => format!("choose {}", parts.join(" or ")),
+            false => format!(
+                "choose {} with `CheckpointOptions::part` or `--part`",
+                parts.join(" or ")
+            ),
         };
         Error::input(
             "part",

@@ -1,6 +1,9 @@
 //! Reading parameters, as layers ask for them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
@@ -48,6 +51,17 @@ struct State {
     parameters: Option<Mutex<Parameters>>,
 }
 
+impl fmt::Debug for Loader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Loader")
+            .field("checkpoint", &self.checkpoint.files.path())
+            .field("dtype", &self.dtype)
+            .field("device", &self.device)
+            .field("frozen", &self.frozen)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'c> Loader<'c> {
     pub(super) fn new(
         checkpoint: &'c Checkpoint,
@@ -55,6 +69,10 @@ impl<'c> Loader<'c> {
         device: &Device,
         parameters: Option<Parameters>,
     ) -> Result<Self> {
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
+            let reason = format!("it is {dtype:?}, expected F32, F16, BF16 or F64");
+            return Err(Error::input("dtype", reason));
+        }
         let unused = &checkpoint.plan.unused;
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
             // A renamed parameter is both missing and unused: the missing one says more.

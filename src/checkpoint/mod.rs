@@ -6,6 +6,7 @@
 //! same for a single feed-forward that some script saved without a configuration.
 
 mod architecture;
+mod as_tensor;
 pub mod config_json;
 mod disk;
 mod families;
@@ -28,7 +29,6 @@ pub mod write;
 
 use std::{
     collections::HashMap,
-    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -44,6 +44,7 @@ use crate::{
 };
 
 pub use architecture::Architecture;
+pub use as_tensor::AsTensor;
 pub use loader::{Loader, Parameters};
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
@@ -68,6 +69,7 @@ enum FamilySource {
 
 /// How to open a [`Checkpoint`]; the default takes everything from the files.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct CheckpointOptions {
     family: Option<FamilySource>,
     part: Option<StackPart>,
@@ -288,7 +290,7 @@ impl Checkpoint {
     pub fn save(
         &self,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         SaveOptions::default().save(self, directory, parameters)
     }

@@ -7,7 +7,7 @@
 mod shards;
 mod target;
 
-use std::{collections::HashMap, fs, ops::Deref, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -18,7 +18,7 @@ use self::{
 use crate::{
     Error, Result,
     checkpoint::{
-        Checkpoint,
+        AsTensor, Checkpoint,
         disk::assemble,
         files::{INDEX, SINGLE},
         nearest::nearest,
@@ -43,6 +43,7 @@ pub enum Existing {
 
 /// How to save a [`Checkpoint`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
     existing: Existing,
@@ -91,7 +92,7 @@ impl SaveOptions {
         &self,
         checkpoint: &Checkpoint,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
         let target = self.target(directory.as_ref())?;
@@ -161,7 +162,7 @@ struct SavedTensors<'c> {
 impl<'c> SavedTensors<'c> {
     fn new(
         checkpoint: &'c Checkpoint,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<Self> {
         let sources = &checkpoint.plan.sources;
         let given = by_role(sources, parameters)?;
@@ -269,12 +270,12 @@ impl Source {
 /// The parameters given: each once, and fit for one of the places.
 pub(super) fn by_role(
     sources: &[Source],
-    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
 ) -> Result<HashMap<String, Tensor>> {
     let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
     let mut by_role = HashMap::new();
     for (role, tensor) in parameters {
-        let (role, tensor) = (role.as_ref(), tensor.deref());
+        let (role, tensor) = (role.as_ref(), tensor.as_tensor());
         let Some(source) = known.get(role) else {
             return Err(unknown(role, sources));
         };

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    ops::Deref,
     path::Path,
 };
 
@@ -14,7 +13,7 @@ use candle_core::Tensor;
 use crate::{
     Error, Result,
     checkpoint::{
-        Architecture, SaveOptions,
+        Architecture, AsTensor, SaveOptions,
         disk::assemble,
         plan::{candidates, count_items, parameters},
         save::{CONFIG, by_role, write_file},
@@ -41,7 +40,7 @@ impl Architecture {
     pub fn save(
         &self,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
         others: &[(String, Tensor)],
     ) -> Result<()> {
         SaveOptions::default().save_new(self, directory, parameters, others)
@@ -111,7 +110,7 @@ impl SaveOptions {
         &self,
         architecture: &Architecture,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
         others: &[(String, Tensor)],
     ) -> Result<()> {
         let Some((json, names)) = &architecture.json else {

@@ -43,7 +43,10 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes in the padding mask of `seq` new positions; returns that of all positions.
+    /// Appends the padding mask of `seq` new positions and returns the mask of all positions.
+    ///
+    /// # Errors
+    /// If the mask is not of the new positions, or the batch is another; nothing is appended then.
     pub(crate) fn extend_keep(
         &mut self,
         new: Option<&Tensor>,
@@ -52,6 +55,24 @@ impl KvCache {
     ) -> Result<Option<Tensor>> {
         if self.keep.is_none() && new.is_none() {
             return Ok(None);
+        }
+        if let Some(new) = new
+            && new.dims() != [batch, seq]
+        {
+            let seen = self.seen;
+            bail!(
+                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
+                 the cache remembers the mask of the {seen} earlier positions",
+                new.dims()
+            );
+        }
+        if let Some(keep) = &self.keep
+            && keep.dim(0)? != batch
+        {
+            bail!(
+                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
+                keep.dim(0)?
+            );
         }
         let device = |t: &Tensor| t.device().clone();
         let on = match (&self.keep, new) {

@@ -131,7 +131,8 @@ impl PackedCache {
             && new.dims() != [batch, seq]
         {
             bail!(
-                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]",
+                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
+                 the cache remembers the mask of the {seen} earlier positions",
                 new.dims()
             );
         }

@@ -113,7 +113,9 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
     }
     match x.dtype() {
         DType::F32 | DType::F16 | DType::BF16 => {}
-        other => bail!("{op} is packed and takes F32, F16 or BF16, but its input is {other:?}"),
+        other => bail!(
+            "{op} is packed and takes F32, F16 or BF16, but its input is {other:?}; convert it with to_dtype"
+        ),
     }
     let x = x.to_dtype(DType::F32)?.contiguous()?;
     let (storage, layout) = x.storage_and_layout();

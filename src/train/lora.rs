@@ -15,6 +15,7 @@ use crate::{
 
 /// Which linear layers get an adapter, and how large.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct LoraConfig {
     /// Width of the adapters.
     pub rank: usize,
@@ -70,7 +71,7 @@ fn is_target(target: &str, role: &str) -> bool {
 /// let mut optimiser = AdamW::new([group], AdamWConfig::default())?;
 /// // ... train, then either keep the adapters, or make them part of the model:
 /// lora.save("adapters.safetensors")?;
-/// checkpoint.save("fine-tuned", lora.merge(&mut stack)?.iter().map(|(role, w)| (role, w)))?;
+/// checkpoint.save("fine-tuned", lora.merge(&mut stack)?)?;
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]

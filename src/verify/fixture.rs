@@ -52,10 +52,7 @@ impl Fixture {
         let found = std::fs::metadata(path).map_err(|source| Error::io(path, "read", source))?;
         // A device or a pipe has no end.
         if !found.is_file() {
-            return Err(Error::NotSafetensors {
-                path: path.to_path_buf(),
-                reason: "it is not a regular file".to_string(),
-            });
+            return Err(Error::irregular(path));
         }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
         let (metadata, tensors) = decode(path, &bytes)?;
