@@ -88,6 +88,7 @@ type Handler = Arc<dyn Fn(&HubEvent<'_>) + Send + Sync>;
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Hub {
     repo: String,
     revision: String,

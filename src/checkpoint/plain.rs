@@ -57,6 +57,7 @@ struct Layer {
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PlainFile {
     files: TensorFiles,
     layers: Vec<Layer>,

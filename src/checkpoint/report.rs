@@ -30,6 +30,7 @@ pub struct UsedTensor {
 
 /// What became of every tensor of a checkpoint, by the rules of its family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[must_use]
 pub struct LoadReport {
     /// Tensors that give parameters of blocks.
     pub used: Vec<UsedTensor>,

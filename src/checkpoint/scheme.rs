@@ -68,6 +68,7 @@ pub enum StackSource {
 
 /// A checkpoint family: a table of rules and the reading of its `config.json`.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Family {
     /// Its name.
     pub name: String,

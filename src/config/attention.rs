@@ -18,6 +18,7 @@ pub enum Visibility {
 
 /// Which of the four attention projections have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct AttentionBias {
     /// Query projection.
     pub query: bool,
@@ -69,6 +70,7 @@ pub struct QueryKeyNorm {
 
 /// Multi-head attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct AttentionConfig {
     /// Width of input and output.
     pub d_model: usize,

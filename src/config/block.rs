@@ -34,6 +34,7 @@ pub enum ResidualSource {
 
 /// How a sublayer's output is added.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct ResidualConfig {
     /// What it is added to.
     pub source: ResidualSource,
@@ -91,6 +92,7 @@ pub enum Topology {
 
 /// One transformer block: attention and feed-forward, each a residual sublayer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct BlockConfig {
     /// Self-attention.
     pub attention: AttentionConfig,
@@ -195,6 +197,7 @@ impl BlockConfig {
 
 /// A sequence of blocks, and what they share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct StackConfig {
     /// The blocks that have parameters.
     pub blocks: Vec<BlockConfig>,

@@ -18,6 +18,7 @@ pub enum FeedForwardForm {
 
 /// A position-wise feed-forward network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct FeedForwardConfig {
     /// Width of input and output.
     pub d_model: usize,

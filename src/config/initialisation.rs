@@ -47,6 +47,7 @@ pub enum Draw {
 /// assert_eq!(initialisation.draw("blocks.3.attention_norm.weight"), Draw::Layer);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct Initialisation {
     rules: Vec<(String, Draw)>,
 }

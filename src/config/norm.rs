@@ -31,6 +31,7 @@ pub enum NormWeight {
 
 /// A normalisation over the last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct NormConfig {
     /// LayerNorm or RMSNorm.
     pub kind: NormKind,

@@ -28,6 +28,7 @@ pub enum RotaryPairing {
 
 /// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct RotaryConfig {
     /// How many dimensions of each head turn; the rest pass through.
     pub dim: usize,

@@ -14,6 +14,7 @@ use crate::{Error, Result, layers::AttentionMask};
 /// assert!(training.train());
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ForwardContext {
     mask: AttentionMask,
     positions: Option<Vec<Vec<u32>>>,

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 /// A key-padding mask, an additive mask, both, or neither. Causality is the attention's own
 /// ([`Visibility`](crate::Visibility)) and needs no mask.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct AttentionMask {
     keep: Option<Tensor>,     // [batch, keys] u8
     additive: Option<Tensor>, // broadcasts to [batch, n_heads, queries, keys]

@@ -1,5 +1,7 @@
 //! Gradients by the names of their parameters: accumulated, scaled, clipped.
 
+use std::sync::OnceLock;
+
 use candle_core::{Tensor, Var, backprop::GradStore};
 
 use crate::{
@@ -28,12 +30,13 @@ use crate::{
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Gradients {
     by_role: Vec<(String, Collected)>,
     /// What every gradient is to be multiplied by: the optimiser does it on its way.
     scale: f64,
     /// The norm before `scale`, once it is known.
-    norm: std::cell::Cell<Option<f64>>,
+    norm: OnceLock<f64>,
 }
 
 /// torch's `clip_grad_norm_` adds it to the norm that it divides by.
@@ -118,6 +121,7 @@ impl Gradients {
     /// # Errors
     /// If a role has gradients of different shapes or types.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.norm.take();
         let (scale, factor) = (other.scale, self.scale);
         for (role, gradient) in other.by_role {
             // Bits stay those of a plain sum where nobody scaled.
@@ -130,7 +134,6 @@ impl Gradients {
                 None => self.by_role.push((role, gradient)),
             }
         }
-        self.norm.set(None);
         Ok(())
     }
 
@@ -144,19 +147,19 @@ impl Gradients {
     /// # Errors
     /// If a gradient holds NaN or infinity; the message names the first such parameter.
     pub fn norm(&self) -> Result<f64> {
-        if self.norm.get().is_none() {
-            let mut squares = 0.0;
-            for (role, gradient) in &self.by_role {
-                let square = ops::sum_of_squares(gradient.tensor())?;
-                if !square.is_finite() {
-                    let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
-                    return Err(Error::input(role, reason));
-                }
-                squares += square;
-            }
-            self.norm.set(Some(squares.sqrt()));
+        if let Some(known) = self.norm.get() {
+            return Ok(known * self.scale.abs());
         }
-        Ok(self.norm.get().unwrap_or(0.0) * self.scale.abs())
+        let mut squares = 0.0;
+        for (role, gradient) in &self.by_role {
+            let square = ops::sum_of_squares(gradient.tensor())?;
+            if !square.is_finite() {
+                let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+                return Err(Error::input(role, reason));
+            }
+            squares += square;
+        }
+        Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }
 
     /// Scales the gradients down to a common norm of at most `max_norm`, and returns the norm that they had:

@@ -36,6 +36,7 @@ pub fn split(parameters: Parameters, patterns: &[&str]) -> Result<(Parameters, P
 
 /// Parameters that an optimiser treats alike.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ParameterGroup {
     /// By role.
     pub parameters: Parameters,

@@ -14,6 +14,7 @@ use crate::{
 /// What [`backward_recomputing`] found.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub struct Recomputed {
     /// The loss, without a graph.
     pub loss: Tensor,

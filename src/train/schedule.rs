@@ -32,6 +32,7 @@ pub enum Decay {
 /// assert_eq!(schedule.factor(110), 0.0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Schedule {
     decay: Decay,
     warm_up: u64,

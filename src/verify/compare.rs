@@ -11,6 +11,7 @@ use super::tolerance::{Precisions, Tolerance, epsilon};
 
 /// How to compare: which rows count, and in which precision the run was computed.
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use]
 pub struct Comparer<'a> {
     kept: Option<&'a KeptRows>,
     precision: Option<DType>,

@@ -66,6 +66,7 @@ pub struct Worst {
 /// the counts zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Comparison {
     /// The tensor's name in the fixture.
     pub name: String,

@@ -26,6 +26,7 @@ pub enum Scope {
 /// Every comparison of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Report {
     /// Whether there was something to compare, and all of it is as PyTorch's.
     pub passed: bool,

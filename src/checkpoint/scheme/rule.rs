@@ -31,6 +31,7 @@ pub enum Stacking {
 /// `{e}` in a role and in its names stands for a number: an expert or a head.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[must_use]
 pub struct Rule {
     /// The role: `attention.query`, `feed_forward_norm` ... inside a block, or `final_norm`.
     pub role: String,

@@ -11,6 +11,7 @@ use super::{
 };
 
 /// Gradients of a norm's parameters.
+#[must_use]
 pub struct Gradients<T> {
     /// One row.
     pub dweight: Vec<T>,
