@@ -1,4 +1,4 @@
-//! A family's table in a JSON file of the user's own.
+//! A family described by a user's JSON file.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -50,21 +50,21 @@ struct UniformStack {
 }
 
 impl Family {
-    /// Reads a table from a JSON file: the way to load a checkpoint of a family that the crate does not
-    /// know, without writing Rust.
+    /// Reads a family from a JSON file: the way to load a checkpoint of a family that the crate does not
+    /// know without writing Rust.
     ///
     /// ```json
     #[doc = include_str!("../../examples/family.json")]
     /// ```
     ///
-    /// The keys are the fields of [`Family`]; a rule's are those of [`Rule`], of which `orientation`
-    /// (`"in_out"` for weights that lie `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
-    /// `{"half": "first"}`) and `stacking` (`"stacked"`) are for tensors that are not plain `nn.Linear`
+    /// Its keys are the fields of [`Family`], and those of a rule are the fields of [`Rule`]. Of these, `orientation`
+    /// (`"in_out"` for weights stored as `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
+    /// `{"half": "first"}`) and `stacking` (`"stacked"`) describe tensors that are not plain `nn.Linear`
     /// weights. `config` is one of
     ///
     /// - `{"read_as": "bert"}`: `config.json` has the keys of that known family;
-    /// - `{"uniform": {"n_blocks": 12, "block": {..}, "final_norm": {..}}}`: equal blocks, no `config.json`
-    ///   needed; `block` as `candle-blocks inspect --json` prints one of a similar checkpoint;
+    /// - `{"uniform": {"n_blocks": 12, "block": {..}, "final_norm": {..}}}`: equal blocks, without a `config.json`;
+    ///   copy `block` from what `candle-blocks inspect --json` prints for a similar checkpoint;
     /// - `{"stack": {..}}`: every block in full, as `inspect --json` prints `config`.
     ///
     /// # Errors

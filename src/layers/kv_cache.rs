@@ -1,8 +1,11 @@
-//! Keys and values of earlier positions, so that decoding computes each position once.
+//! The key/value cache, with which decoding computes each position only once.
 
 use candle_core::{DType, Result, Tensor, bail};
 
-/// The cache of a whole stack; made by [`Stack::new_cache`](crate::Stack::new_cache).
+/// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
+///
+/// It remembers the keys, values and padding mask of the positions seen so far. A clone is independent, so several
+/// continuations can start from one prompt.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(crate) layers: Vec<LayerCache>,
@@ -21,12 +24,12 @@ impl KvCache {
         }
     }
 
-    /// How many positions have been seen.
+    /// The number of positions seen so far.
     pub fn seen(&self) -> usize {
         self.seen
     }
 
-    /// Forgets everything.
+    /// Forgets all positions.
     pub fn reset(&mut self) {
         *self = Self::new(self.layers.len());
     }

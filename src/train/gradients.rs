@@ -1,4 +1,4 @@
-//! Gradients by the names of their parameters: accumulated, scaled, clipped.
+//! Gradients of named parameters: accumulated, scaled, clipped.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::{
     ops::{self, Collected},
 };
 
-/// The gradients of named parameters, in their order.
+/// The gradients of named parameters, in the order of the parameters.
 ///
 /// ```
 /// use candle_blocks::train::Gradients;
@@ -43,7 +43,7 @@ pub struct Gradients {
 const CLIP_EPS: f64 = 1e-6;
 
 impl Default for Gradients {
-    /// None yet.
+    /// No gradients yet.
     fn default() -> Self {
         Self {
             by_role: Vec::new(),
@@ -54,13 +54,13 @@ impl Default for Gradients {
 }
 
 impl Gradients {
-    /// Those of the given parameters that a backward pass reached.
+    /// Takes the gradients of the given parameters from candle's `GradStore`, as far as the backward pass reached them.
     pub fn of(parameters: &Parameters, store: &GradStore) -> Self {
         Self::collect(parameters, |variable| store.get(variable).cloned())
     }
 
-    /// Those of the given parameters, of one backward pass of the loss: `loss.backward()` and [`Self::of`] in one, and
-    /// faster, as gradients do not go through candle's store.
+    /// Runs the backward pass of `loss` and returns the gradients of the given parameters: `loss.backward()` and
+    /// [`Self::of`] in one, but faster, since gradients do not go through candle's store.
     ///
     /// # Errors
     /// If the backward pass fails.
@@ -95,10 +95,10 @@ impl Gradients {
         }
     }
 
-    /// The gradient of a role, clipped and scaled; none if no backward pass reached it.
+    /// The gradient of a role, clipped and scaled; `None` if no backward pass reached it.
     ///
     /// # Errors
-    /// If candle fails to multiply it.
+    /// If candle cannot scale it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
         let found = self.by_role.iter().find(|(known, _)| known == role);
         Ok(found
@@ -111,15 +111,15 @@ impl Gradients {
         self.by_role.iter().map(|(role, _)| role.as_str())
     }
 
-    /// Whether no parameter has a gradient.
+    /// Whether there are no gradients.
     pub fn is_empty(&self) -> bool {
         self.by_role.is_empty()
     }
 
-    /// Adds the gradients of another backward pass.
+    /// Adds the gradients of another backward pass, for example of the next micro-batch.
     ///
     /// # Errors
-    /// If a role has gradients of different shapes or types.
+    /// If a role has gradients of different shapes or dtypes.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
         self.norm.take();
         let (scale, factor) = (other.scale, self.scale);
@@ -137,15 +137,15 @@ impl Gradients {
         Ok(())
     }
 
-    /// Multiplies every gradient by `factor`: by `1 / n` after `n` micro-batches.
+    /// Multiplies every gradient by `factor`, for example by `1 / n` after `n` micro-batches.
     pub fn scale(&mut self, factor: f64) {
         self.scale *= factor;
     }
 
-    /// The norm of all gradients together, `√Σ g²`.
+    /// The global norm of all gradients, `√Σ g²`.
     ///
     /// # Errors
-    /// If a gradient holds NaN or infinity; the message names the first such parameter.
+    /// If a gradient contains NaN or infinity; the message names the first such parameter.
     pub fn norm(&self) -> Result<f64> {
         if let Some(known) = self.norm.get() {
             return Ok(known * self.scale.abs());
@@ -162,11 +162,11 @@ impl Gradients {
         Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }
 
-    /// Scales the gradients down to a common norm of at most `max_norm`, and returns the norm that they had:
+    /// Scales the gradients down to a global norm of at most `max_norm` and returns the norm before, as
     /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`.
     ///
     /// # Errors
-    /// As [`Self::norm`]; if `max_norm` is not positive.
+    /// As for [`Self::norm`]; also if `max_norm` is not positive.
     pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
         if max_norm.is_nan() || max_norm <= 0.0 {
             let reason = format!("it is {max_norm}, expected a positive number");
