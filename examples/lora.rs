@@ -1,10 +1,10 @@
-//! Trains low-rank adapters on a checkpoint's blocks, and writes them in PEFT's layout and merged: `lora DIR OUT [ROLE ..]`.
+//! Trains low-rank adapters on the blocks of a checkpoint, and saves them for PEFT and merged: `lora DIR OUT [ROLE ..]`.
 //!
-//! The roles are those of linear layers; without any, four kinds that nearly every family has.
+//! The roles are those of linear layers; the default is four that nearly every family has.
 //!
 //! ```sh
 //! cargo run --release --example lora -- weights/tiny-bert OUT
-//! python weights/check_adapters.py weights/tiny-bert OUT   # PEFT computes with one what transformers does with the other
+//! python weights/check_adapters.py weights/tiny-bert OUT   # PEFT with the first gives what transformers gives with the second
 //! ```
 
 use std::path::PathBuf;

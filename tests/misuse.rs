@@ -157,8 +157,8 @@ fn a_directory_or_a_configuration_where_a_file_of_tensors_is_expected_is_recogni
 fn a_checkpoint_of_two_stacks_says_how_to_choose_one() {
     assert_eq!(
         said(Checkpoint::open(weights("families/bart"))),
-        "part: none asked for of a bart checkpoint; choose encoder or decoder with \
-         `CheckpointOptions::part` or `--part`"
+        "part: none chosen for a bart checkpoint, which has several stacks; choose encoder or decoder \
+         with `CheckpointOptions::part` or `--part`"
     );
 }
 

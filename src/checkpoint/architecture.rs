@@ -137,17 +137,20 @@ fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
         .into_iter()
         .find(|family| is_only || family.part == part);
     found.ok_or_else(|| {
-        let asked = part.map_or("none".to_string(), |part| part.to_string());
+        let asked = match part {
+            Some(part) => format!("{part} chosen"),
+            None => "none chosen".to_string(),
+        };
         let cure = match parts.is_empty() {
-            true => "it holds one stack: leave the part out".to_string(),
+            true => "which has a single stack; leave the part out".to_string(),
             false => format!(
-                "choose {} with `CheckpointOptions::part` or `--part`",
+                "which has several stacks; choose {} with `CheckpointOptions::part` or `--part`",
                 parts.join(" or ")
             ),
         };
         Error::input(
             "part",
-            format!("{asked} asked for of a {model_type} checkpoint; {cure}"),
+            format!("{asked} for a {model_type} checkpoint, {cure}"),
         )
     })
 }

@@ -62,7 +62,7 @@ impl AdamW {
         };
         if state.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
             return Err(state.error(
-                "it is no training state that this version can read; give a file that AdamW::save wrote",
+                "it is not a training state that this version can read; give a file that AdamW::save wrote",
             ));
         }
         let n_updates = state.count(N_UPDATES)?;
