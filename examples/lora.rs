@@ -65,7 +65,8 @@ fn main() -> Result<()> {
 
     lora.save_peft(&checkpoint, out.join("adapters"))?;
     let merged = lora.merge(&mut stack)?;
+    let n_adapted = merged.len();
     checkpoint.save(out.join("merged"), merged)?;
-    println!("{}: {} adapted layers", out.display(), merged.len());
+    println!("{}: {n_adapted} adapted layers", out.display());
     Ok(())
 }
