@@ -66,7 +66,6 @@ pub struct Worst {
 /// zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-#[must_use]
 pub struct Comparison {
     /// The tensor's name in the fixture.
     pub name: String,
