@@ -18,11 +18,12 @@
 //! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
 //! | load a family that the crate does not know | [`Family::from_json_file`] or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
-//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on any layer |
+//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on any layer, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
 //! | build layers into a model of your own | `new(&config, vb)` or `from_parts(..)` of every layer |
+//! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
 //! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
 //! | save what was trained | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |

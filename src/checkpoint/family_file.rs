@@ -81,7 +81,10 @@ impl Family {
         let list = |key: &str| json.texts(&[key]).map(Option::unwrap_or_default);
         let text = |key: &str, kind: &str| json.text(&[key])?.ok_or_else(|| required(key, kind));
         let part: Option<StackPart> = json.parsed("part")?;
-        let block = text("block", "what stands before the names of block {i}")?;
+        let block = text(
+            "block",
+            "the prefix of the names of block {i}, such as \"encoder.layer.{i}.\"",
+        )?;
         if !block.contains("{i}") {
             let reason =
                 format!("found {block:?}, expected a text with {{i}} for the block's number");
@@ -94,7 +97,8 @@ impl Family {
         };
         let block_rules = rules(&json, "block_rules", &roles(|family| &family.block_rules))?;
         if block_rules.is_empty() {
-            return Err(required("block_rules", "a list of rules"));
+            let reason = "missing or empty, expected a list of rules";
+            return Err(json.error(&["block_rules"], reason));
         }
         let config = json.parsed("config")?;
         let config = match config.ok_or_else(|| required("config", "read_as, uniform or stack"))? {
