@@ -131,6 +131,26 @@ fn a_packed_layer_says_how_to_bring_another_type() {
 }
 
 #[test]
+fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
+    let checkpoint = Checkpoint::open(weights("families/mixtral")).unwrap();
+    let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
+    let width = checkpoint.config().blocks[0].d_model();
+    // As many numbers as two rows of the right width have.
+    assert_eq!(
+        said(
+            block
+                .feed_forward()
+                .inner()
+                .forward(&input(1, 4, width / 2))
+        ),
+        format!(
+            "mixture of experts: input has shape [1, 4, {}], expected [.., {width}]",
+            width / 2
+        )
+    );
+}
+
+#[test]
 fn weights_are_not_loaded_as_integers() {
     let (checkpoint, _, _) = llama();
     assert_eq!(

@@ -44,6 +44,19 @@ impl BlockFeedForward {
     }
 }
 
+impl BlockFeedForward {
+    /// The output in evaluation mode.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
+    }
+}
+
 impl ModuleT for BlockFeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         match self {

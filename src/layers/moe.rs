@@ -1,6 +1,6 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
-use candle_core::{D, Module, ModuleT, Result, Tensor};
+use candle_core::{D, Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -181,11 +181,34 @@ impl MixtureOfExperts {
     }
 }
 
+impl MixtureOfExperts {
+    /// The output in evaluation mode.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
+    }
+}
+
 impl ModuleT for MixtureOfExperts {
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let width = self.router.weight().dim(1)?;
+        // Rows of another width might fill rows of this one, and be mixed without an error.
+        if x.dims().last() != Some(&width) {
+            bail!(
+                "mixture of experts: input has shape {:?}, expected [.., {width}]",
+                x.dims()
+            );
+        }
         let rows = x.reshape((x.elem_count() / width, width))?;
         let mut sum = rows.zeros_like()?;
         for (expert, routed) in self.experts.iter().zip(self.route(&rows, train)?) {

@@ -98,14 +98,14 @@ pub struct SublayerStages {
 ///
 /// ```
 /// use candle_blocks::{Activation, FeedForward, Linear, Sublayer, SublayerNorm};
-/// use candle_core::{Device, ModuleT, Tensor};
+/// use candle_core::{Device, Tensor};
 /// let linear = |w: [[f64; 2]; 2], b: [f64; 2]| {
 ///     Linear::from_parts(Tensor::new(&w, &Device::Cpu)?, Some(Tensor::new(&b, &Device::Cpu)?))
 /// };
 /// let (up, down) = (linear([[1., 2.], [3., 4.]], [0.5, -0.5])?, linear([[2., 1.], [0.5, 1.]], [0., 0.5])?);
 /// let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
 /// let residual = Sublayer::from_parts(inner, SublayerNorm::None);
-/// let y = residual.forward_t(&Tensor::new(&[1f64, -1.], &Device::Cpu)?, false)?;
+/// let y = residual.forward(&Tensor::new(&[1f64, -1.], &Device::Cpu)?)?;
 /// assert_eq!(y.to_vec1::<f64>()?, [1., -0.5]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -246,6 +246,16 @@ impl<L> Sublayer<L> {
         };
         let branch = self.scale.apply(&self.dropout.forward_t(&branch, train)?)?;
         self.drop_path.forward_t(&branch, train)
+    }
+}
+
+impl<L: ModuleT> Sublayer<L> {
+    /// The output in evaluation mode, in the shape of `x`.
+    ///
+    /// # Errors
+    /// If the shape does not fit the inner layer.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
     }
 }
 
