@@ -1,4 +1,4 @@
-//! Feed-forwards in the five forms people write them, beside NumPy's or PyTorch's numbers.
+//! Feed-forwards in five common forms, compared with NumPy's or PyTorch's numbers.
 //!
 //! ```text
 //! cargo run --release --example feed_forward
@@ -94,7 +94,7 @@ fn numpy_mlp() -> Result<()> {
     )
 }
 
-/// 4. The parts by themselves.
+/// 4. The individual parts.
 fn parts() -> Result<()> {
     println!("4. the parts: Linear(3, 5) on a vector, GELU, LayerNorm");
     let torch = Reference::open("torch_parts")?;
@@ -115,7 +115,7 @@ fn parts() -> Result<()> {
     )
 }
 
-/// 5. A fresh feed-forward, and the share of a BERT's parameters that feed-forwards hold.
+/// 5. A fresh feed-forward, and the share of BERT's parameters that belong to feed-forwards.
 fn fresh_feed_forward() -> Result<()> {
     println!("5. FeedForward(d_model 384), fresh, and in a real BERT block");
     let parameters = VarMap::new();
@@ -164,7 +164,7 @@ fn fresh_feed_forward() -> Result<()> {
     Ok(())
 }
 
-/// Prints the first values of ours beside the reference's, and the largest difference.
+/// Prints our first values beside those of the reference, and the largest difference.
 fn beside(who: &str, ours: &Tensor, reference: &Tensor) -> Result<()> {
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (ours, theirs) = (values(ours)?, values(reference)?);

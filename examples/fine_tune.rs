@@ -1,15 +1,15 @@
-//! Fine-tunes the feed-forward of a pretrained block, whole and through low-rank adapters, saves both, and reads them back.
+//! Fine-tunes the feed-forward of a pretrained block, in full and with low-rank adapters, saves both and reads them back.
 //!
 //! ```sh
 //! cargo run --release --example fine_tune -- [OUT] [DIR] [STEPS] # DIR is weights/minilm-block0 unless given
 //! python weights/check_saved.py weights/minilm-block0 OUT/full --changed .0.intermediate. --changed .0.output.dense. \
-//!   --outputs OUT/full.safetensors                               # transformers' outputs are ours
+//!   --outputs OUT/full.safetensors                               # transformers gives the same outputs
 //! python weights/check_saved.py weights/minilm-block0 OUT/lora --changed .0.intermediate.dense.weight \
 //!   --changed .0.output.dense.weight --outputs OUT/lora.safetensors
 //! ```
 //!
-//! The task: a sequence is its topic's direction under noise that is larger, and the mean of its outputs shall be its
-//! topic's target.
+//! The task: a sequence is the direction of its topic plus larger noise, and the mean of its outputs should become the
+//! target of that topic.
 
 use std::{
     collections::HashMap,
@@ -52,8 +52,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Trains every weight of the feed-forwards; all else is frozen, and so no variable. Returns the losses on fresh
-/// sequences before and after.
+/// Trains every weight of the feed-forwards; everything else is frozen. Returns the losses on unseen sequences before
+/// and after.
 pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
     let task = Task::of(checkpoint)?;
     let frozen = ["*attention*", "*feed_forward_norm*"];
@@ -71,7 +71,7 @@ pub fn full(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f
     Ok(losses)
 }
 
-/// Trains adapters beside the feed-forwards' weights, and adds their products to those weights in the end.
+/// Trains adapters beside the weights of the feed-forwards, and finally merges them into those weights.
 pub fn lora(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f64)> {
     let task = Task::of(checkpoint)?;
     let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
@@ -83,7 +83,7 @@ pub fn lora(checkpoint: &Checkpoint, out: &Path, steps: usize) -> Result<(f64, f
     Ok(losses)
 }
 
-/// Moves the parameters by AdamW until `steps` are made.
+/// Updates the parameters with AdamW for `steps` steps.
 fn train(
     name: &str,
     stack: &Stack,
@@ -117,8 +117,8 @@ fn train(
     Ok((before, after))
 }
 
-/// Saves a copy of the checkpoint with the changed weights, and holds what is read back against the trained stack.
-/// Beside the directory stands a file with inputs and outputs, for `weights/check_saved.py`.
+/// Saves a copy of the checkpoint with the changed weights, and compares what is read back with the trained stack.
+/// Inputs and outputs go to a file beside the directory, for `weights/check_saved.py`.
 fn save_and_reload(
     checkpoint: &Checkpoint,
     stack: &Stack,
@@ -151,7 +151,7 @@ fn save_and_reload(
     Ok(())
 }
 
-/// What is to be learnt.
+/// The task to learn.
 struct Task {
     /// `[topics, d_model]`
     directions: Tensor,
@@ -168,7 +168,7 @@ impl Task {
         })
     }
 
-    /// `n` sequences `[n, seq, d_model]` of every topic in turn, and their targets `[n, d_model]`.
+    /// `n` sequences `[n, seq, d_model]` that cycle through the topics, and their targets `[n, d_model]`.
     fn sequences(&self, seed: u64, n: usize) -> Result<(Tensor, Tensor)> {
         let width = self.directions.dim(1)?;
         let topics: Vec<u32> = (0..n).map(|i| (i % N_TOPICS) as u32).collect();
@@ -178,21 +178,21 @@ impl Task {
         Ok((x, self.targets.index_select(&topics, 0)?))
     }
 
-    /// The mean square between a sequence's mean output and its target.
+    /// The mean squared error between the mean output of a sequence and its target.
     fn loss(&self, stack: &Stack, seed: u64, context: &ForwardContext) -> Result<Tensor> {
         let (x, target) = self.sequences(seed, 4 * N_TOPICS)?;
         let mean = stack.forward_with(&x, context)?.mean(1)?;
         Ok((mean - target)?.sqr()?.mean_all()?)
     }
 
-    /// On sequences that no step has seen.
+    /// The loss on sequences that no training step has seen.
     fn held_out(&self, stack: &Stack) -> Result<f64> {
         let loss = self.loss(stack, 0, &ForwardContext::evaluation())?;
         Ok(loss_value(&loss)?)
     }
 }
 
-/// Uniform values of variance 1.
+/// Uniform values with variance 1.
 fn noise(seed: u64, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
     let mut random = StdRng::seed_from_u64(seed);

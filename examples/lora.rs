@@ -1,10 +1,10 @@
-//! Trains low-rank adapters on a checkpoint's blocks, and writes them in PEFT's layout and merged: `lora DIR OUT [ROLE ..]`.
+//! Trains low-rank adapters on the blocks of a checkpoint, and saves them for PEFT and merged: `lora DIR OUT [ROLE ..]`.
 //!
-//! The roles are those of linear layers; without any, four kinds that nearly every family has.
+//! The roles are those of linear layers; the default is four that nearly every family has.
 //!
 //! ```sh
 //! cargo run --release --example lora -- weights/tiny-bert OUT
-//! python weights/check_adapters.py weights/tiny-bert OUT   # PEFT computes with one what transformers does with the other
+//! python weights/check_adapters.py weights/tiny-bert OUT   # PEFT with the first gives what transformers gives with the second
 //! ```
 
 use std::path::PathBuf;
@@ -65,10 +65,8 @@ fn main() -> Result<()> {
 
     lora.save_peft(&checkpoint, out.join("adapters"))?;
     let merged = lora.merge(&mut stack)?;
-    checkpoint.save(
-        out.join("merged"),
-        merged.iter().map(|(role, weight)| (role, weight)),
-    )?;
-    println!("{}: {} adapted layers", out.display(), merged.len());
+    let n_adapted = merged.len();
+    checkpoint.save(out.join("merged"), merged)?;
+    println!("{}: {n_adapted} adapted layers", out.display());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Saves a copy of a checkpoint, as after training: `save DIR OUT [PART] [ROLE=FACTOR]`.
+//! Saves a copy of a checkpoint with a changed parameter, as after training: `save DIR OUT [PART] [ROLE=FACTOR]`.
 //!
 //! ```sh
 //! cargo run --example save -- weights/tiny-gpt2 OUT blocks.0.attention.key.weight=2

@@ -1,4 +1,4 @@
-//! Sentence embeddings as sentence-transformers computes them: tokenize, embed, run the blocks, mean
+//! Sentence embeddings as sentence-transformers computes them: tokenize, embed, run the blocks, average
 //! over the real tokens, normalise. The Python twin is `sentence_embeddings.py`.
 //!
 //! ```text
@@ -17,7 +17,7 @@ use candle_blocks::{
 use tokenizers::{PaddingParams, Tokenizer, TruncationParams};
 
 const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
-/// `max_seq_length` of its sentence_bert_config.json.
+/// `max_seq_length` in the model's sentence_bert_config.json.
 const MAX_TOKENS: usize = 256;
 const SENTENCES: [&str; 6] = [
     "A man is eating food.",

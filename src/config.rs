@@ -1,7 +1,8 @@
-//! Plain data that says what a layer is: sizes, activation, norm, placement. No tensors, no files.
+//! Configurations: plain data that describes layers, without tensors or files.
 //!
-//! What a layer cannot do without is an argument of `new`; everything else has the default of
-//! PyTorch's own module and a `with_…` method. [`BlockConfig::validate`] checks that the parts fit.
+//! Required settings are arguments of `new`; all others default to those of PyTorch's module and have a
+//! `with_…` method. [`BlockConfig::validate`] checks that the parts fit together. Every configuration can be
+//! serialized with serde.
 
 use crate::{Error, Result};
 

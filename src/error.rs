@@ -1,15 +1,18 @@
 //! The crate's error type: every variant names the culprit (file, tensor, key), what was expected,
-//! what was found, and the cure.
+//! what was found, and how to fix it.
 //!
-//! Layers speak [`candle_core::Result`] so that they drop into candle code; everything that touches
-//! files or configuration speaks [`Result`]. `?` converts both ways.
+//! Layers return [`candle_core::Result`] so that they fit into candle code; everything that touches
+//! files or configurations returns [`Result`]. `?` converts in both directions.
 
 use std::path::PathBuf;
 
-/// `Result` with this crate's [`enum@Error`].
+/// A `Result` with this crate's [`enum@Error`].
+///
+/// Layers return [`candle_core::Result`] instead; `?` converts between the two in both directions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong with a user's files, configuration or input.
+/// Everything that can go wrong with a user's files, configuration or input. The message says what was expected,
+/// what was found, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,12 +27,12 @@ pub enum Error {
         cause: std::io::Error,
     },
 
-    /// No weights are where they were looked for, or several and nothing says which are meant.
+    /// A directory contains no weights, or several files of which it is unclear which are meant.
     #[error("{}: {reason}", path.display())]
     NoWeights {
         /// The directory.
         path: PathBuf,
-        /// What is there instead, and the cure.
+        /// What is there instead, and how to fix it.
         reason: String,
     },
 
@@ -42,7 +45,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// A JSON file cannot be parsed, or does not have the form expected of it.
+    /// A JSON file cannot be parsed or does not have the expected form.
     #[error("{}: malformed JSON: {reason}", path.display())]
     MalformedJson {
         /// The file.
@@ -53,22 +56,22 @@ pub enum Error {
 
     /// No `config.json` was found beside the weights.
     #[error(
-        "{}: no config.json found; put the checkpoint's config.json beside the weights, \
-         or read a plain feed-forward file through `PlainFile`", path.display()
+        "{}: no config.json found; put the checkpoint's config.json beside the weights, name it with \
+         `CheckpointOptions::config` or `--config FILE`, or read a plain feed-forward file with `PlainFile`", path.display()
     )]
     MissingConfig {
-        /// Where it was looked for.
+        /// Where it was expected.
         path: PathBuf,
     },
 
-    /// A key of `config.json` is missing or has a value that cannot be used.
+    /// A key of `config.json` is missing or has an unusable value.
     #[error("{}: key {key}: {reason}", path.display())]
     ConfigKey {
         /// The configuration file.
         path: PathBuf,
         /// The key, or the aliases tried, as `"a" or "b"`.
         key: String,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what is expected.
         reason: String,
     },
 
@@ -96,11 +99,11 @@ pub enum Error {
         known: Vec<String>,
     },
 
-    /// A configuration that no layer can be built from.
+    /// A configuration from which no layer can be built.
     #[error("invalid configuration: {0}")]
     InvalidConfig(String),
 
-    /// A tensor that the checkpoint must hold is not there.
+    /// A tensor that the checkpoint must contain is missing.
     #[error(
         "{}: no tensor for {role}; tried {}{}; rename it, or check that the file is complete",
         path.display(), tried.join(", "),
@@ -109,15 +112,15 @@ pub enum Error {
     MissingTensor {
         /// The file, or the directory of a sharded checkpoint.
         path: PathBuf,
-        /// The role in this crate's naming, such as `blocks.0.feed_forward.up.weight`.
+        /// The role, such as `blocks.0.feed_forward.up.weight`.
         role: String,
         /// The names on disk that were tried.
         tried: Vec<String>,
-        /// The names on disk nearest to those.
+        /// Similar names on disk.
         similar: Vec<String>,
     },
 
-    /// A tensor has another shape than the configuration asks for.
+    /// A tensor has another shape than the configuration implies.
     #[error(
         "{}: tensor {tensor} has shape {found:?}, expected {expected:?}; \
          check that config.json belongs to these weights", path.display()
@@ -133,18 +136,18 @@ pub enum Error {
         found: Vec<usize>,
     },
 
-    /// A tensor is stored in a type that cannot be used as a weight.
+    /// A tensor is stored in a dtype that cannot be used as a weight.
     #[error("{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64; convert it", path.display())]
     UnsupportedDType {
         /// The file.
         path: PathBuf,
         /// The tensor's name on disk.
         tensor: String,
-        /// The type in the file.
+        /// The dtype in the file.
         found: String,
     },
 
-    /// A weight in a file that does not say which way it lies, and whose shape does not tell.
+    /// The orientation of a weight is unknown: its shape fits both.
     #[error(
         "{}: the layout of weight {tensor} {shape:?} cannot be told from its shape; say \
          `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)", path.display()
@@ -158,7 +161,7 @@ pub enum Error {
         shape: Vec<usize>,
     },
 
-    /// Strict loading found tensors that no rule of the family uses or ignores.
+    /// Strict loading found tensors that no rule of the family covers.
     #[error(
         "{}: {} tensor(s) that {family} does not know: {}; load with `Strictness::AllowUnused` to leave them out",
         path.display(), names.len(), abbreviated(names)
@@ -168,7 +171,7 @@ pub enum Error {
         path: PathBuf,
         /// The family whose rules were applied.
         family: String,
-        /// The names on disk that were left over.
+        /// The names on disk of these tensors.
         names: Vec<String>,
     },
 
@@ -177,36 +180,36 @@ pub enum Error {
     BadIndex {
         /// The index file.
         path: PathBuf,
-        /// What is wrong, naming the shard, and the cure.
+        /// What is wrong with which shard, and how to fix it.
         reason: String,
     },
 
-    /// The caller's input does not fit the layer or the checkpoint.
+    /// An input does not fit the layer or the checkpoint.
     #[error("{input}: {reason}")]
     InvalidInput {
         /// The input's name, such as `attention_mask`.
         input: String,
-        /// What is wrong, with expected and found.
+        /// What is wrong: what was expected and what was found.
         reason: String,
     },
 
-    /// A fixture file holds a tensor that makes no sense.
+    /// A fixture contains an invalid tensor.
     #[error("{}: tensor {tensor} {reason}", path.display())]
     InvalidFixture {
         /// The fixture.
         path: PathBuf,
         /// The tensor's name in it.
         tensor: String,
-        /// What is wrong, with expected and found.
+        /// What is wrong: what was expected and what was found.
         reason: String,
     },
 
-    /// The Hugging Face Hub, or the network on the way to it, failed.
+    /// A download from the Hugging Face Hub failed.
     #[error("{repo}: {reason}")]
     Hub {
         /// The repository, as `owner/name@revision`.
         repo: String,
-        /// What went wrong, and the cure.
+        /// What went wrong, and how to fix it.
         reason: String,
     },
 
@@ -226,6 +229,18 @@ impl Error {
             path: path.into(),
             action,
             cause: source,
+        }
+    }
+
+    /// For a path that is a directory, a device or a pipe where a safetensors file is expected.
+    pub(crate) fn irregular(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        if path.is_dir() {
+            return Self::io(path, "read", std::io::ErrorKind::IsADirectory.into());
+        }
+        Self::NotSafetensors {
+            path,
+            reason: "it is not a regular file".to_string(),
         }
     }
 

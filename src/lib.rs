@@ -1,29 +1,160 @@
 //! Transformer building blocks for [candle](https://github.com/huggingface/candle): a
-//! [`FeedForward`] and a [`TransformerBlock`], with the norms, attention and activations they need,
-//! that
+//! [`FeedForward`] and a [`TransformerBlock`], with the norms, attention and activations they need.
+//! They
 //!
-//! - load from the safetensors checkpoint of a known family by its `config.json` alone, and say
-//!   exactly what they used ([`Checkpoint`]);
-//! - give PyTorch's numbers, proved per sublayer against fixtures exported from PyTorch ([`verify`]);
-//! - compute on the CPU with kernels of their own, packed for inference in f32, bf16 or int8 ([`packed`]), and on CUDA and
-//!   Metal with candle's operations;
-//! - train: no operation cuts the autograd graph ([`ops`]), and what was trained goes back to a file
+//! - load from the safetensors checkpoint of any known family, guided by its `config.json` alone, and
+//!   report what became of every tensor ([`Checkpoint`]);
+//! - compute PyTorch's numbers, verified per sublayer against fixtures exported from PyTorch ([`verify`]);
+//! - run on the CPU with kernels of their own, and can be packed for inference in f32, bf16 or int8
+//!   ([`packed`]); on CUDA and Metal they are composed of candle's operations;
+//! - train: no operation cuts the autograd graph ([`ops`]), and a trained stack is saved to files
 //!   that `transformers` reads ([`Checkpoint::save`]).
 //!
-//! ```no_run
-//! use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
+//! # Where to look
 //!
-//! let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?; // directory, file or index
-//! let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
-//! let embeddings = Tensor::randn(0f32, 1., (1, 16, 384), &Device::Cpu)?; // [batch, seq, d_model]
-//! println!("{}", stack.forward(&embeddings)?);
+//! | To … | use |
+//! |---|---|
+//! | load a pretrained model's blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
+//! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
+//! | load a family that the crate does not know | [`Family::from_json_file`] or [`CheckpointOptions::family`] |
+//! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
+//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on any layer, with a [`Precision`] |
+//! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
+//! | read the hidden states of every layer | [`Stack::observe`] |
+//! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
+//! | build layers into a model of your own | `new(&config, vb)` or `from_parts(..)` of every layer |
+//! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
+//! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
+//! | train, fine-tune, attach LoRA adapters | [`Checkpoint::trainable`] and [`train`] |
+//! | save what was trained | [`Checkpoint::save`], [`Architecture::save`], [`train::Lora::save_peft`] |
+//! | compare with PyTorch | [`trace`] and [`verify`] |
+//!
+//! # Inference
+//!
+//! Blocks map hidden states `[batch, seq, d_model]` to hidden states of the same shape; the embeddings
+//! in front and the heads behind are yours. The input has the type that the layers were loaded in.
+//! Whether attention is causal is part of the model's configuration, so only padding needs a mask:
+//!
+//! ```
+//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
+//! use candle_blocks::candle_core::{DType, Device, Tensor};
+//!
+//! let checkpoint = Checkpoint::open("weights/tiny-bert")?; // a directory, a file or a shard index
+//! let d_model = checkpoint.config().blocks[0].d_model();
+//! let x = Tensor::randn(0f32, 1., (2, 4, d_model), &Device::Cpu)?; // the embeddings
+//! let mask = Tensor::new(&[[1u8, 1, 1, 1], [1, 1, 0, 0]], &Device::Cpu)?; // 1 = a real token
+//! let context = ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask)?);
+//!
+//! let stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // any device, differentiable
+//! let mut hidden_states = vec![x.clone()];
+//! let last = stack.observe(&x, &context, |_layer, stages| {
+//!     hidden_states.push(stages.output().clone());
+//!     Ok(())
+//! })?;
+//! assert_eq!(hidden_states.len(), 1 + stack.layers().len());
+//!
+//! let packed = checkpoint.packed_stack(Precision::F32)?; // the fastest form on a CPU
+//! let same = packed.forward_with(&x, &context)?;
+//! let difference = (same - last)?.narrow(1, 0, 2)?.abs()?.max_all()?.to_scalar::<f32>()?;
+//! assert!(difference < 1e-5); // compared where both sequences are real
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 //!
-//! Modules, each depending only on those before it: [`config`] (plain data), [`ops`] (differentiable
-//! operations), [`layers`], [`packed`] (the same for inference on the CPU), [`checkpoint`] (files to layers), [`train`]
-//! (what training needs beside gradients), [`trace`] (every stage of a forward pass by name), and apart from
-//! them [`verify`], which knows no layer and so cannot share a layer's mistakes.
+//! Every layer and packed layer is `Send` and `Sync`: share one among threads by reference or in an
+//! `Arc`. Each caller that decodes has a cache of its own.
+//!
+//! # Decoding
+//!
+//! Prompts of unequal lengths are padded on the left, as in `transformers`. The mask and the positions
+//! given with each call are those of the *new* tokens; the cache remembers the earlier ones.
+//!
+//! ```
+//! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
+//! use candle_blocks::candle_core::{Device, Tensor};
+//!
+//! let checkpoint = Checkpoint::open("weights/tiny-gpt2")?;
+//! let stack = checkpoint.packed_stack(Precision::F32)?;
+//! let mut cache = stack.new_cache();
+//! let d_model = checkpoint.config().blocks[0].d_model();
+//!
+//! // Prompts of four tokens and of two.
+//! let prompt = Tensor::randn(0f32, 1., (2, 4, d_model), &Device::Cpu)?;
+//! let mask = Tensor::new(&[[1u8, 1, 1, 1], [0, 0, 1, 1]], &Device::Cpu)?;
+//! let positions = Tensor::new(&[[0u32, 1, 2, 3], [0, 0, 0, 1]], &Device::Cpu)?; // for rotary embeddings
+//! let context = ForwardContext::evaluation()
+//!     .with_mask(AttentionMask::padding(&mask)?)
+//!     .with_position_ids(&positions)?;
+//! stack.forward_cached(&prompt, &context, &mut cache)?; // its last position predicts the next token
+//!
+//! for step in 0..3u32 {
+//!     let token = Tensor::randn(0f32, 1., (2, 1, d_model), &Device::Cpu)?;
+//!     let positions = Tensor::new(&[[4 + step], [2 + step]], &Device::Cpu)?;
+//!     let context = ForwardContext::evaluation().with_position_ids(&positions)?;
+//!     stack.forward_cached(&token, &context, &mut cache)?;
+//! }
+//! assert_eq!(cache.seen(), 7);
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+//!
+//! # Layers in a model of your own
+//!
+//! ```
+//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Linear, NormConfig, NormPlacement};
+//! use candle_blocks::TransformerBlock;
+//! use candle_blocks::candle_core::{self, DType, Device, Module, Tensor};
+//! use candle_blocks::candle_nn::{Embedding, VarBuilder, VarMap, embedding};
+//!
+//! struct Classifier {
+//!     embedding: Embedding,
+//!     block: TransformerBlock,
+//!     head: Linear,
+//! }
+//!
+//! impl Classifier {
+//!     fn new(vb: VarBuilder) -> candle_core::Result<Self> {
+//!         let config = BlockConfig::new(
+//!             AttentionConfig::new(16, 4)?, // d_model, heads; `.causal()` for a decoder
+//!             FeedForwardConfig::new(16),
+//!             NormConfig::layer_norm(16, 1e-5),
+//!             NormPlacement::Pre,
+//!         );
+//!         Ok(Self {
+//!             embedding: embedding(100, 16, vb.pp("embedding"))?,
+//!             block: TransformerBlock::new(&config, vb.pp("block"))?,
+//!             head: Linear::new(16, 3, true, vb.pp("head"))?,
+//!         })
+//!     }
+//! }
+//!
+//! impl Module for Classifier {
+//!     fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
+//!         let hidden = self.block.forward(&self.embedding.forward(ids)?)?; // [batch, seq, d_model]
+//!         self.head.forward(&hidden.mean(1)?)
+//!     }
+//! }
+//!
+//! let parameters = VarMap::new();
+//! let model = Classifier::new(VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu))?;
+//! let ids = Tensor::new(&[[1u32, 2, 3]], &Device::Cpu)?;
+//! assert_eq!(model.forward(&ids)?.dims(), [1, 3]);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+//!
+//! # Errors
+//!
+//! Layers return [`candle_core::Result`], so that they fit into candle code; whatever reads files or
+//! configurations returns this crate's [`Result`], whose [`enum@Error`] says what was expected, what was
+//! found and what to do. `?` converts in both directions.
+//!
+//! # Modules
+//!
+//! Each depends only on those before it: [`config`] (plain data), [`ops`] (differentiable operations),
+//! [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`] (files to layers),
+//! [`train`] (what training needs besides gradients) and [`trace`] (every stage of a forward pass by
+//! name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
+//!
+//! Features: `hub` (downloads from the Hugging Face Hub), `cli` (the program `candle-blocks`), and candle's
+//! `cuda`, `metal`, `accelerate` and `mkl`.
 #![deny(missing_docs)]
 
 pub mod checkpoint;
@@ -41,8 +172,8 @@ pub use candle_core;
 pub use candle_nn;
 
 pub use checkpoint::{
-    Architecture, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader, Parameters,
-    PlainFile, SaveOptions, Strictness,
+    Architecture, AsTensor, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader,
+    Parameters, PlainFile, SaveOptions, Strictness,
     scheme::{
         Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
         Stacking,
@@ -67,7 +198,7 @@ pub use packed::{
     PackedLinear, PackedMixture, PackedStack, PackedSublayer,
 };
 
-/// The README's program, compiled with the documentation's tests.
+/// The README's programs, compiled together with the documentation's tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

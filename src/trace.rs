@@ -1,8 +1,20 @@
-//! Runs a stack and names everything it computes, as fixtures name it.
+//! Runs a stack and returns its intermediate results under the names that fixtures use.
 //!
-//! The names are the fixture format's: `layers.{i}.feed_forward.input`, `.output` (the feed-forward
-//! alone, before dropout, residual and norm), `layers.{i}.output`, `last_hidden_state`;
-//! `grads.hidden_states` and `grads.<tensor name on disk>`.
+//! The names are `layers.{i}.feed_forward.input` and `.output` (of the feed-forward alone, before dropout,
+//! residual and norm), `layers.{i}.output`, `last_hidden_state`, `grads.hidden_states` and
+//! `grads.<tensor name on disk>`. Together with [`verify`](crate::verify) this compares a checkpoint with PyTorch:
+//!
+//! ```
+//! use candle_blocks::{Checkpoint, candle_core::{DType, Device}, trace, verify};
+//!
+//! let checkpoint = Checkpoint::open("weights/tiny-bert")?;
+//! let fixture = verify::Fixture::open("weights/tiny-bert/fixture.safetensors")?;
+//! let input = trace::TraceInput::new(|name| fixture.tensor(name).cloned())?;
+//! let stages = trace::run(&checkpoint, &input, DType::F32, &Device::Cpu)?;
+//! let report = verify::verify(&fixture, &stages.into_iter().collect());
+//! assert!(report.passed, "{report}");
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
 
 use std::collections::HashMap;
 
@@ -13,28 +25,28 @@ use crate::{
     Stack,
 };
 
-/// What a traced run is given.
+/// The input of a traced run.
 #[derive(Clone, Debug)]
 pub struct TraceInput {
     /// Input of block 0, `[batch, seq, d_model]`.
     pub hidden_states: Tensor,
     /// `[batch, seq]`, 1 = keep.
     pub attention_mask: Option<Tensor>,
-    /// Positions `[batch, seq]`, where they do not count from 0.
+    /// Positions `[batch, seq]`, if they do not count from 0.
     pub position_ids: Option<Tensor>,
-    /// An encoder's output `[batch, encoder_seq, d_memory]`, for cross-attention.
+    /// An encoder output `[batch, encoder_seq, d_memory]`, for cross-attention.
     pub encoder_hidden_states: Option<Tensor>,
     /// `[batch, encoder_seq]`, 1 = keep.
     pub encoder_attention_mask: Option<Tensor>,
-    /// Cotangent of the last block's output, for gradients.
+    /// The gradient with respect to the last block's output, from which the backward pass starts.
     pub grad_output: Option<Tensor>,
 }
 
 impl TraceInput {
-    /// The input among a fixture's tensors, which `tensor` gives by their names.
+    /// Collects the input from the tensors of a fixture, which `tensor` returns by name.
     ///
     /// # Errors
-    /// If there are no `hidden_states`.
+    /// If there is no tensor `hidden_states`.
     pub fn new(tensor: impl Fn(&str) -> Option<Tensor>) -> Result<Self> {
         let hidden_states = tensor("hidden_states");
         Ok(Self {
@@ -107,12 +119,12 @@ impl TraceInput {
     }
 }
 
-/// A stack, packed or not, that shows its stages.
+/// A stack, packed or not, whose intermediate results can be observed.
 pub trait Traced {
     /// The width of the first block; `None` if there is no block.
     fn d_model(&self) -> Option<usize>;
 
-    /// The output for `x` `[batch, seq, d_model]`, each layer's stages shown to `observer` as they come.
+    /// The output for `x` `[batch, seq, d_model]`; hands the intermediate results of each layer to `observer`.
     fn observe(
         &self,
         x: &Tensor,
@@ -152,10 +164,10 @@ impl Traced for PackedStack {
     }
 }
 
-/// Every stage of a stack's forward pass in order, in evaluation.
+/// Runs a stack in evaluation mode and returns every stage in order.
 ///
 /// # Errors
-/// If the input does not fit the stack, is empty, or holds a malformed mask.
+/// If the input does not fit the stack, is empty, or contains a malformed mask.
 pub fn forward(stack: &impl Traced, input: &TraceInput) -> Result<Vec<(String, Tensor)>> {
     let last = input.hidden_states.dims().last().copied();
     let d_model = stack.d_model().or(last).unwrap_or(0);
@@ -178,10 +190,10 @@ pub fn forward(stack: &impl Traced, input: &TraceInput) -> Result<Vec<(String, T
     Ok(stages)
 }
 
-/// Every stage of a checkpoint's blocks in order, computed in the given type on the given device.
+/// Loads a checkpoint in the given dtype on the given device, runs it, and returns every stage in order.
 ///
 /// # Errors
-/// As [`forward`], or if the checkpoint cannot be loaded.
+/// As for [`forward`]; also if the checkpoint cannot be loaded.
 pub fn run(
     checkpoint: &Checkpoint,
     input: &TraceInput,
@@ -194,10 +206,10 @@ pub fn run(
     )
 }
 
-/// As [`run`], of the blocks packed for the CPU; `dtype` is that of input and output.
+/// Like [`run`], with the blocks packed for the CPU; `dtype` is that of input and output.
 ///
 /// # Errors
-/// As [`run`], or if `dtype` is f64.
+/// As for [`run`]; also if `dtype` is f64.
 pub fn run_packed(
     checkpoint: &Checkpoint,
     input: &TraceInput,
@@ -208,11 +220,11 @@ pub fn run_packed(
     forward(&checkpoint.packed_stack(precision)?, &input)
 }
 
-/// As [`run`], followed by the gradients of the input and of every block parameter, under its name
-/// and in its layout on disk, for the cotangent `grad_output` of the last block's output.
+/// Like [`run`], followed by the gradients of the input and of every block parameter, under its name
+/// and in its layout on disk, for the gradient `grad_output` of the last block's output.
 ///
 /// # Errors
-/// As [`run`]; if `grad_output` is missing or not of the input's shape; if a parameter gets no gradient.
+/// As for [`run`]; also if `grad_output` is missing or has another shape than the input, or a parameter gets no gradient.
 pub fn run_backward(
     checkpoint: &Checkpoint,
     input: &TraceInput,

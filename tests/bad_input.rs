@@ -201,7 +201,7 @@ refused! {
         |s| fs::remove_file(s.input()).unwrap(), [], ["input.safetensors: cannot read: "];
     a_folder_as_input_is_refused:
         |s| { fs::remove_file(s.input()).unwrap(); fs::create_dir(s.input()).unwrap() }, [],
-        ["input.safetensors: not a valid safetensors file: it is not a regular file"];
+        ["input.safetensors: cannot read: is a directory"];
     an_input_without_hidden_states_is_refused_with_what_it_has:
         |s| s.change_input(|tensors| rename(tensors, "hidden_states", "hidden_state")), [],
         ["input.safetensors: no tensor for the input of block 0; tried hidden_states", "similar", "hidden_state;"];

@@ -137,7 +137,7 @@ fn what_a_training_cannot_resume_from_is_named() {
     refused(
         fresh(SETTINGS),
         &model,
-        &["no training state", "AdamW::save"],
+        &["not a training state", "AdamW::save"],
     );
     let steps = SETTINGS.steps + 1;
     let longer = fresh(Settings { steps, ..SETTINGS });

@@ -102,3 +102,27 @@ fn what_cannot_be_packed_is_refused_with_what_to_give_instead() {
         scratch.run(flags).assert_refused(words);
     }
 }
+
+#[test]
+fn a_comparison_that_packing_must_fail_says_why() {
+    let scratch = Scratch::of("tiny-bert");
+    let fails = scratch.verify(&["--precision", "bf16"]);
+    fails.assert_status(1);
+    assert!(
+        fails
+            .stderr
+            .contains("give --dtype bf16 with --precision bf16"),
+        "{}",
+        fails.stderr
+    );
+    scratch
+        .verify(&["--dtype", "bf16", "--precision", "bf16"])
+        .assert_status(0);
+    let fails = scratch.verify(&["--precision", "int8"]);
+    fails.assert_status(1);
+    assert!(
+        fails.stderr.contains("there is no tolerance for int8"),
+        "{}",
+        fails.stderr
+    );
+}

@@ -161,7 +161,7 @@ fn a_file_of_another_training_is_refused_and_changes_nothing() {
     }
     let mut optimiser = make(&[a]);
     let other = message(optimiser.restore(weights("tiny-bert/model.safetensors")));
-    assert_says(other, &["no training state"]);
+    assert_says(other, &["not a training state"]);
     let none = message(optimiser.restore(folder.path().join("none.safetensors")));
     assert_says(none, &["none.safetensors"]);
 }

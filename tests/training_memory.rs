@@ -127,6 +127,8 @@ fn a_thousand_steps_hold_no_more_than_the_first_ones() {
     let mut optimiser = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let mut live = Vec::new();
     for _ in 0..4 {
+        // What threads keep for later swings by tens of kilobytes from step to step: growth shows in the least of many.
+        let mut least = usize::MAX;
         for i in 0..250 {
             let mut gradients = match i % 3 {
                 0 => step.directly(),
@@ -137,10 +139,12 @@ fn a_thousand_steps_hold_no_more_than_the_first_ones() {
             gradients.scale(0.5);
             gradients.clip_norm(1.0).unwrap();
             optimiser.update(&gradients, 1.0).unwrap();
+            drop(gradients);
+            least = least.min(LIVE.load(Ordering::Relaxed));
         }
-        live.push(LIVE.load(Ordering::Relaxed));
+        live.push(least);
     }
-    println!("{live:?} bytes after each 250 steps");
+    println!("{live:?} bytes at least in each 250 steps");
     // The thread pool's queues grow by a block now and then.
     assert!(live[3] <= live[0] + 4096, "{live:?}");
 }

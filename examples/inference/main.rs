@@ -1,11 +1,11 @@
-//! The main job: load pretrained blocks, run them, and hold every stage against PyTorch's.
+//! The main use of the crate: loads pretrained blocks, runs them, and compares every stage with PyTorch's.
 //!
 //! ```text
 //! cargo run --release --example inference
 //! cargo run --release --example inference -- --model DIR --fixture FILE
 //! ```
 //!
-//! A fixture for a checkpoint of your own is made by `python weights/export.py fixture`.
+//! `python weights/export.py fixture` makes a fixture for a checkpoint of your own.
 
 mod plain_candle;
 
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Times a block beside the same weights in layers of candle-nn, taking turns.
+/// Times a block against the same weights in candle-nn's layers, alternating between the two.
 fn compare_with_plain_candle(
     block: &TransformerBlock,
     x: &Tensor,

@@ -1,4 +1,4 @@
-//! The same block in candle-nn's own layers, written as candle-transformers writes it.
+//! The same block built from candle-nn's layers, as candle-transformers does it.
 
 use candle_blocks::{
     Activation, Attention, FeedForward, ForwardContext, Linear, Norm, NormKind, NormWeight,
@@ -7,7 +7,7 @@ use candle_blocks::{
     candle_nn,
 };
 
-/// Attention and feed-forward with a LayerNorm each, before or behind.
+/// Attention and feed-forward, each with a LayerNorm before or after it.
 pub struct PlainBlock {
     query: candle_nn::Linear,
     key: candle_nn::Linear,
@@ -25,7 +25,7 @@ pub struct PlainBlock {
 }
 
 impl PlainBlock {
-    /// The twin of `block`, with the same weights; `None` for forms that this one does not have.
+    /// The equivalent of `block`, with the same weights; `None` for forms that are not supported here.
     pub fn of(block: &TransformerBlock) -> Option<Self> {
         let attention: &Attention = block.attention().inner();
         let feed_forward: &FeedForward = block.feed_forward().inner().dense()?;

@@ -1,10 +1,10 @@
-//! What the command line asks for.
+//! The command line.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// The arguments; sampling from the committed model where none asks for a training.
+/// The arguments; without any, the program samples from the committed model.
 #[derive(Debug)]
 pub struct Args {
     pub text: Option<PathBuf>,
@@ -15,13 +15,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether a model is to be trained first.
+    /// Whether to train a model first.
     pub fn is_training(&self) -> bool {
         let paths = [&self.text, &self.resume, &self.out];
         paths.into_iter().any(Option::is_some) || self.steps.is_some()
     }
 
-    /// Reads all arguments, the program's name not among them.
+    /// Parses the arguments, without the name of the program.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let mut parsed = Self {
             text: None,

@@ -1,4 +1,4 @@
-//! The loss curve as a picture.
+//! The loss curve as an image.
 
 use std::{fs::File, io::BufWriter, path::Path};
 
@@ -8,7 +8,7 @@ use crate::training::Losses;
 
 const WIDTH: usize = 800;
 const HEIGHT: usize = 480;
-/// The frame's left, top, right and bottom edge.
+/// The left, top, right and bottom edges of the frame.
 const FRAME: [usize; 4] = [70, 20, WIDTH - 20, HEIGHT - 40];
 const BLACK: [u8; 3] = [40, 40, 40];
 const GREY: [u8; 3] = [225, 225, 225];
@@ -31,7 +31,7 @@ const GLYPHS: [(char, u16); 11] = [
 /// Pixels per dot of a glyph.
 const DOT: usize = 2;
 
-/// Writes a PNG: steps to the right, nats per byte upwards; blue the training's loss, red the held-out part's.
+/// Writes a PNG of nats per byte over steps: the training loss in blue, that on the held-out part in red.
 pub fn draw(path: &Path, losses: &[Losses]) -> Result<()> {
     let mut picture = Picture(vec![255; WIDTH * HEIGHT * 3]);
     let values = losses.iter().flat_map(|l| [l.trained, l.held_out]);

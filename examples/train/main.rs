@@ -2,12 +2,12 @@
 //!
 //! ```sh
 //! cargo run --release --example train                                      # samples from the committed model
-//! cargo run --release --example train -- --sample "Anne had"               # writes on
+//! cargo run --release --example train -- --sample "Anne had"               # continues a text
 //! cargo run --release --example train -- --text FILE --out DIR [--steps N] # trains
-//! cargo run --release --example train -- --resume DIR                      # goes on after an interruption
+//! cargo run --release --example train -- --resume DIR                      # continues an interrupted training
 //! ```
 //!
-//! `DIR` then holds the model as transformers reads it in `model`, the losses, their curve as `losses.png`, and the state to resume
+//! `DIR` then contains the model for transformers in `model`, the losses, their curve as `losses.png`, and the state to resume
 //! from. `train.py` is the same training in PyTorch.
 
 mod arguments;
@@ -41,9 +41,9 @@ const SIZE: Size = Size {
     n_heads: 4,
     context: 128,
 };
-/// Steps between two states on the disk.
+/// Number of steps between two saved states.
 const SAVE_EVERY: u64 = 200;
-/// How many bytes are sampled.
+/// Number of bytes to sample.
 const N_SAMPLED: usize = 600;
 
 fn main() -> Result<()> {
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Trains, or goes on, until the last step.
+/// Trains, or continues training, until the last step.
 fn train(args: &Args) -> Result<Gpt> {
     let (out, run) = match &args.resume {
         Some(out) => {
@@ -129,7 +129,7 @@ fn train(args: &Args) -> Result<Gpt> {
     Ok(training.model)
 }
 
-/// What stays of a training.
+/// The files of a training.
 fn finish(training: &Training, out: &Path) -> Result<()> {
     training.model.save(&out.join("model"))?;
     let lines = training.losses.iter().map(|losses| losses.to_string());
@@ -142,7 +142,7 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the next process must know to go on; the state itself knows all else.
+/// What the next process needs to continue, besides the saved state.
 #[derive(Serialize, Deserialize)]
 struct Run {
     text: PathBuf,
@@ -175,7 +175,7 @@ impl Run {
     }
 }
 
-/// The model that the repository holds.
+/// The model in the repository.
 fn committed() -> Result<PathBuf> {
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("weights/tiny-gpt-text");
     ensure!(

@@ -1,4 +1,4 @@
-//! A GPT-2 over bytes: this crate's blocks, and around them the embeddings and the head that a model needs.
+//! A GPT-2 over bytes: this crate's blocks with the embeddings and the head that complete a model.
 
 use std::{fs, path::Path};
 
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 
 use crate::text::Batch;
 
-/// Every byte is a token, so that any text can be read and no vocabulary need be kept.
+/// Every byte is a token, so that any text can be read without a vocabulary.
 const N_TOKENS: usize = 256;
 const TOKEN: &str = "token_embedding.weight";
 const POSITION: &str = "position_embedding.weight";
-/// Roles of what lies around the blocks, and its names on disk.
+/// The roles of the parameters outside the blocks, and their names on disk.
 const EMBEDDINGS: [(&str, &str); 2] = [
     (TOKEN, "transformer.wte.weight"),
     (POSITION, "transformer.wpe.weight"),
 ];
 
-/// How large a new model is.
+/// The size of a new model.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub d_model: usize,
@@ -66,7 +66,7 @@ pub struct Gpt {
     token: Embedding,
     position: Embedding,
     stack: Stack,
-    /// The token embedding once more: GPT-2 ties the two.
+    /// The token embedding again, since GPT-2 ties the two.
     head: Linear,
     parameters: Parameters,
 }
@@ -131,7 +131,7 @@ impl Gpt {
         })
     }
 
-    /// What is trained, by role.
+    /// The trained parameters by role.
     pub fn parameters(&self) -> Parameters {
         self.parameters.clone()
     }
@@ -141,7 +141,7 @@ impl Gpt {
         self.position.embeddings().dims()[0]
     }
 
-    /// How many numbers it has learnt.
+    /// The number of its parameters.
     pub fn n_parameters(&self) -> usize {
         let sizes = self.parameters.iter().map(|(_, p)| p.elem_count());
         sizes.sum()
@@ -160,7 +160,7 @@ impl Gpt {
         self.stack.new_cache()
     }
 
-    /// The logits of the byte behind `bytes`, which stand behind those that the cache has seen.
+    /// The logits of the byte that follows `bytes`, which follow those in the cache.
     pub fn next(&self, bytes: &[u8], cache: &mut KvCache) -> Result<Vec<f32>> {
         let ids: Vec<u32> = bytes.iter().map(|&byte| byte as u32).collect();
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;

@@ -1,4 +1,4 @@
-//! What a `config.json` says without any weights.
+//! What a `config.json` describes, without any weights.
 
 use std::{fs, path::Path};
 
@@ -13,13 +13,13 @@ use crate::{
     config::{Initialisation, StackConfig},
 };
 
-/// The blocks that a `config.json` describes, and how their fresh parameters are drawn: all that training from
-/// scratch needs.
+/// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
+/// from scratch needs.
 ///
 /// ```no_run
 /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
 /// let architecture = Architecture::open("gpt2/config.json")?;
-/// let fresh = Fresh::new(architecture.initialisation, 42, DType::F32, &Device::Cpu);
+/// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
 /// let stack = fresh.stack(&architecture.config)?;
 /// println!("{} parameters", fresh.parameters().len());
 /// # Ok::<(), candle_blocks::Error>(())
@@ -28,9 +28,9 @@ use crate::{
 pub struct Architecture {
     /// The name of the family, such as `"gpt2"`.
     pub family: String,
-    /// The blocks and what they share.
+    /// The configuration of the stack.
     pub config: StackConfig,
-    /// transformers' `_init_weights` for them.
+    /// The distribution of fresh parameters: transformers' `_init_weights` for this family.
     pub initialisation: Initialisation,
     /// The family's table.
     pub(super) table: Family,
@@ -39,21 +39,21 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// Reads a `config.json`, or the one of a directory. For a part of a model with several stacks, or a
-    /// family of the caller's own, see [`CheckpointOptions::architecture`].
+    /// Reads a `config.json`, or the one in a directory. To choose one stack of several, or to use a family of
+    /// your own, see [`CheckpointOptions::architecture`].
     ///
     /// # Errors
-    /// If the file is missing or malformed, `model_type` is unknown, or the configuration makes no sense.
+    /// If the file is missing or malformed, `model_type` is unknown, or the configuration is invalid.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         CheckpointOptions::default().architecture(path)
     }
 }
 
 impl CheckpointOptions {
-    /// The architecture that the `config.json` at `path`, or in the directory `path`, describes.
+    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`.
     ///
     /// # Errors
-    /// As [`Architecture::open`].
+    /// As for [`Architecture::open`].
     pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
         let path = path.as_ref();
         let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {
@@ -137,14 +137,20 @@ fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
         .into_iter()
         .find(|family| is_only || family.part == part);
     found.ok_or_else(|| {
-        let asked = part.map_or("none".to_string(), |part| part.to_string());
+        let asked = match part {
+            Some(part) => format!("{part} chosen"),
+            None => "none chosen".to_string(),
+        };
         let cure = match parts.is_empty() {
-            true => "it holds one stack: leave the part out".to_string(),
-            false => format!("choose {}", parts.join(" or ")),
+            true => "which has a single stack; leave the part out".to_string(),
+            false => format!(
+                "which has several stacks; choose {} with `CheckpointOptions::part` or `--part`",
+                parts.join(" or ")
+            ),
         };
         Error::input(
             "part",
-            format!("{asked} asked for of a {model_type} checkpoint; {cure}"),
+            format!("{asked} for a {model_type} checkpoint, {cure}"),
         )
     })
 }

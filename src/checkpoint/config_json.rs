@@ -1,4 +1,4 @@
-//! Reading a `config.json`: keys with aliases, defaults, and errors that name the key.
+//! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ const MAX_SIZE: u64 = 1 << 30;
 /// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
 const MAX_BLOCKS: usize = 10_000;
 
-/// A checkpoint's `config.json`.
+/// The `config.json` of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct ConfigJson {
     path: PathBuf,
@@ -57,7 +57,7 @@ impl ConfigJson {
         })
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,7 +69,7 @@ impl ConfigJson {
             .find(|(_, value)| !value.is_null())
     }
 
-    /// An [`Error::ConfigKey`] for one of `keys`.
+    /// Makes an [`Error::ConfigKey`] for one of `keys`.
     pub fn error(&self, keys: &[&str], reason: impl Into<String>) -> Error {
         let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
         Error::ConfigKey {
@@ -94,7 +94,7 @@ impl ConfigJson {
         }
     }
 
-    /// A size that must be there.
+    /// A size that must be present.
     pub fn size(&self, keys: &[&str]) -> Result<usize> {
         self.optional_size(keys)?
             .ok_or_else(|| self.error(keys, "missing, expected a whole number"))
@@ -108,7 +108,7 @@ impl ConfigJson {
         })
     }
 
-    /// A size that null switches off, `default` where absent.
+    /// A size that `null` switches off; `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -116,7 +116,7 @@ impl ConfigJson {
         }
     }
 
-    /// A number that null switches off, `default` where absent.
+    /// A number that `null` switches off; `default` if absent.
     pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -124,7 +124,7 @@ impl ConfigJson {
         }
     }
 
-    /// The number of blocks, which must be there.
+    /// The number of blocks, which must be present.
     pub fn n_blocks(&self, keys: &[&str]) -> Result<usize> {
         let n_blocks = self.size(keys)?;
         if !(1..=MAX_BLOCKS).contains(&n_blocks) {
@@ -134,24 +134,24 @@ impl ConfigJson {
         Ok(n_blocks)
     }
 
-    /// A number, or `default` where absent.
+    /// A number, or `default` if absent.
     pub fn number(&self, keys: &[&str], default: f64) -> Result<f64> {
         let number = self.optional(keys, "a number", Value::as_f64)?;
         Ok(number.unwrap_or(default))
     }
 
-    /// A flag, or `default` where absent.
+    /// A boolean, or `default` if absent.
     pub fn flag(&self, keys: &[&str], default: bool) -> Result<bool> {
         let flag = self.optional(keys, "true or false", Value::as_bool)?;
         Ok(flag.unwrap_or(default))
     }
 
-    /// A text that may be absent.
+    /// A string that may be absent.
     pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
         self.optional(keys, "a text", |value| value.as_str().map(str::to_string))
     }
 
-    /// An activation by its name, or `default` where absent.
+    /// An activation by its name, or `default` if absent.
     pub fn activation(&self, keys: &[&str], default: Activation) -> Result<Activation> {
         match self.text(keys)? {
             None => Ok(default),
@@ -173,7 +173,7 @@ impl ConfigJson {
         })
     }
 
-    /// A list of texts that may be absent.
+    /// A list of strings that may be absent.
     pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
         self.optional(keys, "a list of texts", |value| {
             let text = |value: &Value| value.as_str().map(str::to_string);
@@ -181,7 +181,7 @@ impl ConfigJson {
         })
     }
 
-    /// Texts given as lists with a number of repetitions: `[[["global", "local"], 12]]`.
+    /// Strings given as lists with a number of repetitions: `[[["global", "local"], 12]]`.
     pub fn repeated_texts(&self, key: &str) -> Result<Vec<String>> {
         let parse = |value: &Value| -> Option<Vec<String>> {
             let mut all = Vec::new();
@@ -202,7 +202,7 @@ impl ConfigJson {
         texts.ok_or_else(|| self.error(&[key], "missing"))
     }
 
-    /// Which layers have a sliding window: as `layer_types` says, or by `default`.
+    /// Which layers have a sliding window: according to `layer_types`, or else to `default`.
     pub fn sliding_layers(
         &self,
         n_layers: usize,
@@ -236,7 +236,7 @@ impl ConfigJson {
         self.find(&[key]).map(parse).transpose()
     }
 
-    /// An object inside this one, such as `text_config`; `None` if absent or null.
+    /// A nested object, such as `text_config`; `None` if absent or null.
     pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
         self.optional(keys, "an object", |value| {
             value.is_object().then(|| Self {
@@ -246,7 +246,7 @@ impl ConfigJson {
         })
     }
 
-    /// Refuses a feature that the crate does not have: `key` must be absent or one of `allowed`.
+    /// Refuses a feature that the crate does not support: `key` must be absent or one of `allowed`.
     pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
         match self.find(&[key]) {
             Some((key, value)) if !allowed.contains(value) => {

@@ -1,4 +1,4 @@
-//! A family's table in a JSON file of the user's own.
+//! A family described by a user's JSON file.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -50,21 +50,21 @@ struct UniformStack {
 }
 
 impl Family {
-    /// Reads a table from a JSON file: the way to load a checkpoint of a family that the crate does not
-    /// know, without writing Rust.
+    /// Reads a family from a JSON file: the way to load a checkpoint of a family that the crate does not
+    /// know without writing Rust.
     ///
     /// ```json
     #[doc = include_str!("../../examples/family.json")]
     /// ```
     ///
-    /// The keys are the fields of [`Family`]; a rule's are those of [`Rule`], of which `orientation`
-    /// (`"in_out"` for weights that lie `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
-    /// `{"half": "first"}`) and `stacking` (`"stacked"`) are for tensors that are not plain `nn.Linear`
+    /// Its keys are the fields of [`Family`], and those of a rule are the fields of [`Rule`]. Of these, `orientation`
+    /// (`"in_out"` for weights stored as `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
+    /// `{"half": "first"}`) and `stacking` (`"stacked"`) describe tensors that are not plain `nn.Linear`
     /// weights. `config` is one of
     ///
     /// - `{"read_as": "bert"}`: `config.json` has the keys of that known family;
-    /// - `{"uniform": {"n_blocks": 12, "block": {..}, "final_norm": {..}}}`: equal blocks, no `config.json`
-    ///   needed; `block` as `candle-blocks inspect --json` prints one of a similar checkpoint;
+    /// - `{"uniform": {"n_blocks": 12, "block": {..}, "final_norm": {..}}}`: equal blocks, without a `config.json`;
+    ///   copy `block` from what `candle-blocks inspect --json` prints for a similar checkpoint;
     /// - `{"stack": {..}}`: every block in full, as `inspect --json` prints `config`.
     ///
     /// # Errors
@@ -81,7 +81,10 @@ impl Family {
         let list = |key: &str| json.texts(&[key]).map(Option::unwrap_or_default);
         let text = |key: &str, kind: &str| json.text(&[key])?.ok_or_else(|| required(key, kind));
         let part: Option<StackPart> = json.parsed("part")?;
-        let block = text("block", "what stands before the names of block {i}")?;
+        let block = text(
+            "block",
+            "the prefix of the names of block {i}, such as \"encoder.layer.{i}.\"",
+        )?;
         if !block.contains("{i}") {
             let reason =
                 format!("found {block:?}, expected a text with {{i}} for the block's number");
@@ -94,7 +97,8 @@ impl Family {
         };
         let block_rules = rules(&json, "block_rules", &roles(|family| &family.block_rules))?;
         if block_rules.is_empty() {
-            return Err(required("block_rules", "a list of rules"));
+            let reason = "missing or empty, expected a list of rules";
+            return Err(json.error(&["block_rules"], reason));
         }
         let config = json.parsed("config")?;
         let config = match config.ok_or_else(|| required("config", "read_as, uniform or stack"))? {

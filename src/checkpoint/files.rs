@@ -1,14 +1,14 @@
-//! Reading tensors from safetensors files on disk: a single file, a sharded checkpoint, a directory.
+//! Reading tensors from safetensors files: a single file, a sharded checkpoint or a directory.
 //!
-//! Opening reads and checks the headers only; tensors are read when they are asked for. The files are
-//! taken to be hostile: whatever their bytes are, the answer is a tensor or an error, never a panic
-//! and never an allocation that the file's own length does not justify.
+//! Opening reads and checks the headers only; tensors are read on request. Files are treated as
+//! hostile: whatever their bytes are, the result is a tensor or an error, never a panic and never an
+//! allocation that the length of the file does not justify.
 //!
-//! There is no memory map, on purpose. A positioned read goes straight into the vector that becomes the
-//! tensor: one copy, as from a map, but no `unsafe`, no SIGBUS when the file is truncated under us, and
-//! a peak memory of the tensors read rather than of every page touched.
+//! Files are deliberately not memory-mapped. A positioned read goes straight into the vector that becomes
+//! the tensor: one copy, as from a map, but without `unsafe`, without SIGBUS when another process truncates
+//! the file, and with a peak memory of the tensors read rather than of every page touched.
 //!
-//! The format: <https://github.com/huggingface/safetensors#format>.
+//! The format is described at <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +32,7 @@ use positioned::PositionedFile;
 /// half would lose it.
 pub(crate) const SIMILAR: f64 = 0.4;
 
-/// The tensors of one checkpoint: one safetensors file, or several that belong together.
+/// The tensors of a checkpoint: one safetensors file, or several that belong together.
 #[derive(Debug)]
 pub struct TensorFiles {
     path: PathBuf,
@@ -42,17 +42,17 @@ pub struct TensorFiles {
     metadata: BTreeMap<String, String>,
 }
 
-/// What a header says about one tensor.
+/// The description of a tensor in a file's header.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// The type of its elements in the file.
+    /// The dtype of its elements in the file.
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The file that holds it.
+    /// The file that contains it.
     pub path: PathBuf,
-    /// Its size in the file.
+    /// Its size in the file, in bytes.
     pub n_bytes: usize,
     /// Position of its first byte in that file.
     offset: u64,
@@ -63,13 +63,13 @@ pub struct TensorInfo {
 impl TensorFiles {
     /// Opens a directory, a safetensors file, or a sharded checkpoint's index (`.json`).
     ///
-    /// A directory holds `model.safetensors`, or `model.safetensors.index.json` with its shards, or one
-    /// safetensors file of another name, in this order. Of a sharded checkpoint, only the tensors
+    /// In a directory, it looks for `model.safetensors`, then for `model.safetensors.index.json` with its
+    /// shards, then for a single safetensors file of another name. Of a sharded checkpoint, only the tensors
     /// that the index lists are visible.
     ///
     /// # Errors
-    /// If the path cannot be read, no weights are there or it is unclear which are meant
-    /// ([`Error::NoWeights`]), a file is damaged or of another format ([`Error::NotSafetensors`]),
+    /// If the path cannot be read, there are no weights or it is unclear which are meant
+    /// ([`Error::NoWeights`]), a file is damaged or in another format ([`Error::NotSafetensors`]),
     /// or the index and its shards do not agree ([`Error::BadIndex`]).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         match locate::locate(path.as_ref())? {
@@ -84,10 +84,10 @@ impl TensorFiles {
         }
     }
 
-    /// Opens safetensors files that belong together, without an index.
+    /// Opens several safetensors files that belong together, without an index.
     ///
     /// # Errors
-    /// As [`Self::open`]; also if two files hold a tensor of the same name.
+    /// As for [`Self::open`]; also if two files contain a tensor of the same name.
     pub fn open_files(paths: Vec<PathBuf>) -> Result<Self> {
         let first = paths.first().ok_or_else(|| Error::NoWeights {
             path: PathBuf::new(),
@@ -108,58 +108,58 @@ impl TensorFiles {
         Ok(opened)
     }
 
-    /// What was opened, for messages: the file, the index, or the directory of several files.
+    /// The path for messages: the file, the index, or the directory of several files.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that holds the files, where `config.json` lies too. Empty means the current one.
+    /// The directory of the files, where `config.json` is expected too. Empty means the current directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Every tensor's name, sorted.
+    /// The names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether a tensor of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// Type, shape and place of a tensor.
+    /// The dtype, shape and location of a tensor.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// The files' `__metadata__`; where several files give one key, the first file's value.
+    /// The `__metadata__` of the files; if several files contain a key, the value from the first.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// The size of all tensors in the files, in bytes.
+    /// The total size of all tensors in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.tensors.values().map(|info| info.n_bytes as u64).sum()
     }
 
-    /// Reads a tensor to the CPU, in the file's own type (BOOL becomes U8).
+    /// Reads a tensor to the CPU in the dtype of the file (BOOL becomes U8).
     ///
     /// # Errors
-    /// If there is no such tensor, candle has no such type, or the file cannot be read any more.
+    /// If there is no such tensor, candle lacks its dtype, or the file can no longer be read.
     pub fn read(&self, name: &str) -> Result<Tensor> {
         let info = self.find(name)?;
         let all = 0..info.shape.iter().product();
         self.gather(name, info, std::slice::from_ref(&all), info.shape.clone())
     }
 
-    /// Reads only these ranges of a tensor's first dimension, one after the other, to the CPU.
+    /// Reads only the given ranges of a tensor's first dimension, concatenated, to the CPU.
     ///
-    /// It splits a fused `[3·d, d]` projection without reading all of it first. For a tensor `[n, ..]`
-    /// the result is `[m, ..]`, where `m` is the length of all ranges.
+    /// This extracts a part of a fused `[3·d, d]` projection without reading all of it. For a tensor `[n, ..]`
+    /// the result is `[m, ..]`, where `m` is the total length of the ranges.
     ///
     /// # Errors
-    /// As [`Self::read`]; also if the tensor has no dimension or a range goes beyond the first one.
+    /// As for [`Self::read`]; also if the tensor has no dimensions or a range exceeds the first one.
     pub fn read_rows(&self, name: &str, rows: &[Range<usize>]) -> Result<Tensor> {
         let info = self.find(name)?;
         let outside = || {
@@ -209,7 +209,7 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// The names nearest to `name`, nearest first, at most `max`; for messages.
+    /// At most `max` names that are similar to `name`, most similar first; for messages.
     pub fn similar(&self, name: &str, max: usize) -> Vec<String> {
         nearest(name, self.names(), SIMILAR, max)
     }

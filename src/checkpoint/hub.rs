@@ -1,23 +1,23 @@
-//! Checkpoints from the Hugging Face Hub: the files that a model needs and no others, fetched by the Hub's own client
-//! ([`hf_hub`]) into the cache that Python's `huggingface_hub` shares.
+//! Downloading checkpoints from the Hugging Face Hub: only the files that a model needs, fetched by the Hub's own client
+//! ([`hf_hub`]) into the cache that Python's `huggingface_hub` uses too.
 //!
-//! [`Hub::download`] asks which commit the revision stands for, lists its files, fetches `config.json`, the weights
-//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and `tokenizer.json` where there is one, and
-//! answers with the snapshot directory. The revision is moved to the new commit only when all of it has arrived, so that
-//! a download that failed leaves the last whole snapshot in place.
+//! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
+//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and `tokenizer.json` if there is one, and
+//! returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
+//! a failed download leaves the last complete snapshot in place.
 //!
-//! **Only whole files are used.** Every file is held against the size that the Hub lists; a safetensors file must
-//! also have the length that its own header implies, and a JSON file must parse. What fails is removed from the cache
-//! and fetched once more. The last two checks need no network, and are made for cached files too.
+//! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
+//! the length that its own header implies, and a JSON file must parse. A file that fails is removed from the cache
+//! and fetched once more. The last two checks need no network and apply to cached files too.
 //!
-//! **Without network** the cached snapshot is used, as `huggingface_hub` does: when the Hub cannot be reached or
-//! answers with a server error, and the cache holds the revision whole, that is the answer, and the progress handler is
-//! told by [`HubEvent::CacheUsed`]. A refusal (401, 403, 404) is never papered over in this way (Python does so), and
-//! neither is a connection lost after the listing. A revision that is a full commit hash cannot change, and comes
-//! from a warm cache without any request.
+//! **Without a network** the cached snapshot is used, as in `huggingface_hub`: if the Hub cannot be reached or
+//! answers with a server error, and the cache contains the complete revision, that one is returned and the progress
+//! handler receives [`HubEvent::CacheUsed`]. Unlike in Python, a refusal (401, 403, 404) is always an error, and so is
+//! a connection lost after the listing. A revision that is a full commit hash cannot change, so it comes from a
+//! warm cache without any request.
 //!
-//! The client reads the usual environment where the builder is silent: `HF_ENDPOINT`, `HF_TOKEN` (or `HF_TOKEN_PATH`,
-//! or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE`; and `HF_HUB_OFFLINE` is read here.
+//! What the builder does not set is read from the usual environment variables: `HF_ENDPOINT`, `HF_TOKEN` (or
+//! `HF_TOKEN_PATH`, or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -45,38 +45,38 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
 const EXTRAS: [&str; 1] = ["tokenizer.json"];
 
-/// Whether the Hub may be asked.
+/// Whether requests may be sent to the Hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Ask the Hub; fall back on a whole cached snapshot when it cannot be reached.
+    /// Ask the Hub, and fall back to a complete cached snapshot if it cannot be reached.
     Online,
-    /// Use the cache and send no request.
+    /// Use only the cache and send no requests.
     Offline,
 }
 
-/// What a download reports while it runs.
+/// An event reported during a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HubEvent<'a> {
     /// A file is arriving.
     Progress {
-        /// Its name in the repository.
+        /// The file's name in the repository.
         file: &'a str,
         /// Bytes received so far.
         bytes: u64,
-        /// Bytes in all.
+        /// Size of the file in bytes.
         total: u64,
     },
-    /// The Hub could not be reached, and the cached snapshot is used instead; it may be older than the Hub's.
+    /// The Hub could not be reached, so the cached snapshot is used; it may be older than that on the Hub.
     CacheUsed {
-        /// Why the Hub could not be asked.
+        /// Why the Hub could not be reached.
         reason: &'a str,
     },
 }
 
 type Handler = Arc<dyn Fn(&HubEvent<'_>) + Send + Sync>;
 
-/// A model repository on the Hugging Face Hub, and how to reach it.
+/// A model repository on the Hugging Face Hub, and options for downloading it.
 ///
 /// ```no_run
 /// use candle_blocks::checkpoint::hub::Hub;
@@ -88,6 +88,7 @@ type Handler = Arc<dyn Fn(&HubEvent<'_>) + Send + Sync>;
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Hub {
     repo: String,
     revision: String,
@@ -107,7 +108,7 @@ enum Wanted<'a> {
 }
 
 impl Hub {
-    /// The branch `main` of a repository, named as on the Hub: `owner/name`, or `name` alone (`gpt2`).
+    /// The branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).
     pub fn new(repo: impl Into<String>) -> Self {
         Self {
             repo: repo.into(),
@@ -121,65 +122,65 @@ impl Hub {
         }
     }
 
-    /// Another branch, tag, pull request (`refs/pr/1`) or full commit hash.
+    /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.revision = revision.into();
         self
     }
 
-    /// The access token; by default `HF_TOKEN`, or the one that `hf auth login` stored.
+    /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// The address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
+    /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoint = Some(endpoint.into());
         self
     }
 
-    /// The cache; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
+    /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
     pub fn cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.cache_dir = Some(path.into());
         self
     }
 
-    /// Whether the Hub may be asked; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
+    /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
     pub fn network(mut self, network: Network) -> Self {
         self.network = Some(network);
         self
     }
 
-    /// How often a failed request is repeated, and the first pause, which doubles each time; by default the client's
-    /// own 5 times and 100 ms. A body that was cut is not repeated.
+    /// Sets how often a failed request is retried, and the first pause, which doubles each time; by default the client's
+    /// own 5 retries and 100 ms. A response that breaks off is not retried.
     pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
         self.retry = Some((times, first_pause));
         self
     }
 
-    /// Reports to `handler`, which is called from the client's thread and must not block or call the Hub itself.
+    /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
     pub fn progress(mut self, handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(handler));
         self
     }
 
-    /// Fetches what the cache lacks of a checkpoint, and gives its snapshot directory, which then holds `config.json`
-    /// and either `model.safetensors` or `model.safetensors.index.json` with all its shards.
+    /// Downloads the files of a checkpoint that the cache lacks and returns the snapshot directory, which then contains
+    /// `config.json` and either `model.safetensors` or `model.safetensors.index.json` with all its shards.
     ///
     /// # Errors
     ///
-    /// [`Error::Hub`] says in words what failed and what to do: a repository, revision or file that does not exist, a
-    /// missing or refused token, no network, a body cut short, weights in another format than safetensors, an offline
-    /// cache that is not complete. [`Error::BadIndex`] if the index names a file outside the repository or one that it
-    /// does not hold; nothing is fetched by such an index. [`Error::Io`] if the cache cannot be written.
+    /// [`Error::Hub`] says what failed and what to do: a repository, revision or file that does not exist, a missing or
+    /// refused token, no network, a truncated response, weights in another format than safetensors, or an incomplete
+    /// offline cache. [`Error::BadIndex`] if the index names a file outside the repository or one that it does not
+    /// contain; nothing is fetched then. [`Error::Io`] if the cache cannot be written.
     pub fn download(&self) -> Result<PathBuf> {
         self.obtain(Wanted::Checkpoint)
     }
 
-    /// Fetches one file, such as `tokenizer.json`, unless the cache has it, and gives its path.
+    /// Downloads one file, such as `tokenizer.json`, unless it is cached, and returns its path.
     ///
-    /// Each call asks anew what the revision stands for: give a commit hash where two calls must agree.
+    /// Each call resolves the revision anew: use a commit hash where two calls must agree.
     ///
     /// # Errors
     ///
@@ -296,7 +297,7 @@ impl Hub {
 }
 
 impl fmt::Debug for Hub {
-    /// Everything but the token.
+    /// Prints everything but the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub")
             .field("repo", &self.repo)

@@ -1,6 +1,9 @@
-//! Reading parameters, as layers ask for them.
+//! Reading parameters as layers request them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
@@ -15,11 +18,11 @@ use crate::{
     config::matches,
 };
 
-/// Variables by role, in the order in which they were loaded.
+/// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded.
 pub type Parameters = Vec<(String, Var)>;
 
-/// Reads what layers ask for, in one type onto one device; made by [`Checkpoint::loader`] and
-/// [`Checkpoint::trainable`].
+/// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
+/// tensors) or [`Checkpoint::trainable`] (variables).
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -48,6 +51,17 @@ struct State {
     parameters: Option<Mutex<Parameters>>,
 }
 
+impl fmt::Debug for Loader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Loader")
+            .field("checkpoint", &self.checkpoint.files.path())
+            .field("dtype", &self.dtype)
+            .field("device", &self.device)
+            .field("frozen", &self.frozen)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'c> Loader<'c> {
     pub(super) fn new(
         checkpoint: &'c Checkpoint,
@@ -55,6 +69,10 @@ impl<'c> Loader<'c> {
         device: &Device,
         parameters: Option<Parameters>,
     ) -> Result<Self> {
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
+            let reason = format!("it is {dtype:?}, expected F32, F16, BF16 or F64");
+            return Err(Error::input("dtype", reason));
+        }
         let unused = &checkpoint.plan.unused;
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
             // A renamed parameter is both missing and unused: the missing one says more.
@@ -79,8 +97,8 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// With the parameters whose role matches one of the patterns (`*` stands for any text) as plain tensors: they
-    /// are no variables, so that no backward pass spends time on their gradients.
+    /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text): they are loaded as plain
+    /// tensors, so that no backward pass spends time on their gradients.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -110,8 +128,8 @@ impl<'c> Loader<'c> {
         Ok(self)
     }
 
-    /// A `VarBuilder` with this crate's names (`blocks.0.attention.query.weight`), for layers of
-    /// the caller's own.
+    /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
+    /// your own.
     pub fn var_builder(&self) -> VarBuilder<'c> {
         let backend = Backend {
             checkpoint: self.checkpoint,
@@ -121,10 +139,10 @@ impl<'c> Loader<'c> {
         VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
     }
 
-    /// Block `i`.
+    /// Loads block `i`, counted from 0.
     ///
     /// # Errors
-    /// If there is no such block, or a tensor is missing, misshapen or of an unsupported type.
+    /// If there is no such block, or a tensor is missing or has the wrong shape or an unsupported dtype.
     pub fn block(&self, i: usize) -> Result<TransformerBlock> {
         let config = self.block_config(i)?;
         self.typed(TransformerBlock::new(
@@ -133,19 +151,21 @@ impl<'c> Loader<'c> {
         ))
     }
 
-    /// The feed-forward of block `i`; errors as [`Self::block`].
+    /// Loads the feed-forward of block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
         let vb = self.var_builder().pp("blocks").pp(i).pp("feed_forward");
         self.typed(FeedForward::new(&self.block_config(i)?.feed_forward, vb))
     }
 
-    /// All blocks and the final norm; errors as [`Self::block`].
+    /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
         self.typed(Stack::new(&self.checkpoint.config, self.var_builder()))
     }
 
-    /// All blocks and the final norm, packed for inference on the CPU; errors as [`Self::block`], or if the loader's
-    /// parameters are variables, f64 or not on the CPU.
+    /// Loads all blocks and the final norm and packs them for inference on the CPU.
+    ///
+    /// # Errors
+    /// As for [`Self::block`]; also if the parameters of this loader are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         if self.state.parameters.is_some() {
             return Err(Error::InvalidConfig(
@@ -157,8 +177,9 @@ impl<'c> Loader<'c> {
         self.typed(PackedStack::new(config, self.var_builder(), precision))
     }
 
-    /// The variables of the layers loaded so far, by role; none unless [`Checkpoint::trainable`].
-    /// A role that is loaded again is the same variable; [`Checkpoint::save`] writes them back.
+    /// The variables of the layers loaded so far, by role; empty unless the loader comes from [`Checkpoint::trainable`].
+    ///
+    /// A role that is loaded again is the same variable. [`Checkpoint::save`] writes them back.
     pub fn parameters(&self) -> Parameters {
         match &self.state.parameters {
             Some(parameters) => lock(parameters).clone(),

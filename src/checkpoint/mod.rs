@@ -1,11 +1,11 @@
-//! Checkpoints on disk or on the Hub, to layers.
+//! Loading layers from checkpoints on disk or on the Hugging Face Hub, and saving them.
 //!
-//! [`Checkpoint`] opens files by their headers, reads `config.json`, finds the [`Family`] and plans
-//! where each parameter comes from; [`Loader`] reads what a layer asks for, and
-//! [`Checkpoint::save`] writes it back. [`PlainFile`] does the
-//! same for a single feed-forward that some script saved without a configuration.
+//! [`Checkpoint`] reads the headers of the files and `config.json`, finds the [`Family`] and plans where
+//! each parameter comes from; [`Loader`] reads the tensors that a layer needs; and [`Checkpoint::save`]
+//! writes them back. [`PlainFile`] loads a single feed-forward that was saved without a configuration.
 
 mod architecture;
+mod as_tensor;
 pub mod config_json;
 mod disk;
 mod families;
@@ -28,7 +28,6 @@ pub mod write;
 
 use std::{
     collections::HashMap,
-    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -44,18 +43,19 @@ use crate::{
 };
 
 pub use architecture::Architecture;
+pub use as_tensor::AsTensor;
 pub use loader::{Loader, Parameters};
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};
 
-/// What to do with tensors that no rule of the family knows.
+/// What to do with tensors that no rule of the family covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// Refuse to load: a renamed parameter would otherwise go unnoticed.
+    /// Refuse to load them, since a renamed parameter would otherwise go unnoticed.
     #[default]
     Strict,
-    /// Leave them out; [`Checkpoint::report`] lists them.
+    /// Ignore them; [`Checkpoint::report`] lists them.
     AllowUnused,
 }
 
@@ -66,8 +66,18 @@ enum FamilySource {
     File(PathBuf),
 }
 
-/// How to open a [`Checkpoint`]; the default takes everything from the files.
+/// Options for opening a [`Checkpoint`] or an [`Architecture`]; by default everything comes from the files.
+///
+/// ```no_run
+/// use candle_blocks::{CheckpointOptions, StackPart, Strictness};
+/// let decoder = CheckpointOptions::default()
+///     .part(StackPart::Decoder)
+///     .strictness(Strictness::AllowUnused)
+///     .open("bart-base")?;
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct CheckpointOptions {
     family: Option<FamilySource>,
     part: Option<StackPart>,
@@ -76,31 +86,31 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
-    /// The given stack of a checkpoint that holds several.
+    /// Chooses one stack of a checkpoint that contains several.
     pub fn part(mut self, part: StackPart) -> Self {
         self.part = Some(part);
         self
     }
 
-    /// With a family of the caller's own instead of the one that `model_type` names.
+    /// Uses the given family instead of the one that `model_type` names.
     pub fn family(mut self, family: Family) -> Self {
         self.family = Some(FamilySource::Given(Box::new(family)));
         self
     }
 
-    /// As [`Self::family`], with the table in the JSON file at `path`; see [`Family::from_json_file`].
+    /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
     pub fn family_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.family = Some(FamilySource::File(path.into()));
         self
     }
 
-    /// With the `config.json` at `path` instead of the one beside the weights.
+    /// Uses the `config.json` at `path` instead of the one beside the weights.
     pub fn config(mut self, path: impl Into<PathBuf>) -> Self {
         self.config = Some(path.into());
         self
     }
 
-    /// With the given treatment of unknown tensors.
+    /// Sets what happens to tensors that the family does not know.
     pub fn strictness(mut self, strictness: Strictness) -> Self {
         self.strictness = strictness;
         self
@@ -128,7 +138,7 @@ impl CheckpointOptions {
     }
 }
 
-/// A pretrained model's files: their family, configuration and the place of every block parameter.
+/// The files of a pretrained model: their family, the configuration of the blocks, and where every parameter is stored.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device, Tensor}};
@@ -150,23 +160,23 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a directory, a single `.safetensors` file, or a sharded checkpoint's index, with the
-    /// `config.json` that lies beside it. Only headers are read.
+    /// Opens a directory, a single `.safetensors` file, or the index of a sharded checkpoint, together with
+    /// the `config.json` beside it. Only headers are read.
     ///
     /// # Errors
-    /// If a file is missing or malformed, `model_type` is unknown, or the configuration makes no
-    /// sense. Tensors that are missing are an error when they are loaded, and listed before that by
-    /// [`Self::report`]; shapes and types are checked when a tensor is loaded.
+    /// If a file is missing or malformed, `model_type` is unknown, or the configuration is invalid.
+    /// Missing tensors are an error only when they are loaded, but [`Self::report`] lists them before;
+    /// shapes and dtypes are checked when a tensor is loaded.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         CheckpointOptions::default().open(path)
     }
 
-    /// Downloads a repository of the Hugging Face Hub (`"owner/name"`, branch `main`) into the cache
-    /// that it shares with Python, and opens it. For another revision, token or cache, see
+    /// Downloads a repository of the Hugging Face Hub (`"owner/name"`, branch `main`) into the cache that
+    /// Python's `huggingface_hub` uses too, and opens it. For another revision, token or cache, see
     /// [`hub::Hub`].
     ///
     /// # Errors
-    /// If the download fails, or as [`Self::open`].
+    /// If the download fails, or as for [`Self::open`].
     #[cfg(feature = "hub")]
     pub fn from_hub(repo: impl Into<String>) -> Result<Self> {
         Self::open(hub::Hub::new(repo).download()?)
@@ -177,61 +187,61 @@ impl Checkpoint {
         &self.family.name
     }
 
-    /// The configuration of the blocks.
+    /// The configuration of the blocks, read from `config.json`.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
 
-    /// The files' headers, and reading of single tensors.
+    /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.
     pub fn files(&self) -> &TensorFiles {
         &self.files
     }
 
-    /// What becomes of every tensor.
+    /// Reports what becomes of every tensor: used, ignored, outside the blocks, unused or missing.
     pub fn report(&self) -> LoadReport {
         LoadReport::new(&self.plan)
     }
 
-    /// Loads parameters as plain tensors, for inference.
+    /// A loader of parameters as plain tensors, for inference.
     ///
     /// # Errors
-    /// If the file holds unknown tensors and strictness forbids them.
+    /// If `dtype` is not a floating-point type, or the files contain unknown tensors and [`Strictness`] forbids them.
     pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, None)
     }
 
-    /// Loads parameters as variables, for training; [`Loader::parameters`] lists them.
+    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them.
     ///
     /// # Errors
-    /// As [`Self::loader`].
+    /// As for [`Self::loader`].
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }
 
-    /// Block `i`, for inference.
+    /// Loads block `i`, counted from 0, for inference; errors as for [`Loader::block`].
     pub fn block(&self, i: usize, dtype: DType, device: &Device) -> Result<TransformerBlock> {
         self.loader(dtype, device)?.block(i)
     }
 
-    /// The feed-forward of block `i`, for inference.
+    /// Loads the feed-forward of block `i`, for inference; errors as for [`Loader::block`].
     pub fn feed_forward(&self, i: usize, dtype: DType, device: &Device) -> Result<FeedForward> {
         self.loader(dtype, device)?.feed_forward(i)
     }
 
-    /// All blocks and the final norm, for inference.
+    /// Loads all blocks and the final norm, for inference; errors as for [`Loader::block`].
     pub fn stack(&self, dtype: DType, device: &Device) -> Result<Stack> {
         self.loader(dtype, device)?.stack()
     }
 
-    /// All blocks and the final norm, packed for inference on the CPU: the fastest way to run a checkpoint there.
+    /// Loads all blocks and the final norm and packs them: the fastest way to run a checkpoint on a CPU.
     ///
-    /// A block is packed, and its weights as stored are freed, before the next is read.
+    /// Each block is packed, and its original weights are released, before the next is read.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_stack(precision)
     }
 
-    /// The tensors of blocks that hold NaN or infinity, each with the index of the first such element.
+    /// Finds the tensors of blocks that contain NaN or infinity, each with the index of the first such element.
     ///
     /// # Errors
     /// If a tensor cannot be read.
@@ -261,17 +271,17 @@ impl Checkpoint {
         source.map(|source| source.shape.as_slice())
     }
 
-    /// Tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, under the names and in
-    /// the layouts that the files have them in; in the order of the layers.
+    /// Converts tensors by role (`blocks.0.feed_forward.up.weight`), such as gradients, to the names and layouts that the
+    /// files use, in the order of the layers.
     ///
     /// # Errors
-    /// If only some of the roles that share a fused tensor are given.
+    /// If only some of the roles that share a fused tensor are present.
     pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
         disk::to_disk(&self.plan, by_role)
     }
 
-    /// Writes a copy of this checkpoint with the given parameters to a new directory, as
-    /// [`SaveOptions::save`] does by default.
+    /// Saves a copy of this checkpoint, with the given parameters replaced, to a new directory;
+    /// [`SaveOptions::save`] has options.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -284,11 +294,11 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`SaveOptions::save`].
+    /// As for [`SaveOptions::save`].
     pub fn save(
         &self,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         SaveOptions::default().save(self, directory, parameters)
     }

@@ -1,4 +1,4 @@
-//! A feed-forward that a script saved with no configuration: `W1/b1/W2/b2` and the like.
+//! Feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and the like.
 
 use std::path::Path;
 
@@ -42,13 +42,13 @@ struct Layer {
     bias: Option<String>,
 }
 
-/// A safetensors file that holds a chain of linear layers, and perhaps a norm, under plain names:
-/// `W1, b1, W2, b2 ..`, `linear1.weight ..`, `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
+/// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
+/// `W1, b1, W2, b2 ..`, `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
 /// `scale/shift` or `gamma/beta`, or bare `scale/shift`.
 ///
-/// Weights lie `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases `[n]` or `[1, n]`. Which one is
-/// read from the shapes; where those fit both ways, loading asks for
-/// [`with_orientation`](Self::with_orientation).
+/// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]` or `[1, n]`. The
+/// orientation is inferred from the shapes; where both fit, loading fails until
+/// [`with_orientation`](Self::with_orientation) states it.
 ///
 /// ```no_run
 /// use candle_blocks::{Activation, Orientation, PlainFile, candle_core::{DType, Device}};
@@ -57,6 +57,7 @@ struct Layer {
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PlainFile {
     files: TensorFiles,
     layers: Vec<Layer>,
@@ -68,8 +69,8 @@ impl PlainFile {
     /// Opens a file and finds its layers by their names.
     ///
     /// # Errors
-    /// If it cannot be read, holds no layer under a known name, lacks some of the layers' biases, or
-    /// holds other tensors beside.
+    /// If the file cannot be read, contains no layer under a known name, lacks the biases of only some layers, or
+    /// contains other tensors as well.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let files = TensorFiles::open(path.as_ref())?;
         let norm = NORM_NAMES.iter().find(|(weight, _)| files.contains(weight));
@@ -106,27 +107,27 @@ impl PlainFile {
         })
     }
 
-    /// Says which way the weights lie.
+    /// States the orientation of the weights.
     pub fn with_orientation(mut self, orientation: Orientation) -> Self {
         self.layout = Layout::Given(orientation);
         self
     }
 
-    /// The files' headers.
+    /// The tensors of the file, by name.
     pub fn files(&self) -> &TensorFiles {
         &self.files
     }
 
-    /// How many linear layers there are.
+    /// The number of linear layers.
     pub fn n_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Which way the weights lie.
+    /// The orientation of the weights, as stated or as inferred from the shapes.
     ///
     /// # Errors
-    /// [`Error::AmbiguousOrientation`] if the shapes fit both ways and it was not said;
-    /// [`Error::ShapeMismatch`] if they fit neither way, or not the one that was said.
+    /// [`Error::AmbiguousOrientation`] if both orientations fit and none was stated;
+    /// [`Error::ShapeMismatch`] if neither fits, or not the one that was stated.
     pub fn orientation(&self) -> Result<Orientation> {
         let candidates = match self.layout {
             Layout::Given(orientation) => {
@@ -149,10 +150,10 @@ impl PlainFile {
         }
     }
 
-    /// The linear layers in order, `[d_out, d_in]` each.
+    /// Loads the linear layers in order, each with a weight `[d_out, d_in]`.
     ///
     /// # Errors
-    /// As [`Self::orientation`], or if a tensor cannot be read.
+    /// As for [`Self::orientation`], or if a tensor cannot be read.
     pub fn linears(&self, dtype: DType, device: &Device) -> Result<Vec<Linear>> {
         let orientation = self.orientation()?;
         let read = |name: &str| self.read(name, dtype, device);
@@ -169,15 +170,15 @@ impl PlainFile {
         self.layers.iter().map(linear).collect()
     }
 
-    /// All layers with `activation` between them; errors as [`Self::linears`].
+    /// Loads all layers as a perceptron with `activation` between them; errors as for [`Self::linears`].
     pub fn mlp(&self, activation: Activation, dtype: DType, device: &Device) -> Result<Mlp> {
         Ok(Mlp::from_parts(self.linears(dtype, device)?, activation)?)
     }
 
-    /// The file's two layers as a feed-forward.
+    /// Loads the two layers of the file as a feed-forward.
     ///
     /// # Errors
-    /// If there are not just two layers, or as [`Self::linears`].
+    /// If there are not exactly two layers, or as for [`Self::linears`].
     pub fn feed_forward(
         &self,
         activation: Activation,
@@ -193,10 +194,10 @@ impl PlainFile {
         Ok(FeedForward::from_parts(None, up, down, activation)?)
     }
 
-    /// The file's norm as a LayerNorm.
+    /// Loads the norm of the file as a LayerNorm.
     ///
     /// # Errors
-    /// If the file holds none, or its shape is not `[n]`.
+    /// If the file has none, or its shape is not `[n]`.
     pub fn layer_norm(&self, eps: f64, dtype: DType, device: &Device) -> Result<Norm> {
         let (weight, bias) = self.norm.as_ref().ok_or_else(|| Error::MissingTensor {
             path: self.files.path().to_path_buf(),
@@ -221,10 +222,11 @@ impl PlainFile {
         Ok(Norm::from_parts(weight, bias, config)?)
     }
 
-    /// The feed-forward with its norm and residual: `x + down(act(up(norm(x))))`, or as placed.
+    /// Loads the feed-forward with its norm and a residual connection: `x + down(act(up(norm(x))))` for
+    /// [`NormPlacement::Pre`].
     ///
     /// # Errors
-    /// As [`Self::feed_forward`] and [`Self::layer_norm`]; a sandwich needs two norms and is refused.
+    /// As for [`Self::feed_forward`] and [`Self::layer_norm`]; also for a sandwich, which needs two norms.
     pub fn sublayer(
         &self,
         activation: Activation,

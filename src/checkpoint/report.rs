@@ -1,4 +1,4 @@
-//! What became of every tensor of a checkpoint.
+//! The report on every tensor of a checkpoint.
 
 use std::fmt;
 
@@ -6,40 +6,41 @@ use serde::Serialize;
 
 use crate::checkpoint::plan::Plan;
 
-/// How a tensor on disk differs from the parameter made of it.
+/// How a tensor on disk is converted into parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Conversion {
-    /// It lies `[d_in, d_out]` and is transposed.
+    /// It is stored as `[d_in, d_out]` and is transposed.
     Transposed,
-    /// It holds several roles and is split.
+    /// It contains several parameters and is split.
     Split,
 }
 
-/// A tensor on disk that gives one or more parameters.
+/// A tensor on disk that provides one or more parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UsedTensor {
     /// Its name on disk.
     pub name: String,
-    /// The parameters made of it, in this crate's naming.
+    /// The roles of the parameters that it provides.
     pub roles: Vec<String>,
-    /// What was done to it.
+    /// How it is converted.
     pub conversions: Vec<Conversion>,
 }
 
-/// What became of every tensor of a checkpoint, by the rules of its family.
+/// What becomes of every tensor of a checkpoint, by the rules of its family. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[must_use]
 pub struct LoadReport {
-    /// Tensors that give parameters of blocks.
+    /// Tensors that provide parameters of the blocks.
     pub used: Vec<UsedTensor>,
-    /// Tensors that are no parameters (position ids, causal masks).
+    /// Tensors that are not parameters (position ids, causal masks).
     pub ignored: Vec<String>,
-    /// Parameters of parts that are no blocks (embeddings, heads).
+    /// Parameters outside the blocks (embeddings, heads).
     pub outside: Vec<String>,
-    /// Tensors that no rule of the family knows.
+    /// Tensors that no rule of the family covers.
     pub unused: Vec<String>,
-    /// Parameters that no tensor gives, in this crate's naming.
+    /// Roles of parameters for which there is no tensor.
     pub missing: Vec<String>,
 }
 
@@ -71,7 +72,7 @@ impl LoadReport {
         }
     }
 
-    /// The used tensors that are transposed or split on their way.
+    /// The used tensors that are transposed or split.
     pub fn converted(&self) -> impl Iterator<Item = &UsedTensor> {
         self.used.iter().filter(|t| !t.conversions.is_empty())
     }

@@ -1,13 +1,13 @@
-//! Writing a checkpoint back: the files as they were, with some parameters of the blocks replaced.
+//! Saving a checkpoint: a copy of its files with some parameters of the blocks replaced.
 //!
-//! What is written has the names, layouts and types of the files that were opened, so whatever read
-//! those reads it too. It is put together in a directory beside the final one, which it becomes by a
-//! rename when all of it is on the disk: there is never half a checkpoint.
+//! The new files have the names, layouts and dtypes of those that were opened, so whatever read those
+//! reads them too. They are written to a temporary directory beside the final one, which it becomes by a
+//! rename once everything is on disk: there is never half a checkpoint.
 
 mod shards;
 mod target;
 
-use std::{collections::HashMap, fs, ops::Deref, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -18,7 +18,7 @@ use self::{
 use crate::{
     Error, Result,
     checkpoint::{
-        Checkpoint,
+        AsTensor, Checkpoint,
         disk::assemble,
         files::{INDEX, SINGLE},
         nearest::nearest,
@@ -32,24 +32,25 @@ pub(super) const CONFIG: &str = "config.json";
 /// What to do with a directory that is not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave it, with an error.
+    /// Return an error and leave it as it is.
     #[default]
     Refuse,
-    /// Put the new checkpoint in its place, if it holds nothing but what a save writes: `config.json`,
+    /// Replace it, provided that it contains nothing but what saving writes: `config.json`,
     /// `model*.safetensors` and their index. The directory that the checkpoint was opened from may be
-    /// replaced too: it goes only when the new one is complete.
+    /// replaced too; it is removed only when the new one is complete.
     Replace,
 }
 
-/// How to save a [`Checkpoint`].
+/// Options for saving a [`Checkpoint`] or an [`Architecture`](crate::Architecture).
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
     existing: Existing,
 }
 
 impl Default for SaveOptions {
-    /// Shards of at most 5 GB, the Hub's own default; refuses a directory that is not empty.
+    /// Shards of at most 5 GB, as on the Hub; refuses a directory that is not empty.
     fn default() -> Self {
         Self {
             max_shard_bytes: 5_000_000_000,
@@ -59,39 +60,39 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// With files that hold at most this many bytes of tensors; one tensor is never divided.
+    /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
     pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
         self.max_shard_bytes = bytes;
         self
     }
 
-    /// With the given treatment of a directory that is not empty.
+    /// Sets what to do with a directory that is not empty.
     pub fn existing(mut self, existing: Existing) -> Self {
         self.existing = existing;
         self
     }
 
-    /// Writes `checkpoint` to `directory`, with the parameters (by role, as [`Loader::parameters`] or a
-    /// `&HashMap<String, Tensor>` gives them) in the place of those in its files.
+    /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. They are
+    /// pairs of role and tensor, as [`Loader::parameters`], `Lora::merge` or a `HashMap<String, Tensor>` yield them.
     ///
-    /// Each goes back to its name, layout and type on disk (an f32 is rounded to the file's bf16). Everything else is copied bit for bit:
-    /// parameters not given, embeddings, heads, the other stacks of the checkpoint, and `config.json`.
-    /// Tokenisers and other files are not. Tensors pass through memory one at a time.
+    /// Each is converted to its name, layout and dtype on disk (an f32 parameter is rounded to the file's bf16). Everything
+    /// else is copied bit for bit: parameters not given, embeddings, heads, the other stacks of the checkpoint, and
+    /// `config.json`. Tokenizers and other files are not copied. Tensors pass through memory one at a time.
     ///
-    /// A single file is `model.safetensors`; more than the limit gives
-    /// `model-00001-of-0000n.safetensors` and their index, as `transformers` writes them.
+    /// The weights go to `model.safetensors`, or, above the maximum size of a shard, to
+    /// `model-00001-of-0000n.safetensors` with an index, as `transformers` writes them.
     ///
     /// [`Loader::parameters`]: crate::Loader::parameters
     ///
     /// # Errors
-    /// If a role is unknown, given twice, not of a floating type, of another shape than the layer's or beyond
-    /// the range of the file's type, or the directory is not empty ([`Error::InvalidInput`]); if files cannot be read or written. No
-    /// file is left behind then, and what `directory` held is still there.
+    /// [`Error::InvalidInput`] if a role is unknown or given twice, a tensor has the wrong shape, is not of a
+    /// floating-point dtype or exceeds the range of the file's dtype, or the directory is not empty; also if files
+    /// cannot be read or written. No file is left behind then, and the contents of `directory` are unchanged.
     pub fn save(
         &self,
         checkpoint: &Checkpoint,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
         let target = self.target(directory.as_ref())?;
@@ -161,7 +162,7 @@ struct SavedTensors<'c> {
 impl<'c> SavedTensors<'c> {
     fn new(
         checkpoint: &'c Checkpoint,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<Self> {
         let sources = &checkpoint.plan.sources;
         let given = by_role(sources, parameters)?;
@@ -269,12 +270,12 @@ impl Source {
 /// The parameters given: each once, and fit for one of the places.
 pub(super) fn by_role(
     sources: &[Source],
-    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+    parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
 ) -> Result<HashMap<String, Tensor>> {
     let known: HashMap<&str, &Source> = sources.iter().map(|s| (s.role.as_str(), s)).collect();
     let mut by_role = HashMap::new();
     for (role, tensor) in parameters {
-        let (role, tensor) = (role.as_ref(), tensor.deref());
+        let (role, tensor) = (role.as_ref(), tensor.as_tensor());
         let Some(source) = known.get(role) else {
             return Err(unknown(role, sources));
         };

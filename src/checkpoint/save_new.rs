@@ -1,11 +1,10 @@
-//! Writing a stack that never was a checkpoint: under the names, and in the layouts, of its family.
+//! Saving a stack that was trained from scratch, under the names and in the layouts of its family.
 //!
-//! Without files to look into, the names count that the family gives for new checkpoints, or else the first of each role;
-//! where a role's only place is a part of a fused tensor, the roles beside it follow it there.
+//! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
+//! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    ops::Deref,
     path::Path,
 };
 
@@ -14,7 +13,7 @@ use candle_core::Tensor;
 use crate::{
     Error, Result,
     checkpoint::{
-        Architecture, SaveOptions,
+        Architecture, AsTensor, SaveOptions,
         disk::assemble,
         plan::{candidates, count_items, parameters},
         save::{CONFIG, by_role, write_file},
@@ -25,7 +24,7 @@ use crate::{
 };
 
 impl Architecture {
-    /// Writes a new checkpoint to `directory`, as [`SaveOptions::save_new`] does by default.
+    /// Saves a new checkpoint to `directory`; [`SaveOptions::save_new`] describes the arguments and has options.
     ///
     /// ```no_run
     /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
@@ -41,7 +40,7 @@ impl Architecture {
     pub fn save(
         &self,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
         others: &[(String, Tensor)],
     ) -> Result<()> {
         SaveOptions::default().save_new(self, directory, parameters, others)
@@ -96,22 +95,23 @@ impl Architecture {
 }
 
 impl SaveOptions {
-    /// Writes a stack of the given architecture to `directory`: its `config.json` as it was read, and one or more files with the
-    /// parameters of the blocks (by role, as [`Fresh::parameters`](crate::train::Fresh::parameters) gives them) under their
-    /// family's names and in its layouts, and `others`, such as embeddings and heads, under the names given.
+    /// Writes a stack of the given architecture to `directory`: its `config.json` as it was read, and one or more files with
+    /// the parameters of the blocks (by role, as from [`Fresh::parameters`](crate::train::Fresh::parameters)) under the
+    /// names and in the layouts of the family, and with `others`, such as embeddings and heads, under the names given.
     ///
-    /// Tensors keep their types. The blocks' names start as the others' do: beside `transformer.wte.weight` they are
-    /// `transformer.h.0…`, beside `wte.weight` or nothing `h.0…`.
+    /// Tensors keep their dtypes. The names of the blocks get the prefix of the `others`: beside
+    /// `transformer.wte.weight` they are `transformer.h.0…`; beside `wte.weight`, or without others, `h.0…`.
     ///
     /// # Errors
-    /// If a parameter of the blocks is not given, given twice, unknown or of another shape, a name among `others` is a
-    /// block's or given twice, the roles that share a tensor have different types, the family was not read from a
-    /// `config.json`, or the directory is not empty; if files cannot be written. No file is left behind then.
+    /// If a parameter of the blocks is missing, given twice, unknown or of the wrong shape; if a name among `others` is
+    /// given twice or belongs to a block; if roles that share a tensor have different dtypes; if the architecture was
+    /// not read from a `config.json`; if the directory is not empty; or if files cannot be written. No file is left behind
+    /// then.
     pub fn save_new(
         &self,
         architecture: &Architecture,
         directory: impl AsRef<Path>,
-        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl Deref<Target = Tensor>)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
         others: &[(String, Tensor)],
     ) -> Result<()> {
         let Some((json, names)) = &architecture.json else {

@@ -1,9 +1,9 @@
-//! A checkpoint family as data: which tensor on disk plays which role, and how it lies there.
+//! A checkpoint family as data: which tensor on disk has which role, and how it is stored.
 //!
-//! A [`Family`] is a table of rules. Each rule ties a role in this crate's naming
-//! (`attention.query`) to names on disk, with an orientation and, where several roles share one
-//! tensor, the part of it. Weight and bias of a role share one rule, so they cannot be permuted
-//! differently; a rule can be read backwards, so gradients and saved weights find their way home.
+//! A [`Family`] is a table of rules. Each rule maps a role (`attention.query`) to names on disk, with an
+//! orientation and, where several roles share a tensor, the part of it. The weight and bias of a role share
+//! one rule, so they cannot be permuted differently. Rules also work in reverse, for gradients and saved
+//! weights.
 
 mod part;
 mod rule;
@@ -30,14 +30,14 @@ pub(crate) fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 
-/// Which stack of a checkpoint that holds several.
+/// One of the stacks of a checkpoint that contains several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StackPart {
-    /// The encoder of an encoder-decoder.
+    /// The encoder of an encoder-decoder model.
     Encoder,
-    /// The decoder of an encoder-decoder.
+    /// The decoder of an encoder-decoder model.
     Decoder,
     /// The text tower of a two-tower model.
     Text,
@@ -60,43 +60,44 @@ impl fmt::Display for StackPart {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StackSource {
-    /// It is read from `config.json`.
+    /// Read from `config.json` by a function.
     Json(fn(&ConfigJson) -> Result<StackConfig>),
-    /// It is given.
+    /// Given as it is.
     Given(Box<StackConfig>),
 }
 
-/// A checkpoint family: a table of rules and the reading of its `config.json`.
+/// A checkpoint family: a table of rules, and a function that reads its `config.json`.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Family {
     /// Its name.
     pub name: String,
-    /// Values of `model_type` that mean this family.
+    /// The values of `model_type` that name this family.
     pub model_types: Vec<String>,
-    /// Which stack it describes, if the checkpoint holds several.
+    /// The stack that it describes, if checkpoints contain several.
     pub part: Option<StackPart>,
-    /// What may stand before every name, tried in order: headless files drop it.
+    /// The possible prefixes of every name, tried in order (checkpoints without a head often have none).
     pub prefixes: Vec<String>,
-    /// What stands before the names of block `{i}`.
+    /// The prefix of the names of block `{i}`.
     pub block: String,
-    /// Rules inside a block.
+    /// Rules for parameters inside a block.
     pub block_rules: Vec<Rule>,
-    /// Rules outside the blocks.
+    /// Rules for parameters of the stack outside its blocks, such as the final norm.
     pub stack_rules: Vec<Rule>,
-    /// Tensors that are no parameters and are left out: patterns with `*`.
+    /// Tensors that are not parameters and are left out: patterns with `*`.
     pub ignored: Vec<String>,
-    /// Parameters of parts that are no blocks (embeddings, heads): patterns with `*`.
+    /// Parameters outside the stack (embeddings, heads): patterns with `*`.
     pub outside: Vec<String>,
     /// Where the configuration of its blocks comes from.
     pub config: StackSource,
-    /// Reads from `config.json` how fresh parameters are drawn.
+    /// Reads the distribution of fresh parameters from `config.json`.
     pub initialisation: fn(&ConfigJson) -> Result<Initialisation>,
-    /// Reads from `config.json` which names a new checkpoint has where a role has several: patterns with `*`.
+    /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
 
 impl Family {
-    /// An empty table whose configuration `config` reads.
+    /// An empty table whose block configuration the function `config` reads.
     pub fn new(
         name: &str,
         model_types: &[&str],
@@ -127,56 +128,56 @@ impl Family {
         }
     }
 
-    /// Of one stack of a checkpoint that holds several.
+    /// Sets which stack of a checkpoint it describes.
     pub fn part(mut self, part: StackPart) -> Self {
         self.part = Some(part);
         self
     }
 
-    /// With what may stand before every name, in the order in which it is tried.
+    /// Sets the possible prefixes of every name, in the order in which they are tried.
     pub fn prefixes(mut self, prefixes: &[&str]) -> Self {
         self.prefixes = strings(prefixes);
         self
     }
 
-    /// With blocks whose names start with `block`, in which `{i}` is their number.
+    /// Adds rules for blocks whose names start with `block`, in which `{i}` stands for their number.
     pub fn blocks(mut self, block: &str, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block = block.to_string();
         self.block_rules.extend(rules);
         self
     }
 
-    /// With more rules inside a block; of several for one role, the first whose tensor is there counts.
+    /// Adds more rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
     pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block_rules.extend(rules);
         self
     }
 
-    /// With rules outside the blocks.
+    /// Adds rules for parameters outside the blocks.
     pub fn stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.stack_rules.extend(rules);
         self
     }
 
-    /// Leaving out tensors that are no parameters: patterns with `*`.
+    /// Adds tensors that are not parameters and are left out: patterns with `*`.
     pub fn ignored(mut self, patterns: &[&str]) -> Self {
         self.ignored.extend(strings(patterns));
         self
     }
 
-    /// With parameters of parts that are no blocks: patterns with `*`.
+    /// Adds parameters outside the stack: patterns with `*`.
     pub fn outside(mut self, patterns: &[&str]) -> Self {
         self.outside.extend(strings(patterns));
         self
     }
 
-    /// With fresh parameters drawn as `read` finds in `config.json`, instead of from one normal distribution.
+    /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
     pub fn initialisation(mut self, read: fn(&ConfigJson) -> Result<Initialisation>) -> Self {
         self.initialisation = read;
         self
     }
 
-    /// With the names that `read` finds in `config.json` for new checkpoints, instead of the first of each role.
+    /// Sets the function that reads the names for new checkpoints, instead of the first name of each role.
     pub fn new_names(mut self, read: fn(&ConfigJson) -> Result<&'static [&'static str]>) -> Self {
         self.new_names = read;
         self

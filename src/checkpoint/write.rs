@@ -1,8 +1,8 @@
-//! Writing a safetensors file, whole or not at all.
+//! Writing a safetensors file atomically.
 //!
-//! The bytes go to a temporary file in the same directory, which takes the final name only when all of
-//! them are on the disk. Whatever fails, and whenever the machine stops, the final name stands for the
-//! old file or for the new one, never for a part.
+//! The data goes to a temporary file in the same directory, which is renamed only when all of it is on
+//! disk. Whatever fails, and even if the machine stops, the final name refers to the old file or to the
+//! complete new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufWriter, Write};
@@ -23,16 +23,16 @@ const ALIGNMENT: usize = 8;
 /// The header's key that is no tensor.
 const METADATA: &str = "__metadata__";
 
-/// Writes named tensors to a safetensors file, replacing it if it exists.
+/// Writes named tensors to a safetensors file, replacing an existing one.
 ///
-/// The tensors may lie on any device and in any layout; they are copied one at a time, and only if
-/// they need to be. Equal tensors and metadata give equal bytes, whatever their order. `transformers`
-/// expects the metadata to hold `format: pt`.
+/// The tensors may be on any device and in any layout; they are copied one at a time, and only where
+/// necessary. Equal tensors and metadata give equal bytes, whatever their order. `transformers`
+/// expects `format: pt` in the metadata.
 ///
 /// # Errors
-/// If two tensors have one name, a name is `__metadata__`, a tensor has a type other than U8, U32, I16,
-/// I32, I64, F16, BF16, F32 and F64 ([`Error::InvalidInput`]), or the file cannot be written
-/// ([`Error::Io`]). The path then holds what it held before, and no temporary file is left.
+/// [`Error::InvalidInput`] if two tensors have the same name, a name is `__metadata__`, or a dtype is not one of U8,
+/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written. What was at the path
+/// is then unchanged, and no temporary file is left.
 pub fn write_safetensors(
     path: impl AsRef<Path>,
     tensors: &[(String, Tensor)],

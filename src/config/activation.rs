@@ -1,4 +1,4 @@
-//! The activations of transformers' `ACT2FN` that a feed-forward uses, by name.
+//! The activation functions of feed-forwards, under the names of transformers' `ACT2FN`.
 
 use std::{fmt, str::FromStr};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// An element-wise non-linearity.
+/// An element-wise activation function.
 ///
 /// Names are those of transformers' `ACT2FN`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/activations.py>):
-/// `"gelu"` is the exact form with erf, everywhere.
+/// `"gelu"` is always the exact form, with erf.
 ///
 /// ```
 /// use candle_blocks::Activation;
@@ -57,7 +57,7 @@ pub enum Activation {
     Identity,
 }
 
-/// Name and meaning; the first name of each activation is the one it is written with.
+/// Names and what they mean; an activation is written with its first name.
 const NAMES: &[(&str, Activation)] = &[
     ("gelu", Activation::Gelu),
     ("gelu_python", Activation::Gelu),
@@ -84,7 +84,7 @@ const NAMES: &[(&str, Activation)] = &[
 ];
 
 impl Activation {
-    /// Every activation once.
+    /// All activations, each once.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for &(_, activation) in NAMES {
@@ -95,7 +95,7 @@ impl Activation {
         all
     }
 
-    /// The name in a `config.json`.
+    /// The name that a `config.json` gives it.
     pub fn name(self) -> &'static str {
         NAMES
             .iter()

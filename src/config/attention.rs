@@ -1,4 +1,4 @@
-//! Multi-head attention as data.
+//! The configuration of multi-head attention.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Visibility {
-    /// Every position (encoders).
+    /// All positions (encoders).
     Bidirectional,
     /// Itself and earlier positions (decoders).
     Causal,
@@ -18,6 +18,7 @@ pub enum Visibility {
 
 /// Which of the four attention projections have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct AttentionBias {
     /// Query projection.
     pub query: bool,
@@ -35,7 +36,7 @@ impl AttentionBias {
     /// None has a bias.
     pub const NONE: Self = Self::new(false, false);
 
-    /// A bias on query, key and value, or not; on the output, or not.
+    /// Sets whether query, key and value have a bias, and whether the output has one.
     pub const fn new(inputs: bool, output: bool) -> Self {
         Self {
             query: inputs,
@@ -46,33 +47,34 @@ impl AttentionBias {
     }
 }
 
-/// What a query or key norm runs over.
+/// The span of a row that a query or key norm normalises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryKeyNormSpan {
-    /// Each head's width, all heads with one weight (Qwen 3, Gemma 3).
+    /// Each head separately, all heads sharing one weight (Qwen 3, Gemma 3).
     Head,
-    /// Each head's width, each head with a weight of its own (Cohere, StableLM).
+    /// Each head separately, each with its own weight (Cohere, StableLM).
     EachHead,
-    /// All heads' width together (OLMo 2).
+    /// All heads together (OLMo 2).
     Whole,
 }
 
-/// Norms of queries and keys before the rotation.
+/// Norms of queries and keys, applied before the rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryKeyNorm {
     /// The norm; its width is set by `span`.
     pub norm: NormConfig,
-    /// What it runs over.
+    /// The span that it normalises.
     pub span: QueryKeyNormSpan,
 }
 
-/// Multi-head attention.
+/// The configuration of multi-head attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct AttentionConfig {
-    /// Width of input and output.
+    /// Width of the input and the output.
     pub d_model: usize,
-    /// Width of what keys and values are made from, `d_model` except in cross-attention.
+    /// Width of the vectors that keys and values are computed from: `d_model`, except in cross-attention.
     pub d_memory: usize,
     /// Number of query heads.
     pub n_heads: usize,
@@ -84,12 +86,12 @@ pub struct AttentionConfig {
     pub scale: f64,
     /// Which keys a query may see.
     pub visibility: Visibility,
-    /// How many keys a query sees: causal, the last `w` with its own; bidirectional, those at most
-    /// `w` away (transformers' `sliding_window`).
+    /// The sliding window `w`, if any: causal attention sees the last `w` keys, its own position included; bidirectional
+    /// attention sees the keys at most `w` positions away (transformers' `sliding_window`).
     pub window: Option<usize>,
-    /// Rotation or bias by position.
+    /// Rotary embedding or position bias.
     pub position: Position,
-    /// Norms of queries and keys.
+    /// Norms of queries and keys, if any.
     pub query_key_norm: Option<QueryKeyNorm>,
     /// Scores become `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
@@ -117,7 +119,7 @@ impl AttentionConfig {
         Ok(Self::with_head_dim(d_model, n_heads, d_model / n_heads))
     }
 
-    /// As [`Self::new`], for heads whose widths do not add up to `d_model`.
+    /// Like [`Self::new`], but with heads whose widths need not add up to `d_model`.
     pub fn with_head_dim(d_model: usize, n_heads: usize, head_dim: usize) -> Self {
         Self {
             d_model,
@@ -137,83 +139,83 @@ impl AttentionConfig {
         }
     }
 
-    /// With keys and values made from vectors of width `d_memory` (cross-attention).
+    /// Computes keys and values from vectors of width `d_memory` (cross-attention).
     pub fn with_memory(mut self, d_memory: usize) -> Self {
         self.d_memory = d_memory;
         self
     }
 
-    /// With fewer key/value heads than query heads (grouped or multi-query attention).
+    /// Sets the number of key/value heads, which divides that of query heads (grouped-query or multi-query attention).
     pub fn with_kv_heads(mut self, n_kv_heads: usize) -> Self {
         self.n_kv_heads = n_kv_heads;
         self
     }
 
-    /// With the given visibility.
+    /// Sets which keys a query may see.
     pub fn with_visibility(mut self, visibility: Visibility) -> Self {
         self.visibility = visibility;
         self
     }
 
-    /// Each query seeing itself and earlier positions only.
+    /// Makes the attention causal: each query sees only itself and earlier positions.
     pub fn causal(self) -> Self {
         self.with_visibility(Visibility::Causal)
     }
 
-    /// With a sliding window, or none.
+    /// Sets the sliding window, or removes it.
     pub fn with_window(mut self, window: Option<usize>) -> Self {
         self.window = window;
         self
     }
 
-    /// With the given use of positions.
+    /// Sets the rotary embedding or position bias.
     pub fn with_position(mut self, position: Position) -> Self {
         self.position = position;
         self
     }
 
-    /// With norms of queries and keys, or none.
+    /// Sets the norms of queries and keys, or removes them.
     pub fn with_query_key_norm(mut self, norm: Option<QueryKeyNorm>) -> Self {
         self.query_key_norm = norm;
         self
     }
 
-    /// With a soft cap on the scores, or none.
+    /// Sets the soft cap on the scores, or removes it.
     pub fn with_soft_cap(mut self, cap: Option<f64>) -> Self {
         self.soft_cap = cap;
         self
     }
 
-    /// With queries, keys and values clamped, or not.
+    /// Sets the bound that queries, keys and values are clamped to, or removes it.
     pub fn with_clip(mut self, clip: Option<f64>) -> Self {
         self.clip = clip;
         self
     }
 
-    /// With biases on the given projections.
+    /// Sets which projections have a bias.
     pub fn with_bias(mut self, bias: AttentionBias) -> Self {
         self.bias = bias;
         self
     }
 
-    /// With another factor on the scores.
+    /// Sets the factor on the scores.
     pub fn with_scale(mut self, scale: f64) -> Self {
         self.scale = scale;
         self
     }
 
-    /// With dropout of probability `p` on the attention weights.
+    /// Sets the dropout probability of the attention weights.
     pub fn with_dropout(mut self, p: f64) -> Self {
         self.dropout = p;
         self
     }
 
-    /// Width of all query heads together.
+    /// The width of all query heads together.
     pub fn query_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
-    /// Width of all key (or value) heads together.
+    /// The width of all key (or value) heads together.
     pub fn key_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }

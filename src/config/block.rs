@@ -1,11 +1,11 @@
-//! Blocks and stacks as data: which sublayers, where they normalise, how they are added.
+//! The configuration of blocks and stacks: their sublayers, norms and residual connections.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, probability};
 use crate::{Error, Result};
 
-/// Where a sublayer normalises.
+/// Where a sublayer applies its norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -18,11 +18,11 @@ pub enum NormPlacement {
     Sandwich,
     /// `x + norm(inner(x))` (OLMo 2).
     Output,
-    /// `x + inner(x)`.
+    /// `x + inner(x)`, without a norm.
     None,
 }
 
-/// What a sublayer's output is added to.
+/// What the output of a sublayer is added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResidualSource {
@@ -32,24 +32,26 @@ pub enum ResidualSource {
     Normalised,
 }
 
-/// How a sublayer's output is added.
+/// The configuration of a block's residual connections.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct ResidualConfig {
-    /// What it is added to.
+    /// What the output of a sublayer is added to.
     pub source: ResidualSource,
-    /// Factor on it (Granite's `residual_multiplier`).
+    /// Factor on the output of a sublayer (Granite's `residual_multiplier`).
     pub multiplier: f64,
-    /// Whether it is multiplied by a learned vector (Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
+    /// Whether the output of a sublayer is multiplied by a learned vector, layer scale (Touvron et al. 2021,
+    /// <https://arxiv.org/abs/2103.17239>).
     pub layer_scale: bool,
-    /// Probability of dropping an element of the attention's output in training.
+    /// Dropout probability of the attention's output.
     pub attention_dropout: f64,
-    /// Probability of dropping an element of the feed-forward's output in training.
+    /// Dropout probability of the feed-forward's output.
     pub feed_forward_dropout: f64,
-    /// Probability of dropping an element of the sum of a parallel block's two outputs in training (Falcon).
+    /// Dropout probability of the sum of a parallel block's two branches (Falcon).
     #[serde(default)]
     pub parallel_dropout: f64,
-    /// Probability of dropping a sublayer's whole output for a sample in training (stochastic depth, Huang et al. 2016,
-    /// <https://arxiv.org/abs/1603.09382>).
+    /// Probability of dropping the whole output of a sublayer for a sample in training (drop path or stochastic depth,
+    /// Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
     #[serde(default)]
     pub drop_path: f64,
 }
@@ -78,40 +80,41 @@ pub enum ParallelNorm {
     Separate,
 }
 
-/// How attention and feed-forward stand to each other.
+/// Whether attention and feed-forward run in sequence or in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Topology {
-    /// The feed-forward takes the attention sublayer's output.
+    /// The feed-forward takes the output of the attention sublayer.
     Sequential,
-    /// Both take the block's input, normalised, and are added to it together.
+    /// Both take the normalised input of the block, and their outputs are added to it together.
     Parallel(ParallelNorm),
 }
 
-/// One transformer block: attention and feed-forward, each a residual sublayer.
+/// The configuration of a transformer block: attention and feed-forward, each a residual sublayer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct BlockConfig {
     /// Self-attention.
     pub attention: AttentionConfig,
-    /// Attention to an encoder's output, between the two others.
+    /// Cross-attention to an encoder's output, between the two other sublayers.
     pub cross_attention: Option<AttentionConfig>,
     /// The feed-forward.
     pub feed_forward: FeedForwardConfig,
-    /// The norm of every sublayer.
+    /// The kind of norm of every sublayer.
     pub norm: NormConfig,
-    /// Where the attentions normalise.
+    /// Where the attention sublayers apply their norms.
     pub attention_placement: NormPlacement,
-    /// Where the feed-forward normalises.
+    /// Where the feed-forward sublayer applies its norm.
     pub feed_forward_placement: NormPlacement,
-    /// One after the other, or side by side.
+    /// Whether the sublayers run in sequence or in parallel.
     pub topology: Topology,
-    /// How outputs are added.
+    /// The residual connections.
     pub residual: ResidualConfig,
 }
 
 impl BlockConfig {
-    /// A sequential block of the given parts, every sublayer normalised at `placement`, no dropout.
+    /// A sequential block of the given parts, with every norm at `placement` and without dropout.
     pub fn new(
         attention: AttentionConfig,
         feed_forward: FeedForwardConfig,
@@ -130,37 +133,37 @@ impl BlockConfig {
         }
     }
 
-    /// With attention to an encoder's output.
+    /// Adds cross-attention to an encoder's output.
     pub fn with_cross_attention(mut self, attention: AttentionConfig) -> Self {
         self.cross_attention = Some(attention);
         self
     }
 
-    /// With the given topology.
+    /// Sets whether the sublayers run in sequence or in parallel.
     pub fn with_topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
-    /// With the given residual connections.
+    /// Sets the residual connections.
     pub fn with_residual(mut self, residual: ResidualConfig) -> Self {
         self.residual = residual;
         self
     }
 
-    /// With dropout of probability `p` on the output of every sublayer.
+    /// Sets the dropout probability of the output of every sublayer.
     pub fn with_residual_dropout(mut self, p: f64) -> Self {
         self.residual.attention_dropout = p;
         self.residual.feed_forward_dropout = p;
         self
     }
 
-    /// Width of input and output.
+    /// The width of the input and the output.
     pub fn d_model(&self) -> usize {
         self.attention.d_model
     }
 
-    /// Checks each part, and that the parts have one width.
+    /// Checks each part, and that all parts have the same width.
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
@@ -193,27 +196,28 @@ impl BlockConfig {
     }
 }
 
-/// A sequence of blocks, and what they share.
+/// The configuration of a stack: a sequence of blocks and the parts that they share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct StackConfig {
-    /// The blocks that have parameters.
+    /// The distinct blocks.
     pub blocks: Vec<BlockConfig>,
-    /// Which of them runs at each layer; ALBERT runs one many times.
+    /// The index of the block that runs at each layer; ALBERT runs one block many times.
     pub layers: Vec<usize>,
-    /// The norm behind the last block.
+    /// The norm after the last block, if any.
     pub final_norm: Option<NormConfig>,
-    /// A learned relative position bias that all blocks share.
+    /// The learned relative position bias that all blocks share, if any.
     pub relative_bias: Option<RelativeBiasConfig>,
-    /// Probability of passing over a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
+    /// Probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
     #[serde(default)]
     pub layer_drop: f64,
-    /// Probability of dropping an element of the stack's output in training, behind the final norm (T5).
+    /// Dropout probability of the stack's output, after the final norm (T5).
     #[serde(default)]
     pub output_dropout: f64,
 }
 
 impl StackConfig {
-    /// Blocks that run once each, in order.
+    /// A stack of blocks that run once each, in order.
     pub fn new(blocks: Vec<BlockConfig>, final_norm: Option<NormConfig>) -> Self {
         Self {
             layers: (0..blocks.len()).collect(),
@@ -225,12 +229,12 @@ impl StackConfig {
         }
     }
 
-    /// `n_blocks` equal blocks.
+    /// A stack of `n_blocks` blocks of the same configuration.
     pub fn uniform(block: BlockConfig, n_blocks: usize, final_norm: Option<NormConfig>) -> Self {
         Self::new(vec![block; n_blocks], final_norm)
     }
 
-    /// With each block changed by what depends on its index.
+    /// Changes each block's configuration by a function of its index.
     pub fn with_each(mut self, mut change: impl FnMut(usize, &mut BlockConfig)) -> Self {
         for (i, block) in self.blocks.iter_mut().enumerate() {
             change(i, block);
@@ -238,32 +242,32 @@ impl StackConfig {
         self
     }
 
-    /// With the given block at each layer.
+    /// Sets the index of the block that runs at each layer.
     pub fn with_layers(mut self, layers: Vec<usize>) -> Self {
         self.layers = layers;
         self
     }
 
-    /// With a relative position bias that all blocks share.
+    /// Sets the relative position bias that all blocks share.
     pub fn with_relative_bias(mut self, bias: RelativeBiasConfig) -> Self {
         self.relative_bias = Some(bias);
         self
     }
 
-    /// With a drop path that rises evenly from 0 in the first block to `rate` in the last:
-    /// `torch.linspace(0, rate, n_blocks)`, as Huang et al. 2016 train and timm's models do.
+    /// Sets drop path probabilities that rise linearly from 0 in the first block to `rate` in the last,
+    /// `torch.linspace(0, rate, n_blocks)`, as in Huang et al. 2016 and timm's models.
     pub fn with_rising_drop_path(self, rate: f64) -> Self {
         let last = self.blocks.len().saturating_sub(1).max(1);
         self.with_each(|i, block| block.residual.drop_path = rate * i as f64 / last as f64)
     }
 
-    /// With each layer passed over with probability `p` in training.
+    /// Sets the probability of skipping a layer in training.
     pub fn with_layer_drop(mut self, p: f64) -> Self {
         self.layer_drop = p;
         self
     }
 
-    /// With dropout of probability `p` on the output.
+    /// Sets the dropout probability of the output.
     pub fn with_output_dropout(mut self, p: f64) -> Self {
         self.output_dropout = p;
         self

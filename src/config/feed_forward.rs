@@ -1,11 +1,11 @@
-//! The feed-forward as data, and mixtures of several.
+//! The configuration of feed-forwards and mixtures of experts.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Activation, positive, probability};
 use crate::{Error, Result};
 
-/// Whether a feed-forward multiplies its activation by a second projection.
+/// Whether a feed-forward is gated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,53 +16,54 @@ pub enum FeedForwardForm {
     Gated,
 }
 
-/// A position-wise feed-forward network.
+/// The configuration of a position-wise feed-forward network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct FeedForwardConfig {
-    /// Width of input and output.
+    /// Width of the input and the output.
     pub d_model: usize,
     /// Width of the hidden layer.
     pub d_ff: usize,
-    /// The non-linearity.
+    /// The activation function.
     pub activation: Activation,
-    /// Plain or gated.
+    /// Whether it is plain or gated.
     pub form: FeedForwardForm,
     /// Whether `up` (and `gate`) have a bias.
     pub up_bias: bool,
     /// Whether `down` has a bias.
     pub down_bias: bool,
-    /// Probability of dropping an activation in training, after the non-linearity.
+    /// Dropout probability of the hidden activations, after the activation function.
     pub dropout: f64,
-    /// Several such networks of which each position uses a few, or just one.
+    /// The mixture of experts that consists of such networks; `None` for a single network.
     pub experts: Option<ExpertsConfig>,
 }
 
-/// What a router's probabilities are divided by once the best are chosen.
+/// How the router's probabilities of the chosen experts are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingWeights {
-    /// Nothing: they are the softmax over all experts.
+    /// Not at all: they are the softmax over all experts.
     Softmax,
-    /// Their sum, so that the chosen ones add up to 1.
+    /// Divided by their sum, so that those of the chosen experts add up to 1.
     Renormalised,
 }
 
-/// A mixture of experts in the place of one feed-forward (Shazeer et al. 2017,
-/// <https://arxiv.org/abs/1701.06538>). The feed-forward's own sizes are those of each expert.
+/// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,
+/// <https://arxiv.org/abs/1701.06538>). The sizes of the feed-forward are those of each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertsConfig {
-    /// How many experts there are.
+    /// Number of experts.
     pub n_experts: usize,
-    /// How many each position uses.
+    /// Number of experts that each position uses.
     pub top_k: usize,
-    /// What their outputs are weighted with.
+    /// How their outputs are weighted.
     pub weights: RoutingWeights,
-    /// Hidden width of an expert that every position uses, its output times a sigmoid gate.
+    /// Hidden width of a shared expert that every position uses, its output multiplied by a sigmoid gate; `None` without one.
     pub shared_d_ff: Option<usize>,
 }
 
 impl FeedForwardConfig {
-    /// `down(gelu(up(x)))` with biases, `d_ff = 4 * d_model` and no dropout.
+    /// A plain feed-forward, `down(gelu(up(x)))`, with biases, `d_ff = 4 * d_model` and no dropout.
     pub fn new(d_model: usize) -> Self {
         Self {
             d_model,
@@ -76,37 +77,37 @@ impl FeedForwardConfig {
         }
     }
 
-    /// With a hidden width of `d_ff`.
+    /// Sets the hidden width.
     pub fn with_d_ff(mut self, d_ff: usize) -> Self {
         self.d_ff = d_ff;
         self
     }
 
-    /// With another non-linearity.
+    /// Sets the activation function.
     pub fn with_activation(mut self, activation: Activation) -> Self {
         self.activation = activation;
         self
     }
 
-    /// Plain or gated.
+    /// Sets whether it is plain or gated.
     pub fn with_form(mut self, form: FeedForwardForm) -> Self {
         self.form = form;
         self
     }
 
-    /// With or without biases, on all projections.
+    /// Sets whether the projections have biases.
     pub fn with_bias(mut self, bias: bool) -> Self {
         (self.up_bias, self.down_bias) = (bias, bias);
         self
     }
 
-    /// With dropout of probability `p` after the activation.
+    /// Sets the dropout probability of the hidden activations.
     pub fn with_dropout(mut self, p: f64) -> Self {
         self.dropout = p;
         self
     }
 
-    /// As a mixture of experts of this form, or not.
+    /// Makes it a mixture of experts of this form, or a single network.
     pub fn with_experts(mut self, experts: Option<ExpertsConfig>) -> Self {
         self.experts = experts;
         self

@@ -1,27 +1,27 @@
-//! How fresh parameters are drawn, as data.
+//! The distributions of fresh parameters.
 
 use serde::{Deserialize, Serialize};
 
 use super::pattern::matches;
 
-/// The distribution that one parameter is drawn from.
+/// The distribution of one fresh parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Draw {
-    /// What the layer itself proposes: a norm is the identity, a feed-forward has Kaiming and Xavier
-    /// normal weights, every other linear layer PyTorch's default.
+    /// The layer's own default: the identity for a norm, Kaiming and Xavier normal weights for a feed-forward,
+    /// PyTorch's default for every other linear layer.
     Layer,
-    /// `torch.nn.Linear`'s default, weight and bias uniform in `±1/√d_in`.
+    /// `torch.nn.Linear`'s default: weight and bias uniform in `±1/√d_in`.
     TorchLinear,
-    /// One value.
+    /// The same value everywhere.
     Constant(f64),
-    /// Normal around 0.
+    /// Normal with mean 0.
     Normal {
         /// Standard deviation.
         deviation: f64,
     },
-    /// Normal around 0, drawn again beyond `±cut`; its deviation is a little smaller than the given one.
+    /// Normal with mean 0, redrawn outside `±cut`; the resulting deviation is a little smaller than the given one.
     TruncatedNormal {
         /// Standard deviation before the cut.
         deviation: f64,
@@ -35,7 +35,7 @@ pub enum Draw {
     },
 }
 
-/// How each parameter of a stack is drawn: a list of patterns over roles, the last that matches decides.
+/// The distribution of every fresh parameter of a stack: a list of patterns over roles, of which the last match counts.
 ///
 /// ```
 /// use candle_blocks::{Draw, Initialisation};
@@ -47,6 +47,7 @@ pub enum Draw {
 /// assert_eq!(initialisation.draw("blocks.3.attention_norm.weight"), Draw::Layer);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct Initialisation {
     rules: Vec<(String, Draw)>,
 }
@@ -55,19 +56,19 @@ pub struct Initialisation {
 const NORMS: [&str; 2] = ["*norm*", "*_layer_scale.weight"];
 
 impl Initialisation {
-    /// As the layers propose: see [`Draw::Layer`].
+    /// Every layer's own default: see [`Draw::Layer`].
     pub fn layers() -> Self {
         Self::default()
     }
 
-    /// PyTorch's own `nn.Linear` and `nn.LayerNorm`.
+    /// The defaults of PyTorch's `nn.Linear` and `nn.LayerNorm`.
     pub fn torch() -> Self {
         Self::default()
             .with("*", Draw::TorchLinear)
             .with_identity_norms()
     }
 
-    /// Weights normal with one deviation, biases 0, norms the identity: transformers'
+    /// Normal weights with the given standard deviation, biases 0, norms the identity: transformers'
     /// `PreTrainedModel._init_weights`
     /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_utils.py>).
     pub fn normal(deviation: f64) -> Self {
@@ -77,8 +78,8 @@ impl Initialisation {
             .with_identity_norms()
     }
 
-    /// GPT-2's: as [`Self::normal`], but the weights that add to the residual stream are divided by the root of
-    /// their number, two per block (Radford et al. 2019, section 2.3).
+    /// GPT-2's initialisation: like [`Self::normal`], but the projections that write to the residual stream are divided by
+    /// the square root of their number, two per block (Radford et al. 2019, section 2.3).
     pub fn gpt2(deviation: f64, n_blocks: usize) -> Self {
         let deviation_of_residual = deviation / (2.0 * n_blocks as f64).sqrt();
         let residual = Draw::Normal {
@@ -89,7 +90,7 @@ impl Initialisation {
             .with("*feed_forward.down.weight", residual)
     }
 
-    /// With roles that match `pattern` (`*` stands for any text) drawn from `draw`, whatever was said before.
+    /// Draws the roles that match `pattern` (`*` stands for any text) from `draw`, overriding earlier patterns.
     pub fn with(mut self, pattern: &str, draw: Draw) -> Self {
         self.rules.push((pattern.to_string(), draw));
         self
@@ -101,7 +102,7 @@ impl Initialisation {
             .fold(self, |all, pattern| all.with(pattern, Draw::Layer))
     }
 
-    /// What the parameter of a role is drawn from.
+    /// The distribution for the parameter of a role.
     pub fn draw(&self, role: &str) -> Draw {
         let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
         rule.map_or(Draw::Layer, |&(_, draw)| draw)

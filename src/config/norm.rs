@@ -1,11 +1,11 @@
-//! Normalisation as data.
+//! The configuration of norms.
 
 use serde::{Deserialize, Serialize};
 
 use super::positive;
 use crate::{Error, Result};
 
-/// Which normalisation a layer applies to its last dimension.
+/// The kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,31 +16,32 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// How the stored weight of a norm enters the product.
+/// How a norm applies its stored weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NormWeight {
-    /// `x̂ · w`, rounded to the model's type before the product (Llama, BERT, GPT-2 ...).
+    /// `x̂ · w`, with `x̂` rounded to the model's dtype before the product (Llama, BERT, GPT-2 ...).
     Plain,
     /// `x̂ · (1 + w)`, computed in f32 and rounded after the product (Gemma).
     OnePlus,
-    /// `x̂`: there is no weight (OLMo).
+    /// `x̂`, without a weight (OLMo).
     Absent,
 }
 
-/// A normalisation over the last dimension.
+/// The configuration of a normalisation over the last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct NormConfig {
     /// LayerNorm or RMSNorm.
     pub kind: NormKind,
     /// Width of the last dimension.
     pub d_model: usize,
-    /// Added to the variance (or mean square) before the root.
+    /// Added to the variance (or mean square) before the square root.
     pub eps: f64,
-    /// Whether there is an additive bias.
+    /// Whether it has an additive bias.
     pub bias: bool,
-    /// How the weight enters.
+    /// How the weight is applied.
     pub weight: NormWeight,
 }
 
@@ -65,13 +66,13 @@ impl NormConfig {
         }
     }
 
-    /// With or without an additive bias.
+    /// Sets whether it has an additive bias.
     pub fn with_bias(mut self, bias: bool) -> Self {
         self.bias = bias;
         self
     }
 
-    /// With the given form of the weight.
+    /// Sets how the weight is applied.
     pub fn with_weight(mut self, weight: NormWeight) -> Self {
         self.weight = weight;
         self

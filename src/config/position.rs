@@ -1,22 +1,22 @@
-//! How an attention knows positions: rotation, linear bias, learned relative bias.
+//! The configuration of position embeddings: rotary, ALiBi, learned relative bias.
 
 use serde::{Deserialize, Serialize};
 
-/// What an attention does with positions.
+/// The position embedding of an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Position {
-    /// Nothing: positions are in the embeddings, or added to the scores by the stack.
+    /// None: positions are part of the input embeddings, or the stack adds a relative bias to the scores.
     #[default]
     None,
-    /// Queries and keys are rotated (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
+    /// Rotary embedding of queries and keys (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
     Rotary(RotaryConfig),
-    /// Scores fall linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
+    /// ALiBi: scores that decrease linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
     Alibi(AlibiConfig),
 }
 
-/// Which two dimensions of a head turn together.
+/// Which two dimensions of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryPairing {
@@ -26,21 +26,22 @@ pub enum RotaryPairing {
     Interleaved,
 }
 
-/// Rotary position embedding.
+/// The configuration of a rotary position embedding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct RotaryConfig {
-    /// How many dimensions of each head turn; the rest pass through.
+    /// How many dimensions of each head are rotated; the rest pass through.
     pub dim: usize,
-    /// Base of the wavelengths.
+    /// The base of the frequencies, `rope_theta`.
     pub theta: f64,
-    /// Which dimensions turn together.
+    /// Which dimensions are rotated together.
     pub pairing: RotaryPairing,
-    /// How the frequencies are stretched for longer contexts.
+    /// How the frequencies are scaled for longer contexts.
     pub scaling: RotaryScaling,
 }
 
 impl RotaryConfig {
-    /// All of `dim` dimensions, in halves, not stretched.
+    /// Rotates all of `dim` dimensions, paired by halves, without scaling.
     pub fn new(dim: usize, theta: f64) -> Self {
         Self {
             dim,
@@ -50,40 +51,40 @@ impl RotaryConfig {
         }
     }
 
-    /// With the given pairing.
+    /// Sets which dimensions are rotated together.
     pub fn with_pairing(mut self, pairing: RotaryPairing) -> Self {
         self.pairing = pairing;
         self
     }
 
-    /// With the given scaling.
+    /// Sets the scaling.
     pub fn with_scaling(mut self, scaling: RotaryScaling) -> Self {
         self.scaling = scaling;
         self
     }
 }
 
-/// The scalings of transformers' `ROPE_INIT_FUNCTIONS`
+/// How rotary frequencies are scaled for longer contexts: the scalings of transformers' `ROPE_INIT_FUNCTIONS`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RotaryScaling {
-    /// Frequencies as they are.
+    /// No scaling.
     None,
-    /// Every frequency divided by `factor`.
+    /// Position interpolation: every frequency divided by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// The base grows with the sequence beyond `max_positions`.
+    /// Dynamic NTK: the base grows with the sequence length beyond `max_positions`.
     DynamicNtk {
-        /// Stretch.
+        /// The scaling factor.
         factor: f64,
-        /// Length from which the base grows.
+        /// The length beyond which the base grows.
         max_positions: usize,
     },
-    /// Low frequencies divided by `factor`, high ones kept, a ramp between
+    /// YaRN: low frequencies divided by `factor`, high ones kept, with a ramp between
     /// (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>).
     Yarn {
         /// The divisor of low frequencies.
@@ -99,7 +100,7 @@ pub enum RotaryScaling {
         /// Whether the ramp's ends are rounded outwards to whole dimensions.
         truncate: bool,
     },
-    /// Llama 3's: by wavelength against the original context, with a smooth middle.
+    /// Llama 3's scaling: by the wavelength relative to the original context, with a smooth transition.
     Llama3 {
         /// The divisor of low frequencies.
         factor: f64,
@@ -110,12 +111,12 @@ pub enum RotaryScaling {
         /// Length of the original context.
         original_positions: usize,
     },
-    /// One divisor per frequency, one list for short and one for long sequences
+    /// LongRoPE: one divisor per frequency, with one list for short and one for long sequences
     /// (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
     LongRope {
         /// Divisors up to `original_positions`.
         short_factor: Vec<f64>,
-        /// Divisors beyond.
+        /// Divisors beyond that length.
         long_factor: Vec<f64>,
         /// Factor on cosine and sine.
         attention_factor: f64,
@@ -124,50 +125,50 @@ pub enum RotaryScaling {
     },
 }
 
-/// How ALiBi's slopes are laid out over heads whose number is no power of two.
+/// The order of ALiBi's slopes over heads whose number is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiSlopes {
-    /// The next lower power's slopes, then every other one of twice as many (BLOOM, Falcon).
+    /// The slopes of the next lower power of two, then every other slope of twice as many heads (BLOOM, Falcon).
     Appended,
-    /// Every other slope of the next higher power, then the rest (MPT), from `2^(-max/n)`.
+    /// Every other slope of the next higher power of two, then the rest, starting at `2^(-max/n)` (MPT).
     Interleaved {
         /// The exponent of the smallest slope.
         max: f64,
     },
 }
 
-/// What a bias is rounded to, whatever the precision of the run.
+/// What the bias is rounded to, independently of the dtype of the layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiRounding {
-    /// Nothing but the type of the scores.
+    /// Only to the dtype of the scores.
     #[default]
     None,
-    /// bfloat16: slopes, positions and their products, as transformers computes Falcon's.
+    /// bfloat16: slopes, positions and their products, as transformers does for Falcon.
     Bf16,
 }
 
-/// Attention with linear biases.
+/// The configuration of attention with linear biases (ALiBi).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlibiConfig {
-    /// The slopes' layout.
+    /// The order of the slopes.
     pub slopes: AlibiSlopes,
-    /// Factor on the bias: Falcon scales it with the scores.
+    /// Factor on the bias; Falcon scales it together with the scores.
     pub scale: f64,
-    /// What it is rounded to before that.
+    /// What the bias is rounded to before it is scaled.
     #[serde(default)]
     pub rounding: AlibiRounding,
 }
 
-/// A learned bias per head and bucket of distance, shared by all blocks of a stack (Raffel et al.
-/// 2019, <https://arxiv.org/abs/1910.10683>).
+/// The configuration of a learned relative position bias: one value per head and bucket of distances, shared by all
+/// blocks of a stack (Raffel et al. 2019, <https://arxiv.org/abs/1910.10683>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelativeBiasConfig {
-    /// Rows of the table.
+    /// The number of buckets: rows of the table.
     pub n_buckets: usize,
-    /// Distance from which all share the last bucket.
+    /// The distance from which all positions share the last bucket.
     pub max_distance: usize,
-    /// Columns of the table.
+    /// The number of heads: columns of the table.
     pub n_heads: usize,
 }

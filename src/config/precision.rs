@@ -1,22 +1,22 @@
-//! How packed weights are stored.
+//! The number formats of packed weights.
 
 use serde::{Deserialize, Serialize};
 
-/// The number format in which a packed layer stores and multiplies its weights. What lies between products
-/// is f32 in each, the softmax of attention included.
+/// The number format in which a packed layer stores and multiplies its weights. Everything between the products
+/// is computed in f32, including the softmax of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Precision {
-    /// f32, the numbers of the layer that is packed within its own rounding.
+    /// f32: the results of the original layer up to rounding.
     F32,
-    /// bf16 for weights and the rows they are multiplied with: half the memory, and twice the speed where the CPU has
-    /// an instruction for it. Attention multiplies queries, keys, weights and values in bf16 too, and a cache keeps its
-    /// keys and values so. Each product errs by some 2⁻⁹ of the typical size of its terms.
+    /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed where the
+    /// CPU has an instruction for it. Attention also multiplies queries, keys, weights and values in bf16, and a cache
+    /// stores its keys and values in it. The error of a product is about 2⁻⁹ of the typical size of its terms.
     Bf16,
-    /// int8 for weights and, when they come, for the rows they are multiplied with: a quarter of the memory. Each 128
-    /// numbers of an output's weights, or of a row, have a scale of their own. A weight errs by at most 1/252 of the largest that
-    /// shares its scale, a row's number by 1/508 of the span from the lowest to the highest, zero among them.
-    /// Attention is that of [`Self::Bf16`].
+    /// int8 for the weights and, quantised on the fly, for the rows that they are multiplied with: a quarter of the
+    /// memory. Each group of 128 weights of an output, and each group of 128 numbers of a row, has its own scale. The error
+    /// of a weight is at most 1/252 of the largest in its group; that of a number in a row at most 1/508 of the span of its
+    /// group, zero included. Attention computes as with [`Self::Bf16`].
     Int8,
 }

@@ -1,4 +1,4 @@
-//! Multi-head attention: to the sequence itself, or to an encoder's output.
+//! Multi-head attention: self-attention, or cross-attention to an encoder's output.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -20,7 +20,7 @@ pub use query_key_norm::QueryKeyNorms;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum QueryKeyValue {
-    /// One projection each.
+    /// A projection for each.
     Separate {
         /// `[n_heads · head_dim, d_model]`.
         query: Linear,
@@ -29,16 +29,16 @@ pub enum QueryKeyValue {
         /// `[n_kv_heads · head_dim, d_memory]`.
         value: Linear,
     },
-    /// One projection whose rows are the query's, the key's and the value's, in this order.
+    /// A single projection whose output rows are the query, the key and the value, in this order.
     Fused(Linear),
 }
 
-/// `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
+/// Multi-head attention: `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
-/// <https://arxiv.org/abs/2305.13245>), and whatever else [`AttentionConfig`] names.
+/// <https://arxiv.org/abs/2305.13245>) and every other option of [`AttentionConfig`].
 ///
-/// Equals `torch.nn.functional.scaled_dot_product_attention` between its projections, except that a
-/// query which sees no key gives zeros rather than NaN.
+/// Between its projections it equals `torch.nn.functional.scaled_dot_product_attention`, except that a
+/// query that may see no key gives zeros rather than NaN.
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
@@ -49,7 +49,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Takes `query`, `key`, `value` (or, where `vb` holds it, the fused `query_key_value`), `output`
+    /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it), `output`
     /// and, if configured, `query_norm` and `key_norm` from `vb`.
     pub fn new(config: &AttentionConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
@@ -74,10 +74,10 @@ impl Attention {
         })
     }
 
-    /// Of the projections themselves, without query and key norms.
+    /// Builds the layer from its projections, without query and key norms.
     ///
     /// # Errors
-    /// If a projection's shape does not fit the configuration.
+    /// If the shape of a projection does not fit the configuration.
     pub fn from_parts(
         projections: QueryKeyValue,
         output: Linear,
@@ -97,7 +97,7 @@ impl Attention {
     }
 
     /// # Errors
-    /// If a projection's shape does not fit the configuration.
+    /// If the shape of a projection does not fit the configuration.
     pub(crate) fn check_shapes(&self) -> Result<()> {
         let config = &self.config;
         let (q, kv) = (config.query_width(), config.key_width());
@@ -116,7 +116,7 @@ impl Attention {
         check("output", &self.output, [config.d_model, q])
     }
 
-    /// With norms of queries and keys.
+    /// Adds norms of queries and keys.
     pub fn with_norms(mut self, norms: QueryKeyNorms) -> Self {
         self.norms = Some(norms);
         self
@@ -137,12 +137,12 @@ impl Attention {
         &self.output
     }
 
-    /// Norms of queries and keys.
+    /// The norms of queries and keys, if any.
     pub fn norms(&self) -> Option<&QueryKeyNorms> {
         self.norms.as_ref()
     }
 
-    /// Draws dropout masks from `source` from now on.
+    /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
@@ -150,7 +150,7 @@ impl Attention {
         }
     }
 
-    /// The linear layers by role, below the given one.
+    /// The linear layers, each named by its role under the given one.
     pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
         let mut linears = match &mut self.projections {
             QueryKeyValue::Separate { query, key, value } => {
@@ -165,7 +165,7 @@ impl Attention {
             .collect()
     }
 
-    /// Everything that draws a mask.
+    /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let linears = match &self.projections {
             QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
@@ -178,26 +178,26 @@ impl Attention {
             .collect()
     }
 
-    /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].
+    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// Self-attention under the context's mask, positions and mode.
+    /// Self-attention with the context's mask, positions and mode.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, or a mask does not fit.
+    /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         self.attend(x, &Pass::new(context), None)
     }
 
-    /// Attention to the context's memory, an encoder's output.
+    /// Cross-attention to the context's memory, the output of an encoder.
     ///
     /// # Shapes
-    /// `x` `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`, to the shape of `x`.
+    /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.
     ///
     /// # Errors
     /// If the context has no memory, or shapes do not fit.

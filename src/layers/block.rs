@@ -11,14 +11,14 @@ use crate::{
     },
 };
 
-/// What a block computed on its way.
+/// The intermediate results of a block.
 #[derive(Clone, Debug)]
 pub struct BlockStages {
     /// The self-attention sublayer.
     pub attention: SublayerStages,
     /// The cross-attention sublayer, where there is one.
     pub cross_attention: Option<SublayerStages>,
-    /// The feed-forward sublayer; its `output` is the block's.
+    /// The feed-forward sublayer; its `output` is that of the block.
     pub feed_forward: SublayerStages,
 }
 
@@ -29,8 +29,8 @@ impl BlockStages {
     }
 }
 
-/// One block of a transformer: attention, perhaps attention to an encoder, and feed-forward, each a
-/// residual [`Sublayer`], one after the other or side by side.
+/// One transformer block: self-attention, optional cross-attention and a feed-forward, each a residual
+/// [`Sublayer`], either in sequence or in parallel.
 ///
 /// Names in a `VarBuilder`: `attention.{query,key,value,output}`, `attention_norm`,
 /// `feed_forward.{up,down[,gate]}`, `feed_forward_norm`, and `cross_attention…` as `attention…`.
@@ -68,7 +68,7 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// Takes every part from `vb` under the names above.
+    /// Gets every part from `vb`, under the names above.
     pub fn new(config: &BlockConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let residual = &config.residual;
@@ -114,7 +114,7 @@ impl TransformerBlock {
         })
     }
 
-    /// A sequential block of the two sublayers.
+    /// Builds a sequential block from its two sublayers.
     pub fn from_parts(
         attention: Sublayer<Attention>,
         feed_forward: Sublayer<BlockFeedForward>,
@@ -128,19 +128,20 @@ impl TransformerBlock {
         }
     }
 
-    /// With attention to an encoder's output between the two sublayers.
+    /// Adds cross-attention between the two sublayers.
     pub fn with_cross_attention(mut self, cross_attention: Sublayer<Attention>) -> Self {
         self.cross_attention = Some(cross_attention);
         self
     }
 
-    /// With the sublayers side by side. With a shared norm, the feed-forward's own norm is not used.
+    /// Sets whether the sublayers run in sequence or in parallel. With a shared norm, the norm of the feed-forward is
+    /// not used.
     pub fn with_topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
-    /// With dropout on what the sublayers of a parallel block add together.
+    /// Applies dropout to the sum of a parallel block's two branches.
     pub fn with_parallel_dropout(mut self, dropout: Dropout) -> Self {
         self.parallel_dropout = dropout;
         self
@@ -161,12 +162,12 @@ impl TransformerBlock {
         &self.feed_forward
     }
 
-    /// One after the other, or side by side.
+    /// Whether the sublayers run in sequence or in parallel.
     pub fn topology(&self) -> Topology {
         self.topology
     }
 
-    /// Draws every dropout mask of the block from `source` from now on, in the order of the forward pass.
+    /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         for attention in [Some(&mut self.attention), self.cross_attention.as_mut()]
             .into_iter()
@@ -180,7 +181,7 @@ impl TransformerBlock {
         self.parallel_dropout.set_source(source.clone());
     }
 
-    /// The linear layers by role (`blocks.3.attention.query`), below the given one (`blocks.3`), to change them.
+    /// The linear layers, mutable, each named by its role (`blocks.3.attention.query`) under the given one (`blocks.3`).
     pub fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
         let attention = self.attention.inner_mut();
         let mut linears = attention.linears_mut(&format!("{role}.attention"));
@@ -196,7 +197,7 @@ impl TransformerBlock {
         linears
     }
 
-    /// Everything that draws a mask.
+    /// Every dropout of the layer.
     pub(crate) fn dropouts(&self) -> Vec<&Dropout> {
         let mut dropouts = match self.feed_forward.inner() {
             BlockFeedForward::Dense(feed_forward) => feed_forward.dropouts(),
@@ -212,24 +213,24 @@ impl TransformerBlock {
         dropouts
     }
 
-    /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].
+    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// The output under the context's mask, positions, memory and mode.
+    /// The output with the context's mask, positions, memory and mode.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, a mask does not fit, or a block with
-    /// cross-attention is given no memory.
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with
+    /// cross-attention gets no memory.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         self.output(x, &Pass::new(context), None)
     }
 
-    /// As [`Self::forward_with`], with everything computed on the way.
+    /// Like [`Self::forward_with`], but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         self.run(x, &Pass::new(context), None)
     }

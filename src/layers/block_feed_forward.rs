@@ -1,4 +1,4 @@
-//! What stands in a block as its feed-forward.
+//! The feed-forward of a block: a single network or a mixture of experts.
 
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -8,18 +8,18 @@ use crate::{
     layers::{DropoutSource, FeedForward, MixtureOfExperts},
 };
 
-/// The feed-forward of a block: one network, or a mixture of experts.
+/// The feed-forward of a block: a single network or a mixture of experts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BlockFeedForward {
-    /// One network.
+    /// A single network.
     Dense(FeedForward),
-    /// Several, of which each position uses a few.
+    /// A mixture of experts, of which each position uses a few.
     Experts(MixtureOfExperts),
 }
 
 impl BlockFeedForward {
-    /// Takes one network, or the experts, from `vb`.
+    /// Gets the network, or the experts, from `vb`.
     pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
         Ok(match MixtureOfExperts::new(config, &vb)? {
             Some(experts) => Self::Experts(experts),
@@ -27,7 +27,7 @@ impl BlockFeedForward {
         })
     }
 
-    /// The network, if it is one.
+    /// The network, unless this is a mixture of experts.
     pub fn dense(&self) -> Option<&FeedForward> {
         match self {
             Self::Dense(feed_forward) => Some(feed_forward),
@@ -35,12 +35,25 @@ impl BlockFeedForward {
         }
     }
 
-    /// Draws dropout masks from `source` from now on.
+    /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         match self {
             Self::Dense(feed_forward) => feed_forward.set_dropout_source(source),
             Self::Experts(experts) => experts.set_dropout_source(source),
         }
+    }
+}
+
+impl BlockFeedForward {
+    /// The output in evaluation mode.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
     }
 }
 

@@ -1,10 +1,13 @@
-//! What a forward pass needs beside its input.
+//! What a forward pass needs besides its input.
 
 use candle_core::{DType, Tensor};
 
 use crate::{Error, Result, layers::AttentionMask};
 
-/// Mask, positions, encoder output and mode of one forward pass, the same for every block of a stack.
+/// The mask, positions, encoder output and mode of one forward pass, shared by every block of a stack.
+///
+/// Causality is not part of it: that belongs to the attention's configuration
+/// ([`Visibility`](crate::Visibility)), which a checkpoint sets for its family.
 ///
 /// ```
 /// use candle_blocks::{AttentionMask, ForwardContext};
@@ -14,6 +17,7 @@ use crate::{Error, Result, layers::AttentionMask};
 /// assert!(training.train());
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ForwardContext {
     mask: AttentionMask,
     positions: Option<Vec<Vec<u32>>>,
@@ -21,34 +25,34 @@ pub struct ForwardContext {
     train: bool,
 }
 
-/// An encoder's output, for cross-attention.
+/// The output of an encoder, for cross-attention.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// `[batch, encoder_seq, d_memory]`.
     pub hidden_states: Tensor,
-    /// Which of its positions are real.
+    /// Which of its positions are real tokens.
     pub mask: AttentionMask,
 }
 
 impl ForwardContext {
-    /// Dropout off, nothing masked, positions counted from 0.
+    /// Dropout off, nothing masked, positions counted from 0 (or from the end of the cache).
     pub fn evaluation() -> Self {
         Self::default()
     }
 
-    /// As [`Self::evaluation`], with dropout on.
+    /// Like [`Self::evaluation`], but with dropout on.
     pub fn training() -> Self {
         Self::evaluation().with_train(true)
     }
 
-    /// With the given mask.
+    /// Sets the mask.
     pub fn with_mask(mut self, mask: AttentionMask) -> Self {
         self.mask = mask;
         self
     }
 
-    /// With positions `[batch, seq]` (or `[1, seq]`) of any integer type for rotary embeddings, instead
-    /// of counting from 0 or from where a cache ends.
+    /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead
+    /// of counting from 0 or from the end of the cache. Needed when sequences are padded on the left.
     ///
     /// # Errors
     /// If the rank is not 2 or a position is negative.
@@ -73,7 +77,7 @@ impl ForwardContext {
         Ok(self)
     }
 
-    /// With an encoder's output `[batch, encoder_seq, d_memory]` to attend to, and its mask.
+    /// Sets the encoder output `[batch, encoder_seq, d_memory]` that cross-attention attends to, and its mask.
     pub fn with_memory(mut self, hidden_states: Tensor, mask: AttentionMask) -> Self {
         self.memory = Some(Memory {
             hidden_states,
@@ -82,7 +86,7 @@ impl ForwardContext {
         self
     }
 
-    /// With dropout on or off.
+    /// Turns dropout on or off.
     pub fn with_train(mut self, train: bool) -> Self {
         self.train = train;
         self
@@ -93,7 +97,7 @@ impl ForwardContext {
         &self.mask
     }
 
-    /// The encoder's output.
+    /// The encoder output, if any.
     pub fn memory(&self) -> Option<&Memory> {
         self.memory.as_ref()
     }

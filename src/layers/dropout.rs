@@ -1,4 +1,4 @@
-//! Inverted dropout, and where its random numbers come from.
+//! Inverted dropout and the source of its random numbers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,22 +9,22 @@ use rand_mt::Mt;
 
 use crate::ops;
 
-/// Where a [`Dropout`] draws its mask. Clones share one stream, so that several layers draw from it
-/// in the order in which they run.
+/// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
+/// layers draw from it in the order in which they run.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum DropoutSource {
-    /// candle's own generator on the input's device; cannot be seeded on the CPU.
+    /// candle's own generator on the input's device, which cannot be seeded on the CPU.
     #[default]
     Candle,
-    /// ChaCha with 12 rounds: reproducible on every device, and its place in the stream can be told and set.
+    /// ChaCha12: reproducible on every device, and the position in the stream can be read and set.
     Seeded(Arc<Mutex<ChaCha12Rng>>),
-    /// NumPy's legacy stream: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
+    /// NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     NumPy(Arc<Mutex<Mt>>),
 }
 
 impl DropoutSource {
-    /// A stream that starts from `seed`.
+    /// A reproducible stream that starts from `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self::Seeded(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed))))
     }
@@ -34,7 +34,7 @@ impl DropoutSource {
         Self::NumPy(Arc::new(Mutex::new(Mt::new(seed))))
     }
 
-    /// How many 32-bit words a seeded stream has given out; none for the others.
+    /// How many 32-bit words have been drawn from a seeded stream; `None` for the other sources.
     ///
     /// ```
     /// use candle_blocks::DropoutSource;
@@ -52,7 +52,7 @@ impl DropoutSource {
         }
     }
 
-    /// Goes to a place in a seeded stream that [`Self::position`] told.
+    /// Moves a seeded stream to a position that [`Self::position`] returned.
     ///
     /// # Errors
     /// If the source is not seeded.
@@ -151,18 +151,18 @@ impl std::fmt::Debug for DropoutSource {
     }
 }
 
-/// What a [`Dropout`] keeps or drops as one.
+/// The unit that a [`Dropout`] keeps or drops as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropoutUnit {
-    /// Each element for itself.
+    /// Each element independently.
     Element,
-    /// Each sample, the first dimension of `[batch, .., d_model]`; what has no batch (rank 2 or less) is one sample.
+    /// Each sample along the first dimension of `[batch, .., d_model]`; an input of rank 2 or less is a single sample.
     Sample,
 }
 
-/// Inverted dropout (Srivastava et al. 2014): in training each element is zero with probability `p`,
-/// the others are divided by `1 - p`; in evaluation nothing changes and nothing is drawn.
+/// Inverted dropout (Srivastava et al. 2014): in training, each element becomes zero with probability `p`
+/// and the others are divided by `1 - p`; in evaluation the input passes unchanged and nothing is drawn.
 ///
 /// ```
 /// use candle_blocks::{Dropout, DropoutSource};
@@ -182,7 +182,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Drops with probability `p`.
+    /// Dropout of elements with probability `p`.
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`.
@@ -194,7 +194,7 @@ impl Dropout {
         Ok(Self { p, source, unit })
     }
 
-    /// Drop path: drops whole samples with probability `p`, all their elements or none (Huang et al. 2016,
+    /// Drop path (stochastic depth): drops each sample as a whole with probability `p` (Huang et al. 2016,
     /// <https://arxiv.org/abs/1603.09382>; transformers' `Dinov2DropPath`).
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Dropout {
         })
     }
 
-    /// Never drops.
+    /// Dropout that never drops anything.
     pub fn none() -> Self {
         Self {
             p: 0.0,
@@ -221,17 +221,17 @@ impl Dropout {
         self.p
     }
 
-    /// What is dropped as one.
+    /// The unit that is kept or dropped as a whole.
     pub fn unit(&self) -> DropoutUnit {
         self.unit
     }
 
-    /// Where it draws its masks.
+    /// The source of its masks.
     pub fn source(&self) -> &DropoutSource {
         &self.source
     }
 
-    /// Draws from `source` from now on.
+    /// Sets the source of its masks.
     pub fn set_source(&mut self, source: DropoutSource) {
         self.source = source;
     }

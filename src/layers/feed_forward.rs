@@ -8,14 +8,14 @@ use crate::{
     layers::{Dropout, DropoutSource, Linear, LinearInit},
 };
 
-/// `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
+/// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
-/// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). Neither residual nor norm is
-/// part of it: those are [`Sublayer`](crate::Sublayer)'s.
+/// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
+/// are not part of it; wrap it in a [`Sublayer`](crate::Sublayer) for those.
 ///
-/// Fresh parameters: `up` and `gate` Kaiming normal with ReLU gain, `down` Xavier normal with gain
-/// 0.02, biases zero.
+/// Fresh parameters: `up` and `gate` are Kaiming normal with ReLU gain, `down` is Xavier normal with gain
+/// 0.02, and biases are zero.
 ///
 /// ```
 /// use candle_blocks::{Activation, FeedForward, FeedForwardConfig};
@@ -40,7 +40,7 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Takes `up`, `down` and, if gated, `gate` (each `weight`, `bias`) from `vb`.
+    /// Gets `up`, `down` and, if gated, `gate` (each with `weight` and `bias`) from `vb`.
     pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let &FeedForwardConfig { d_model, d_ff, .. } = config;
@@ -62,10 +62,10 @@ impl FeedForward {
         })
     }
 
-    /// Of the projections themselves, without dropout; with `gate` it is gated.
+    /// Builds the layer from its projections, without dropout. It is gated if `gate` is given.
     ///
     /// # Errors
-    /// If the projections' shapes do not fit each other.
+    /// If the shapes of the projections do not fit each other.
     pub fn from_parts(
         gate: Option<Linear>,
         up: Linear,
@@ -84,7 +84,7 @@ impl FeedForward {
     }
 
     /// # Errors
-    /// If the projections' shapes do not fit each other.
+    /// If the shapes of the projections do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
         let (d_ff, d_model) = self.up.weight().dims2()?;
         if let Some(gate) = &self.gate {
@@ -95,7 +95,7 @@ impl FeedForward {
             .expect_shape("feed-forward", "down", [d_out, d_ff])
     }
 
-    /// With the given dropout after the activation.
+    /// Applies `dropout` after the activation.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
         self
@@ -106,22 +106,22 @@ impl FeedForward {
         self.gate.as_ref()
     }
 
-    /// The widening projection, `[d_ff, d_model]`.
+    /// The up projection, `[d_ff, d_model]`.
     pub fn up(&self) -> &Linear {
         &self.up
     }
 
-    /// The narrowing projection, `[d_model, d_ff]`.
+    /// The down projection, `[d_model, d_ff]`.
     pub fn down(&self) -> &Linear {
         &self.down
     }
 
-    /// The non-linearity.
+    /// The activation function.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Draws dropout masks from `source` from now on.
+    /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
@@ -129,7 +129,7 @@ impl FeedForward {
         }
     }
 
-    /// The linear layers by role, below the given one.
+    /// The linear layers, each named by its role under the given one.
     pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
         let gate = self.gate.as_mut().map(|gate| ("gate", gate));
         let parts = [("up", &mut self.up), ("down", &mut self.down)];
@@ -139,7 +139,7 @@ impl FeedForward {
             .collect()
     }
 
-    /// Everything that draws a mask.
+    /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
         let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
@@ -149,10 +149,10 @@ impl FeedForward {
             .collect()
     }
 
-    /// The output in evaluation, as in PyTorch after `.eval()`.
+    /// The output in evaluation mode, as in PyTorch after `.eval()`.
     ///
     /// # Shapes
-    /// `[.., d_model]` of any rank from 1, to the same.
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
     ///
     /// # Errors
     /// If the last dimension is not `d_model`.

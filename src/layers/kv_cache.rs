@@ -1,8 +1,11 @@
-//! Keys and values of earlier positions, so that decoding computes each position once.
+//! The key/value cache, with which decoding computes each position only once.
 
 use candle_core::{DType, Result, Tensor, bail};
 
-/// The cache of a whole stack; made by [`Stack::new_cache`](crate::Stack::new_cache).
+/// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
+///
+/// It remembers the keys, values and padding mask of the positions seen so far. A clone is independent, so several
+/// continuations can start from one prompt.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(crate) layers: Vec<LayerCache>,
@@ -21,12 +24,12 @@ impl KvCache {
         }
     }
 
-    /// How many positions have been seen.
+    /// The number of positions seen so far.
     pub fn seen(&self) -> usize {
         self.seen
     }
 
-    /// Forgets everything.
+    /// Forgets all positions.
     pub fn reset(&mut self) {
         *self = Self::new(self.layers.len());
     }
@@ -43,7 +46,10 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes in the padding mask of `seq` new positions; returns that of all positions.
+    /// Appends the padding mask of `seq` new positions and returns the mask of all positions.
+    ///
+    /// # Errors
+    /// If the mask is not of the new positions, or the batch is another; nothing is appended then.
     pub(crate) fn extend_keep(
         &mut self,
         new: Option<&Tensor>,
@@ -52,6 +58,24 @@ impl KvCache {
     ) -> Result<Option<Tensor>> {
         if self.keep.is_none() && new.is_none() {
             return Ok(None);
+        }
+        if let Some(new) = new
+            && new.dims() != [batch, seq]
+        {
+            let seen = self.seen;
+            bail!(
+                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
+                 the cache remembers the mask of the {seen} earlier positions",
+                new.dims()
+            );
+        }
+        if let Some(keep) = &self.keep
+            && keep.dim(0)? != batch
+        {
+            bail!(
+                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
+                keep.dim(0)?
+            );
         }
         let device = |t: &Tensor| t.device().clone();
         let on = match (&self.keep, new) {

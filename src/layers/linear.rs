@@ -1,4 +1,4 @@
-//! `y = x·Wᵀ + b`.
+//! The linear layer, `y = x·Wᵀ + b`.
 
 use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -8,7 +8,7 @@ use crate::{
     ops,
 };
 
-/// How fresh parameters of a [`Linear`] are drawn. Loaded parameters ignore it.
+/// The distribution of fresh parameters of a [`Linear`]. It has no effect on loaded parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LinearInit {
@@ -45,7 +45,7 @@ impl LinearInit {
     }
 }
 
-/// An affine map of the last dimension, as `torch.nn.Linear`: `y = x·Wᵀ + b`.
+/// A linear layer over the last dimension, as `torch.nn.Linear`: `y = x·Wᵀ + b`.
 ///
 /// ```
 /// use candle_blocks::Linear;
@@ -65,13 +65,13 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Takes `weight` `[d_out, d_in]` and, if asked for, `bias` `[d_out]` from `vb`, with
-    /// [`LinearInit::Torch`] where they are fresh.
+    /// Gets `weight` `[d_out, d_in]` and, if `bias` is true, `bias` `[d_out]` from `vb`; fresh ones are drawn as
+    /// [`LinearInit::Torch`].
     pub fn new(d_in: usize, d_out: usize, bias: bool, vb: VarBuilder) -> Result<Self> {
         Self::with_init(d_in, d_out, bias, LinearInit::Torch, vb)
     }
 
-    /// As [`Self::new`], with another initialisation of fresh parameters.
+    /// Like [`Self::new`], but with the given initialisation of fresh parameters.
     pub fn with_init(
         d_in: usize,
         d_out: usize,
@@ -91,10 +91,10 @@ impl Linear {
         })
     }
 
-    /// Of a weight `[d_out, d_in]` and a bias `[d_out]`.
+    /// Builds the layer from a weight `[d_out, d_in]` and an optional bias `[d_out]`.
     ///
     /// # Errors
-    /// If the shapes are others than these.
+    /// If a shape is different.
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let (d_out, d_in) = weight.dims2()?;
         if let Some(bias) = &bias
@@ -112,10 +112,10 @@ impl Linear {
         })
     }
 
-    /// With a low-rank change beside the weight, which [`Self::merged`] makes part of it.
+    /// Adds a low-rank adapter (LoRA) beside the weight; [`Self::merged`] folds it into the weight.
     ///
     /// # Errors
-    /// If its shapes are not the weight's.
+    /// If the adapter does not have the input and output widths of the weight.
     pub fn with_adapter(mut self, adapter: LowRank) -> Result<Self> {
         let (d_out, d_in) = self.weight.dims2()?;
         let (a, b) = (adapter.a().dims(), adapter.b().dims());
@@ -126,12 +126,13 @@ impl Linear {
         Ok(self)
     }
 
-    /// The low-rank change, if there is one.
+    /// The low-rank adapter, if any.
     pub fn adapter(&self) -> Option<&LowRank> {
         self.adapter.as_ref()
     }
 
-    /// The layer with its low-rank change in the weight: the same function in evaluation, as fast as before.
+    /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost
+    /// of the adapter.
     pub fn merged(&self) -> Result<Self> {
         let weight = match &self.adapter {
             Some(adapter) => (&self.weight + adapter.product()?)?,
@@ -140,15 +141,15 @@ impl Linear {
         Self::from_parts(weight, self.bias.clone())
     }
 
-    /// Draws the adapter's dropout masks from `source` from now on.
+    /// Makes the adapter draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         if let Some(adapter) = &mut self.adapter {
             adapter.dropout.set_source(source.clone());
         }
     }
 
-    /// As [`Module::forward`], with the adapter's dropout if `train`. It hides candle's `ModuleT::forward_t` of the
-    /// same name, which ignores the flag: a generic `impl ModuleT` trains without that dropout.
+    /// Like [`Module::forward`], but with the adapter's dropout if `train` is true. It shadows candle's blanket
+    /// `ModuleT::forward_t`, which ignores the flag: code that is generic over `ModuleT` trains without that dropout.
     pub fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let y = ops::linear(x, &self.weight, self.bias.as_ref())?;
         match &self.adapter {
@@ -182,10 +183,10 @@ impl Module for Linear {
     /// `torch.nn.functional.linear(x, weight, bias)`.
     ///
     /// # Shapes
-    /// `[.., d_in]` of any rank from 1 to `[.., d_out]`.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     ///
     /// # Errors
-    /// If the last dimension is not `d_in`, or the types differ.
+    /// If the last dimension is not `d_in`, or input and weight differ in dtype.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_t(x, false)
     }

@@ -1,11 +1,11 @@
-//! A low-rank change beside a linear layer's weight.
+//! A low-rank adapter beside the weight of a linear layer.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 
 use crate::{layers::Dropout, ops};
 
-/// `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA (Hu et al. 2021,
-/// <https://arxiv.org/abs/2106.09685>).
+/// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
+/// (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 #[derive(Clone, Debug)]
 pub struct LowRank {
     a: Tensor, // [rank, d_in]
@@ -15,10 +15,10 @@ pub struct LowRank {
 }
 
 impl LowRank {
-    /// Of `a` `[rank, d_in]` and `b` `[d_out, rank]`, without dropout.
+    /// Builds the adapter from `a` `[rank, d_in]` and `b` `[d_out, rank]`, without dropout.
     ///
     /// # Errors
-    /// If the shapes do not fit each other.
+    /// If the two shapes do not fit each other.
     pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
         if a.dims2()?.0 != b.dims2()?.1 {
             bail!(
@@ -35,7 +35,7 @@ impl LowRank {
         })
     }
 
-    /// With dropout on its input, in training.
+    /// Applies `dropout` to the adapter's input in training.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
         self
@@ -56,7 +56,7 @@ impl LowRank {
         self.scale
     }
 
-    /// The change as one matrix, `scale · B·A`, `[d_out, d_in]`.
+    /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
     pub fn product(&self) -> Result<Tensor> {
         ops::linear(&self.b, &self.a.t()?, None)?.affine(self.scale, 0.0)
     }
@@ -64,7 +64,7 @@ impl LowRank {
 
 impl ModuleT for LowRank {
     /// # Shapes
-    /// `[.., d_in]` of any rank from 1 to `[.., d_out]`.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let narrow = ops::linear(&self.dropout.forward_t(x, train)?, &self.a, None)?;
         ops::linear(&narrow, &self.b, None)?.affine(self.scale, 0.0)

@@ -1,26 +1,28 @@
-//! Which keys are real, and what is added to the scores.
+//! Attention masks: which keys are real, and what is added to the scores.
 
 use candle_core::{DType, Tensor};
 
 use crate::{Error, Result};
 
-/// A key-padding mask, an additive mask, both, or neither. Causality is the attention's own
-/// ([`Visibility`](crate::Visibility)) and needs no mask.
+/// An attention mask: a key-padding mask, an additive mask, both, or neither.
+///
+/// Causal attention needs no mask: it is part of the attention's configuration ([`Visibility`](crate::Visibility)).
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct AttentionMask {
     keep: Option<Tensor>,     // [batch, keys] u8
     additive: Option<Tensor>, // broadcasts to [batch, n_heads, queries, keys]
 }
 
 impl AttentionMask {
-    /// Nothing masked.
+    /// Masks nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// A key-padding mask as tokenizers give it: `[batch, seq]`, 1 = keep, 0 = padding, of any type.
+    /// A key-padding mask as tokenizers return it: `[batch, seq]` of any dtype, 1 = a real token, 0 = padding.
     ///
-    /// Rows whose keys are all dropped give zeros, not NaN.
+    /// A query whose keys are all masked gives zeros, not NaN.
     ///
     /// # Errors
     /// If the rank is not 2 or a value is neither 0 nor 1.
@@ -50,19 +52,19 @@ impl AttentionMask {
         })
     }
 
-    /// Adds `mask` to the scores before the softmax; `-inf` hides a key. It must broadcast to
-    /// `[batch, n_heads, queries, keys]` and gets its gradient if it is tracked.
+    /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. It must broadcast to
+    /// `[batch, n_heads, queries, keys]`, and receives a gradient if it is a variable or depends on one.
     pub fn with_additive(mut self, mask: Tensor) -> Self {
         self.additive = Some(mask);
         self
     }
 
-    /// The key-padding mask, `[batch, keys]` of `u8`.
+    /// The key-padding mask, if any: `[batch, keys]` of `u8`, 1 = keep.
     pub fn keep(&self) -> Option<&Tensor> {
         self.keep.as_ref()
     }
 
-    /// The additive mask.
+    /// The additive mask, if any.
     pub fn additive(&self) -> Option<&Tensor> {
         self.additive.as_ref()
     }

@@ -1,10 +1,10 @@
-//! A chain of linear layers with one activation between them.
+//! A multi-layer perceptron.
 
 use candle_core::{Module, Result, Tensor, bail};
 
 use crate::{config::Activation, layers::Linear};
 
-/// `linear_n(act(.. act(linear_1(x)) ..))`: a multi-layer perceptron of any depth, shared over positions.
+/// A multi-layer perceptron of any depth, applied to each position: `linear_n(act(.. act(linear_1(x)) ..))`.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     layers: Vec<Linear>,
@@ -12,10 +12,10 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Of the layers in order; the activation stands between them and not behind the last.
+    /// Builds the perceptron from its layers in order. The activation follows each layer but the last.
     ///
     /// # Errors
-    /// If there is no layer, or one's output does not fit the next one's input.
+    /// If there is no layer, or the output of one does not fit the input of the next.
     pub fn from_parts(layers: Vec<Linear>, activation: Activation) -> Result<Self> {
         if layers.is_empty() {
             bail!("mlp: no layers given, expected at least one");
@@ -40,7 +40,7 @@ impl Mlp {
 
 impl Module for Mlp {
     /// # Shapes
-    /// `[.., d_in]` of any rank from 1, to `[.., d_out]`.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (first, rest) = (&self.layers[0], &self.layers[1..]);
         rest.iter().try_fold(first.forward(x)?, |x, layer| {

@@ -1,9 +1,9 @@
-//! Trainable layers on any device. Each is made by `new(&config, vb)`, by `from_parts(..)`, or by a
+//! Trainable layers for any device. Each is created by `new(&config, vb)`, by `from_parts(..)`, or by a
 //! [`Checkpoint`](crate::Checkpoint).
 //!
-//! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT`, so
-//! that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;
-//! inside a `candle_nn::seq()` they go as `add_fn(move |x| layer.forward(x))`.
+//! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead,
+//! so that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;
+//! add them to a `candle_nn::seq()` with `add_fn(move |x| layer.forward(x))`.
 
 mod activation;
 mod attention;

@@ -1,6 +1,6 @@
-//! A mixture of experts: many feed-forwards, of which a router picks a few for each position.
+//! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
-use candle_core::{D, Module, ModuleT, Result, Tensor};
+use candle_core::{D, Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -9,11 +9,11 @@ use crate::{
     ops,
 };
 
-/// `Σ weightₑ · expertₑ(x)` over the `top_k` experts of largest softmax(router(x)), plus a shared expert
-/// where there is one (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
+/// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
+/// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
 /// `MixtralSparseMoeBlock` and `Qwen2MoeSparseMoeBlock`).
 ///
-/// The choice of experts has no gradient, their weights have.
+/// The choice of experts has no gradient; their weights have one.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     router: Linear,
@@ -31,8 +31,8 @@ struct SharedExpert {
 }
 
 impl MixtureOfExperts {
-    /// Takes `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`; `None` if
-    /// the configuration is of a single feed-forward.
+    /// Gets `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`; `None` if
+    /// the configuration describes a single feed-forward.
     pub fn new(config: &FeedForwardConfig, vb: &VarBuilder) -> Result<Option<Self>> {
         config.validate()?;
         let Some(experts) = config.experts else {
@@ -92,7 +92,7 @@ impl MixtureOfExperts {
         &self.router
     }
 
-    /// The linear layers by role, below the given one.
+    /// The linear layers, each named by its role under the given one.
     pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
         let mut linears = vec![(format!("{role}.router"), &mut self.router)];
         for (e, expert) in self.experts.iter_mut().enumerate() {
@@ -105,7 +105,7 @@ impl MixtureOfExperts {
         linears
     }
 
-    /// Everything that draws a mask.
+    /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let shared = self.shared.as_ref();
         let linears = [Some(&self.router), shared.map(|shared| &shared.gate)];
@@ -118,7 +118,7 @@ impl MixtureOfExperts {
             .collect()
     }
 
-    /// The expert that every position uses, and its gate `[1, d_model]`.
+    /// The shared expert that every position uses, and its gate `[1, d_model]`.
     pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
         let shared = self.shared.as_ref()?;
         Some((&shared.feed_forward, &shared.gate))
@@ -129,12 +129,12 @@ impl MixtureOfExperts {
         self.top_k
     }
 
-    /// What the chosen experts' probabilities are divided by.
+    /// How the probabilities of the chosen experts are normalised.
     pub fn weights(&self) -> RoutingWeights {
         self.weights
     }
 
-    /// Draws every expert's dropout masks from `source` from now on.
+    /// Makes every expert draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         for (_, linear) in self.linears_mut("") {
             linear.set_dropout_source(source);
@@ -181,11 +181,34 @@ impl MixtureOfExperts {
     }
 }
 
+impl MixtureOfExperts {
+    /// The output in evaluation mode.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
+    }
+}
+
 impl ModuleT for MixtureOfExperts {
     /// # Shapes
-    /// `[.., d_model]` of any rank from 1, to the same.
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let width = self.router.weight().dim(1)?;
+        // Rows of another width might fill rows of this one, and be mixed without an error.
+        if x.dims().last() != Some(&width) {
+            bail!(
+                "mixture of experts: input has shape {:?}, expected [.., {width}]",
+                x.dims()
+            );
+        }
         let rows = x.reshape((x.elem_count() / width, width))?;
         let mut sum = rows.zeros_like()?;
         for (expert, routed) in self.experts.iter().zip(self.route(&rows, train)?) {

@@ -1,4 +1,4 @@
-//! LayerNorm and RMSNorm as a layer.
+//! LayerNorm and RMSNorm.
 
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -8,10 +8,10 @@ use crate::{
     ops,
 };
 
-/// A normalisation of the last dimension: LayerNorm or RMSNorm, with or without bias, `w` or `1 + w`.
+/// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
 ///
-/// Statistics are two-pass in f32 (f64 for f64 input), so a large mean costs no digits.
-/// Differentiable on every device, unlike `candle_nn::LayerNorm` on contiguous input.
+/// Mean and variance are computed in two passes, so a large mean costs no precision. Differentiable on every
+/// device, unlike `candle_nn::LayerNorm` on contiguous input.
 ///
 /// ```
 /// use candle_blocks::{Norm, NormConfig};
@@ -32,7 +32,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Takes `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
+    /// Gets `weight` and, if configured, `bias` from `vb`, both `[d_model]`; fresh ones are the identity.
     pub fn new(config: &NormConfig, vb: VarBuilder) -> Result<Self> {
         let weight = match config.weight {
             NormWeight::Absent => Tensor::ones(config.d_model, vb.dtype(), vb.device())?,
@@ -50,10 +50,10 @@ impl Norm {
         })
     }
 
-    /// Of a weight and bias `[d_model]`.
+    /// Builds the norm from a weight and an optional bias, both `[d_model]`.
     ///
     /// # Errors
-    /// If a shape is another, or a bias is given or missing against the configuration.
+    /// If a shape is different, or a bias is given where the configuration has none, or the other way round.
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>, config: NormConfig) -> Result<Self> {
         let expected = [config.d_model];
         if weight.dims() != expected {
@@ -93,17 +93,17 @@ impl Norm {
         })
     }
 
-    /// The weight as stored, `[d_model]`; ones if there is none.
+    /// The weight as stored, `[d_model]`; ones if the norm has none.
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
-    /// The bias, `[d_model]`.
+    /// The bias, if any, `[d_model]`.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
-    /// Kind, width, eps and form.
+    /// The configuration: kind, width, eps, and form of the weight.
     pub fn config(&self) -> &NormConfig {
         &self.config
     }
@@ -113,7 +113,7 @@ impl Module for Norm {
     /// `torch.nn.functional.layer_norm` or `rms_norm` over the last dimension.
     ///
     /// # Shapes
-    /// `[.., d_model]` of any rank from 1, to the same.
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::norm(x, &self.weight, self.bias.as_ref(), &self.config)
     }

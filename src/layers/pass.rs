@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::{
     config::RotaryConfig,
@@ -66,6 +66,12 @@ impl<'c> Pass<'c> {
             return Ok(known.clone());
         }
         let positions = self.context.positions(seq, self.seen);
+        if let Some(row) = positions.iter().find(|row| row.len() != seq) {
+            bail!(
+                "position_ids: has shape {:?}, expected [batch or 1, {seq}] of hidden_states",
+                [positions.len(), row.len()]
+            );
+        }
         let made = RotaryTables::new(config, &positions, dtype, device)?;
         tables.push((config.clone(), made.clone()));
         Ok(made)

@@ -1,4 +1,4 @@
-//! Blocks in a row, what they share, and the norm behind the last.
+//! A sequence of blocks with their final norm.
 
 use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -11,13 +11,13 @@ use crate::{
     },
 };
 
-/// The blocks of an encoder or decoder, first to last, and its final norm where the family has one.
+/// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as [`TransformerBlock`]'s, `final_norm`, `relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
-    /// The block that runs at each layer.
+    /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
     final_norm: Option<Norm>,
@@ -26,7 +26,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Takes every block and what they share from `vb`.
+    /// Gets every block and the parts that they share from `vb`.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let blocks = config
@@ -65,7 +65,7 @@ impl Stack {
         Ok((relative_bias.transpose()?, final_norm.transpose()?))
     }
 
-    /// Of the blocks, each run once in order, and the final norm.
+    /// Builds a stack from blocks that run once each, in order, and an optional final norm.
     pub fn from_parts(blocks: Vec<TransformerBlock>, final_norm: Option<Norm>) -> Self {
         Self {
             layers: (0..blocks.len()).collect(),
@@ -77,19 +77,19 @@ impl Stack {
         }
     }
 
-    /// With whole layers passed over in training, with the dropout's probability (LayerDrop): one draw for each layer.
+    /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
     pub fn with_layer_drop(mut self, layer_drop: Dropout) -> Self {
         self.layer_drop = layer_drop;
         self
     }
 
-    /// With dropout on the output, behind the final norm.
+    /// Applies dropout to the output, after the final norm.
     pub fn with_output_dropout(mut self, output_dropout: Dropout) -> Self {
         self.output_dropout = output_dropout;
         self
     }
 
-    /// The blocks that have parameters.
+    /// The distinct blocks.
     pub fn blocks(&self) -> &[TransformerBlock] {
         &self.blocks
     }
@@ -99,27 +99,27 @@ impl Stack {
         self.blocks
     }
 
-    /// Which of the blocks runs at each layer.
+    /// The index of the block that runs at each layer; ALBERT runs one block many times.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
 
-    /// The position bias that all blocks share.
+    /// The relative position bias that all blocks share, if any.
     pub fn relative_bias(&self) -> Option<&RelativeBias> {
         self.relative_bias.as_ref()
     }
 
-    /// The norm behind the last block.
+    /// The norm after the last block, if any.
     pub fn final_norm(&self) -> Option<&Norm> {
         self.final_norm.as_ref()
     }
 
-    /// What passes over whole layers in training.
+    /// The dropout of whole layers in training.
     pub fn layer_drop(&self) -> &Dropout {
         &self.layer_drop
     }
 
-    /// Draws every dropout mask from `source` from now on, in the order of the forward pass.
+    /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         for block in &mut self.blocks {
             block.set_dropout_source(source);
@@ -128,30 +128,49 @@ impl Stack {
         self.output_dropout.set_source(source.clone());
     }
 
-    /// The linear layers of all blocks by role (`blocks.3.attention.query`), to change them.
+    /// The linear layers of all blocks, mutable, each with its role (`blocks.3.attention.query`).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = (String, &mut Linear)> {
         let blocks = self.blocks.iter_mut().enumerate();
         blocks.flat_map(|(i, block)| block.linears_mut(&format!("blocks.{i}")))
     }
 
-    /// The output in evaluation with nothing masked; shapes as [`Self::forward_with`].
+    /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// All blocks and the final norm: `last_hidden_state` of transformers.
+    /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]`, the embeddings, to the same. `[seq, d_model]` is one sequence.
+    /// `[batch, seq, d_model]`, the embeddings, to the same shape. `[seq, d_model]` is a single sequence.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, or a mask does not fit.
+    /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         self.run(x, Pass::new(context), None, None)
     }
 
-    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come. A layer that training
-    /// passes over has none.
+    /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
+    /// computed: the way to collect the hidden states of all layers. A layer that LayerDrop skips has none.
+    ///
+    /// ```
+    /// # use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig};
+    /// # use candle_blocks::{NormPlacement, Stack, StackConfig};
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # let norm = NormConfig::layer_norm(8, 1e-5);
+    /// # let (attention, feed_forward) = (AttentionConfig::new(8, 2)?, FeedForwardConfig::new(8));
+    /// # let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    /// # let vb = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+    /// # let stack = Stack::new(&StackConfig::uniform(block, 3, Some(norm)), vb)?;
+    /// let x = Tensor::randn(0f32, 1., (1, 4, 8), &Device::Cpu)?;
+    /// let mut hidden_states = vec![x.clone()];
+    /// stack.observe(&x, &ForwardContext::evaluation(), |_layer, stages| {
+    ///     hidden_states.push(stages.output().clone());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(hidden_states.len(), 1 + 3);
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
     pub fn observe(
         &self,
         x: &Tensor,
@@ -166,20 +185,21 @@ impl Stack {
         KvCache::new(self.layers.len())
     }
 
-    /// The output of new positions behind those that `cache` has seen, which take them in.
+    /// The output for new positions that follow those in `cache`, to which they are added.
     ///
     /// Feeding a sequence in chunks, or token by token, gives what [`Self::forward_with`] gives for the
-    /// whole. The context's mask is that of the new positions; earlier ones keep theirs. With a
-    /// sliding window, keys that no later query can see are dropped. Rotary scalings that depend on the
-    /// length (dynamic NTK, LongRope) rotate each key by the length at its time, as in transformers.
+    /// whole. The context's mask and positions are those of the new positions only; the cache remembers the
+    /// earlier ones. With a sliding window, keys that no later query can see are dropped. Rotary scalings that
+    /// depend on the length (dynamic NTK, LongRope) rotate each key by the length at its time, as in
+    /// transformers. The [crate's front page](crate#decoding) has an example with prompts of unequal lengths.
     ///
     /// # Shapes
-    /// `[batch, new positions, d_model]` to the same.
+    /// `[batch, new positions, d_model]` to the same shape.
     ///
     /// # Errors
-    /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an
-    /// additive mask or dropout on, or the cache is of another stack, batch or encoder output. The cache
-    /// is as it was then.
+    /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an
+    /// additive mask or dropout on, or the cache belongs to another stack, batch or encoder output. The
+    /// cache then stays as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
@@ -285,7 +305,7 @@ impl Stack {
     }
 }
 
-/// Is shown each layer's stages.
+/// Receives the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 impl ModuleT for Stack {

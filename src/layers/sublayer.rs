@@ -1,4 +1,4 @@
-//! An inner layer with its norm, dropout and residual connection.
+//! A residual sublayer: an inner layer with its norm, dropout and residual connection.
 
 use candle_core::{Module, ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -8,7 +8,7 @@ use crate::{
     layers::{Dropout, DropoutSource, Norm},
 };
 
-/// The norm of a [`Sublayer`], at its place.
+/// The norms of a [`Sublayer`] and where they stand.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SublayerNorm {
@@ -18,19 +18,19 @@ pub enum SublayerNorm {
     Post(Norm),
     /// `x + output(inner(input(x)))` (Gemma 2).
     Sandwich {
-        /// On the inner layer's input.
+        /// Applied to the input of the inner layer.
         input: Norm,
-        /// On the inner layer's output.
+        /// Applied to the output of the inner layer.
         output: Norm,
     },
     /// `x + norm(inner(x))` (OLMo 2).
     Output(Norm),
-    /// `x + inner(x)`.
+    /// `x + inner(x)`, without a norm.
     None,
 }
 
 impl SublayerNorm {
-    /// Takes `<role>_norm` from `vb`; a sandwich also takes `<role>_output_norm`.
+    /// Gets `<role>_norm` from `vb`, and for a sandwich also `<role>_output_norm`.
     pub fn new(
         placement: NormPlacement,
         config: &NormConfig,
@@ -53,20 +53,20 @@ impl SublayerNorm {
     }
 }
 
-/// What an inner layer's output is multiplied by before it is added.
+/// The factor on the inner layer's output before the residual addition.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BranchScale {
-    /// Nothing.
+    /// No factor.
     One,
     /// A constant (Granite).
     Constant(f64),
-    /// A learned vector `[d_model]` (Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
+    /// A learned vector `[d_model]`, layer scale (Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
     Learned(Tensor),
 }
 
 impl BranchScale {
-    /// Takes the vector `<role>_layer_scale.weight` from `vb`.
+    /// Gets the vector `<role>_layer_scale.weight` from `vb`.
     pub fn learned(d_model: usize, role: &str, vb: &VarBuilder) -> Result<Self> {
         let vb = vb.pp(format!("{role}_layer_scale"));
         let init = Init::Const(1.0); // DINOv2's layerscale_value
@@ -82,30 +82,30 @@ impl BranchScale {
     }
 }
 
-/// What one sublayer computed on its way.
+/// The intermediate results of a sublayer.
 #[derive(Clone, Debug)]
 pub struct SublayerStages {
-    /// What the inner layer was given: `x`, normalised or not.
+    /// The input of the inner layer: `x`, normalised or not.
     pub input: Tensor,
-    /// What the inner layer gave, before output norm, dropout, scale and residual.
+    /// The output of the inner layer, before output norm, dropout, scale and residual.
     pub inner_output: Tensor,
     /// The sublayer's output.
     pub output: Tensor,
 }
 
-/// `inner` with norm, dropout and residual: `x + drop_path(scale · dropout(inner(norm(x))))`, or as
-/// [`SublayerNorm`] places them.
+/// A residual sublayer: `x + drop_path(scale · dropout(inner(norm(x))))`, with the norm where
+/// [`SublayerNorm`] places it.
 ///
 /// ```
 /// use candle_blocks::{Activation, FeedForward, Linear, Sublayer, SublayerNorm};
-/// use candle_core::{Device, ModuleT, Tensor};
+/// use candle_core::{Device, Tensor};
 /// let linear = |w: [[f64; 2]; 2], b: [f64; 2]| {
 ///     Linear::from_parts(Tensor::new(&w, &Device::Cpu)?, Some(Tensor::new(&b, &Device::Cpu)?))
 /// };
 /// let (up, down) = (linear([[1., 2.], [3., 4.]], [0.5, -0.5])?, linear([[2., 1.], [0.5, 1.]], [0., 0.5])?);
 /// let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
 /// let residual = Sublayer::from_parts(inner, SublayerNorm::None);
-/// let y = residual.forward_t(&Tensor::new(&[1f64, -1.], &Device::Cpu)?, false)?;
+/// let y = residual.forward(&Tensor::new(&[1f64, -1.], &Device::Cpu)?)?;
 /// assert_eq!(y.to_vec1::<f64>()?, [1., -0.5]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -120,7 +120,7 @@ pub struct Sublayer<L> {
 }
 
 impl<L> Sublayer<L> {
-    /// Of the inner layer and its norm, without dropout or scale.
+    /// Builds the sublayer from an inner layer and its norm, without dropout or scale.
     pub fn from_parts(inner: L, norm: SublayerNorm) -> Self {
         Self {
             inner,
@@ -132,25 +132,25 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// With the given dropout on the inner layer's output.
+    /// Applies `dropout` to the inner layer's output.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
         self
     }
 
-    /// With the given factor on the inner layer's output.
+    /// Multiplies the inner layer's output by `scale`.
     pub fn with_scale(mut self, scale: BranchScale) -> Self {
         self.scale = scale;
         self
     }
 
-    /// With what is added dropped as `drop_path` says, behind the scale.
+    /// Applies `drop_path` to the branch, after the scale.
     pub fn with_drop_path(mut self, drop_path: Dropout) -> Self {
         self.drop_path = drop_path;
         self
     }
 
-    /// With the inner layer's output added to `source`.
+    /// Sets what the inner layer's output is added to.
     pub fn with_source(mut self, source: ResidualSource) -> Self {
         self.source = source;
         self
@@ -161,7 +161,7 @@ impl<L> Sublayer<L> {
         &self.inner
     }
 
-    /// The inner layer, to change it.
+    /// The inner layer, mutable.
     pub fn inner_mut(&mut self) -> &mut L {
         &mut self.inner
     }
@@ -171,7 +171,7 @@ impl<L> Sublayer<L> {
         [&self.dropout, &self.drop_path]
     }
 
-    /// The norm at its place.
+    /// The norms and where they stand.
     pub fn norm(&self) -> &SublayerNorm {
         &self.norm
     }
@@ -186,16 +186,16 @@ impl<L> Sublayer<L> {
         self.source
     }
 
-    /// Draws the masks of residual dropout and drop path from `source` from now on; the inner layer's are its own.
+    /// Makes residual dropout and drop path draw their masks from `source`; the inner layer keeps its own source.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
         self.drop_path.set_source(source.clone());
     }
 
-    /// Runs the sublayer, calling `run` for the inner layer.
+    /// Runs the sublayer, calling `run` for the inner layer, and returns all intermediate results.
     ///
     /// # Shapes
-    /// `[.., d_model]` to the same.
+    /// `[.., d_model]` to the same shape.
     pub fn stages(
         &self,
         x: &Tensor,
@@ -246,6 +246,16 @@ impl<L> Sublayer<L> {
         };
         let branch = self.scale.apply(&self.dropout.forward_t(&branch, train)?)?;
         self.drop_path.forward_t(&branch, train)
+    }
+}
+
+impl<L: ModuleT> Sublayer<L> {
+    /// The output in evaluation mode, in the shape of `x`.
+    ///
+    /// # Errors
+    /// If the shape does not fit the inner layer.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_t(x, false)
     }
 }
 

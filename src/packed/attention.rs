@@ -1,4 +1,4 @@
-//! Attention with packed projections, and no matrix of scores.
+//! Attention with packed projections and without a matrix of scores.
 
 mod groups;
 mod memory;
@@ -29,9 +29,9 @@ use crate::{
     layers::{Attention, ForwardContext, QueryKeyValue, batch_and_seq},
 };
 
-/// An [`Attention`] packed for inference on the CPU; made by [`Attention::pack`] and [`Attention::pack_cross`].
+/// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
 ///
-/// Query, key and value are one weight.
+/// The query, key and value projections form a single weight.
 #[derive(Clone)]
 pub struct PackedAttention {
     projections: Projections,
@@ -44,9 +44,9 @@ pub struct PackedAttention {
 
 #[derive(Clone)]
 enum Projections {
-    /// Query, key and value of the input.
+    /// Self-attention: query, key and value from the input.
     Input(PackedLinear),
-    /// The query of the input, key and value of an encoder's output.
+    /// Cross-attention: the query from the input, key and value from an encoder's output.
     Memory {
         query: PackedLinear,
         key_value: PackedLinear,
@@ -56,16 +56,18 @@ enum Projections {
 thread_local!(static PROJECTED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static PROJECTED_ROWS: &Scratch<f32> = &PROJECTED;
 impl Attention {
-    /// Packs the weights for attention to the input itself, for inference on the CPU.
+    /// Packs the weights of self-attention for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU, or is f64; if keys are not made from the input.
+    /// If the layer is not on the CPU or is f64, or if keys are not computed from the input.
     pub fn pack(&self, precision: Precision) -> Result<PackedAttention> {
         PackedAttention::new(&Packing::new(precision)?, self)
     }
 
-    /// Packs the weights for attention to an encoder's output; errors as [`Self::pack`], or if the projections are
-    /// fused.
+    /// Packs the weights of cross-attention to an encoder's output.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU or is f64, or if its projections are fused.
     pub fn pack_cross(&self, precision: Precision) -> Result<PackedAttention> {
         PackedAttention::cross(&Packing::new(precision)?, self)
     }
@@ -130,7 +132,7 @@ impl PackedAttention {
         &self.config
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         let inputs = match &self.projections {
             Projections::Input(joined) => joined.bytes(),
@@ -139,19 +141,19 @@ impl PackedAttention {
         inputs + self.output.bytes()
     }
 
-    /// The output with nothing masked; shapes as [`Self::forward_with`].
+    /// The output with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// Attention under the context's mask and positions, or of the context's memory.
+    /// Self-attention with the context's mask and positions, or cross-attention to the context's memory.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, a mask does not fit, the context trains, or cross-attention
-    /// has no memory; if the input asks for a gradient, is f64 or not on the CPU.
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, the context is one for training,
+    /// or cross-attention gets no memory; also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
         let pass = PackedPass::new(context, batch, seq)?;

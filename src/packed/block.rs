@@ -25,13 +25,13 @@ use crate::{
     },
 };
 
-/// The feed-forward of a packed block: one network, or a mixture of experts.
+/// The feed-forward of a packed block: a single network or a mixture of experts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PackedBlockFeedForward {
-    /// One network.
+    /// A single network.
     Dense(PackedFeedForward),
-    /// Several, of which each position uses a few.
+    /// A mixture of experts, of which each position uses a few.
     Experts(PackedMixture),
 }
 
@@ -45,7 +45,7 @@ impl PackedBlockFeedForward {
         })
     }
 
-    /// The width of input and output.
+    /// The width of the input and the output.
     pub fn d_model(&self) -> usize {
         match self {
             Self::Dense(dense) => dense.d_model(),
@@ -61,7 +61,7 @@ impl PackedBlockFeedForward {
         }
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Dense(dense) => dense.bytes(),
@@ -77,7 +77,7 @@ impl PackedBlockFeedForward {
     }
 }
 
-/// A [`TransformerBlock`] packed for inference on the CPU; made by [`TransformerBlock::pack`].
+/// A [`TransformerBlock`] packed for inference on the CPU, created by [`TransformerBlock::pack`].
 #[derive(Clone, Debug)]
 pub struct PackedBlock {
     attention: PackedSublayer<PackedAttention>,
@@ -99,10 +99,10 @@ thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::em
 static BETWEEN_ROWS: &Scratch<f32> = &BETWEEN;
 
 impl TransformerBlock {
-    /// Packs the weights for inference on the CPU, and frees each as it is packed.
+    /// Packs the weights for inference on the CPU, releasing each original weight once it is packed.
     ///
     /// # Errors
-    /// If the block is not on the CPU, or is f64.
+    /// If the block is not on the CPU or is f64.
     pub fn pack(self, precision: Precision) -> Result<PackedBlock> {
         PackedBlock::new(&Packing::new(precision)?, self)
     }
@@ -153,7 +153,7 @@ impl PackedBlock {
         Ok(())
     }
 
-    /// The width of input and output.
+    /// The width of the input and the output.
     pub fn d_model(&self) -> usize {
         self.attention.inner().config().d_model
     }
@@ -188,25 +188,25 @@ impl PackedBlock {
         &self.feed_forward
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         let cross = self.cross_attention.iter();
         let cross: usize = cross.map(|cross| cross.inner().bytes()).sum();
         self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes()
     }
 
-    /// The output with nothing masked; shapes as [`Self::forward_with`].
+    /// The output with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// The output under the context's mask, positions and memory.
+    /// The output with the context's mask, positions and memory.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]` to the same. `[seq, d_model]` is one sequence, `[d_model]` one position.
+    /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
     ///
     /// # Errors
-    /// As [`PackedAttention::forward_with`].
+    /// As for [`PackedAttention::forward_with`].
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
         let pass = PackedPass::new(context, batch, seq)?;

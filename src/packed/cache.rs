@@ -1,4 +1,4 @@
-//! Keys and values of earlier positions, packed as attention reads them.
+//! The key/value cache of packed stacks.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -7,10 +7,12 @@ use crate::cpu::{
     large_pages::LargePages,
 };
 
-/// The cache of a [`PackedStack`](crate::PackedStack); made by [`PackedStack::new_cache`](crate::PackedStack::new_cache).
+/// The key/value cache of a [`PackedStack`](crate::PackedStack), created by
+/// [`PackedStack::new_cache`](crate::PackedStack::new_cache).
 ///
-/// A new position is written beside the earlier ones; nothing is copied or packed again. With a sliding window, what no
-/// later query can see is dropped and its memory used again.
+/// Keys and values are stored in the layout that attention reads. New positions are written after the earlier ones, so
+/// nothing is copied or repacked. With a sliding window, positions that no later query can see are dropped and their
+/// memory is reused.
 #[derive(Debug)]
 pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
@@ -51,12 +53,12 @@ impl PackedCache {
         }
     }
 
-    /// How many positions have been seen.
+    /// The number of positions seen so far.
     pub fn seen(&self) -> usize {
         self.seen
     }
 
-    /// Forgets everything, and keeps the memory for the next sequences, of as large a batch.
+    /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
     pub fn reset(&mut self) {
         (self.seen, self.last_seen) = (0, 0);
         self.keep.clear();
@@ -68,11 +70,12 @@ impl PackedCache {
         }
     }
 
-    /// Forgets the positions from `seen` on, as when a draft is refused; keeps the memory.
+    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected. The allocated memory
+    /// is kept.
     ///
     /// # Errors
-    /// If a sliding window has dropped positions that those before `seen` would see: at most as many positions
-    /// as came with the last call may be taken back. Nothing is forgotten then.
+    /// If a sliding window has already dropped positions that are needed again: with a window, only the positions of the
+    /// last call can be taken back. Nothing is forgotten then.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
         let has_dropped = |layer: &PackedLayerCache| {
             let own = layer.own.as_ref();
@@ -131,7 +134,8 @@ impl PackedCache {
             && new.dims() != [batch, seq]
         {
             bail!(
-                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]",
+                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
+                 the cache remembers the mask of the {seen} earlier positions",
                 new.dims()
             );
         }

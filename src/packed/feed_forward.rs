@@ -1,4 +1,4 @@
-//! The feed-forward with packed weights, its hidden activations kept in the cache.
+//! The feed-forward with packed weights, whose hidden activations stay in the cache.
 
 use std::{fmt, sync::Arc};
 
@@ -21,9 +21,9 @@ use crate::{
     ops,
 };
 
-/// A [`FeedForward`] packed for inference on the CPU; made by [`FeedForward::pack`].
+/// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
-/// Gate and up are one weight, and their product is taken while both are in registers' reach.
+/// The gate and up projections form a single weight, and their product is computed before either leaves the cache.
 #[derive(Clone)]
 pub struct PackedFeedForward {
     up: Arc<PackedWeight>,
@@ -39,7 +39,7 @@ impl FeedForward {
     /// Packs the weights for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU, or is f64.
+    /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedFeedForward> {
         PackedFeedForward::new(&Packing::new(precision)?, self)
     }
@@ -74,7 +74,7 @@ impl PackedFeedForward {
         })
     }
 
-    /// The width of the input, and in a block of the output.
+    /// The width of the input, and inside a block also of the output.
     pub fn d_model(&self) -> usize {
         self.up.d_in()
     }
@@ -89,7 +89,7 @@ impl PackedFeedForward {
         self.up.d_out()
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         self.up.bytes() + self.down.bytes()
     }
@@ -130,13 +130,13 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
 }
 
 impl Module for PackedFeedForward {
-    /// The output of the layer that was packed, in evaluation.
+    /// The output of the original layer in evaluation mode.
     ///
     /// # Shapes
-    /// `[.., d_model]` of any rank from 1, to the same.
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
     ///
     /// # Errors
-    /// If the last dimension is not `d_model`, the input asks for a gradient, is f64 or not on the CPU.
+    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let widths = (self.d_model(), self.d_out());
         map_rows("feed-forward", x, widths, |x, y| {

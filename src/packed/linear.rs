@@ -1,4 +1,4 @@
-//! `y = x·Wᵀ + b` with a packed weight.
+//! The linear layer, `y = x·Wᵀ + b`, with a packed weight.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     layers::Linear,
 };
 
-/// A [`Linear`] packed for inference on the CPU; made by [`Linear::pack`].
+/// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
 pub struct PackedLinear {
     pub(super) weight: Arc<PackedWeight>,
@@ -66,7 +66,7 @@ impl Linear {
     /// Packs the weight for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU, or is f64.
+    /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedLinear> {
         PackedLinear::new(&Packing::new(precision)?, self)
     }
@@ -119,7 +119,7 @@ impl PackedLinear {
         self.weight.d_out()
     }
 
-    /// The memory of the packed weight.
+    /// The size of the packed weight in bytes.
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
     }
@@ -182,13 +182,13 @@ fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
 }
 
 impl Module for PackedLinear {
-    /// The output of the layer that was packed.
+    /// The output of the original layer.
     ///
     /// # Shapes
-    /// `[.., d_in]` of any rank from 1 to `[.., d_out]`.
+    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     ///
     /// # Errors
-    /// If the last dimension is not `d_in`, the input asks for a gradient, is f64 or not on the CPU.
+    /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let widths = (self.d_in(), self.d_out());
         map_rows("linear", x, widths, |x, y| {

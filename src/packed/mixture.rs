@@ -21,8 +21,8 @@ use crate::{
     layers::MixtureOfExperts,
 };
 
-/// A [`MixtureOfExperts`] packed for inference on the CPU. The router stays in f32, whatever the precision: which
-/// experts it chooses is no matter of rounding.
+/// A [`MixtureOfExperts`] packed for inference on the CPU. The router stays in f32 in every precision, so that rounding
+/// does not change the choice of experts.
 #[derive(Clone, Debug)]
 pub struct PackedMixture {
     router: PackedLinear,
@@ -82,12 +82,12 @@ impl PackedMixture {
         })
     }
 
-    /// The width of input and output.
+    /// The width of the input and the output.
     pub fn d_model(&self) -> usize {
         self.router.d_in()
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         let shared = self.shared.iter();
         let shared: usize = shared

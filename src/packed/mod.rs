@@ -1,13 +1,14 @@
-//! Layers packed for inference on the CPU: the same numbers, several times as fast.
+//! Layers packed for inference on the CPU: the same results, several times as fast.
 //!
-//! `pack` turns a layer into its packed form and frees the raw weights: weights lie as the matrix kernels
-//! read them, biases, activations, gates, residual connections and norms are computed while a product's
-//! results are in the cache, and attention never writes a matrix of scores. A packed layer has no
-//! gradients and refuses an input that asks for one; it takes f32, f16 and bf16, and computes in f32 between
-//! products whatever it takes.
+//! `pack` converts a layer into its packed form. The weights are stored in the order in which the matrix
+//! kernels read them; biases, activations, gates, residual connections and norms are computed while the
+//! results of a product are in the cache; and attention never writes a matrix of scores. A packed layer has
+//! no gradients and refuses an input that tracks them. It accepts f32, f16 and bf16 inputs, returns the dtype
+//! of its input, and computes in f32 between products.
 //!
-//! The same row gives the same bits, whatever the batch, its place in it and the number of threads, in every
-//! [`Precision`]. Threads are candle's: set `RAYON_NUM_THREADS`.
+//! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it and the
+//! number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
+//! from several threads at once.
 //!
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -113,7 +114,9 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
     }
     match x.dtype() {
         DType::F32 | DType::F16 | DType::BF16 => {}
-        other => bail!("{op} is packed and takes F32, F16 or BF16, but its input is {other:?}"),
+        other => bail!(
+            "{op} is packed and takes F32, F16 or BF16, but its input is {other:?}; convert it with to_dtype"
+        ),
     }
     let x = x.to_dtype(DType::F32)?.contiguous()?;
     let (storage, layout) = x.storage_and_layout();

@@ -155,7 +155,8 @@ impl<'c> PackedPass<'c> {
         let rows = positions.len();
         if !positions.iter().all(|row| row.len() == self.seq) || (rows != 1 && rows != self.batch) {
             bail!(
-                "position_ids: expected [{}, {}] or [1, {}] of hidden_states",
+                "position_ids: has shape {:?}, expected [{}, {}] or [1, {}] of hidden_states",
+                [rows, positions.first().map_or(0, Vec::len)],
                 self.batch,
                 self.seq,
                 self.seq

@@ -1,4 +1,4 @@
-//! Packed blocks in a row, and the norm behind the last.
+//! A sequence of packed blocks with their final norm.
 
 use std::cell::Cell;
 
@@ -25,12 +25,14 @@ use crate::{
     },
 };
 
-/// A [`Stack`] packed for inference on the CPU; made by [`Stack::pack`] and
+/// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
 /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack).
+///
+/// It is immutable: share it among threads by reference or in an `Arc`.
 #[derive(Clone, Debug)]
 pub struct PackedStack {
     blocks: Vec<PackedBlock>,
-    /// The block that runs at each layer.
+    /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
     final_norm: Option<RowNorm>,
@@ -38,7 +40,7 @@ pub struct PackedStack {
     threads: usize,
 }
 
-/// What is shown each layer's stages.
+/// Receives the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 thread_local!(static KEPT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
@@ -47,10 +49,10 @@ thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::em
 static BETWEEN_LAYERS: &Scratch<f32> = &BETWEEN;
 
 impl Stack {
-    /// Packs the weights for inference on the CPU, and frees each block's as it is packed.
+    /// Packs the weights for inference on the CPU, releasing those of each block once it is packed.
     ///
     /// # Errors
-    /// If the stack is not on the CPU, or is f64.
+    /// If the stack is not on the CPU or is f64.
     pub fn pack(self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
         let layers = self.layers().to_vec();
@@ -69,11 +71,11 @@ impl Stack {
 }
 
 impl PackedStack {
-    /// Takes every block and what they share from `vb`, packing each block before the next is read: never more than one
-    /// is in memory as it was stored.
+    /// Gets every block and the parts that they share from `vb`, packing each block before the next is read, so that
+    /// at most one block is in memory unpacked.
     ///
     /// # Errors
-    /// As [`Stack::new`] and [`Stack::pack`].
+    /// As for [`Stack::new`] and [`Stack::pack`].
     pub fn new(
         config: &StackConfig,
         vb: candle_nn::VarBuilder,
@@ -122,37 +124,37 @@ impl PackedStack {
         })
     }
 
-    /// The blocks that have parameters.
+    /// The distinct blocks.
     pub fn blocks(&self) -> &[PackedBlock] {
         &self.blocks
     }
 
-    /// Which of the blocks runs at each layer.
+    /// The index of the block that runs at each layer; ALBERT runs one block many times.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
 
-    /// The memory of the packed weights.
+    /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
         self.blocks.iter().map(PackedBlock::bytes).sum()
     }
 
-    /// The output with nothing masked; shapes as [`Self::forward_with`].
+    /// The output with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
     }
 
-    /// All blocks and the final norm: `last_hidden_state` of transformers.
+    /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
     ///
-    /// Rows that the mask drops, in front of a sequence and behind it, are not computed but zero, unless an additive mask or a
-    /// bias by position is in the way.
+    /// Padding before or after a sequence is not computed: its rows are zero in the result, unless an additive mask or a
+    /// position bias requires them.
     ///
     /// # Shapes
-    /// `[batch, seq, d_model]`, the embeddings, to the same. `[seq, d_model]` is one sequence.
+    /// `[batch, seq, d_model]`, the embeddings, to the same shape. `[seq, d_model]` is a single sequence.
     ///
     /// # Errors
-    /// If the width is not `d_model`, the rank is above 3, a mask does not fit, the context trains, or the input asks for a
-    /// gradient, is f64 or not on the CPU.
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or the context is one for training;
+    /// also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
         let mut pass = PackedPass::new(context, batch, seq)?;
@@ -162,11 +164,11 @@ impl PackedStack {
         self.run(x, pass, None, None)
     }
 
-    /// As [`Self::forward_with`], showing every layer's stages to `observer` as they come. To keep the stages costs time;
-    /// the output has the same bits.
+    /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
+    /// computed. This costs time, but gives the same bits.
     ///
     /// # Errors
-    /// As [`Self::forward_with`].
+    /// As for [`Self::forward_with`].
     pub fn observe(
         &self,
         x: &Tensor,
@@ -183,15 +185,15 @@ impl PackedStack {
         PackedCache::new(self.layers.len())
     }
 
-    /// The output of new positions behind those that `cache` has seen, which take them in; as
-    /// [`Stack::forward_cached`].
+    /// The output for new positions that follow those in `cache`, to which they are added; see
+    /// [`Stack::forward_cached`]. The [crate's front page](crate#decoding) has an example.
     ///
     /// # Shapes
-    /// `[batch, new positions, d_model]` to the same.
+    /// `[batch, new positions, d_model]` to the same shape.
     ///
     /// # Errors
-    /// As [`Self::forward_with`]; if a block's attention is not causal; if the context has an additive mask, or the cache is of
-    /// another stack, batch or encoder output. The cache is then as it was.
+    /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an additive mask, or
+    /// the cache belongs to another stack, batch or encoder output. The cache then stays as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,

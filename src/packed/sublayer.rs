@@ -1,4 +1,4 @@
-//! A packed inner layer with its norm and residual connection.
+//! A packed residual sublayer.
 
 use std::{cell::Cell, fmt};
 
@@ -20,7 +20,7 @@ use crate::{
     layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm},
 };
 
-/// A [`Sublayer`] packed for inference on the CPU: norm, inner layer, residual connection.
+/// A [`Sublayer`] packed for inference on the CPU: norm, inner layer and residual connection.
 #[derive(Clone)]
 pub struct PackedSublayer<L> {
     pub(super) inner: L,
@@ -213,7 +213,7 @@ impl PackedScale {
 
 /// An inner layer that computes each row by itself.
 pub(super) trait PerRow {
-    /// The width of input and output.
+    /// The width of the input and the output.
     fn d_model(&self) -> usize;
     /// `y = finishing(layer(x))`.
     fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
@@ -243,7 +243,7 @@ impl Sublayer<FeedForward> {
     /// Packs the weights for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU, or is f64.
+    /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
         let packing = Packing::new(precision)?;
         let inner = PackedFeedForward::new(&packing, self.inner())?;
@@ -256,7 +256,7 @@ impl Sublayer<BlockFeedForward> {
     /// Packs the weights for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU, or is f64.
+    /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
         let packing = Packing::new(precision)?;
         let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
@@ -266,13 +266,13 @@ impl Sublayer<BlockFeedForward> {
 }
 
 impl<L: PerRow> Module for PackedSublayer<L> {
-    /// The output of the sublayer that was packed, in evaluation.
+    /// The output of the original sublayer in evaluation mode.
     ///
     /// # Shapes
-    /// `[.., d_model]` of any rank from 1, to the same.
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
     ///
     /// # Errors
-    /// If the last dimension is not `d_model`, the input asks for a gradient, is f64 or not on the CPU.
+    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let d_model = self.inner.d_model();
         map_rows("feed-forward", x, (d_model, d_model), |x, y| {

@@ -1,4 +1,4 @@
-//! AdamW over groups of named parameters.
+//! The AdamW optimiser over groups of named parameters.
 
 use std::collections::HashSet;
 
@@ -13,21 +13,21 @@ use crate::{
     train::{Gradients, ParameterGroup},
 };
 
-/// What [`AdamW`] does at each step; the weight decay is its groups'.
+/// The hyperparameters of [`AdamW`], except for the weight decay, which belongs to its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamWConfig {
-    /// Step size.
+    /// The learning rate.
     pub learning_rate: f64,
-    /// Decay of the running mean of the gradient.
+    /// Decay rate of the first moment, the running mean of the gradient.
     pub beta1: f64,
-    /// Decay of the running mean of its square.
+    /// Decay rate of the second moment, the running mean of its square.
     pub beta2: f64,
-    /// Added to the root of the latter.
+    /// Added to the square root of the second moment.
     pub eps: f64,
 }
 
 impl Default for AdamWConfig {
-    /// `torch.optim.AdamW`'s: 1e-3, 0.9, 0.999, 1e-8.
+    /// The defaults of `torch.optim.AdamW`: 1e-3, 0.9, 0.999, 1e-8.
     fn default() -> Self {
         Self {
             learning_rate: 1e-3,
@@ -58,11 +58,11 @@ impl AdamWConfig {
     }
 }
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>), as
-/// `torch.optim.AdamW`: the same numbers within rounding over any number of steps.
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>): the steps of
+/// `torch.optim.AdamW` up to rounding.
 ///
-/// On the CPU a step is one pass over each parameter, its gradient and its two moments, on all threads. Moments of
-/// f16 and bf16 parameters are f32. What had no gradient in a step stays as it is, its count of steps too.
+/// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. The moments of
+/// f16 and bf16 parameters are f32. A parameter without a gradient in a step stays as it is, including its step count.
 ///
 /// ```
 /// use candle_blocks::train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule};
@@ -102,11 +102,11 @@ pub(super) struct Trained {
 }
 
 impl AdamW {
-    /// Of groups of parameters.
+    /// Creates an optimiser for the given groups of parameters.
     ///
     /// # Errors
-    /// If there is no parameter at all, one is given twice (under one role or two) or is not of a float type,
-    /// or a number makes no sense.
+    /// If there is no parameter at all, one is given twice (under one role or two) or is not of a floating-point dtype,
+    /// or a hyperparameter is out of range.
     pub fn new(
         groups: impl IntoIterator<Item = ParameterGroup>,
         config: AdamWConfig,
@@ -157,12 +157,12 @@ impl AdamW {
         })
     }
 
-    /// The settings.
+    /// The hyperparameters.
     pub fn config(&self) -> &AdamWConfig {
         &self.config
     }
 
-    /// How many updates were made.
+    /// The number of updates made so far.
     pub fn n_updates(&self) -> u64 {
         self.n_updates
     }
@@ -171,13 +171,13 @@ impl AdamW {
         self.n_updates = n_updates;
     }
 
-    /// What it trains, by role.
+    /// The parameters that it trains, with their roles.
     pub fn parameters(&self) -> Parameters {
         let pair = |p: &Trained| (p.role.clone(), p.variable.clone());
         self.parameters.iter().map(pair).collect()
     }
 
-    /// The gradients of its parameters, of a backward pass of the loss; [`Gradients::backward`] says more.
+    /// Runs the backward pass of `loss` and returns the gradients of the parameters; see [`Gradients::backward`].
     ///
     /// # Errors
     /// If the backward pass fails.
@@ -185,16 +185,16 @@ impl AdamW {
         Gradients::backward(&self.parameters(), loss)
     }
 
-    /// The gradients of its parameters that a backward pass found.
+    /// Takes the gradients of the parameters from candle's `GradStore`, for a backward pass run as `loss.backward()`.
     pub fn gradients(&self, store: &GradStore) -> Gradients {
         Gradients::of(&self.parameters(), store)
     }
 
-    /// Moves every parameter that has a gradient by one step, at `factor` times the learning rate.
+    /// Updates every parameter that has a gradient by one step, with `factor` times the learning rate.
     ///
     /// # Errors
-    /// If a gradient holds NaN or infinity, there is none at all, or one is of a parameter that is not trained
-    /// here. No parameter has moved then.
+    /// If a gradient contains NaN or infinity, there are no gradients, or one belongs to a parameter that this optimiser
+    /// does not train. No parameter has changed then.
     pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
         ops::with_team(|| self.update_all(gradients, factor))
     }
@@ -238,7 +238,7 @@ impl AdamW {
     }
 }
 
-/// candle's own interface: one group without weight decay, named by position.
+/// candle's own interface: a single group without weight decay, whose parameters are named by position.
 impl Optimizer for AdamW {
     type Config = AdamWConfig;
 
@@ -262,10 +262,10 @@ impl Optimizer for AdamW {
     }
 }
 
-/// The value of a loss.
+/// The value of a loss as a number.
 ///
 /// # Errors
-/// If it is not one number, or is NaN or infinite: the parameters that gave it are not worth a step.
+/// If it is not a scalar, or is NaN or infinite, so that no step should be taken.
 pub fn loss_value(loss: &Tensor) -> Result<f64> {
     let value = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
     match value[..] {

@@ -1,4 +1,4 @@
-//! Fresh parameters, drawn from a seed.
+//! Fresh parameters drawn from a seed.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,11 @@ use crate::{
     layers::Stack,
 };
 
-/// Makes the parameters that layers ask for, as variables.
+/// Creates fresh parameters, as variables, for the layers that request them.
 ///
-/// Each is drawn from a stream of its own, which the seed and the parameter's role fix: the same seed gives the
-/// same values whatever the order, the device and the number of threads, and one block more leaves the others alone.
+/// Each is drawn from its own random stream, determined by the seed and the role of the parameter: the same seed gives
+/// the same values whatever the order, the device and the number of threads, and adding a block does not change the
+/// others.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig};
@@ -53,7 +54,7 @@ struct Made {
 }
 
 impl Fresh {
-    /// Of the given type on the given device. Values are computed in f64 and rounded once.
+    /// Creates a source of parameters of the given dtype on the given device. Values are computed in f64 and rounded once.
     pub fn new(initialisation: Initialisation, seed: u64, dtype: DType, device: &Device) -> Self {
         Self {
             initialisation,
@@ -64,21 +65,21 @@ impl Fresh {
         }
     }
 
-    /// A `VarBuilder` for layers of any kind; a name that is asked for again is the same variable.
+    /// A `VarBuilder` for layers of any kind. A name that is requested again is the same variable.
     pub fn var_builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), self.dtype, self.device.clone())
     }
 
-    /// The stack of the given configuration.
+    /// Creates a stack of the given configuration.
     ///
     /// # Errors
-    /// If the configuration makes no sense.
+    /// If the configuration is invalid.
     pub fn stack(&self, config: &StackConfig) -> crate::Result<Stack> {
         config.validate()?;
         Ok(Stack::new(config, self.var_builder())?)
     }
 
-    /// The variables made so far, by role, in the order in which layers asked for them.
+    /// The variables created so far with their roles, in the order in which layers requested them.
     pub fn parameters(&self) -> Parameters {
         self.made().parameters.clone()
     }

@@ -1,4 +1,6 @@
-//! Gradients by the names of their parameters: accumulated, scaled, clipped.
+//! Gradients of named parameters: accumulated, scaled, clipped.
+
+use std::sync::OnceLock;
 
 use candle_core::{Tensor, Var, backprop::GradStore};
 
@@ -8,7 +10,7 @@ use crate::{
     ops::{self, Collected},
 };
 
-/// The gradients of named parameters, in their order.
+/// The gradients of named parameters, in the order of the parameters.
 ///
 /// ```
 /// use candle_blocks::train::Gradients;
@@ -28,19 +30,20 @@ use crate::{
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Gradients {
     by_role: Vec<(String, Collected)>,
     /// What every gradient is to be multiplied by: the optimiser does it on its way.
     scale: f64,
     /// The norm before `scale`, once it is known.
-    norm: std::cell::Cell<Option<f64>>,
+    norm: OnceLock<f64>,
 }
 
 /// torch's `clip_grad_norm_` adds it to the norm that it divides by.
 const CLIP_EPS: f64 = 1e-6;
 
 impl Default for Gradients {
-    /// None yet.
+    /// No gradients yet.
     fn default() -> Self {
         Self {
             by_role: Vec::new(),
@@ -51,13 +54,13 @@ impl Default for Gradients {
 }
 
 impl Gradients {
-    /// Those of the given parameters that a backward pass reached.
+    /// Takes the gradients of the given parameters from candle's `GradStore`, as far as the backward pass reached them.
     pub fn of(parameters: &Parameters, store: &GradStore) -> Self {
         Self::collect(parameters, |variable| store.get(variable).cloned())
     }
 
-    /// Those of the given parameters, of one backward pass of the loss: `loss.backward()` and [`Self::of`] in one, and
-    /// faster, as gradients do not go through candle's store.
+    /// Runs the backward pass of `loss` and returns the gradients of the given parameters: `loss.backward()` and
+    /// [`Self::of`] in one, but faster, since gradients do not go through candle's store.
     ///
     /// # Errors
     /// If the backward pass fails.
@@ -92,10 +95,10 @@ impl Gradients {
         }
     }
 
-    /// The gradient of a role, clipped and scaled; none if no backward pass reached it.
+    /// The gradient of a role, clipped and scaled; `None` if no backward pass reached it.
     ///
     /// # Errors
-    /// If candle fails to multiply it.
+    /// If candle cannot scale it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
         let found = self.by_role.iter().find(|(known, _)| known == role);
         Ok(found
@@ -108,16 +111,17 @@ impl Gradients {
         self.by_role.iter().map(|(role, _)| role.as_str())
     }
 
-    /// Whether no parameter has a gradient.
+    /// Whether there are no gradients.
     pub fn is_empty(&self) -> bool {
         self.by_role.is_empty()
     }
 
-    /// Adds the gradients of another backward pass.
+    /// Adds the gradients of another backward pass, for example of the next micro-batch.
     ///
     /// # Errors
-    /// If a role has gradients of different shapes or types.
+    /// If a role has gradients of different shapes or dtypes.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        self.norm.take();
         let (scale, factor) = (other.scale, self.scale);
         for (role, gradient) in other.by_role {
             // Bits stay those of a plain sum where nobody scaled.
@@ -130,40 +134,39 @@ impl Gradients {
                 None => self.by_role.push((role, gradient)),
             }
         }
-        self.norm.set(None);
         Ok(())
     }
 
-    /// Multiplies every gradient by `factor`: by `1 / n` after `n` micro-batches.
+    /// Multiplies every gradient by `factor`, for example by `1 / n` after `n` micro-batches.
     pub fn scale(&mut self, factor: f64) {
         self.scale *= factor;
     }
 
-    /// The norm of all gradients together, `√Σ g²`.
+    /// The global norm of all gradients, `√Σ g²`.
     ///
     /// # Errors
-    /// If a gradient holds NaN or infinity; the message names the first such parameter.
+    /// If a gradient contains NaN or infinity; the message names the first such parameter.
     pub fn norm(&self) -> Result<f64> {
-        if self.norm.get().is_none() {
-            let mut squares = 0.0;
-            for (role, gradient) in &self.by_role {
-                let square = ops::sum_of_squares(gradient.tensor())?;
-                if !square.is_finite() {
-                    let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
-                    return Err(Error::input(role, reason));
-                }
-                squares += square;
-            }
-            self.norm.set(Some(squares.sqrt()));
+        if let Some(known) = self.norm.get() {
+            return Ok(known * self.scale.abs());
         }
-        Ok(self.norm.get().unwrap_or(0.0) * self.scale.abs())
+        let mut squares = 0.0;
+        for (role, gradient) in &self.by_role {
+            let square = ops::sum_of_squares(gradient.tensor())?;
+            if !square.is_finite() {
+                let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+                return Err(Error::input(role, reason));
+            }
+            squares += square;
+        }
+        Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }
 
-    /// Scales the gradients down to a common norm of at most `max_norm`, and returns the norm that they had:
+    /// Scales the gradients down to a global norm of at most `max_norm` and returns the norm before, as
     /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`.
     ///
     /// # Errors
-    /// As [`Self::norm`]; if `max_norm` is not positive.
+    /// As for [`Self::norm`]; also if `max_norm` is not positive.
     pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
         if max_norm.is_nan() || max_norm <= 0.0 {
             let reason = format!("it is {max_norm}, expected a positive number");

@@ -1,4 +1,4 @@
-//! Low-rank adapters on chosen linear layers of a stack (LoRA).
+//! Low-rank adapters (LoRA) on selected linear layers of a stack.
 
 use std::{collections::HashMap, path::Path};
 
@@ -13,21 +13,23 @@ use crate::{
     train::Fresh,
 };
 
-/// Which linear layers get an adapter, and how large.
+/// The configuration of low-rank adapters: which linear layers get one, and how large it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct LoraConfig {
-    /// Width of the adapters.
+    /// The rank of the adapters.
     pub rank: usize,
-    /// The adapters' outputs are multiplied by `alpha / rank`.
+    /// The outputs of the adapters are multiplied by `alpha / rank`.
     pub alpha: f64,
-    /// Probability of dropping an element of their input in training.
+    /// Dropout probability of their input.
     pub dropout: f64,
-    /// Patterns of roles inside a block (`attention.query`, `feed_forward.*`) or in the whole stack (`blocks.0.*`).
+    /// Patterns over the roles of linear layers, inside every block (`attention.query`, `feed_forward.*`) or in the whole
+    /// stack (`blocks.0.*`).
     pub targets: Vec<String>,
 }
 
 impl LoraConfig {
-    /// On the layers that one of the patterns matches, without dropout.
+    /// Adapters on the layers that match one of the patterns, without dropout.
     pub fn new(rank: usize, alpha: f64, targets: &[&str]) -> Self {
         Self {
             rank,
@@ -37,7 +39,7 @@ impl LoraConfig {
         }
     }
 
-    /// With dropout of probability `p` on the adapters' input.
+    /// Sets the dropout probability of the adapters' input.
     pub fn with_dropout(mut self, p: f64) -> Self {
         self.dropout = p;
         self
@@ -54,23 +56,23 @@ fn is_target(target: &str, role: &str) -> bool {
     matches(target, local) || matches(target, role)
 }
 
-/// The adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` in the place of `y = x·Wᵀ + b`, with only
-/// `A` and `B` trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
+/// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
+/// `A` and `B` are trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
-/// As in PEFT, `A` is Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
+/// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
 ///
 /// ```no_run
 /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
 /// use candle_blocks::train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup};
 /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-/// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // its weights are no variables: they stay
+/// let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // plain tensors: frozen
 /// let config = LoraConfig::new(8, 16.0, &["attention.query", "attention.value"]);
 /// let lora = Lora::attach(&mut stack, config, 42)?;
 /// let group = ParameterGroup::new(lora.parameters(), 0.0);
 /// let mut optimiser = AdamW::new([group], AdamWConfig::default())?;
 /// // ... train, then either keep the adapters, or make them part of the model:
 /// lora.save("adapters.safetensors")?;
-/// checkpoint.save("fine-tuned", lora.merge(&mut stack)?.iter().map(|(role, w)| (role, w)))?;
+/// checkpoint.save("fine-tuned", lora.merge(&mut stack)?)?;
 /// # Ok::<(), candle_blocks::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -83,12 +85,13 @@ pub struct Lora {
 const CONFIG: &str = "lora";
 
 impl Lora {
-    /// Puts an adapter beside every linear layer of the stack that the configuration picks. Those layers' own weights
-    /// get no gradient from now on. Load the stack without variables ([`Checkpoint::stack`](crate::Checkpoint::stack))
-    /// to freeze all the rest too, or give the optimiser what else is to be trained.
+    /// Adds an adapter to every linear layer of the stack that the configuration selects. The weights of those layers
+    /// get no gradients from then on. To freeze everything else as well, load the stack without variables
+    /// ([`Checkpoint::stack`](crate::Checkpoint::stack)); otherwise give the optimiser what else is to be trained.
     ///
     /// # Errors
-    /// If a pattern matches no linear layer, the rank is 0, another number makes no sense, or a layer has an adapter.
+    /// If a pattern matches no linear layer, the rank is 0, another number is out of range, or a layer already has an
+    /// adapter.
     pub fn attach(stack: &mut Stack, config: LoraConfig, seed: u64) -> Result<Self> {
         let is_usable = config.rank > 0 && config.alpha.is_finite() && !config.targets.is_empty();
         if !is_usable {
@@ -137,11 +140,11 @@ impl Lora {
         self.parameters.clone()
     }
 
-    /// Takes the adapters out of the stack and adds their products to its weights. Returns those weights by role, for
-    /// [`Checkpoint::save`](crate::Checkpoint::save).
+    /// Removes the adapters from the stack and adds their products to its weights. Returns the new weights with their
+    /// roles, for [`Checkpoint::save`](crate::Checkpoint::save).
     ///
     /// # Errors
-    /// If the stack is not the one with these adapters.
+    /// If these adapters are not in the stack.
     pub fn merge(&self, stack: &mut Stack) -> Result<Vec<(String, Tensor)>> {
         let mut merged = Vec::new();
         for (role, linear) in stack
@@ -169,10 +172,10 @@ impl Lora {
         Ok(weights)
     }
 
-    /// Writes the adapters alone, with their configuration, to a safetensors file.
+    /// Writes only the adapters, with their configuration, to a safetensors file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let tensors = self.parameters.iter();
@@ -185,10 +188,10 @@ impl Lora {
         write_safetensors(path, &tensors, Some(metadata))
     }
 
-    /// Attaches the adapters that [`Self::save`] wrote to a stack of the same sizes.
+    /// Attaches the adapters from a file that [`Self::save`] wrote to a stack of the same shape.
     ///
     /// # Errors
-    /// If the file is none of these or does not fit the stack; the stack has no adapters then.
+    /// If the file is not one of these or does not fit the stack, which then has no adapters.
     pub fn load(stack: &mut Stack, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let files = TensorFiles::open(path)?;

@@ -1,5 +1,40 @@
-//! What training needs beside gradients: fresh parameters, an optimiser over named parameters, learning rates,
-//! and a file to go on from.
+//! What training needs besides gradients: fresh parameters, an optimiser over named parameters, learning rate
+//! schedules, a file to resume from, LoRA adapters and activation checkpointing.
+//!
+//! A training loop takes its variables from [`Checkpoint::trainable`](crate::Checkpoint::trainable), [`Fresh`] or
+//! [`Lora`], puts them into [`ParameterGroup`]s for [`AdamW`], and calls [`AdamW::backward`],
+//! [`Gradients::clip_norm`] and [`AdamW::update`] at each step:
+//!
+//! ```
+//! use candle_blocks::candle_core::{DType, Device, ModuleT, Tensor};
+//! use candle_blocks::train::{AdamW, AdamWConfig, Decay, Fresh, ParameterGroup, Schedule, loss_value};
+//! use candle_blocks::{FeedForward, FeedForwardConfig, Initialisation};
+//! use std::collections::BTreeMap;
+//!
+//! let fresh = Fresh::new(Initialisation::torch(), 42, DType::F32, &Device::Cpu);
+//! let config = FeedForwardConfig::new(8).with_dropout(0.1);
+//! let feed_forward = FeedForward::new(&config, fresh.var_builder())?;
+//! let groups = ParameterGroup::decaying_matrices(fresh.parameters(), 0.01);
+//! let mut optimiser = AdamW::new(groups, AdamWConfig { learning_rate: 1e-2, ..Default::default() })?;
+//! let schedule = Schedule::new(Decay::Linear, 5, 50);
+//!
+//! let x = Tensor::randn(0f32, 1., (16, 8), &Device::Cpu)?;
+//! let mut losses = Vec::new();
+//! for step in 0..50 {
+//!     let loss = (feed_forward.forward_t(&x, true)? - &x)?.sqr()?.mean_all()?;
+//!     let mut gradients = optimiser.backward(&loss)?;
+//!     gradients.clip_norm(1.0)?;
+//!     optimiser.update(&gradients, schedule.factor(step))?;
+//!     losses.push(loss_value(&loss)?);
+//! }
+//! assert!(losses[49] < losses[0]);
+//!
+//! // An interrupted training goes on from here with `optimiser.restore(path)`.
+//! let directory = tempfile::tempdir().unwrap();
+//! let notes = BTreeMap::from([("step".to_string(), "50".to_string())]);
+//! optimiser.save(directory.path().join("state.safetensors"), &notes)?;
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
 
 mod adamw;
 mod fresh;

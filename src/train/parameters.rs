@@ -1,8 +1,8 @@
-//! Choosing among named parameters: which are trained, and in which group.
+//! Selecting named parameters and putting them into groups.
 
 use crate::{Error, Result, checkpoint::Parameters, config::matches};
 
-/// Divides parameters into those whose role matches one of the patterns (`*` stands for any text), and the rest.
+/// Splits parameters into those whose role matches one of the patterns (`*` stands for any text), and the rest.
 ///
 /// ```
 /// use candle_blocks::train::split;
@@ -16,7 +16,7 @@ use crate::{Error, Result, checkpoint::Parameters, config::matches};
 /// ```
 ///
 /// # Errors
-/// If a pattern matches no parameter: it would otherwise silently do nothing.
+/// If a pattern matches no parameter, since it would otherwise silently have no effect.
 pub fn split(parameters: Parameters, patterns: &[&str]) -> Result<(Parameters, Parameters)> {
     for pattern in patterns {
         if !parameters.iter().any(|(role, _)| matches(pattern, role)) {
@@ -34,19 +34,20 @@ pub fn split(parameters: Parameters, patterns: &[&str]) -> Result<(Parameters, P
     Ok(parameters.into_iter().partition(is_matched))
 }
 
-/// Parameters that an optimiser treats alike.
+/// A group of parameters with common hyperparameters.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ParameterGroup {
-    /// By role.
+    /// The parameters with their roles.
     pub parameters: Parameters,
-    /// How much of each is taken off per step, times the learning rate.
+    /// The weight decay: each step subtracts this fraction, times the learning rate, of each parameter.
     pub weight_decay: f64,
-    /// Factor on the optimiser's learning rate.
+    /// Factor on the learning rate of the optimiser.
     pub learning_rate_scale: f64,
 }
 
 impl ParameterGroup {
-    /// With the given weight decay, at the optimiser's own learning rate.
+    /// A group with the given weight decay and the learning rate of the optimiser.
     pub fn new(parameters: Parameters, weight_decay: f64) -> Self {
         Self {
             parameters,
@@ -55,13 +56,13 @@ impl ParameterGroup {
         }
     }
 
-    /// With `factor` times the optimiser's learning rate.
+    /// Sets the factor on the learning rate of the optimiser.
     pub fn with_learning_rate_scale(mut self, factor: f64) -> Self {
         self.learning_rate_scale = factor;
         self
     }
 
-    /// Two groups: matrices with the given weight decay, and vectors (norms, biases, layer scales) without.
+    /// Makes two groups: matrices with the given weight decay, and vectors (norms, biases, layer scales) without.
     pub fn decaying_matrices(parameters: Parameters, weight_decay: f64) -> Vec<Self> {
         let (matrices, vectors) = parameters
             .into_iter()

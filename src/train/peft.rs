@@ -1,4 +1,4 @@
-//! Adapters in the files of Hugging Face's PEFT library.
+//! Saving adapters as files of Hugging Face's PEFT library.
 //!
 //! Where a tensor on disk is one role's weight, the role's adapter goes out as it is. A part of a fused tensor (GPT-2's query)
 //! is no module in transformers, so the adapters of all parts become one of the whole: their `A` one below the other, and a
@@ -20,14 +20,14 @@ use crate::{
 const PREFIX: &str = "base_model.model.";
 
 impl Lora {
-    /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, as PEFT's `PeftModel.from_pretrained`
-    /// reads them onto the model whose files `checkpoint` is of.
+    /// Writes `adapter_model.safetensors` and `adapter_config.json` to a directory, from which PEFT's
+    /// `PeftModel.from_pretrained` adds them to the model that `checkpoint` was opened from.
     ///
-    /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, as wide as
-    /// theirs together, which computes the same. Trained on in PEFT, its zeros would not stay.
+    /// Adapters of parts of a fused tensor (GPT-2's query and value) become one adapter of the whole tensor, whose rank is
+    /// the sum of theirs and which computes the same. Further training in PEFT would not keep its zeros.
     ///
     /// # Errors
-    /// If the weight of an adapted layer is neither a matrix of this checkpoint nor a part of one, or a file cannot be
+    /// If the weight of an adapted layer is neither a matrix of this checkpoint nor part of one, or a file cannot be
     /// written.
     pub fn save_peft(&self, checkpoint: &Checkpoint, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();

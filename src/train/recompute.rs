@@ -1,4 +1,4 @@
-//! Activation checkpointing: a backward pass that holds one block's activations at a time.
+//! Activation checkpointing: a backward pass that keeps the activations of only one block at a time.
 
 use std::collections::HashMap;
 
@@ -11,27 +11,28 @@ use crate::{
     train::Gradients,
 };
 
-/// What [`backward_recomputing`] found.
+/// The result of [`backward_recomputing`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Recomputed {
     /// The loss, without a graph.
     pub loss: Tensor,
-    /// The gradients of the parameters given.
+    /// The gradients of the given parameters.
     pub gradients: Gradients,
 }
 
-/// The loss of a stack's output and its gradients, with each block's activations computed twice instead of kept
-/// (Chen et al. 2016, <https://arxiv.org/abs/1604.06174>; `torch.utils.checkpoint` around every block).
+/// Activation checkpointing: computes the loss of a stack's output and its gradients, recomputing the activations of
+/// each block instead of keeping them (Chen et al. 2016, <https://arxiv.org/abs/1604.06174>; `torch.utils.checkpoint`
+/// around every block).
 ///
-/// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`: the same additions in the same order, and where
-/// dropout is on, the same masks. What it holds at its peak is the input of every block and the activations of
-/// one; what it costs is a second forward pass through all blocks but the last. Twelve blocks of BERT-base's size
-/// at 8 x 128 positions took 239 MB for activations instead of 1,060, and 1.1 to 1.2 times the time (2 cores of an
-/// AMD Zen 4, busy with other work).
+/// Equals `loss(&stack.forward_with(x, context)?)?.backward()?`, with the same additions in the same order and, with
+/// dropout on, the same masks. Its peak memory is the input of every block and the activations of one; its cost is a
+/// second forward pass through all blocks but the last. Twelve blocks of BERT-base's size at 8 x 128 positions took
+/// 239 MB for activations instead of 1,060, and 1.1 to 1.2 times the time (2 cores of an AMD Zen 4, busy with other
+/// work).
 ///
-/// `parameters` are all whose gradients are wanted, those that `x`, an encoder's output in the context, or the
-/// loss come from among them.
+/// `parameters` are all variables whose gradients are wanted, including those that `x`, an encoder output in the
+/// context, or the loss depend on.
 ///
 /// ```
 /// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation};
@@ -51,7 +52,7 @@ pub struct Recomputed {
 ///
 /// # Errors
 /// If the forward pass or the loss fails, the loss does not depend on the stack, or dropout is on and a layer draws
-/// from candle's own generator, which cannot draw the same masks again.
+/// from candle's own generator, which cannot repeat its masks.
 pub fn backward_recomputing(
     stack: &Stack,
     x: &Tensor,

@@ -1,4 +1,4 @@
-//! An interrupted training in a file.
+//! Saving the state of a training and resuming from it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,8 +24,8 @@ const NOTE: &str = "note.";
 const PARTS: [&str; 3] = ["value", "first_moment", "second_moment"];
 
 impl AdamW {
-    /// Writes parameters, moments and counts of steps to a safetensors file, whole or not at all, with `notes` of
-    /// the caller's own (the epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
+    /// Writes the parameters, moments and step counts to a safetensors file, atomically, together with `notes` of your
+    /// own (the epoch, [`DropoutSource::position`](crate::DropoutSource::position) ...).
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -48,11 +48,11 @@ impl AdamW {
         write_safetensors(path, &tensors, Some(metadata))
     }
 
-    /// Sets parameters, moments and counts to those of a file that [`Self::save`] wrote, and returns its notes.
-    /// What follows has the same bits as if the training had never stopped.
+    /// Restores the parameters, moments and step counts from a file that [`Self::save`] wrote, and returns its notes.
+    /// The training then continues with the same bits as if it had never stopped.
     ///
     /// # Errors
-    /// If the file is none of these, or holds other parameters, shapes or types than this optimiser; the message
+    /// If the file is not one of these, or has other parameters, shapes or dtypes than this optimiser; the message
     /// names the first. Nothing has changed then.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
         let path = path.as_ref();
@@ -62,7 +62,7 @@ impl AdamW {
         };
         if state.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
             return Err(state.error(
-                "it is no training state that this version can read; give a file that AdamW::save wrote",
+                "it is not a training state that this version can read; give a file that AdamW::save wrote",
             ));
         }
         let n_updates = state.count(N_UPDATES)?;

@@ -1,23 +1,24 @@
-//! Learning rates over the steps of a training.
+//! Learning rate schedules.
 
 use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate goes after the warm-up.
+/// How the learning rate changes after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Decay {
-    /// It stays.
+    /// It stays constant.
     None,
-    /// Straight down to 0 at the last step.
+    /// It decreases linearly to 0 at the last step.
     Linear,
-    /// Along half a cosine to 0 at the last step.
+    /// It follows half a cosine to 0 at the last step.
     Cosine,
 }
 
-/// A factor on the learning rate for each step: straight up from 0 through the warm-up, then as [`Decay`] says.
+/// A learning rate schedule: a factor for each step that rises linearly from 0 during the warm-up and then follows
+/// [`Decay`].
 ///
 /// Equals transformers' `get_constant_schedule_with_warmup`, `get_linear_schedule_with_warmup` and
 /// `get_cosine_schedule_with_warmup`
@@ -32,6 +33,7 @@ pub enum Decay {
 /// assert_eq!(schedule.factor(110), 0.0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Schedule {
     decay: Decay,
     warm_up: u64,
@@ -39,7 +41,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// `warm_up` of `total` steps, the rest with the given decay. Beyond `total` the last value stays.
+    /// A schedule of `total` steps, of which the first `warm_up` are the warm-up. Beyond `total` the last value stays.
     pub fn new(decay: Decay, warm_up: u64, total: u64) -> Self {
         Self {
             decay,
@@ -48,7 +50,7 @@ impl Schedule {
         }
     }
 
-    /// The factor for a step, the first being 0.
+    /// The factor for a step, counted from 0.
     pub fn factor(&self, step: u64) -> f64 {
         let (step, warm_up, total) = (step as f64, self.warm_up as f64, self.total as f64);
         if step < warm_up {

@@ -1,4 +1,4 @@
-//! The comparer: one tensor of ours against one of PyTorch's, element by element, in double precision.
+//! The comparer: compares a tensor with PyTorch's, element by element, in double precision.
 
 use candle_core::{DType, Tensor};
 
@@ -9,28 +9,29 @@ use super::kept_rows::KeptRows;
 use super::pair::Pair;
 use super::tolerance::{Precisions, Tolerance, epsilon};
 
-/// How to compare: which rows count, and in which precision the run was computed.
+/// Compares tensors with PyTorch's; it knows which rows count and in which precision the run was computed.
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use]
 pub struct Comparer<'a> {
     kept: Option<&'a KeptRows>,
     precision: Option<DType>,
 }
 
 impl<'a> Comparer<'a> {
-    /// Compares all rows, at the precision of our tensor's own type.
+    /// Compares all rows, at the precision of each tensor's dtype.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leaves out the rows that a mask drops, in every tensor that begins with the mask's `[batch, seq]`
-    /// other than gradients of parameters.
+    /// Leaves out the rows that a mask drops, in every tensor that begins with the mask's `[batch, seq]`,
+    /// except gradients of parameters.
     pub fn with_kept(mut self, rows: &'a KeptRows) -> Self {
         self.kept = Some(rows);
         self
     }
 
-    /// States the coarsest floating type that the run rounds to, such as `BF16` for weights packed to
-    /// bf16 under `F32` activations. A tensor that arrives in a coarser type is then a failure.
+    /// States the least precise dtype that the run rounds to, such as `BF16` for weights packed to bf16 under `F32`
+    /// activations. A tensor of a less precise dtype is then a failure.
     pub fn with_precision(mut self, precision: DType) -> Self {
         self.precision = Some(precision);
         self
@@ -41,9 +42,9 @@ impl<'a> Comparer<'a> {
         self.kept
     }
 
-    /// Compares one tensor, of any floating type, device and layout.
+    /// Compares one tensor of any floating-point dtype, on any device and in any layout.
     ///
-    /// Whatever is wrong with `ours` is a failed [`Comparison`], not an error.
+    /// Whatever is wrong with `ours` gives a failed [`Comparison`], not an error.
     pub fn compare(&self, name: &str, ours: &Tensor, expected: &Expected) -> Comparison {
         self.compare_in(None, name, ours, expected)
     }

@@ -1,4 +1,4 @@
-//! How one tensor compares: what came out, the errors, and where the worst is.
+//! The result of comparing one tensor: the outcome, the errors, and where the largest is.
 
 use serde::Serialize;
 
@@ -7,102 +7,102 @@ use super::json_float;
 use super::pair::Pair;
 use super::tolerance::{Tolerance, largest, median};
 
-/// How a comparison came out.
+/// The outcome of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "result")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Passed: no element, and not the typical element, is beyond the tolerance.
+    /// Passed: neither an element nor the median is beyond the tolerance.
     WithinTolerance,
-    /// At least one element is beyond the tolerance, or is infinite or NaN where it should not be.
+    /// At least one element is beyond the tolerance, or is infinite or NaN where PyTorch's is not.
     BeyondTolerance,
-    /// No element is beyond the tolerance, but the typical element is: a small error all over.
+    /// No single element is beyond the tolerance, but the median error is: a small error everywhere.
     TypicallyBeyondTolerance,
-    /// Our tensor has another shape.
+    /// Our tensor has a different shape.
     ShapeMismatch {
         /// PyTorch's shape.
         expected: Vec<usize>,
         /// Our shape.
         found: Vec<usize>,
     },
-    /// Our tensor is not of a floating type, or of a coarser one than the run states.
+    /// Our tensor is not of a floating-point dtype, or is of a less precise one than the run states.
     WrongDType {
-        /// What would be right.
+        /// The expected dtype.
         expected: String,
-        /// The type of our tensor.
+        /// The dtype of our tensor.
         found: String,
     },
     /// The run did not produce the tensor.
     Missing,
-    /// No finite element is left to compare: the tensor is empty, the mask drops all of it, or PyTorch's
-    /// result is all infinite or NaN.
+    /// There is no finite element to compare: the tensor is empty, the mask drops all of it, or PyTorch's
+    /// result is entirely infinite or NaN.
     NothingCompared,
-    /// Rounding errors may be as large as the values, so that a tensor of zeros would pass.
+    /// The tolerance is as large as the values, so that a tensor of zeros would pass.
     ToleranceTooWide,
-    /// A tensor could not be read, such as from a device that failed.
+    /// A tensor could not be read, for example from a device that failed.
     Unreadable {
         /// What candle reports.
         reason: String,
     },
 }
 
-/// The element of ours that is furthest from the truth.
+/// The element with the largest error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
-    /// Where it is, one number per dimension.
+    /// Its index, one number per dimension.
     pub index: Vec<usize>,
     /// Our value.
     #[serde(serialize_with = "json_float::number")]
     pub ours: f64,
-    /// The true value: the twin's, or PyTorch's own where there is no twin or the result is not finite.
+    /// The expected value: that of the f64 twin, or PyTorch's own if there is no twin or the result is not finite.
     #[serde(serialize_with = "json_float::number")]
     pub expected: f64,
 }
 
-/// One tensor of ours against PyTorch's.
+/// The result of comparing one tensor with PyTorch's.
 ///
-/// Errors are distances from the f64 twin, or from PyTorch's own result where there is none. Where
-/// nothing could be compared ([`Outcome::ShapeMismatch`] and those after it) the errors are infinite and
-/// the counts zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
+/// Errors are distances from the f64 twin, or from PyTorch's own result if there is none. If nothing could
+/// be compared ([`Outcome::ShapeMismatch`] and those after it), the errors are infinite and the counts
+/// zero. In JSON, `inf` and `NaN` are strings, and `null` means that there is no such number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Comparison {
     /// The tensor's name in the fixture.
     pub name: String,
-    /// How it came out.
+    /// The outcome.
     pub outcome: Outcome,
     /// PyTorch's shape.
     pub shape: Vec<usize>,
-    /// The largest error.
+    /// The largest absolute error.
     #[serde(serialize_with = "json_float::number")]
     pub max_abs: f64,
-    /// The largest error of an element in proportion to the element itself, where that is not 0.
+    /// The largest relative error of an element that is not 0.
     #[serde(serialize_with = "json_float::number")]
     pub max_rel: f64,
-    /// The median error.
+    /// The median absolute error.
     #[serde(serialize_with = "json_float::number")]
     pub typical_abs: f64,
     /// The element with the largest error.
     pub worst: Option<Worst>,
-    /// The largest error in proportion to PyTorch's own; only with a twin.
+    /// The largest error divided by PyTorch's own; only with a twin.
     #[serde(serialize_with = "json_float::option")]
     pub ratio: Option<f64>,
-    /// The bounds, and PyTorch's own errors.
+    /// The bounds and PyTorch's own errors.
     pub tolerance: Option<Tolerance>,
-    /// The error in proportion to its bound, for the worst or the typical element, whichever is more.
-    /// Above 1 is a failure.
+    /// The error divided by its bound, for the largest or the median error, whichever is greater. Above 1 it is
+    /// a failure.
     #[serde(serialize_with = "json_float::number")]
     pub share_used: f64,
-    /// How many elements are beyond the bound on the worst.
+    /// The number of elements beyond the bound on the largest error.
     pub n_mismatched: usize,
-    /// How many elements were compared, finite or not.
+    /// The number of elements that were compared, finite or not.
     pub n_compared: usize,
-    /// In how many of these PyTorch's result is infinite or NaN, and ours had to be the same.
+    /// The number of these for which PyTorch's result is infinite or NaN, so that ours had to be the same.
     pub n_non_finite: usize,
 }
 
 impl Comparison {
-    /// Whether the tensor is as PyTorch's.
+    /// Whether the tensor agrees with PyTorch's.
     pub fn passed(&self) -> bool {
         self.outcome == Outcome::WithinTolerance
     }

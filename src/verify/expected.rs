@@ -1,5 +1,5 @@
-//! What PyTorch computed for one tensor: in its working precision, and, where the fixture has it, in
-//! double precision.
+//! What PyTorch computed for one tensor: in its working precision and, if the fixture has it, in double
+//! precision.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 use super::tolerance::epsilon;
 
-/// PyTorch's result, and its double-precision twin, which stands for the truth.
+/// PyTorch's result for one tensor and its double-precision twin, which counts as exact.
 #[derive(Clone, Debug)]
 pub struct Expected {
     value: Tensor,
@@ -16,15 +16,15 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// A result of PyTorch with its optional `f64` twin.
+    /// Takes a result of PyTorch with its optional `f64` twin.
     ///
     /// # Shapes
-    /// Any; the twin has the shape of the value.
+    /// Any shape; the twin has that of the value.
     ///
     /// # Errors
-    /// If the value is not of a floating type, or the twin is not `f64`, has another shape, or is
-    /// infinite or NaN where the value is finite (PyTorch's error would then be infinite, and
-    /// anything would pass).
+    /// If the value is not of a floating-point dtype, or the twin is not `f64`, has a different shape, or is
+    /// infinite or NaN where the value is finite (PyTorch's error would then be infinite, and anything would
+    /// pass).
     pub fn new(value: Tensor, exact: Option<Tensor>) -> Result<Self> {
         if epsilon(value.dtype()).is_none() {
             return Err(Error::input(
@@ -42,8 +42,8 @@ impl Expected {
         })
     }
 
-    /// With the number of blocks that the value has passed through, forward and backward; 1 unless
-    /// said otherwise. It only matters where there is no twin: see [`super::Tolerance`].
+    /// Sets the number of blocks that the value has passed through, forward and backward; by default 1. It
+    /// only matters without a twin: see [`super::Tolerance`].
     pub fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth.max(1);
         self
@@ -54,12 +54,12 @@ impl Expected {
         &self.value
     }
 
-    /// The same computed by PyTorch in double precision.
+    /// PyTorch's result in double precision, if any.
     pub fn exact(&self) -> Option<&Tensor> {
         self.exact.as_ref()
     }
 
-    /// How many blocks the value has passed through.
+    /// The number of blocks that the value has passed through.
     pub fn depth(&self) -> usize {
         self.depth
     }

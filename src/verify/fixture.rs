@@ -1,16 +1,16 @@
-//! A fixture: the safetensors file in which PyTorch recorded a run's input and its every stage.
+//! A fixture: the safetensors file in which PyTorch recorded the input of a run and all its stages.
 //!
 //! | name | what it is |
 //! |---|---|
-//! | `hidden_states` | input of block 0, `[batch, seq, d_model]`; the only tensor that must be there |
+//! | `hidden_states` | input of block 0, `[batch, seq, d_model]`; the only required tensor |
 //! | `attention_mask` | `[batch, seq]`, 1 = keep, 0 = drop |
 //! | `input_ids` | `[batch, seq]`, integers |
-//! | `layers.{i}.feed_forward.input`, `.output` | around the MLP alone: before dropout, residual and norm |
+//! | `layers.{i}.feed_forward.input`, `.output` | of the feed-forward alone: before dropout, residual and norm |
 //! | `layers.{i}.output` | output of block `i` |
-//! | `last_hidden_state` | output of the stack, behind its last norm |
-//! | `grad_output` | cotangent of the last block's output, `[batch, seq, d_model]` |
+//! | `last_hidden_state` | output of the stack, after its final norm |
+//! | `grad_output` | gradient of the last block's output, `[batch, seq, d_model]` |
 //! | `grads.hidden_states`, `grads.{name on disk}` | gradients |
-//! | any of the floating ones with `.f64` added | the same, computed in double precision |
+//! | any floating-point tensor with `.f64` appended | the same, computed in double precision |
 
 mod decode;
 mod reader;
@@ -25,7 +25,7 @@ use super::expected::Expected;
 use super::kept_rows::KeptRows;
 use crate::{Error, Result};
 
-/// A run as PyTorch computed it, read into CPU tensors and checked.
+/// A run that PyTorch computed, read into CPU tensors and validated.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     path: PathBuf,
@@ -39,23 +39,20 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Reads and checks a fixture.
+    /// Reads and validates a fixture.
     ///
     /// # Errors
-    /// - [`Error::Io`], [`Error::NotSafetensors`]: the file cannot be read, or is something else.
+    /// - [`Error::Io`], [`Error::NotSafetensors`]: the file cannot be read or is in another format.
     /// - [`Error::MissingTensor`]: there is no `hidden_states`.
-    /// - [`Error::UnsupportedDType`]: a tensor that must be floating is not.
-    /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or makes no sense, such as a
+    /// - [`Error::UnsupportedDType`]: a tensor that must be of a floating-point dtype is not.
+    /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or otherwise invalid, such as a
     ///   mask that drops every row.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let found = std::fs::metadata(path).map_err(|source| Error::io(path, "read", source))?;
         // A device or a pipe has no end.
         if !found.is_file() {
-            return Err(Error::NotSafetensors {
-                path: path.to_path_buf(),
-                reason: "it is not a regular file".to_string(),
-            });
+            return Err(Error::irregular(path));
         }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
         let (metadata, tensors) = decode(path, &bytes)?;
@@ -80,58 +77,58 @@ impl Fixture {
         })
     }
 
-    /// The file it came from.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Family, versions, seed: whatever the exporter wrote into the file's header.
+    /// The metadata in the header of the file: family, versions, seed and whatever else the exporter wrote.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// The input of block 0, `[batch, seq, d_model]`, in the type it is stored in.
+    /// The input of block 0, `[batch, seq, d_model]`, in the dtype of the file.
     pub fn hidden_states(&self) -> &Tensor {
         &self.hidden_states
     }
 
-    /// Which tokens are real: `u8` `[batch, seq]`, 1 = keep, 0 = drop, whatever type it is stored in.
+    /// The attention mask as `u8` `[batch, seq]`, 1 = keep, 0 = drop, whatever its dtype in the file.
     pub fn attention_mask(&self) -> Option<&Tensor> {
         self.attention_mask.as_ref().map(|(mask, _)| mask)
     }
 
-    /// The rows that take part in comparisons; `None` without a mask: all do.
+    /// The rows that are compared; `None` without a mask, when all are.
     pub fn kept_rows(&self) -> Option<&KeptRows> {
         self.attention_mask.as_ref().map(|(_, rows)| rows)
     }
 
-    /// The tokens that the input came from, `[batch, seq]`.
+    /// The token ids of the input, `[batch, seq]`, if recorded.
     pub fn input_ids(&self) -> Option<&Tensor> {
         self.tensor("input_ids")
     }
 
-    /// The cotangent of the last block's output, `[batch, seq, d_model]`: the start of a backward run.
+    /// The gradient of the last block's output, `[batch, seq, d_model]`, from which the backward pass starts.
     pub fn grad_output(&self) -> Option<&Tensor> {
         self.tensor("grad_output")
     }
 
-    /// Any tensor of the file, by its name.
+    /// Any tensor of the file by name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// The forward results with their names, in order of execution.
+    /// The results of the forward pass with their names, in order of execution.
     pub fn stages(&self) -> &[(String, Expected)] {
         &self.stages
     }
 
-    /// The gradients with their names (`grads.…`): parameters in the order of their names, numbers
-    /// within names by value, and the input's last.
+    /// The gradients with their names (`grads.…`): those of parameters sorted by name, with numbers by value,
+    /// and last that of the input.
     pub fn gradients(&self) -> &[(String, Expected)] {
         &self.gradients
     }
 
-    /// Names that are neither an input, a stage, a gradient nor a twin; nothing is compared with them.
+    /// The names that are neither an input, a stage, a gradient nor a twin; they are not compared.
     pub fn unknown(&self) -> &[String] {
         &self.unknown
     }

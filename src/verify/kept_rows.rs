@@ -1,4 +1,4 @@
-//! Which tokens take part in a comparison: those that the attention mask keeps.
+//! The rows that are compared: those that the attention mask keeps.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -8,8 +8,8 @@ use super::names;
 
 /// The rows `[batch, seq]` that an attention mask keeps.
 ///
-/// What a model computes in a padded row is nobody's concern, and differs between implementations
-/// that are both right, so such rows are not compared.
+/// The results in padded rows are meaningless and differ between correct implementations, so they are not
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRows {
     batch: usize,
@@ -21,11 +21,11 @@ impl KeptRows {
     /// Reads a mask of zeros (drop) and ones (keep).
     ///
     /// # Shapes
-    /// `mask`: `[batch, seq]`, of any integer or floating type.
+    /// `mask` is `[batch, seq]`, of any integer or floating-point dtype.
     ///
     /// # Errors
-    /// If the mask has another rank, or holds anything but 0 and 1 (such as the additive form of
-    /// zeros and large negative numbers, which this is not).
+    /// If the mask has another rank, or contains anything but 0 and 1 (for example an additive mask of zeros
+    /// and large negative numbers).
     pub fn from_mask(mask: &Tensor) -> Result<Self> {
         let &[batch, seq] = mask.dims() else {
             return Err(Error::input(
@@ -57,7 +57,7 @@ impl KeptRows {
         Ok(Self { batch, seq, keep })
     }
 
-    /// How many rows are kept.
+    /// The number of rows that are kept.
     pub fn count(&self) -> usize {
         self.keep.iter().filter(|&&kept| kept).count()
     }
@@ -65,7 +65,7 @@ impl KeptRows {
     /// The mask as a `u8` tensor `[batch, seq]` of zeros and ones, on the CPU.
     ///
     /// # Errors
-    /// Whatever candle reports.
+    /// If candle reports one.
     pub fn to_mask(&self) -> Result<Tensor> {
         let mask: Vec<u8> = self.keep.iter().map(|&kept| u8::from(kept)).collect();
         Ok(Tensor::from_vec(

@@ -1,11 +1,11 @@
-//! Comparing a run with PyTorch: reads a fixture that PyTorch wrote, measures every tensor of ours
-//! against it, and says where the first block goes astray.
+//! Comparing a run with PyTorch: reads a fixture that PyTorch wrote, compares every tensor with it, and
+//! reports where the first block diverges.
 //!
-//! This module knows tensors and names, and no layer, so it cannot share a layer's mistake. There is
-//! no second comparer in the crate: tests, examples and the command line all use this one.
+//! This module knows tensors and names but no layers, so it cannot share a layer's mistake. Tests, examples
+//! and the command line all use it. [`trace`](crate::trace) produces the tensors to compare.
 //!
-//! - [`Fixture`] is the file: input, mask, cotangent, and what PyTorch computed at every stage.
-//! - [`Tolerance`] says how far from the truth a result may be. Nothing in it is typed in by hand.
+//! - [`Fixture`] is the file: input, mask, output gradient, and what PyTorch computed at every stage.
+//! - [`Tolerance`] is how far a result may be from the exact one; it is derived from PyTorch's own error.
 //! - [`Comparer`] compares one tensor ([`Comparison`]) or a whole run ([`Report`]).
 //!
 //! ```no_run
@@ -45,9 +45,9 @@ pub use kept_rows::KeptRows;
 pub use report::{Report, Scope};
 pub use tolerance::{Basis, Tolerance};
 
-/// Compares one tensor with what PyTorch computed, at the precision of our tensor's own type.
+/// Compares one tensor with what PyTorch computed, at the precision of its dtype.
 ///
-/// Use [`Comparer`] where the arithmetic was coarser than the type that holds its result.
+/// Use [`Comparer`] where the arithmetic was less precise than the dtype of the result.
 pub fn compare(
     name: &str,
     ours: &Tensor,
@@ -61,11 +61,10 @@ pub fn compare(
     comparer.compare(name, ours, expected)
 }
 
-/// Compares a whole run with a fixture: every stage, and every gradient if the run produced any.
+/// Compares a run with a fixture: every stage, and every gradient if the run produced any.
 ///
-/// A stage that the fixture holds and the run did not produce is a failure; what the run produced
-/// beyond the fixture is left alone. To insist on gradients, use [`Comparer::verify`] with
-/// [`Scope::ForwardAndBackward`].
+/// A stage of the fixture that the run did not produce is a failure; tensors that are not in the fixture
+/// are ignored. To require gradients, use [`Comparer::verify`] with [`Scope::ForwardAndBackward`].
 pub fn verify(fixture: &Fixture, produced: &HashMap<String, Tensor>) -> Report {
     let scope = if produced.keys().any(|name| names::is_gradient(name)) {
         Scope::ForwardAndBackward

@@ -1,4 +1,4 @@
-//! A whole run against a fixture: every stage, in order of execution, and the first that diverges.
+//! Comparing a whole run with a fixture: every stage in order of execution, and the first that diverges.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::fixture::Fixture;
 use super::names;
 use super::tolerance::Basis;
 
-/// Which of a fixture's tensors a run has to produce.
+/// Which tensors of a fixture a run must produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Every stage; gradients are listed as not compared.
@@ -23,27 +23,28 @@ pub enum Scope {
     ForwardAndBackward,
 }
 
-/// Every comparison of a run.
+/// The comparisons of a whole run. `Display` prints them as a table with a verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Report {
-    /// Whether there was something to compare, and all of it is as PyTorch's.
+    /// Whether there was something to compare and all of it agrees with PyTorch.
     pub passed: bool,
-    /// The first tensor, in order of execution, that is not: the cause is there or just before.
+    /// The first tensor, in order of execution, that does not agree: the cause is there or just before.
     pub first_divergence: Option<String>,
-    /// Stages in order of execution, then gradients.
+    /// The comparisons of stages in order of execution, then those of gradients.
     pub comparisons: Vec<Comparison>,
-    /// Results in the fixture that were not compared: gradients in a forward run, and names that are
+    /// The results in the fixture that were not compared: gradients in a forward run, and names that are
     /// neither a stage nor a gradient.
     pub not_compared: Vec<String>,
 }
 
 impl Comparer<'_> {
-    /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or that
-    /// [`Comparer::with_kept`] has set).
+    /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or those set by
+    /// [`Comparer::with_kept`]).
     ///
-    /// A tensor that the scope asks for and the run did not produce is a failure; what the run produced
-    /// beyond the fixture is left alone.
+    /// A tensor that the scope requires and the run did not produce is a failure; tensors that are not in the
+    /// fixture are ignored.
     pub fn verify(
         &self,
         fixture: &Fixture,

@@ -83,41 +83,40 @@ const COARSEST_SUM: f64 = f32::EPSILON as f64;
 /// Ours and PyTorch's.
 const N_ERRING_SIDES: f64 = 2.0;
 
-/// What a tolerance is derived from.
+/// The basis of a tolerance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
     /// PyTorch's measured error in the precision of the run.
     TorchError,
-    /// PyTorch's measured error in another precision, scaled by the ratio of machine epsilons.
+    /// PyTorch's measured error in another precision, scaled by the ratio of the machine epsilons.
     ScaledTorchError,
-    /// No f64 twin: the growth of rounding errors, modelled.
+    /// A model of the growth of rounding errors, for want of an f64 twin.
     GrowthModel,
 }
 
-/// The bounds on our error in one tensor, and PyTorch's errors that they come from.
+/// The bounds on the error of one tensor, and PyTorch's own errors that they are derived from.
 ///
-/// Our worst element must not be further than `worst` from the truth, and our typical (median)
-/// element not further than `typical`:
+/// The largest error must not exceed `worst`, and the median error must not exceed `typical`:
 ///
 /// ```text
 /// max|ours - exact|     <=  2 · max|torch - exact|     +  4 ulp(max|exact|)
 /// median|ours - exact|  <=  2 · median|torch - exact|  +  4 ε · median|exact|
 /// ```
 ///
-/// Where the run has another precision than the fixture, PyTorch's errors are scaled by the ratio of
-/// the machine epsilons. Without a twin there is only a model of how rounding errors grow, for the worst
-/// element: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, n being the longest dimension. The
-/// reasons and measurements behind these rules are in the source file.
+/// where `exact` is PyTorch's f64 result. If the run has another precision than the fixture, PyTorch's errors
+/// are scaled by the ratio of the machine epsilons. Without a twin, the bound on the largest error comes from a
+/// model of how rounding errors grow: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, where n is the
+/// longest dimension. The reasons and measurements behind these rules are in the source file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tolerance {
-    /// What the bounds are derived from.
+    /// The basis of the bounds.
     pub basis: Basis,
-    /// Bound on the largest error.
+    /// The bound on the largest error.
     #[serde(serialize_with = "json_float::number")]
     pub worst: f64,
-    /// Bound on the median error; only with a twin.
+    /// The bound on the median error; only with a twin.
     #[serde(serialize_with = "json_float::option")]
     pub typical: Option<f64>,
     /// PyTorch's largest error, scaled to the precision of the run; only with a twin.

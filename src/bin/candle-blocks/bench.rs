@@ -1,5 +1,5 @@
-//! `candle-blocks bench`: how long a feed-forward, a block or a stack takes, and what share of the
-//! CPU's peak that is.
+//! `candle-blocks bench`: measures the speed of a feed-forward, a block or a stack, and its share of the
+//! CPU's peak.
 
 mod operations;
 mod samples;
@@ -26,7 +26,7 @@ pub struct Args {
     /// What to measure.
     #[arg(long, value_enum)]
     op: Op,
-    /// With --op model: a directory, a .safetensors file or a .safetensors.index.json.
+    /// With --op model, the checkpoint: a directory, a .safetensors file or a .safetensors.index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -37,22 +37,22 @@ pub struct Args {
     /// Length of a sequence. A feed-forward has batch * seq rows.
     #[arg(long, default_value_t = 128)]
     seq: usize,
-    /// Width of a row (768 if not given); a model's own.
+    /// Width of the hidden states [default: 768]; with --op model, that of the checkpoint.
     #[arg(long)]
     d_model: Option<usize>,
-    /// Width of the hidden layer (4 * d_model if not given); a model's own.
+    /// Width of the feed-forward's hidden layer [default: 4 * d_model]; with --op model, that of the checkpoint.
     #[arg(long)]
     d_ff: Option<usize>,
-    /// Number of a block's attention heads (d_model / 64 if not given); a model's own.
+    /// Number of attention heads of a block [default: d_model / 64]; with --op model, that of the checkpoint.
     #[arg(long)]
     heads: Option<usize>,
-    /// The packed form of the weights; `none` is not packed.
+    /// How to pack the weights; `none` leaves them unpacked.
     #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
     precision: PrecisionName,
-    /// Threads to compute with; RAYON_NUM_THREADS or all cores if not given.
+    /// Number of threads [default: RAYON_NUM_THREADS, or all cores].
     #[arg(long)]
     threads: Option<usize>,
-    /// How long to measure, after the warming up.
+    /// How many seconds to measure, after a warm-up.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Print JSON instead of text.
@@ -65,25 +65,25 @@ pub struct Args {
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 enum Op {
-    /// BERT's sublayer: norm(x + down(gelu(up(x)))), with biases.
+    /// BERT's feed-forward sublayer: norm(x + down(gelu(up(x)))), with biases.
     FeedForward,
-    /// A block of BERT.
+    /// A BERT block.
     Block,
     /// All blocks of a checkpoint.
     Model,
 }
 
-/// What was measured. Times are in milliseconds; operations in 10^9, a multiply-add being two.
+/// The measurement. Times are in milliseconds, operations in 10^9, where a multiply-add counts as two.
 #[derive(Serialize)]
 struct Report {
     op: Op,
-    /// A checkpoint's family, `bert` otherwise.
+    /// The family of the checkpoint; `bert` without one.
     family: String,
     batch: usize,
     seq: usize,
     d_model: usize,
     d_ff: usize,
-    /// None of a feed-forward.
+    /// `None` for a feed-forward.
     heads: Option<usize>,
     layers: usize,
     precision: &'static str,
@@ -92,11 +92,11 @@ struct Report {
     samples: usize,
     median_ms: f64,
     min_ms: f64,
-    /// Operations of all matrix products, those of attention included; of positions that are seen.
+    /// Operations of all matrix products, including those of attention over the positions that are seen.
     gflop: f64,
-    /// Per second, from the median.
+    /// Operations per second at the median time.
     gflops: f64,
-    /// What the CPU can do at most, measured before and after.
+    /// The CPU's peak, measured before and after.
     peak_gflops: f64,
     share_of_peak: f64,
 }

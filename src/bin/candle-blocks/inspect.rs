@@ -1,4 +1,4 @@
-//! `candle-blocks inspect`: family, configuration, parameters by role, and what becomes of every tensor.
+//! `candle-blocks inspect`: prints the family, configuration, parameter counts by role, and what becomes of every tensor.
 
 use std::{fmt::Write, path::PathBuf};
 
@@ -19,30 +19,30 @@ pub struct Args {
     json: bool,
 }
 
-/// Elements by what they belong to.
+/// The number of elements by role.
 #[derive(Default, Serialize)]
 struct ParameterCounts {
-    /// All parameters: everything but what is ignored or unused.
+    /// All parameters: everything except what is ignored or unused.
     total: usize,
     attention: usize,
-    /// Attention to an encoder's output.
+    /// Cross-attention.
     cross_attention: usize,
-    /// Experts and their router included.
+    /// Feed-forwards, including experts and routers.
     feed_forward: usize,
-    /// Of the feed-forwards: every expert, but not one that all positions use.
+    /// Of the feed-forwards, the experts, except shared ones.
     experts: usize,
-    /// Of the feed-forwards: what chooses the experts.
+    /// Of the feed-forwards, the routers.
     router: usize,
     norms: usize,
     /// Learned factors on the outputs of sublayers.
     layer_scales: usize,
-    /// Embeddings, heads, other stacks and whatever else is no block.
+    /// Embeddings, heads, other stacks and whatever else is outside the blocks.
     outside: usize,
-    /// No parameters: masks, position ids.
+    /// Tensors that are not parameters: masks, position ids.
     ignored: usize,
-    /// What no rule of the family knows.
+    /// Tensors that no rule of the family covers.
     unused: usize,
-    /// Feed-forward over everything in the blocks.
+    /// The share of the feed-forwards in all parameters of the blocks.
     feed_forward_share: f64,
 }
 

@@ -1,6 +1,6 @@
-//! The `candle-blocks` program: look into a checkpoint, run its blocks, verify them against PyTorch, time them.
+//! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch and measures their speed.
 //!
-//! Exit status: 0 done (and within tolerance), 1 a mismatch, 2 bad input.
+//! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input.
 
 mod bench;
 mod download;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Look into a transformer checkpoint, run its blocks, verify them against PyTorch, time them.
+/// Inspect a transformer checkpoint, run its blocks, verify them against PyTorch, and measure their speed.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -24,17 +24,17 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print family, configuration, parameters by role, and what becomes of every tensor.
+    /// Print the family, configuration, parameter counts by role, and what becomes of every tensor.
     Inspect(inspect::Args),
-    /// Run all blocks on a file's hidden_states and write every stage to another file.
+    /// Run all blocks on the hidden_states of a file and write every intermediate result to another file.
     Run(run::Args),
-    /// Run all blocks on a fixture's input and compare every stage with PyTorch's.
+    /// Run all blocks on the input of a fixture and compare every intermediate result with PyTorch's.
     Verify(verify::Args),
-    /// Measure how long a feed-forward, a block or a checkpoint's stack takes on the CPU.
+    /// Measure the speed of a feed-forward, a block or a checkpoint's stack on the CPU.
     Bench(bench::Args),
 }
 
-/// What a command found out.
+/// The result of a command.
 enum Outcome {
     Done,
     Mismatch,

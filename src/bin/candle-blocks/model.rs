@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::download;
 
-/// Which checkpoint.
+/// The checkpoint to load.
 #[derive(clap::Args)]
 pub struct ModelArgs {
     /// Checkpoint: a directory, a .safetensors file or a .safetensors.index.json.
@@ -30,19 +30,19 @@ impl ModelArgs {
 /// Where else a checkpoint, or its configuration, may come from.
 #[derive(clap::Args)]
 pub struct SourceArgs {
-    /// A repository of the Hugging Face Hub instead of a path.
+    /// A repository on the Hugging Face Hub, instead of a path.
     #[arg(long, value_name = "OWNER/NAME")]
     hub: Option<String>,
-    /// Branch, tag or commit of the repository.
+    /// The branch, tag or commit of the repository.
     #[arg(long, default_value = "main", requires = "hub")]
     revision: String,
     /// The config.json to use instead of the one beside the weights.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A JSON file with a table of your own, for a family that is not known.
+    /// A JSON file that describes a family which the program does not know (see `Family::from_json_file`).
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
-    /// The stack of a checkpoint that holds several.
+    /// Which stack to use of a checkpoint that contains several.
     #[arg(long, value_enum)]
     part: Option<PartName>,
 }
@@ -97,19 +97,20 @@ impl SourceArgs {
 /// Where and how to compute.
 #[derive(clap::Args)]
 pub struct ComputeArgs {
-    /// Where to compute.
+    /// The device to compute on.
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
     device: DeviceName,
-    /// The type of weights and activations.
+    /// The dtype of weights and activations.
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
-    /// The packed form of the weights, for the CPU; `none` is not packed. The default is f32 where --device is cpu, --dtype
-    /// f32 and no gradient asked for, else none.
+    /// How to pack the weights for the CPU; `none` leaves them unpacked. The default is f32 with --device cpu, --dtype f32
+    /// and without --backward, otherwise none.
     #[arg(long, value_enum)]
     precision: Option<PrecisionName>,
 }
 
-/// How the weights are held.
+/// The form of the weights.
+#[derive(Clone, Copy)]
 pub enum Form {
     Plain,
     Packed(Precision),

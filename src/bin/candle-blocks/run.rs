@@ -1,4 +1,4 @@
-//! `candle-blocks run`: every stage of all blocks on a file's input, written to another file.
+//! `candle-blocks run`: runs all blocks on the input in a file and writes every intermediate result to another.
 
 use std::path::{Path, PathBuf};
 
@@ -19,10 +19,10 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// A safetensors file with hidden_states [batch, seq, width] and perhaps attention_mask [batch, seq].
+    /// A safetensors file with hidden_states [batch, seq, d_model] and optionally attention_mask [batch, seq].
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
-    /// The safetensors file to write the stages to.
+    /// The safetensors file to write the results to.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// Also read grad_output and write the gradients of the input and of every parameter.

@@ -1,9 +1,11 @@
-//! `candle-blocks verify`: every stage of all blocks, compared with a fixture made by PyTorch.
+//! `candle-blocks verify`: runs all blocks and compares every intermediate result with a fixture made by PyTorch.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use anyhow::Result;
 use candle_blocks::{
+    Precision,
+    candle_core::DType,
     trace,
     verify::{Comparer, Fixture, Scope},
 };
@@ -19,7 +21,7 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The fixture: a safetensors file with hidden_states and what PyTorch made of them.
+    /// The fixture: a safetensors file with hidden_states and PyTorch's results for them.
     #[arg(long, value_name = "FILE")]
     fixture: PathBuf,
     /// Also compare the gradients of the input and of every parameter.
@@ -37,7 +39,8 @@ pub fn verify(args: &Args) -> Result<Outcome> {
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;
     let input = trace_input(&fixture)?;
-    let stages = match args.compute.form(args.backward)? {
+    let form = args.compute.form(args.backward)?;
+    let stages = match form {
         Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),
         Form::Plain if args.backward => trace::run_backward(&checkpoint, &input, dtype, &device),
         Form::Plain => trace::run(&checkpoint, &input, dtype, &device),
@@ -62,5 +65,23 @@ pub fn verify(args: &Args) -> Result<Outcome> {
             "note: weight {name} holds a value that is not finite, first at {index:?}"
         ));
     }
+    if let Some(note) = precision_note(form, dtype) {
+        output::warn(format_args!("note: {note}"));
+    }
     Ok(Outcome::Mismatch)
+}
+
+/// Why a run that packs its weights more coarsely than `dtype` must fail: it is compared at the precision of its results.
+fn precision_note(form: Form, dtype: DType) -> Option<&'static str> {
+    match (form, dtype) {
+        (Form::Packed(Precision::Int8), _) => Some(
+            "there is no tolerance for int8; with --dtype bf16 its results are held to the tolerance of \
+             bf16, which they meet for some models only",
+        ),
+        (Form::Packed(Precision::Bf16), DType::F32) => Some(
+            "results in f32 are held to the tolerance of f32, which weights in bf16 cannot meet; \
+             give --dtype bf16 with --precision bf16",
+        ),
+        _ => None,
+    }
 }

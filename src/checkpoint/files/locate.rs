@@ -111,7 +111,7 @@ impl Index {
         let raw: Raw =
             serde_json::from_slice(&read_bytes(&path)?).map_err(|error| Error::MalformedJson {
                 path: path.clone(),
-                reason: format!("{error}; an index of shards has a weight_map from tensor to file"),
+                reason: format!("{error}; the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the checkpoint's directory"),
             })?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut tensors = BTreeMap::new();

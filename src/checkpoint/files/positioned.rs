@@ -22,10 +22,7 @@ impl PositionedFile {
         let failed = |source| Error::io(&path, "open", source);
         // Asked before opening: opening a named pipe waits for somebody to write to it.
         if !fs::metadata(&path).map_err(failed)?.is_file() {
-            return Err(Error::NotSafetensors {
-                path,
-                reason: "it is not a regular file".into(),
-            });
+            return Err(Error::irregular(path));
         }
         let file = File::open(&path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();

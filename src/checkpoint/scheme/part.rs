@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::config::AttentionConfig;
 
-/// One of the three projections that a fused tensor holds.
+/// One of the three projections of a fused tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projection {
@@ -18,32 +18,32 @@ pub enum Projection {
     Value,
 }
 
-/// How query, key and value share one tensor's output features.
+/// How query, key and value share the output features of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FusedLayout {
     /// All of the query, then all of the key, then all of the value (GPT-2, Phi-3, ModernBERT).
     Blocks,
-    /// For every head its query, key and value (GPT-NeoX, BLOOM).
+    /// For every head, its query, key and value (GPT-NeoX, BLOOM).
     PerHead,
-    /// For every key/value head the queries it serves, its key and its value (Falcon).
+    /// For every key/value head, the queries that it serves, its key and its value (Falcon).
     PerGroup,
-    /// For every quarter of the heads its queries, its values and its keys (CodeGen).
+    /// For every quarter of the heads, its queries, its values and its keys (CodeGen).
     FourShards,
 }
 
-/// One half of a tensor's output features.
+/// One half of the output features of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Half {
-    /// The first.
+    /// The first half.
     First,
-    /// The second.
+    /// The second half.
     Second,
 }
 
-/// Which output features of a tensor on disk belong to a role.
+/// The output features of a tensor on disk that belong to a role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -51,9 +51,9 @@ pub enum Part {
     /// All.
     #[default]
     Whole,
-    /// One projection out of a fused query/key/value tensor.
+    /// One projection of a fused query/key/value tensor.
     Fused(FusedLayout, Projection),
-    /// One of two equal parts: a gate or an `up` projection of a fused pair.
+    /// One half: the gate or the `up` projection of a fused pair.
     Half(Half),
 }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{FusedLayout, Half, Part, Projection, strings};
 
-/// Which way a weight matrix lies on disk.
+/// The orientation of a weight matrix on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Orientation {
@@ -15,43 +15,44 @@ pub enum Orientation {
     InOut,
 }
 
-/// Whether a tensor on disk is one of several of its kind, or holds them all.
+/// Whether numbered parameters, such as those of experts, are separate tensors or stacked in one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stacking {
-    /// Each has a tensor of its own.
+    /// Each is a separate tensor.
     #[default]
     Apart,
-    /// One tensor holds all, one behind the other along a first dimension of its own.
+    /// All are stacked in one tensor along an additional first dimension.
     Stacked,
 }
 
-/// Ties one role to its names on disk.
+/// Maps one role to its names on disk.
 ///
-/// `{e}` in a role and in its names stands for a number: an expert or a head.
+/// `{e}` in a role and in its names stands for a number, such as that of an expert or a head.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[must_use]
 pub struct Rule {
     /// The role: `attention.query`, `feed_forward_norm` ... inside a block, or `final_norm`.
     pub role: String,
-    /// Names of the weight, in the order in which they are tried.
+    /// The possible names of the weight, in the order in which they are tried.
     pub weight: Vec<String>,
-    /// Names of the bias, in the order in which they are tried.
+    /// The possible names of the bias, in the order in which they are tried.
     #[serde(default)]
     pub bias: Vec<String>,
-    /// Which way the weight lies.
+    /// The orientation of the weight.
     #[serde(default)]
     pub orientation: Orientation,
-    /// Which part of the tensor it is.
+    /// The part of the tensor that belongs to the role.
     #[serde(default)]
     pub part: Part,
-    /// Whether the numbered roles share one tensor.
+    /// Whether numbered roles are stacked in one tensor.
     #[serde(default)]
     pub stacking: Stacking,
 }
 
 impl Rule {
-    /// A linear layer at one of `stems`, as `nn.Linear` stores it.
+    /// A linear layer named by one of `stems` (plus `.weight` and `.bias`), stored as by `nn.Linear`.
     pub fn linear(role: &str, stems: &[&str]) -> Self {
         Self {
             role: role.to_string(),
@@ -63,7 +64,7 @@ impl Rule {
         }
     }
 
-    /// A parameter at one of `names`, given whole; its bias at one of `bias`.
+    /// A parameter with one of the full names `names`, and its bias with one of `bias`.
     pub fn named(role: &str, names: &[&str], bias: &[&str]) -> Self {
         Self {
             weight: strings(names),
@@ -72,7 +73,7 @@ impl Rule {
         }
     }
 
-    /// A linear layer at one of `stems`, as transformers' `Conv1D` stores it.
+    /// A linear layer named by one of `stems`, stored as by transformers' `Conv1D`.
     pub fn conv1d(role: &str, stems: &[&str]) -> Self {
         Self {
             orientation: Orientation::InOut,
@@ -80,7 +81,7 @@ impl Rule {
         }
     }
 
-    /// A norm at one of `stems`, with PyTorch's or TensorFlow's names for its parameters.
+    /// A norm named by one of `stems`, with PyTorch's or TensorFlow's names for its parameters.
     pub fn norm(role: &str, stems: &[&str]) -> Self {
         Self {
             weight: with_endings(stems, &["weight", "gamma"]),
@@ -89,19 +90,20 @@ impl Rule {
         }
     }
 
-    /// Only a part of the tensor.
+    /// Restricts the role to a part of the tensor.
     pub fn part(mut self, part: Part) -> Self {
         self.part = part;
         self
     }
 
-    /// All numbered roles in one tensor, along its first dimension.
+    /// Declares that all numbered roles are stacked in one tensor along its first dimension.
     pub fn stacked(mut self) -> Self {
         self.stacking = Stacking::Stacked;
         self
     }
 
-    /// Gate and `up` of the feed-forward, fused at one of `stems`; `gate` says which half is the gate.
+    /// The rules for a feed-forward whose gate and `up` are fused in a tensor named by one of `stems`; `gate` is the half
+    /// that holds the gate.
     pub fn fused_gate(stems: &[&str], gate: Half) -> [Self; 2] {
         let up = match gate {
             Half::First => Half::Second,
@@ -111,7 +113,8 @@ impl Rule {
             .map(|(role, half)| Self::linear(role, stems).part(Part::Half(half)))
     }
 
-    /// Query, key and value of the attention, fused at one of `stems` in the given layout.
+    /// The rules for an attention whose query, key and value are fused, in the given layout, in a tensor named by one of
+    /// `stems`.
     pub fn fused_attention(stems: &[&str], layout: FusedLayout) -> [Self; 3] {
         let projections = [
             ("attention.query", Projection::Query),
@@ -123,7 +126,7 @@ impl Rule {
         })
     }
 
-    /// Lying as transformers' `Conv1D`.
+    /// Declares that the weight is stored as `[d_in, d_out]`, as by transformers' `Conv1D`.
     pub fn in_out(mut self) -> Self {
         self.orientation = Orientation::InOut;
         self

@@ -11,6 +11,7 @@ use super::{
 };
 
 /// Gradients of a norm's parameters.
+#[must_use]
 pub struct Gradients<T> {
     /// `Σ dy · x̂` over the rows, `[width]`.
     pub dweight: Vec<T>,

@@ -1,6 +1,6 @@
 //! From queries, keys and values of all heads to the output.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor, bail};
 
 use super::Attention;
 use crate::{
@@ -54,6 +54,13 @@ impl Attention {
             scores = scores.broadcast_add(&bias)?;
         }
         if let Some(additive) = additive {
+            let lengths = scores.dims();
+            if additive.broadcast_as(lengths).is_err() {
+                bail!(
+                    "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {lengths:?}",
+                    additive.dims()
+                );
+            }
             scores = scores.broadcast_add(&additive.to_dtype(scores.dtype())?)?;
         }
         let weights = ops::attention_softmax(&scores, visible)?;

@@ -1,4 +1,4 @@
-//! Norms of queries and keys, before the rotation.
+//! Norms of queries and keys, applied before the rotary embedding.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};

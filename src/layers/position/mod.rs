@@ -1,4 +1,4 @@
-//! Positions: rotation of queries and keys, linear biases, learned relative biases.
+//! Position embeddings inside attention: rotary embeddings, ALiBi, learned relative biases.
 
 mod alibi;
 mod relative_bias;

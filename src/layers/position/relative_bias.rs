@@ -1,12 +1,12 @@
-//! A learned bias by bucket of distance, shared by all blocks of a stack (T5, MPNet).
+//! The learned relative position bias that all blocks of a stack share (T5, MPNet).
 
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
 
-/// Adds `table[bucket(key - query), head]` to the scores; transformers' `T5Attention.compute_bias`
-/// and `MPNetEncoder.compute_position_bias`.
+/// A learned relative position bias: adds `table[bucket(key - query), head]` to the scores, as transformers'
+/// `T5Attention.compute_bias` and `MPNetEncoder.compute_position_bias` do.
 #[derive(Clone, Debug)]
 pub struct RelativeBias {
     table: Tensor, // [n_buckets, n_heads]
@@ -15,7 +15,7 @@ pub struct RelativeBias {
 }
 
 impl RelativeBias {
-    /// Takes `weight` `[n_buckets, n_heads]` from `vb`. Causal attention spends every bucket on the past.
+    /// Gets `weight` `[n_buckets, n_heads]` from `vb`. Under causal attention all buckets describe earlier positions.
     pub fn new(
         config: &RelativeBiasConfig,
         visibility: Visibility,
@@ -38,7 +38,7 @@ impl RelativeBias {
         &self.table
     }
 
-    /// The bias `[1, n_heads, queries, keys]` of the last `queries` of `keys` positions.
+    /// The bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
     pub fn bias(&self, queries: usize, keys: usize) -> Result<Tensor> {
         let mut buckets = Vec::with_capacity(queries * keys);
         for query in keys - queries..keys {

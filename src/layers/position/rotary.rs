@@ -1,4 +1,4 @@
-//! Cosines and sines of rotary position embeddings, with every scaling of transformers.
+//! Cosine and sine tables of rotary position embeddings, with every scaling of transformers.
 
 use std::f64::consts::TAU;
 
@@ -6,10 +6,10 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{RotaryConfig, RotaryScaling};
 
-/// Cosine and sine of every position's angles, each `[batch or 1, seq, pairs]`.
+/// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
 ///
-/// Angles are computed in f64 and rounded once, to f32 or f64: in half precision, angles of positions
-/// above a few hundred would be noise.
+/// Angles are computed in f64 and rounded once, to f32 or f64: in half precision, the angles of positions
+/// beyond a few hundred would be noise.
 #[derive(Clone, Debug)]
 pub struct RotaryTables {
     /// Cosines.
@@ -19,7 +19,7 @@ pub struct RotaryTables {
 }
 
 impl RotaryTables {
-    /// For the given positions, one row or one per batch row, all of one length.
+    /// Computes the tables for the given positions: one row for all sequences or one for each, all of the same length.
     pub fn new(
         config: &RotaryConfig,
         positions: &[Vec<u32>],

@@ -1,0 +1,73 @@
+//! What users may do with the public types: share them between threads, print them, copy them.
+
+use std::fmt::Debug;
+
+use candle_blocks::{checkpoint::*, config::*, layers::*, packed::*, train::*, verify::*, *};
+
+fn shared<T: Send + Sync + Debug>() {}
+fn cloned<T: Clone + Send + Sync + Debug>() {}
+
+// Each line is a promise that the compiler checks.
+#[test]
+fn layers_and_configurations_are_clone_send_sync_and_debug() {
+    cloned::<Activation>();
+    cloned::<Attention>();
+    cloned::<AttentionConfig>();
+    cloned::<AttentionMask>();
+    cloned::<BlockConfig>();
+    cloned::<BlockFeedForward>();
+    cloned::<BlockStages>();
+    cloned::<Dropout>();
+    cloned::<DropoutSource>();
+    cloned::<FeedForward>();
+    cloned::<FeedForwardConfig>();
+    cloned::<ForwardContext>();
+    cloned::<Initialisation>();
+    cloned::<KvCache>();
+    cloned::<Linear>();
+    cloned::<LowRank>();
+    cloned::<MixtureOfExperts>();
+    cloned::<Mlp>();
+    cloned::<Norm>();
+    cloned::<NormConfig>();
+    cloned::<RelativeBias>();
+    cloned::<RotaryTables>();
+    cloned::<Stack>();
+    cloned::<StackConfig>();
+    cloned::<Sublayer<FeedForward>>();
+    cloned::<TransformerBlock>();
+    cloned::<Architecture>();
+    cloned::<CheckpointOptions>();
+    cloned::<Family>();
+    cloned::<LoadReport>();
+    cloned::<SaveOptions>();
+    cloned::<AdamWConfig>();
+    cloned::<Gradients>();
+    cloned::<LoraConfig>();
+    cloned::<ParameterGroup>();
+    cloned::<Schedule>();
+    cloned::<Comparison>();
+    cloned::<Report>();
+    cloned::<Tolerance>();
+}
+
+#[test]
+fn packed_layers_checkpoints_and_optimisers_are_send_sync_and_debug() {
+    shared::<PackedAttention>();
+    shared::<PackedBlock>();
+    shared::<PackedBlockFeedForward>();
+    shared::<PackedCache>();
+    shared::<PackedFeedForward>();
+    shared::<PackedLinear>();
+    shared::<PackedMixture>();
+    shared::<PackedStack>();
+    shared::<PackedSublayer<PackedFeedForward>>();
+    shared::<Checkpoint>();
+    shared::<Loader>();
+    shared::<PlainFile>();
+    shared::<AdamW>();
+    shared::<Fresh>();
+    shared::<Lora>();
+    shared::<Fixture>();
+    shared::<Error>();
+}
