@@ -112,6 +112,40 @@ fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
     assert_eq!(bits(&again), bits(&new.unwrap()));
 }
 
+/// Several continuations of one prompt, as a search with beams has them.
+#[test]
+fn a_copy_of_a_cache_goes_on_by_itself() {
+    let windowed = small::decoder().with_each(|_, block| block.attention.window = Some(3));
+    for (config, plain) in [
+        (small::cross_decoder(), with_memory(&[2, 4, MEMORY])),
+        (small::decoder(), ForwardContext::evaluation()),
+        (windowed, ForwardContext::evaluation()),
+    ] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let stack = stack(&config).pack(precision).unwrap();
+            let step = |seed, cache: &mut PackedCache| {
+                let x = numbers(&[2, 2, WIDTH], seed);
+                bits(&stack.forward_cached(&x, &plain, cache).unwrap())
+            };
+            // Two paths of two steps, each with a cache that saw nothing else.
+            let paths = [(2, 3), (4, 5)].map(|(first, second)| {
+                let mut cache = after_five(&stack, &plain);
+                [step(first, &mut cache), step(second, &mut cache)]
+            });
+            let mut cache = after_five(&stack, &plain);
+            let mut copy = cache.clone();
+            assert_eq!(copy.seen(), 5);
+            for i in 0..2 {
+                assert_eq!(step([2, 3][i], &mut cache), paths[0][i]);
+                assert_eq!(step([4, 5][i], &mut copy), paths[1][i]);
+            }
+            drop(cache);
+            let x = numbers(&[2, 2, WIDTH], 6);
+            assert!(stack.forward_cached(&x, &plain, &mut copy).is_ok());
+        }
+    }
+}
+
 #[test]
 fn a_cache_of_a_stack_with_other_heads_is_refused() {
     let plain = ForwardContext::evaluation();

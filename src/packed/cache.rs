@@ -36,6 +36,26 @@ pub(super) struct PackedLayerCache {
     pages: LargePages,
 }
 
+/// A copy of its own, for example to continue one prompt in several ways.
+impl Clone for PackedCache {
+    fn clone(&self) -> Self {
+        let pages = LargePages::default();
+        let copy = |layer: &PackedLayerCache| PackedLayerCache {
+            own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
+            memory: layer
+                .memory
+                .as_ref()
+                .map(|memory| memory.copy_in(&LargePages::default())),
+            pages: pages.clone(),
+        };
+        Self {
+            layers: self.layers.iter().map(copy).collect(),
+            keep: self.keep.clone(),
+            ..*self
+        }
+    }
+}
+
 impl PackedCache {
     pub(super) fn new(n_layers: usize) -> Self {
         let pages = LargePages::default();

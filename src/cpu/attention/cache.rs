@@ -87,6 +87,23 @@ impl KeyValuePanels {
         }
     }
 
+    /// A copy, with memory next to that of other layers.
+    pub fn copy_in(&self, pages: &LargePages) -> Self {
+        let copy = |block: &Block| {
+            let mut memory = Aligned::zeros_in(pages, block.memory.len());
+            memory.copy_from_slice(&block.memory);
+            let values = block.values.clone();
+            Block { memory, values }
+        };
+        Self {
+            blocks: self.blocks.iter().map(copy).collect(),
+            free: Vec::new(),
+            pages: pages.clone(),
+            positions: self.positions.clone(),
+            ..*self
+        }
+    }
+
     /// What the panels were made for.
     pub fn shape(&self) -> PanelShape {
         self.shape
