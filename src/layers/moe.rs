@@ -13,7 +13,7 @@ use crate::{
 /// where there is one (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
 /// `MixtralSparseMoeBlock` and `Qwen2MoeSparseMoeBlock`).
 ///
-/// The choice of experts has no gradient, their weights have.
+/// The choice of experts has no gradient, their weights have; that of an expert that no position chose is 0.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     router: Linear,
@@ -192,6 +192,12 @@ impl ModuleT for MixtureOfExperts {
             if let Some((indices, weight)) = routed {
                 let y = expert.forward_t(&rows.index_select(&indices, 0)?, train)?;
                 sum = sum.index_add(&indices, &y.broadcast_mul(&weight)?, 0)?;
+            } else if expert.is_tracked() && rows.dim(0)? > 0 {
+                // Nobody chose it: its gradient is 0, as transformers' is, and not absent. Evaluated, to draw nothing.
+                let zero = rows.narrow(0, 0, 1)?.zeros_like()?;
+                let y = expert.forward_t(&zero, false)?;
+                let y = (&y * y.zeros_like()?)?; // candle stops at a factor that is the number 0
+                sum = sum.index_add(&Tensor::new(&[0u32], rows.device())?, &y, 0)?;
             }
         }
         if let Some(shared) = &self.shared {
