@@ -49,6 +49,7 @@ pub(super) fn families() -> Vec<Family> {
                 other,
             ])
             .outside(&["classification_head.*", "qa_outputs.*"])
+            .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
     vec![
         stack("bart", StackPart::Encoder, bart_encoder),
@@ -118,21 +119,36 @@ fn config(
     placement: NormPlacement,
 ) -> Result<StackConfig> {
     let key = |name: &str| format!("{side}_{name}");
-    let d_model = json.size(&["d_model"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&[&key("attention_heads")])?)?
-        .with_bias(bias)
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let d_model = json.size(&["d_model", "hidden_size"])?;
+    let attention = AttentionConfig::new(
+        d_model,
+        json.size(&keys(side, &key("attention_heads"), "num_attention_heads"))?,
+    )?
+    .with_bias(bias)
+    .with_dropout(json.number(&["attention_dropout"], 0.0)?);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(json.size(&[&key("ffn_dim")])?)
         .with_activation(json.activation(&["activation_function"], Activation::Gelu)?)
         .with_dropout(json.number(&["activation_dropout"], 0.0)?);
     let norm = NormConfig::layer_norm(d_model, 1e-5);
+    let default_dropout = match placement {
+        NormPlacement::Post => 0.1, // BART's class
+        _ => 0.0,                   // Whisper's
+    };
     let block = BlockConfig::new(attention, feed_forward, norm, placement)
-        .with_residual_dropout(json.number(&["dropout"], 0.0)?);
-    let n_blocks = json.n_blocks(&[&key("layers")])?;
+        .with_residual_dropout(json.number(&["dropout"], default_dropout)?);
+    let n_blocks = json.n_blocks(&keys(side, &key("layers"), "num_hidden_layers"))?;
     let final_norm = (placement == NormPlacement::Pre).then_some(norm);
     let stack = StackConfig::uniform(block, n_blocks, final_norm);
     Ok(stack.with_layer_drop(json.number(&[&key("layerdrop")], 0.0)?))
+}
+
+/// A key of one side: transformers lets the encoder's have a name that all families share.
+fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
+    match side {
+        "encoder" => vec![own, shared],
+        _ => vec![own],
+    }
 }
 
 /// The decoder of a stack: causal, and attending to the encoder.

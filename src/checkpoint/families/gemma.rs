@@ -15,7 +15,7 @@ use crate::{
     },
     config::{
         Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
-        QueryKeyNormSpan, StackConfig,
+        QueryKeyNormSpan, StackConfig, Visibility,
     },
 };
 
@@ -66,8 +66,8 @@ fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
 }
 
 fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("use_bidirectional_attention", &[json!(false)])?;
-    let stack = sandwich(json, json.optional_number(&["attn_logit_softcapping"])?)?;
+    // transformers' class has a key for a soft cap, and does not cap.
+    let stack = sandwich(json, None)?;
     let head_dim = stack.blocks[0].attention.head_dim;
     let local = json.rotary_of_type(
         "sliding_attention",
@@ -79,7 +79,12 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, 1e6)?,
         None => json.rotary(head_dim, 1e6)?,
     };
+    let is_bidirectional = json.flag(&["use_bidirectional_attention"], false)?; // EmbeddingGemma
     let window = json.switchable_size("sliding_window", 4096)?;
+    let (visibility, window) = match is_bidirectional {
+        true => (Visibility::Bidirectional, window.map(|window| window / 2)), // on each side
+        false => (Visibility::Causal, window),
+    };
     let period = json
         .optional_size(&["sliding_window_pattern"])?
         .unwrap_or(6);
@@ -91,6 +96,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
             span: QueryKeyNormSpan::Head,
         };
         block.attention.query_key_norm = Some(head);
+        block.attention.visibility = visibility;
         block.attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };
         block.attention.position = Position::Rotary(rotary.clone());

@@ -68,7 +68,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     block.attention.position = Position::Rotary(rotary);
     block.attention.window = json.optional_size(&["sliding_window"])?;
     block.feed_forward.experts = Some(ExpertsConfig {
-        n_experts: json.size(&["num_local_experts"])?,
+        n_experts: json.size(&["num_local_experts", "num_experts"])?,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: RoutingWeights::Renormalised,
         shared_d_ff: None,
@@ -103,8 +103,9 @@ fn with_experts(
     stack: StackConfig,
     shared_d_ff: Option<usize>,
 ) -> Result<StackConfig> {
+    let n_experts = json.size(&["num_experts", "num_local_experts"])?;
     let experts = ExpertsConfig {
-        n_experts: json.size(&["num_experts", "num_local_experts"])?,
+        n_experts,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: match json.flag(&["norm_topk_prob"], false)? {
             true => RoutingWeights::Renormalised,
@@ -119,7 +120,7 @@ fn with_experts(
         .max(1);
     let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
     Ok(stack.with_each(|i, block| {
-        if (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {
+        if n_experts > 0 && (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {
             block.feed_forward.d_ff = d_ff;
             block.feed_forward.experts = Some(experts);
         }

@@ -37,8 +37,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
     let parameters = json.rotary_section()?;
-    let head_dim = block.attention.head_dim;
-    let rotary = json.rotary_of(parameters.as_ref(), head_dim, 10000.0, 0.25)?;
+    let turning = json.turning(parameters.as_ref(), block.attention.head_dim, 0.25)?;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
         let each = QueryKeyNorm {
