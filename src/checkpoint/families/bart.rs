@@ -35,19 +35,9 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::norm("feed_forward_norm", &["final_layer_norm"]),
             ])
             .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
-            .outside(&[
-                "*embed_positions.*",
-                "*embed_tokens.*",
-                "*shared.*",
-                "lm_head.*",
-            ])
-            .outside(&[
-                "layernorm_embedding.*",
-                "conv*",
-                "proj_out.*",
-                "final_logits_bias",
-                other,
-            ])
+            .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
+            .outside(&["layernorm_embedding.*", "conv*", other])
+            .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
             .outside(&["classification_head.*", "qa_outputs.*"])
             .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
@@ -79,12 +69,8 @@ fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
 
 fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
     refuse_other_norms(json)?;
-    Ok(with_cross_attention(config(
-        json,
-        "decoder",
-        AttentionBias::ALL,
-        NormPlacement::Post,
-    )?))
+    let stack = config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
+    Ok(with_cross_attention(stack))
 }
 
 const WHISPER_BIAS: AttentionBias = AttentionBias {
@@ -103,12 +89,8 @@ fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn whisper_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    Ok(with_cross_attention(config(
-        json,
-        "decoder",
-        WHISPER_BIAS,
-        NormPlacement::Pre,
-    )?))
+    let stack = config(json, "decoder", WHISPER_BIAS, NormPlacement::Pre)?;
+    Ok(with_cross_attention(stack))
 }
 
 /// One side, its keys starting with `side`.
