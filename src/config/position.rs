@@ -128,9 +128,10 @@ pub enum RotaryScaling {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiSlopes {
-    /// The next lower power's slopes, then every other one of twice as many (BLOOM, Falcon).
+    /// The next lower power's slopes, then every other one of twice as many; positions that a mask drops are not
+    /// counted (BLOOM, Falcon).
     Appended,
-    /// Every other slope of the next higher power, then the rest (MPT), from `2^(-max/n)`.
+    /// Every other slope of the next higher power, then the rest, from `2^(-max/n)`; every position counts (MPT).
     Interleaved {
         /// The exponent of the smallest slope.
         max: f64,
