@@ -150,12 +150,17 @@ impl MixtureOfExperts {
     /// For each expert the rows that chose it and their weights `[rows, 1]`.
     fn route(&self, x: &Tensor, train: bool) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let logits = self.router.forward_t(x, train)?; // [rows, n_experts]
-        let probabilities = ops::softmax(&logits.to_dtype(ops::product_dtype(x))?)?;
+        let logits = logits.to_dtype(ops::product_dtype(x))?;
+        let probabilities = ops::softmax(&logits)?;
         let order = probabilities.arg_sort_last_dim(false)?;
         let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
         let mut weights = probabilities.gather(&chosen, D::Minus1)?;
         if self.weights == RoutingWeights::Renormalised {
-            weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+            let divided = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+            weights = match logits.track_op() {
+                true => with_gradient_of(&divided, &logits.gather(&chosen, D::Minus1)?)?,
+                false => divided,
+            };
         }
         let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
         let chosen = chosen.to_vec2::<u32>()?;
@@ -179,6 +184,14 @@ impl MixtureOfExperts {
             })
             .collect()
     }
+}
+
+/// `divided` with the gradient of softmax(`chosen`), which is the same function of the logits: backwards through the
+/// division, what the softmax over all experts adds would have to cancel, and leaves its rounding.
+fn with_gradient_of(divided: &Tensor, chosen: &Tensor) -> Result<Tensor> {
+    let smooth = ops::softmax(&chosen.contiguous()?)?;
+    let rest = (divided - &smooth)?.detach(); // exact, as the two are so close
+    smooth + rest
 }
 
 impl ModuleT for MixtureOfExperts {
