@@ -154,14 +154,12 @@ impl MixtureOfExperts {
         let probabilities = ops::softmax(&logits)?;
         let order = probabilities.arg_sort_last_dim(false)?;
         let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
-        let mut weights = probabilities.gather(&chosen, D::Minus1)?;
-        if self.weights == RoutingWeights::Renormalised {
-            let divided = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
-            weights = match logits.track_op() {
-                true => with_gradient_of(&divided, &logits.gather(&chosen, D::Minus1)?)?,
-                false => divided,
-            };
-        }
+        let weights = match self.weights {
+            RoutingWeights::Softmax => probabilities.gather(&chosen, D::Minus1)?,
+            // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
+            // cancel, and leaves its rounding.
+            RoutingWeights::Renormalised => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
+        };
         let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
         let chosen = chosen.to_vec2::<u32>()?;
         let mut rows = vec![Vec::new(); self.experts.len()];
@@ -184,14 +182,6 @@ impl MixtureOfExperts {
             })
             .collect()
     }
-}
-
-/// `divided` with the gradient of softmax(`chosen`), which is the same function of the logits: backwards through the
-/// division, what the softmax over all experts adds would have to cancel, and leaves its rounding.
-fn with_gradient_of(divided: &Tensor, chosen: &Tensor) -> Result<Tensor> {
-    let smooth = ops::softmax(&chosen.contiguous()?)?;
-    let rest = (divided - &smooth)?.detach(); // exact, as the two are so close
-    smooth + rest
 }
 
 impl ModuleT for MixtureOfExperts {
