@@ -8,7 +8,7 @@ use std::fs;
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, RotaryScaling, StackConfig,
-    StackPart, Visibility,
+    Visibility,
 };
 use common::committed;
 use serde_json::{Map, Value, json};
@@ -117,33 +117,6 @@ fn rotary(stack: &StackConfig) -> &RotaryConfig {
     match &stack.blocks[0].attention.position {
         Position::Rotary(rotary) => rotary,
         other => panic!("{other:?}"),
-    }
-}
-
-/// Published files hold of each tower what differs from the class: SigLIP's base model says nothing at all.
-#[test]
-fn a_tower_without_sizes_has_those_of_its_class() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.json");
-    for (family, part, [d_model, d_ff, n_heads]) in [
-        ("siglip", StackPart::Text, [768, 3072, 12]),
-        ("siglip", StackPart::Vision, [768, 3072, 12]),
-        ("clip", StackPart::Text, [512, 2048, 8]),
-        ("clip", StackPart::Vision, [768, 3072, 12]),
-    ] {
-        let json = json!({
-            "model_type": family,
-            "text_config": {"model_type": format!("{family}_text_model")},
-            "vision_config": null,
-        });
-        fs::write(&path, json.to_string()).unwrap();
-        let options = CheckpointOptions::default().part(part);
-        let stack = options.architecture(&path).unwrap().config;
-        let block = &stack.blocks[0];
-        assert_eq!(block.d_model(), d_model, "{family} {part}");
-        assert_eq!(block.feed_forward.d_ff, d_ff, "{family} {part}");
-        assert_eq!(block.attention.n_heads, n_heads, "{family} {part}");
-        assert_eq!(stack.blocks.len(), 12, "{family} {part}");
     }
 }
 

@@ -62,6 +62,15 @@ impl ConfigJson {
         &self.path
     }
 
+    /// The same with a size for a key that is absent, as the family's configuration class has it.
+    pub fn with_default(&self, key: &str, size: usize) -> Self {
+        let mut changed = self.clone();
+        if let Some(object) = changed.value.as_object_mut() {
+            object.entry(key).or_insert(size.into());
+        }
+        changed
+    }
+
     /// The first of `keys` that is present and not null.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter()

@@ -39,6 +39,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 16);
     let mut block = gemma_block(json)?;
     json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers goes by hidden_act
     block.feed_forward.activation = match json.text(&["hidden_act"])?.as_deref() {
@@ -54,6 +55,7 @@ fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = gemma_block(json)?;
     block.attention_placement = NormPlacement::Sandwich;
     block.feed_forward_placement = NormPlacement::Sandwich;
@@ -104,6 +106,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {
+    let json = &json.with_default("head_dim", 256);
     let mut block = block(json, bias(json)?)?;
     block.norm.weight = NormWeight::OnePlus;
     block.feed_forward.activation =

@@ -67,6 +67,7 @@ fn llama(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn mistral(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
     let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
     let window = json.switchable_size("sliding_window", 4096)?;
     // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.

@@ -62,6 +62,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention.head_dim, 1e6)?;
@@ -77,6 +78,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 16);
     let has_bias = json.flag(&["qkv_bias"], true)?;
     let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
     let shared = json.size(&["shared_expert_intermediate_size"])?;
@@ -85,6 +87,7 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
     let head = QueryKeyNorm {
         norm: block.norm,

@@ -31,6 +31,7 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 32);
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
     let mut block = block(json, AttentionBias::new(has_bias, false))?;
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
