@@ -6,7 +6,10 @@ mod common;
 
 use std::fs;
 
-use candle_blocks::{Checkpoint, Position, Result, RotaryConfig, StackConfig};
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, RotaryScaling, StackConfig,
+    Visibility,
+};
 use common::committed;
 use serde_json::{Map, Value, json};
 
@@ -110,6 +113,162 @@ fn qwens_windows_are_in_the_layers_that_each_model_means() {
     }
 }
 
+fn rotary(stack: &StackConfig) -> &RotaryConfig {
+    match &stack.blocks[0].attention.position {
+        Position::Rotary(rotary) => rotary,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `attribute_map` of the configuration classes.
+#[test]
+fn sizes_are_read_under_the_names_that_all_families_share() {
+    let shared = ["hidden_size", "num_attention_heads", "num_hidden_layers"];
+    for (name, own) in [
+        ("distilbert", ["dim", "n_heads", "n_layers"]),
+        ("mpt", ["d_model", "n_heads", "n_layers"]),
+        ("gpt2", ["n_embd", "n_head", "n_layer"]),
+        (
+            "bart",
+            ["d_model", "encoder_attention_heads", "encoder_layers"],
+        ),
+        ("t5", ["d_model", "num_heads", "num_layers"]),
+        ("gpt_neo", ["hidden_size", "num_heads", "num_layers"]),
+    ] {
+        let renamed = open(name, |config| {
+            for (own, shared) in own.iter().zip(shared) {
+                if let Some(size) = config.remove(*own) {
+                    config.insert(shared.to_string(), size);
+                }
+            }
+        });
+        if let (Some(renamed), Some(original)) = (renamed, open(name, |_| ())) {
+            let renamed = renamed.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(renamed.config(), original.unwrap().config(), "{name}");
+        }
+    }
+    let experts = open("mixtral", |config| {
+        let n_experts = config.remove("num_local_experts").unwrap();
+        config.insert("num_experts".to_string(), n_experts);
+    });
+    if let Some(experts) = experts {
+        assert!(
+            experts.unwrap().config().blocks[0]
+                .feed_forward
+                .experts
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn keys_that_transformers_does_not_apply_change_nothing() {
+    for (name, key, value) in [
+        ("nomic_bert", "partial_rotary_factor", json!(0.5)),
+        ("mistral", "partial_rotary_factor", json!(0.5)),
+        ("gemma3_text", "attn_logit_softcapping", json!(1.5)),
+    ] {
+        if let (Some(with), Some(without)) = (config(name, &[(key, value)]), config(name, &[])) {
+            assert_eq!(with, without, "{name}: {key}");
+        }
+    }
+    if let Some(phi3) = config("phi3", &[("partial_rotary_factor", json!(0.5))]) {
+        assert_eq!(rotary(&phi3).dim, phi3.blocks[0].attention.head_dim / 2);
+    }
+}
+
+#[test]
+fn older_rotary_keys_count_before_newer_ones() {
+    let keys = [
+        (
+            "rope_parameters",
+            json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}),
+        ),
+        ("rope_scaling", json!({"type": "linear", "factor": 3.0})),
+        ("rope_theta", json!(70.0)),
+    ];
+    if let Some(llama) = config("llama", &keys) {
+        assert_eq!(rotary(&llama).theta, 70.0);
+        assert_eq!(
+            rotary(&llama).scaling,
+            RotaryScaling::Linear { factor: 3.0 }
+        );
+    }
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8});
+    let keys = [
+        ("rope_scaling", yarn),
+        ("original_max_position_embeddings", json!(16)),
+    ];
+    if let Some(llama) = config("llama", &keys) {
+        let RotaryScaling::Yarn {
+            original_positions, ..
+        } = rotary(&llama).scaling
+        else {
+            panic!("{:?}", rotary(&llama).scaling);
+        };
+        assert_eq!(original_positions, 16);
+    }
+}
+
+#[test]
+fn a_mistral_with_layer_types_is_a_ministral() {
+    let types = json!(["full_attention", "sliding_attention"]);
+    if let Some(stack) = config("mistral", &[("layer_types", types)]) {
+        assert_eq!(windows(&stack), [None, Some(3)]);
+    }
+}
+
+/// EmbeddingGemma: a window of 512 shows 256 keys on each side.
+#[test]
+fn a_bidirectional_gemma_sees_half_its_window_on_each_side() {
+    let keys = [
+        ("use_bidirectional_attention", json!(true)),
+        ("sliding_window", json!(512)),
+    ];
+    if let Some(stack) = config("gemma3_text", &keys) {
+        assert_eq!(windows(&stack), [Some(256), Some(256), None]);
+        let sees_all = |visibility| visibility == Visibility::Bidirectional;
+        let visibilities = stack.blocks.iter().map(|block| block.attention.visibility);
+        assert!(visibilities.into_iter().all(sees_all));
+    }
+}
+
+#[test]
+fn no_experts_and_no_clipping_are_said_by_0() {
+    for name in ["qwen2_moe", "qwen3_moe"] {
+        let keys = [
+            ("num_experts", json!(0)),
+            ("num_local_experts", Value::Null),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let Some(stack) = committed::families()
+            .into_iter()
+            .find(|s| s.name.ends_with(name))
+        else {
+            continue;
+        };
+        let text = fs::read_to_string(stack.folder().join("config.json")).unwrap();
+        let mut json: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        json.extend(keys.map(|(key, value)| (key.to_string(), value)));
+        fs::write(&path, Value::from(json).to_string()).unwrap();
+        let config = CheckpointOptions::default()
+            .architecture(&path)
+            .unwrap()
+            .config;
+        assert!(
+            config
+                .blocks
+                .iter()
+                .all(|block| block.feed_forward.experts.is_none())
+        );
+    }
+    let clip = json!({"clip_qkv": 0.0}); // MPT-30B
+    if let Some(stack) = config("mpt", &[("attn_config", clip)]) {
+        assert_eq!(stack.blocks[0].attention.clip, None);
+    }
+}
+
 #[test]
 fn a_setting_that_no_block_has_is_an_error_that_names_it() {
     let settings = [
@@ -117,13 +276,16 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         ("albert", "inner_group_num", json!(2)),
         ("bart", "normalize_before", json!(true)),
         ("gemma", "hidden_activation", json!("relu")),
-        ("gemma3_text", "use_bidirectional_attention", json!(true)),
+        (
+            "gemma2",
+            "layer_types",
+            json!(["conv", "full_attention", "conv"]),
+        ),
         ("gptj", "rotary_dim", Value::Null),
         ("mpt", "norm_type", json!("rmsnorm")),
         ("mpt", "no_bias", json!(false)),
         ("nomic_bert-hub", "causal", json!(true)),
         ("nomic_bert-hub", "rotary_scaling_factor", json!(2.0)),
-        ("opt", "layer_norm_elementwise_affine", json!(false)),
         (
             "phi3",
             "rope_scaling",

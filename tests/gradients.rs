@@ -3,7 +3,7 @@
 mod common;
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, QueryKeyValue,
+    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, QueryKeyValue,
     candle_core::{DType, Tensor},
     trace,
     train::Gradients,
@@ -226,4 +226,62 @@ fn a_stack_as_a_whole_has_the_values_and_gradients_of_its_layers_one_by_one() {
         n_stacks += 1;
     }
     assert!(n_stacks >= 4, "{n_stacks}");
+}
+
+/// As in transformers, whose experts lie in one tensor: an optimiser then decays all of them alike.
+#[test]
+fn an_expert_that_no_position_chose_has_a_gradient_of_0() {
+    for name in ["mixtral", "qwen2_moe", "qwen3_moe"] {
+        let name = format!("families/{name}");
+        if !committed::families().iter().any(|s| s.name == name) {
+            continue; // the package leaves the families out
+        }
+        let checkpoint = Checkpoint::open(weights(&name)).unwrap();
+        let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+        let stack = loader.stack().unwrap();
+        let width = checkpoint.config().blocks[0].d_model();
+        let x = Tensor::randn(0f32, 1., (1, 1, width), &device()).unwrap();
+        let y = stack.forward(&x).unwrap();
+        let parameters = loader.parameters();
+        let loss = y.sqr().unwrap().sum_all().unwrap();
+        let gradients = Gradients::backward(&parameters, &loss).unwrap();
+        let untouched = parameters.iter().filter(|(role, _)| {
+            let gradient = gradients.get(role).unwrap();
+            let gradient = gradient.unwrap_or_else(|| panic!("{name}: {role} got no gradient"));
+            role.contains("experts.") && role.ends_with("down.weight") && largest(&gradient) == 0.0
+        });
+        let experts = checkpoint.config().blocks.iter();
+        let experts = experts.filter_map(|block| block.feed_forward.experts);
+        let n_left_out: usize = experts.map(|e| e.n_experts - e.top_k).sum();
+        assert_eq!(untouched.count(), n_left_out, "{name}");
+    }
+}
+
+/// Its weight is 1 whatever the router says. transformers leaves some rounding there.
+#[test]
+fn the_router_of_a_single_renormalised_expert_has_a_gradient_of_0() {
+    let folder = weights("families/mixtral");
+    if !folder.exists() {
+        return println!("the package leaves families/mixtral out");
+    }
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["num_experts_per_tok"] = 1.into();
+    let changed = tempfile::tempdir().unwrap();
+    let path = changed.path().join("config.json");
+    std::fs::write(&path, json.to_string()).unwrap();
+    let checkpoint = CheckpointOptions::default().config(path).open(folder);
+    let checkpoint = checkpoint.unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+    let width = checkpoint.config().blocks[0].d_model();
+    let x = Tensor::randn(0f32, 1., (2, 5, width), &device()).unwrap();
+    let y = loader.stack().unwrap().forward(&x).unwrap();
+    let loss = y.sqr().unwrap().sum_all().unwrap();
+    let gradients = Gradients::backward(&loader.parameters(), &loss).unwrap();
+    let n_blocks = checkpoint.config().blocks.len();
+    for i in 0..n_blocks {
+        let role = format!("blocks.{i}.feed_forward.router.weight");
+        let gradient = gradients.get(&role).unwrap();
+        assert_eq!(largest(&gradient.unwrap()), 0.0, "{role}");
+    }
 }

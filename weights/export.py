@@ -117,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--batch", type=int, default=3)
     shared.add_argument("--seq", type=int, help="tokens per sequence (8); with --text, where to cut")
     shared.add_argument("--seed", type=int, default=0)
-    shared.add_argument("--padding", choices=("right", "left", "none"), help="as fits the family")
+    shared.add_argument("--padding", choices=("right", "left", "middle", "none"), help="as fits the family")
     shared.add_argument("--positions", choices=("none", "counted", "gaps"), help="position ids: as fits the family")
     shared.add_argument("--dtype", choices=DTYPES, default="f32")
     shared.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' implementation")

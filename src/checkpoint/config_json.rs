@@ -62,6 +62,15 @@ impl ConfigJson {
         &self.path
     }
 
+    /// The same with a size for a key that is absent, as the family's configuration class has it.
+    pub fn with_default(&self, key: &str, size: usize) -> Self {
+        let mut changed = self.clone();
+        if let Some(object) = changed.value.as_object_mut() {
+            object.entry(key).or_insert(size.into());
+        }
+        changed
+    }
+
     /// The first of `keys` that is present and not null.
     fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
         keys.iter()
@@ -181,8 +190,8 @@ impl ConfigJson {
         })
     }
 
-    /// Strings given as lists with a number of repetitions: `[[["global", "local"], 12]]`.
-    pub fn repeated_texts(&self, key: &str) -> Result<Vec<String>> {
+    /// Strings given as lists with a number of repetitions, `[[["global", "local"], 12]]`; `None` if absent.
+    pub fn repeated_texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         let parse = |value: &Value| -> Option<Vec<String>> {
             let mut all = Vec::new();
             for group in value.as_array()? {
@@ -198,8 +207,7 @@ impl ConfigJson {
             }
             Some(all)
         };
-        let texts = self.optional(&[key], "lists of texts with their numbers", parse)?;
-        texts.ok_or_else(|| self.error(&[key], "missing"))
+        self.optional(&[key], "lists of texts with their numbers", parse)
     }
 
     /// Which layers have a sliding window: according to `layer_types`, or else to `default`.
@@ -212,7 +220,15 @@ impl ConfigJson {
         match self.texts(&[key])? {
             None => Ok((0..n_layers).map(default).collect()),
             Some(types) if types.len() == n_layers => {
-                Ok(types.iter().map(|t| t == "sliding_attention").collect())
+                let is_sliding = |kind: &String| match kind.as_str() {
+                    "sliding_attention" => Ok(true),
+                    "full_attention" | "attention" => Ok(false), // the second is an older name
+                    other => {
+                        let known = "only \"full_attention\" and \"sliding_attention\"";
+                        Err(self.error(&[key], format!("{other:?} is not supported, {known}")))
+                    }
+                };
+                types.iter().map(is_sliding).collect()
             }
             Some(types) => {
                 let reason = format!("lists {} layers, expected {n_layers}", types.len());

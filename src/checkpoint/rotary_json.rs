@@ -10,17 +10,44 @@ use crate::{
 };
 
 impl ConfigJson {
-    /// Rotary embedding of heads of width `head_dim`, all layers alike.
+    /// Rotary embedding of whole heads of width `head_dim`, all layers alike.
     pub(crate) fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
         let parameters = self.rotary_section()?;
-        self.rotary_of(parameters.as_ref(), head_dim, default_theta, 1.0)
+        self.rotary_of(parameters.as_ref(), head_dim, default_theta)
     }
 
-    /// `rope_parameters` or, in older files, `rope_scaling`.
+    /// `rope_scaling`, as older files have it, before `rope_parameters`: in a file with both, transformers goes by the first.
     pub(crate) fn rotary_section(&self) -> Result<Option<ConfigJson>> {
-        match self.section(&["rope_parameters"])? {
-            Some(parameters) => Ok(Some(parameters)),
-            None => self.section(&["rope_scaling"]),
+        match self.section(&["rope_scaling"])? {
+            Some(parameters) if parameters.keys().next().is_some() => Ok(Some(parameters)),
+            _ => self.section(&["rope_parameters"]),
+        }
+    }
+
+    /// How many of `head_dim` dimensions turn in the families that read `partial_rotary_factor`; the others turn
+    /// whole heads, whatever the key says.
+    pub(crate) fn turning(
+        &self,
+        parameters: Option<&ConfigJson>,
+        head_dim: usize,
+        default_share: f64,
+    ) -> Result<usize> {
+        let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
+        let share = self.rotary_number(parameters, &keys, default_share)?;
+        Ok((head_dim as f64 * share) as usize)
+    }
+
+    /// A number from `parameters` or, in older files, beside them.
+    fn rotary_number(
+        &self,
+        parameters: Option<&ConfigJson>,
+        keys: &[&str],
+        default: f64,
+    ) -> Result<f64> {
+        let own = parameters.map(|parameters| parameters.optional_number(keys));
+        match own.transpose()?.flatten() {
+            Some(number) => Ok(number),
+            None => self.number(keys, default),
         }
     }
 
@@ -38,7 +65,7 @@ impl ConfigJson {
             None => None,
         };
         match own {
-            Some(own) => self.rotary_of(Some(&own), head_dim, default_theta, 1.0),
+            Some(own) => self.rotary_of(Some(&own), head_dim, default_theta),
             None => Ok(RotaryConfig::new(
                 head_dim,
                 self.number(&[theta_key], default_theta)?,
@@ -46,29 +73,16 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding whose scaling is described in `parameters`. `default_share` is the part of a
-    /// head that turns where no key says it.
+    /// Rotary embedding of `turning` dimensions whose scaling is described in `parameters`.
     pub(crate) fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
-        head_dim: usize,
+        turning: usize,
         default_theta: f64,
-        default_share: f64,
     ) -> Result<RotaryConfig> {
-        let either = |keys: &[&str], default: f64| match parameters {
-            Some(parameters) => match parameters.optional_number(keys)? {
-                Some(number) => Ok(number),
-                None => self.number(keys, default),
-            },
-            None => self.number(keys, default),
-        };
-        let theta = either(&["rope_theta", "rotary_emb_base"], default_theta)?;
-        let share = either(
-            &["partial_rotary_factor", "rotary_pct", "rope_pct"],
-            default_share,
-        )?;
-        let dim = (head_dim as f64 * share) as usize;
-        let rotary = RotaryConfig::new(dim, theta);
+        let keys = ["rope_theta", "rotary_emb_base"];
+        let theta = self.rotary_number(parameters, &keys, default_theta)?;
+        let rotary = RotaryConfig::new(turning, theta);
         match parameters {
             Some(parameters) => Ok(rotary.with_scaling(self.rotary_scaling(parameters)?)),
             None => Ok(rotary),
@@ -83,9 +97,10 @@ impl ConfigJson {
         let max_positions = || self.size(&["max_position_embeddings"]);
         let original_positions = || {
             let keys = ["original_max_position_embeddings"];
-            match parameters.optional_size(&keys)? {
+            // transformers gives priority to the key outside.
+            match self.optional_size(&keys)? {
                 Some(size) => Ok(size),
-                None => match self.optional_size(&keys)? {
+                None => match parameters.optional_size(&keys)? {
                     Some(size) => Ok(size),
                     None => max_positions(),
                 },

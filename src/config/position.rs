@@ -129,9 +129,11 @@ pub enum RotaryScaling {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlibiSlopes {
-    /// The slopes of the next lower power of two, then every other slope of twice as many heads (BLOOM, Falcon).
+    /// The slopes of the next lower power of two, then every other slope of twice as many heads; distances do not count
+    /// positions that the mask drops (BLOOM, Falcon).
     Appended,
-    /// Every other slope of the next higher power of two, then the rest, starting at `2^(-max/n)` (MPT).
+    /// Every other slope of the next higher power of two, then the rest, starting at `2^(-max/n)`; distances count every
+    /// position (MPT).
     Interleaved {
         /// The exponent of the smallest slope.
         max: f64,

@@ -139,6 +139,12 @@ impl FeedForward {
             .collect()
     }
 
+    /// Whether a parameter is to get a gradient.
+    pub(super) fn is_tracked(&self) -> bool {
+        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
+        linears.into_iter().flatten().any(Linear::is_tracked)
+    }
+
     /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];

@@ -158,6 +158,17 @@ impl Linear {
         }
     }
 
+    /// Whether a parameter is to get a gradient.
+    pub(super) fn is_tracked(&self) -> bool {
+        let own = [Some(&self.weight), self.bias.as_ref()];
+        let adapter = self.adapter().into_iter();
+        let low_rank = adapter.flat_map(|adapter| [adapter.a(), adapter.b()]);
+        own.into_iter()
+            .flatten()
+            .chain(low_rank)
+            .any(Tensor::track_op)
+    }
+
     /// # Errors
     /// If the weight of this layer, in this role of that one, has not the given shape.
     pub(crate) fn expect_shape(&self, of: &str, role: &str, shape: [usize; 2]) -> Result<()> {

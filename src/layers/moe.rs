@@ -13,7 +13,7 @@ use crate::{
 /// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
 /// `MixtralSparseMoeBlock` and `Qwen2MoeSparseMoeBlock`).
 ///
-/// The choice of experts has no gradient; their weights have one.
+/// The choice of experts has no gradient; their weights have one, which is 0 for an expert that no position chose.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     router: Linear,
@@ -150,13 +150,16 @@ impl MixtureOfExperts {
     /// For each expert the rows that chose it and their weights `[rows, 1]`.
     fn route(&self, x: &Tensor, train: bool) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let logits = self.router.forward_t(x, train)?; // [rows, n_experts]
-        let probabilities = ops::softmax(&logits.to_dtype(ops::product_dtype(x))?)?;
+        let logits = logits.to_dtype(ops::product_dtype(x))?;
+        let probabilities = ops::softmax(&logits)?;
         let order = probabilities.arg_sort_last_dim(false)?;
         let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
-        let mut weights = probabilities.gather(&chosen, D::Minus1)?;
-        if self.weights == RoutingWeights::Renormalised {
-            weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
-        }
+        let weights = match self.weights {
+            RoutingWeights::Softmax => probabilities.gather(&chosen, D::Minus1)?,
+            // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
+            // cancel, and leaves its rounding.
+            RoutingWeights::Renormalised => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
+        };
         let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
         let chosen = chosen.to_vec2::<u32>()?;
         let mut rows = vec![Vec::new(); self.experts.len()];
@@ -215,6 +218,12 @@ impl ModuleT for MixtureOfExperts {
             if let Some((indices, weight)) = routed {
                 let y = expert.forward_t(&rows.index_select(&indices, 0)?, train)?;
                 sum = sum.index_add(&indices, &y.broadcast_mul(&weight)?, 0)?;
+            } else if expert.is_tracked() && rows.dim(0)? > 0 {
+                // Nobody chose it: its gradient is 0, as transformers' is, and not absent. Evaluated, to draw nothing.
+                let zero = rows.narrow(0, 0, 1)?.zeros_like()?;
+                let y = expert.forward_t(&zero, false)?;
+                let y = (&y * y.zeros_like()?)?; // candle stops at a factor that is the number 0
+                sum = sum.index_add(&Tensor::new(&[0u32], rows.device())?, &y, 0)?;
             }
         }
         if let Some(shared) = &self.shared {

@@ -59,8 +59,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
     let n_layers = json.n_blocks(&["num_hidden_layers"])?;
     let n_groups = json.optional_size(&["num_hidden_groups"])?.unwrap_or(1);
-    let layers = (0..n_layers)
-        .map(|layer| layer * n_groups / n_layers)
-        .collect();
+    // In transformers' floating-point numbers, which are not always the quotient of whole ones.
+    let per_group = n_layers as f64 / n_groups as f64;
+    let group = |layer| ((layer as f64 / per_group) as usize).min(n_groups.saturating_sub(1));
+    let layers = (0..n_layers).map(group).collect();
     Ok(StackConfig::uniform(block, n_groups, None).with_layers(layers))
 }

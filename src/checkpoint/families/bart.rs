@@ -35,20 +35,11 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::norm("feed_forward_norm", &["final_layer_norm"]),
             ])
             .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
-            .outside(&[
-                "*embed_positions.*",
-                "*embed_tokens.*",
-                "*shared.*",
-                "lm_head.*",
-            ])
-            .outside(&[
-                "layernorm_embedding.*",
-                "conv*",
-                "proj_out.*",
-                "final_logits_bias",
-                other,
-            ])
+            .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
+            .outside(&["layernorm_embedding.*", "conv*", other])
+            .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
             .outside(&["classification_head.*", "qa_outputs.*"])
+            .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
     vec![
         stack("bart", StackPart::Encoder, bart_encoder),
@@ -78,12 +69,8 @@ fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
 
 fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
     refuse_other_norms(json)?;
-    Ok(with_cross_attention(config(
-        json,
-        "decoder",
-        AttentionBias::ALL,
-        NormPlacement::Post,
-    )?))
+    let stack = config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
+    Ok(with_cross_attention(stack))
 }
 
 const WHISPER_BIAS: AttentionBias = AttentionBias {
@@ -102,12 +89,8 @@ fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn whisper_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    Ok(with_cross_attention(config(
-        json,
-        "decoder",
-        WHISPER_BIAS,
-        NormPlacement::Pre,
-    )?))
+    let stack = config(json, "decoder", WHISPER_BIAS, NormPlacement::Pre)?;
+    Ok(with_cross_attention(stack))
 }
 
 /// One side, its keys starting with `side`.
@@ -118,21 +101,36 @@ fn config(
     placement: NormPlacement,
 ) -> Result<StackConfig> {
     let key = |name: &str| format!("{side}_{name}");
-    let d_model = json.size(&["d_model"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&[&key("attention_heads")])?)?
-        .with_bias(bias)
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let d_model = json.size(&["d_model", "hidden_size"])?;
+    let attention = AttentionConfig::new(
+        d_model,
+        json.size(&keys(side, &key("attention_heads"), "num_attention_heads"))?,
+    )?
+    .with_bias(bias)
+    .with_dropout(json.number(&["attention_dropout"], 0.0)?);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(json.size(&[&key("ffn_dim")])?)
         .with_activation(json.activation(&["activation_function"], Activation::Gelu)?)
         .with_dropout(json.number(&["activation_dropout"], 0.0)?);
     let norm = NormConfig::layer_norm(d_model, 1e-5);
+    let default_dropout = match placement {
+        NormPlacement::Post => 0.1, // BART's class
+        _ => 0.0,                   // Whisper's
+    };
     let block = BlockConfig::new(attention, feed_forward, norm, placement)
-        .with_residual_dropout(json.number(&["dropout"], 0.0)?);
-    let n_blocks = json.n_blocks(&[&key("layers")])?;
+        .with_residual_dropout(json.number(&["dropout"], default_dropout)?);
+    let n_blocks = json.n_blocks(&keys(side, &key("layers"), "num_hidden_layers"))?;
     let final_norm = (placement == NormPlacement::Pre).then_some(norm);
     let stack = StackConfig::uniform(block, n_blocks, final_norm);
     Ok(stack.with_layer_drop(json.number(&[&key("layerdrop")], 0.0)?))
+}
+
+/// A key of one side: transformers lets the encoder's have a name that all families share.
+fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
+    match side {
+        "encoder" => vec![own, shared],
+        _ => vec![own],
+    }
 }
 
 /// The decoder of a stack: causal, and attending to the encoder.

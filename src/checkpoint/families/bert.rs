@@ -48,6 +48,7 @@ pub(super) fn family() -> Family {
         "classifier.*",
         "qa_outputs.*",
         "*predictions.*",
+        "generator_lm_head.*",
         "*summary.*",
     ])
 }

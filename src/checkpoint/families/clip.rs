@@ -3,7 +3,7 @@
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
 use crate::{
-    Result,
+    Error, Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule, StackPart},
@@ -18,19 +18,16 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
             Family::new("clip", &["clip", "clip_text_model"], text)
-                .initialisation(|json| initialisation(json, TEXT)),
+                .initialisation(|json| initialisation(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
             Family::new("clip", &["clip", "clip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, VISION)),
+                .initialisation(|json| initialisation(json, &VISION)),
             StackPart::Vision,
         ),
     ]
 }
-
-pub(super) const TEXT: &str = "text_config";
-pub(super) const VISION: &str = "vision_config";
 
 /// One of two towers with CLIP's names.
 pub(super) fn tower(family: Family, part: StackPart) -> Family {
@@ -68,55 +65,76 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
         .outside(&["*layrnorm.*", "post_layernorm.*"])
 }
 
+const TEXT: Tower = Tower {
+    section: "text_config",
+    visibility: Visibility::Causal,
+    activation: Activation::QuickGelu,
+    eps: 1e-5,
+    width: 512,
+};
+const VISION: Tower = Tower {
+    section: "vision_config",
+    visibility: Visibility::Bidirectional,
+    width: 768,
+    ..TEXT
+};
+
 fn text(json: &ConfigJson) -> Result<StackConfig> {
-    config(json, TEXT, Visibility::Causal, Activation::QuickGelu, 1e-5)
+    TEXT.config(json)
 }
 
 fn vision(json: &ConfigJson) -> Result<StackConfig> {
-    let vision = config(
-        json,
-        VISION,
-        Visibility::Bidirectional,
-        Activation::QuickGelu,
-        1e-5,
-    )?;
     // Its last norm is for the pooled output alone.
     Ok(StackConfig {
         final_norm: None,
-        ..vision
+        ..VISION.config(json)?
     })
 }
 
-/// The tower described in `section`, or in the file itself if it holds one tower.
-pub(super) fn config(
-    json: &ConfigJson,
-    section: &str,
-    visibility: Visibility,
-    activation: Activation,
-    eps: f64,
-) -> Result<StackConfig> {
-    let section = json.section(&[section])?;
-    let json = section.as_ref().unwrap_or(json);
-    let d_model = json.size(&["hidden_size"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
-        .with_visibility(visibility)
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
-    let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(json.size(&["intermediate_size"])?)
-        .with_activation(json.activation(&["hidden_act"], activation)?);
-    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], eps)?);
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+/// What the configuration class of a tower says where the file says nothing: files hold what differs from it.
+pub(super) struct Tower {
+    /// The key of the tower's own configuration; a file of one tower has its keys outside.
+    pub(super) section: &'static str,
+    pub(super) visibility: Visibility,
+    pub(super) activation: Activation,
+    pub(super) eps: f64,
+    /// Of twelve blocks with heads of 64 and a feed-forward four times as wide.
+    pub(super) width: usize,
+}
+
+impl Tower {
+    /// Its own part of the file.
+    pub(super) fn section(&self, json: &ConfigJson) -> Result<ConfigJson> {
+        let section = json.section(&[self.section])?;
+        Ok(section.unwrap_or_else(|| json.clone()))
+    }
+
+    pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {
+        let json = self.section(json)?;
+        let or = |key, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+        let d_model = or("hidden_size", self.width)?;
+        let attention = AttentionConfig::new(d_model, or("num_attention_heads", self.width / 64)?)?
+            .with_visibility(self.visibility)
+            .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+        let feed_forward = FeedForwardConfig::new(d_model)
+            .with_d_ff(or("intermediate_size", 4 * self.width)?)
+            .with_activation(json.activation(&["hidden_act"], self.activation)?);
+        let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], self.eps)?);
+        let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+        let n_blocks = match json.optional_size(&["num_hidden_layers"])? {
+            Some(_) => json.n_blocks(&["num_hidden_layers"])?,
+            None => 12,
+        };
+        Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+    }
 }
 
 /// Smaller where a branch is added to the residual stream, by the depth of the tower.
-fn initialisation(json: &ConfigJson, section: &str) -> Result<Initialisation> {
-    let section = json.section(&[section])?;
-    let json = section.as_ref().unwrap_or(json);
-    let factor = json.number(&["initializer_factor"], 1.0)?;
-    let width = json.size(&["hidden_size"])? as f64;
-    let depth = json.n_blocks(&["num_hidden_layers"])? as f64;
+fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
+    let stack = tower.config(json)?;
+    let factor = tower.section(json)?.number(&["initializer_factor"], 1.0)?;
+    let width = stack.blocks[0].d_model() as f64;
+    let depth = stack.blocks.len() as f64;
     let normal = |by: f64| Draw::Normal {
         deviation: factor / by.sqrt(),
     };

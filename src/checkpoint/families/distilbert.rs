@@ -41,8 +41,8 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let d_model = json.size(&["dim"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&["n_heads"])?)?
+    let d_model = json.size(&["dim", "hidden_size"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["n_heads", "num_attention_heads"])?)?
         .with_dropout(json.number(&["attention_dropout"], 0.1)?);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(json.size(&["hidden_dim"])?)
@@ -52,7 +52,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.residual.feed_forward_dropout = json.number(&["dropout"], 0.1)?; // none behind the attention
     Ok(StackConfig::uniform(
         block,
-        json.n_blocks(&["n_layers"])?,
+        json.n_blocks(&["n_layers", "num_hidden_layers"])?,
         None,
     ))
 }

@@ -15,7 +15,7 @@ use crate::{
     },
     config::{
         Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
-        QueryKeyNormSpan, StackConfig,
+        QueryKeyNormSpan, StackConfig, Visibility,
     },
 };
 
@@ -39,6 +39,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 16);
     let mut block = gemma_block(json)?;
     json.only("hidden_activation", &[json!("gelu_pytorch_tanh")])?; // transformers goes by hidden_act
     block.feed_forward.activation = match json.text(&["hidden_act"])?.as_deref() {
@@ -54,6 +55,7 @@ fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = gemma_block(json)?;
     block.attention_placement = NormPlacement::Sandwich;
     block.feed_forward_placement = NormPlacement::Sandwich;
@@ -66,8 +68,8 @@ fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {
 }
 
 fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("use_bidirectional_attention", &[json!(false)])?;
-    let stack = sandwich(json, json.optional_number(&["attn_logit_softcapping"])?)?;
+    // transformers' class has a key for a soft cap, and does not cap.
+    let stack = sandwich(json, None)?;
     let head_dim = stack.blocks[0].attention.head_dim;
     let local = json.rotary_of_type(
         "sliding_attention",
@@ -79,7 +81,12 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, 1e6)?,
         None => json.rotary(head_dim, 1e6)?,
     };
+    let is_bidirectional = json.flag(&["use_bidirectional_attention"], false)?; // EmbeddingGemma
     let window = json.switchable_size("sliding_window", 4096)?;
+    let (visibility, window) = match is_bidirectional {
+        true => (Visibility::Bidirectional, window.map(|window| window / 2)), // on each side
+        false => (Visibility::Causal, window),
+    };
     let period = json
         .optional_size(&["sliding_window_pattern"])?
         .unwrap_or(6);
@@ -91,6 +98,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
             span: QueryKeyNormSpan::Head,
         };
         block.attention.query_key_norm = Some(head);
+        block.attention.visibility = visibility;
         block.attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };
         block.attention.position = Position::Rotary(rotary.clone());
@@ -98,6 +106,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {
+    let json = &json.with_default("head_dim", 256);
     let mut block = block(json, bias(json)?)?;
     block.norm.weight = NormWeight::OnePlus;
     block.feed_forward.activation =

@@ -34,6 +34,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
+        .outside(&["classifier.*", "qa_outputs.*", "multiple_choice_head.*"])
         .initialisation(initialisation)
 }
 

@@ -44,11 +44,12 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
-    let attention = AttentionConfig::new(d_model, json.size(&["num_heads"])?)?
-        .causal()
-        .with_scale(1.0)
-        .with_bias(AttentionBias::new(false, true))
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
+    let attention =
+        AttentionConfig::new(d_model, json.size(&["num_heads", "num_attention_heads"])?)?
+            .causal()
+            .with_scale(1.0)
+            .with_bias(AttentionBias::new(false, true))
+            .with_dropout(json.number(&["attention_dropout"], 0.0)?);
     let d_ff = json
         .optional_size(&["intermediate_size"])?
         .unwrap_or(4 * d_model);
@@ -58,9 +59,11 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["resid_dropout"], 0.0)?);
-    let n_blocks = json.n_blocks(&["num_layers"])?;
+    let n_blocks = json.n_blocks(&["num_layers", "num_hidden_layers"])?;
     let window = json.optional_size(&["window_size"])?.unwrap_or(256);
     let kinds = json.repeated_texts("attention_types")?; // [[["global", "local"], 12]]
+    let usual = || ["global", "local"].iter().cycle().take(24);
+    let kinds = kinds.unwrap_or_else(|| usual().map(|kind| kind.to_string()).collect());
     if kinds.len() != n_blocks {
         let reason = format!("lists {} layers, expected {n_blocks}", kinds.len());
         return Err(json.error(&["attention_types"], reason));

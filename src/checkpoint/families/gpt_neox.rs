@@ -48,7 +48,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let has_bias = json.flag(&["attention_bias"], true)?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?;
     let parameters = json.rotary_section()?;
-    let rotary = json.rotary_of(parameters.as_ref(), attention.head_dim, 10000.0, 0.25)?;
+    let turning = json.turning(parameters.as_ref(), attention.head_dim, 0.25)?;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
     let attention = attention
         .causal()
         .with_position(Position::Rotary(rotary))

@@ -29,7 +29,7 @@ pub(super) fn families() -> Vec<Family> {
 /// The table that most decoders since Llama share.
 pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     Family::new(name, &[name], config)
-        .prefixes(&["model.", ""])
+        .prefixes(&["model.", "transformer.", ""]) // the second where a head answers questions
         .blocks(
             "layers.{i}.",
             [
@@ -67,9 +67,12 @@ fn llama(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn mistral(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, AttentionBias::NONE)?;
-    block.attention.window = json.switchable_size("sliding_window", 4096)?;
-    uniform(json, block)
+    let json = &json.with_default("num_key_value_heads", 8);
+    let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
+    let window = json.switchable_size("sliding_window", 4096)?;
+    // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
+    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
 }
 
 fn granite(json: &ConfigJson) -> Result<StackConfig> {
@@ -80,7 +83,8 @@ fn granite(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn phi3(json: &ConfigJson) -> Result<StackConfig> {
-    if let Some(parameters) = json.rotary_section()? {
+    let parameters = json.rotary_section()?;
+    if let Some(parameters) = &parameters {
         // transformers takes this family's "yarn" for long-rope.
         for key in ["rope_type", "type"] {
             parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
@@ -90,6 +94,9 @@ fn phi3(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention.window = json.optional_size(&["sliding_window"])?;
+    let turning = json.turning(parameters.as_ref(), block.attention.head_dim, 1.0)?;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
     uniform(json, block)
 }
 

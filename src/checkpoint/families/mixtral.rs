@@ -62,13 +62,14 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, AttentionBias::NONE)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.rotary(block.attention.head_dim, 1e6)?;
     block.attention.position = Position::Rotary(rotary);
     block.attention.window = json.optional_size(&["sliding_window"])?;
     block.feed_forward.experts = Some(ExpertsConfig {
-        n_experts: json.size(&["num_local_experts"])?,
+        n_experts: json.size(&["num_local_experts", "num_experts"])?,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: RoutingWeights::Renormalised,
         shared_d_ff: None,
@@ -77,6 +78,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 16);
     let has_bias = json.flag(&["qkv_bias"], true)?;
     let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
     let shared = json.size(&["shared_expert_intermediate_size"])?;
@@ -85,6 +87,7 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
     let head = QueryKeyNorm {
         norm: block.norm,
@@ -103,8 +106,9 @@ fn with_experts(
     stack: StackConfig,
     shared_d_ff: Option<usize>,
 ) -> Result<StackConfig> {
+    let n_experts = json.size(&["num_experts", "num_local_experts"])?;
     let experts = ExpertsConfig {
-        n_experts: json.size(&["num_experts", "num_local_experts"])?,
+        n_experts,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: match json.flag(&["norm_topk_prob"], false)? {
             true => RoutingWeights::Renormalised,
@@ -119,7 +123,7 @@ fn with_experts(
         .max(1);
     let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
     Ok(stack.with_each(|i, block| {
-        if (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {
+        if n_experts > 0 && (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {
             block.feed_forward.d_ff = d_ff;
             block.feed_forward.experts = Some(experts);
         }

@@ -43,7 +43,7 @@ pub(super) fn family() -> Family {
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("no_bias", &[json!(true)])?;
-    let d_model = json.size(&["d_model"])?;
+    let d_model = json.size(&["d_model", "hidden_size"])?;
     let section = json.section(&["attn_config"])?;
     let attn = section.as_ref().unwrap_or(json);
     attn.only("alibi", &[json!(true)])?; // transformers' class has no other form
@@ -54,21 +54,22 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         "norm_type",
         &["low_precision_layernorm", "layernorm"].map(Value::from),
     )?;
-    let max = attn.number(&["alibi_bias_max"], 8.0)?;
     let alibi = AlibiConfig {
-        slopes: AlibiSlopes::Interleaved { max },
+        slopes: AlibiSlopes::Interleaved { max: 8.0 }, // in transformers, whatever `alibi_bias_max` says
         scale: 1.0,
         rounding: AlibiRounding::None,
     };
-    let attention = AttentionConfig::new(d_model, json.size(&["n_heads"])?)?;
+    let attention = AttentionConfig::new(d_model, json.size(&["n_heads", "num_attention_heads"])?)?;
     let scale = attn
         .optional_number(&["softmax_scale"])?
         .unwrap_or(attention.scale);
+    let clip = attn.optional_number(&["clip_qkv"])?;
+    let clip = clip.filter(|&clip| clip != 0.0); // as null, here
     let attention = attention
         .causal()
         .with_scale(scale)
         .with_position(Position::Alibi(alibi))
-        .with_clip(attn.optional_number(&["clip_qkv"])?)
+        .with_clip(clip)
         .with_bias(AttentionBias::NONE)
         .with_dropout(attn.number(&["attn_pdrop"], 0.0)?);
     let feed_forward = FeedForwardConfig::new(d_model)
@@ -79,6 +80,6 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
     block.residual.attention_dropout = attn.number(&["attn_pdrop"], 0.0)?;
     block.residual.feed_forward_dropout = attn.number(&["attn_pdrop"], 0.0)?;
-    let n_blocks = json.n_blocks(&["n_layers"])?;
+    let n_blocks = json.n_blocks(&["n_layers", "num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }

@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) fn family() -> Family {
     Family::new("nomic_bert", &["nomic_bert"], config)
-        .prefixes(&["bert.", ""])
+        .prefixes(&["bert.", "nomic_bert.", ""]) // on the hub, and what transformers writes of its own model
         .blocks(
             "encoder.layers.{i}.",
             [
@@ -59,7 +59,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     };
     let share = json.number(&["rotary_emb_fraction"], 1.0)?;
     let theta = json.number(&["rotary_emb_base"], 1000.0)?;
-    let rotary = json.rotary_of(parameters.as_ref(), attention.head_dim, theta, share)?;
+    let turning = (attention.head_dim as f64 * share) as usize;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, theta)?;
     let has_bias = json.flag(&["qkv_proj_bias"], false)?;
     let attention = attention
         .with_position(Position::Rotary(rotary.with_pairing(pairing)))

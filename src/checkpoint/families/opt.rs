@@ -2,8 +2,6 @@
 //!
 //! transformers' `OPTDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/opt/modeling_opt.py>
 
-use serde_json::json;
-
 use crate::{
     Result,
     checkpoint::{
@@ -12,7 +10,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, StackConfig,
+        NormPlacement, NormWeight, StackConfig,
     },
 };
 
@@ -47,7 +45,6 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("layer_norm_elementwise_affine", &[json!(true)])?;
     let d_model = json.size(&["hidden_size"])?;
     let has_bias = json.flag(&["enable_bias"], true)?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
@@ -59,6 +56,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_activation(json.activation(&["activation_function"], Activation::Relu)?)
         .with_bias(has_bias);
     let norm = NormConfig::layer_norm(d_model, 1e-5);
+    let norm = match json.flag(&["layer_norm_elementwise_affine"], true)? {
+        true => norm,
+        false => norm.with_bias(false).with_weight(NormWeight::Absent),
+    };
     let is_pre = json.flag(&["do_layer_norm_before"], true)?;
     let placement = if is_pre {
         NormPlacement::Pre

@@ -16,11 +16,14 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 32);
     let stack = uniform(json, block(json, AttentionBias::new(true, false))?)?;
     with_windows(json, stack, |i, first| i >= first)
 }
 
 fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 32);
+    let json = &json.with_default("head_dim", 128);
     let mut block = block(json, bias(json)?)?;
     let head = QueryKeyNorm {
         norm: block.norm,

@@ -3,7 +3,7 @@
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
 
-use super::clip::{TEXT, VISION, config, tower};
+use super::clip::{Tower, tower};
 
 use crate::{
     Result,
@@ -18,44 +18,42 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
             Family::new("siglip", &["siglip", "siglip_text_model"], text)
-                .initialisation(|json| initialisation(json, TEXT)),
+                .initialisation(|json| initialisation(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
             Family::new("siglip", &["siglip", "siglip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, VISION))
+                .initialisation(|json| initialisation(json, &VISION))
                 .new_names(|_| Ok(&["*.post_layernorm.*"])),
             StackPart::Vision,
         ),
     ]
 }
 
+const TEXT: Tower = Tower {
+    section: "text_config",
+    visibility: Visibility::Bidirectional,
+    activation: Activation::GeluTanh,
+    eps: 1e-6,
+    width: 768,
+};
+const VISION: Tower = Tower {
+    section: "vision_config",
+    ..TEXT
+};
+
 fn text(json: &ConfigJson) -> Result<StackConfig> {
-    config(
-        json,
-        TEXT,
-        Visibility::Bidirectional,
-        Activation::GeluTanh,
-        1e-6,
-    )
+    TEXT.config(json)
 }
 
 fn vision(json: &ConfigJson) -> Result<StackConfig> {
-    config(
-        json,
-        VISION,
-        Visibility::Bidirectional,
-        Activation::GeluTanh,
-        1e-6,
-    )
+    VISION.config(json)
 }
 
 /// Xavier's uniform distribution.
-fn initialisation(json: &ConfigJson, section: &str) -> Result<Initialisation> {
-    let section = json.section(&[section])?;
-    let json = section.as_ref().unwrap_or(json);
-    let width = json.size(&["hidden_size"])? as f64;
-    let d_ff = json.size(&["intermediate_size"])? as f64;
+fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
+    let block = &tower.config(json)?.blocks[0];
+    let (width, d_ff) = (block.d_model() as f64, block.feed_forward.d_ff as f64);
     let xavier = |d_in: f64, d_out: f64| Draw::Uniform {
         bound: (6.0 / (d_in + d_out)).sqrt(),
     };

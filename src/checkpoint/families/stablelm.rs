@@ -31,14 +31,15 @@ pub(super) fn family() -> Family {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 32);
     let has_bias = json.flag(&["use_qkv_bias"], false)?;
     let mut block = block(json, AttentionBias::new(has_bias, false))?;
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
     let parameters = json.rotary_section()?;
-    let head_dim = block.attention.head_dim;
-    let rotary = json.rotary_of(parameters.as_ref(), head_dim, 10000.0, 0.25)?;
+    let turning = json.turning(parameters.as_ref(), block.attention.head_dim, 0.25)?;
+    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
         let each = QueryKeyNorm {

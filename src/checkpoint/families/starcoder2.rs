@@ -29,6 +29,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 2);
     let has_bias = json.flag(&["use_bias"], true)?;
     let mut block = block(json, AttentionBias::new(has_bias, has_bias))?
         .with_residual_dropout(json.number(&["residual_dropout"], 0.0)?);

@@ -54,14 +54,8 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
             .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
-            .outside(&[
-                "*shared.*",
-                "*embed_tokens.*",
-                "lm_head.*",
-                "classif*",
-                "qa_outputs.*",
-                other,
-            ])
+            .outside(&["*shared.*", "*embed_tokens.*", other])
+            .outside(&["lm_head.*", "classif*", "qa_outputs.*"])
     };
     vec![
         stack(StackPart::Encoder, 1, encoder, "*decoder.*"),
@@ -86,11 +80,14 @@ fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
 }
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {
-    config(json, json.n_blocks(&["num_layers"])?)
+    config(json, json.n_blocks(&["num_layers", "num_hidden_layers"])?)
 }
 
 fn decoder(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = config(json, json.n_blocks(&["num_decoder_layers", "num_layers"])?)?;
+    let stack = config(
+        json,
+        json.n_blocks(&["num_decoder_layers", "num_layers", "num_hidden_layers"])?,
+    )?;
     Ok(stack.with_each(|_, block| {
         block.cross_attention = Some(block.attention.clone());
         block.attention = block.attention.clone().causal();
@@ -99,12 +96,14 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
 
 fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     json.only("model_type", &[json!("t5"), json!("mt5")])?; // umt5 has a bias in every block
-    let (d_model, n_heads) = (json.size(&["d_model"])?, json.size(&["num_heads"])?);
+    let d_model = json.size(&["d_model", "hidden_size"])?;
+    let n_heads = json.size(&["num_heads", "num_attention_heads"])?;
     let dropout = json.number(&["dropout_rate"], 0.1)?;
-    let attention = AttentionConfig::with_head_dim(d_model, n_heads, json.size(&["d_kv"])?)
-        .with_scale(1.0)
-        .with_bias(AttentionBias::NONE)
-        .with_dropout(dropout);
+    let attention =
+        AttentionConfig::with_head_dim(d_model, n_heads, json.size(&["d_kv", "head_dim"])?)
+            .with_scale(1.0)
+            .with_bias(AttentionBias::NONE)
+            .with_dropout(dropout);
     let projection = json
         .text(&["feed_forward_proj"])?
         .unwrap_or("relu".to_string());
@@ -136,8 +135,9 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
 /// Each deviation is the inverse root of a width, since the scores are not scaled.
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
     let factor = json.number(&["initializer_factor"], 1.0)?;
-    let (d_model, d_ff) = (json.size(&["d_model"])?, json.size(&["d_ff"])?);
-    let (n_heads, d_kv) = (json.size(&["num_heads"])?, json.size(&["d_kv"])?);
+    let block = &encoder(json)?.blocks[0];
+    let (d_model, d_ff) = (block.d_model(), block.feed_forward.d_ff);
+    let (n_heads, d_kv) = (block.attention.n_heads, block.attention.head_dim);
     let normal = |width: usize| Draw::Normal {
         deviation: factor / (width as f64).sqrt(),
     };

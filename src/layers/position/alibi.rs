@@ -7,8 +7,9 @@ use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
 /// The bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`.
 ///
 /// The softmax takes away whatever all scores of a query share, so a bias by key alone gives what a
-/// bias by distance gives, and padding on the left does not matter. Rounded products do depend on where
-/// counting starts: there it is at the first position that `keep` `[batch, keys]` keeps.
+/// bias by distance gives, and padding on either side does not matter. Where the layout of slopes is BLOOM's, positions
+/// that `keep` `[batch, keys]` drops in the middle are not counted, as in transformers' `build_alibi_tensor`. Rounded
+/// products also depend on where counting starts: there it is at the first position that is kept.
 pub fn alibi_bias(
     config: &AlibiConfig,
     n_heads: usize,
@@ -16,32 +17,30 @@ pub fn alibi_bias(
     keep: Option<&Tensor>,
 ) -> Result<Tensor> {
     let slopes = slopes(config.slopes, n_heads);
-    let bias: Vec<f64> = match config.rounding {
-        AlibiRounding::None => {
-            let last = keys as f64 - 1.0;
-            let of_slope =
-                |slope| (0..keys).map(move |key| slope * config.scale * (key as f64 - last));
-            slopes.into_iter().flat_map(of_slope).collect()
-        }
-        AlibiRounding::Bf16 => {
-            let rows = match keep {
-                Some(keep) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
-                None => vec![vec![1; keys]],
-            };
-            let mut bias = Vec::with_capacity(rows.len() * n_heads * keys);
-            for row in rows {
-                for slope in &slopes {
-                    let mut position = -1.0;
-                    for keep in &row {
-                        position += f64::from(*keep);
-                        let counted = bf16(position * f64::from(*keep));
-                        bias.push(bf16(bf16(*slope) * counted) * config.scale);
-                    }
-                }
-            }
-            bias
-        }
+    let rows = match (config.slopes, keep) {
+        (AlibiSlopes::Appended, Some(keep)) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
+        _ => vec![vec![1; keys]],
     };
+    let mut bias = Vec::with_capacity(rows.len() * n_heads * keys);
+    for row in rows {
+        let kept: u32 = row.iter().sum();
+        for slope in &slopes {
+            let mut counted = 0;
+            for keep in &row {
+                counted += keep;
+                bias.push(match config.rounding {
+                    AlibiRounding::None => {
+                        let to_last = f64::from(counted) - f64::from(kept);
+                        slope * config.scale * to_last
+                    }
+                    AlibiRounding::Bf16 => {
+                        let position = (f64::from(counted) - 1.0) * f64::from(*keep);
+                        bf16(bf16(*slope) * bf16(position)) * config.scale
+                    }
+                });
+            }
+        }
+    }
     let batch = bias.len() / (n_heads * keys).max(1);
     Tensor::from_vec(bias, (batch, n_heads, 1, keys), &Device::Cpu)
 }
