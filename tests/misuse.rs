@@ -8,7 +8,7 @@ use candle_blocks::{
     AttentionMask, Checkpoint, Error, ForwardContext, Precision, Stack, verify::Fixture,
 };
 use candle_core::{DType, Device, Tensor};
-use common::weights;
+use common::{is_present, weights};
 
 fn said<T>(result: Result<T, impl std::fmt::Display>) -> String {
     match result {
@@ -36,6 +36,9 @@ fn input(batch: usize, seq: usize, width: usize) -> Tensor {
 
 #[test]
 fn a_cache_given_the_mask_of_the_whole_sequence_asks_for_that_of_the_new_positions() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (checkpoint, stack, width) = llama();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let (mut cache, mut packed_cache) = (stack.new_cache(), packed.new_cache());
@@ -64,6 +67,9 @@ fn a_cache_given_the_mask_of_the_whole_sequence_asks_for_that_of_the_new_positio
 
 #[test]
 fn a_cache_with_a_mask_names_its_batch_when_given_another() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (_, stack, width) = llama();
     let mut cache = stack.new_cache();
     let masked = |batch, seq| ForwardContext::evaluation().with_mask(padding(batch, seq));
@@ -79,6 +85,9 @@ fn a_cache_with_a_mask_names_its_batch_when_given_another() {
 
 #[test]
 fn position_ids_of_another_length_are_named() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (checkpoint, stack, width) = llama();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let short = Tensor::new(&[[0u32, 1]], &Device::Cpu).unwrap();
@@ -98,6 +107,9 @@ fn position_ids_of_another_length_are_named() {
 
 #[test]
 fn an_additive_mask_that_does_not_broadcast_is_named() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (checkpoint, stack, width) = llama();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let mask = Tensor::zeros((3, 3), DType::F32, &Device::Cpu).unwrap();
@@ -121,6 +133,9 @@ fn an_additive_mask_that_does_not_broadcast_is_named() {
 
 #[test]
 fn a_packed_layer_says_how_to_bring_another_type() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (checkpoint, _, width) = llama();
     let packed = checkpoint.packed_stack(Precision::F32).unwrap();
     let x = input(1, 2, width).to_dtype(DType::F64).unwrap();
@@ -132,6 +147,9 @@ fn a_packed_layer_says_how_to_bring_another_type() {
 
 #[test]
 fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
+    if !is_present("families/mixtral") {
+        return;
+    }
     let checkpoint = Checkpoint::open(weights("families/mixtral")).unwrap();
     let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
     let width = checkpoint.config().blocks[0].d_model();
@@ -152,6 +170,9 @@ fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
 
 #[test]
 fn weights_are_not_loaded_as_integers() {
+    if !is_present("families/llama") {
+        return;
+    }
     let (checkpoint, _, _) = llama();
     assert_eq!(
         said(checkpoint.block(0, DType::U8, &Device::Cpu)),
@@ -175,6 +196,9 @@ fn a_directory_or_a_configuration_where_a_file_of_tensors_is_expected_is_recogni
 
 #[test]
 fn a_checkpoint_of_two_stacks_says_how_to_choose_one() {
+    if !is_present("families/bart") {
+        return;
+    }
     assert_eq!(
         said(Checkpoint::open(weights("families/bart"))),
         "part: none chosen for a bart checkpoint, which has several stacks; choose encoder or decoder \
