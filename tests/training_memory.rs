@@ -120,13 +120,13 @@ fn measured(step: &Step, run: impl Fn(&Step) -> Gradients) -> (usize, Duration) 
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_thousand_steps_hold_no_more_than_the_first_ones() {
+fn a_thousand_steps_more_hold_no_more_than_the_first_ones() {
     let _alone = ALONE.lock();
     let step = Step::new(2, 16, 2, 2, 5);
     let groups = ParameterGroup::decaying_matrices(step.parameters.clone(), 0.01);
     let mut optimiser = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let mut live = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..5 {
         // What threads keep for later swings by tens of kilobytes from step to step: growth shows in the least of many.
         let mut least = usize::MAX;
         for i in 0..250 {
@@ -145,8 +145,9 @@ fn a_thousand_steps_hold_no_more_than_the_first_ones() {
         live.push(least);
     }
     println!("{live:?} bytes at least in each 250 steps");
-    // The thread pool's queues grow by a block now and then.
-    assert!(live[3] <= live[0] + 4096, "{live:?}");
+    // The least of the first steps may be from before a busy machine's helper threads took their share;
+    // the thread pool's queues grow by a block now and then.
+    assert!(live[4] <= live[1] + 4096, "{live:?}");
 }
 
 #[test]
