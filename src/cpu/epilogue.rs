@@ -126,6 +126,15 @@ pub(super) struct Finish<'a, T> {
     pub sums: &'a mut [T],
 }
 
+/// As [`Finish`], for some rows in several consecutive panels.
+pub(super) struct FinishPanels<'a, T> {
+    /// Of the first of the panels.
+    pub first: Results<'a, T>,
+    pub n_rows: usize,
+    /// Totals, `[panels, rows, panel width]`; used as working memory.
+    pub totals: &'a mut [T],
+}
+
 /// Where the results of a part go.
 pub(super) struct Place<'a, T> {
     pub target: &'a Target<'a, T>,
@@ -161,6 +170,24 @@ impl<T: Real> Task<T> for Finish<'_, T> {
         match self.results.halves {
             Halves::One => self.plain(v),
             Halves::GateAndUp => self.gated(v),
+        }
+    }
+}
+
+impl<T: Real> Task<T> for FinishPanels<'_, T> {
+    #[inline(always)]
+    fn run<V: Vectors<T>>(self, v: V) {
+        let mut results = self.first;
+        let per_panel = results.columns.len();
+        for sums in self.totals.chunks_exact_mut(self.n_rows * WIDTH * V::LANES) {
+            let finish = Finish {
+                results: &results,
+                rows: 0..self.n_rows,
+                sums,
+            };
+            finish.run(v);
+            let next = results.columns.end;
+            results.columns = next..results.n_columns.min(next + per_panel);
         }
     }
 }

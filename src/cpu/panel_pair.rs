@@ -16,15 +16,12 @@ use super::{
 /// The most rows: with more, a single panel has accumulators enough.
 pub const MAX_ROWS: usize = 2;
 
-/// Bytes of a panel from which on a pair pays off. Two panels are two streams from memory, and the hardware
-/// prefetcher recognises a short one too late.
-pub const MIN_BYTES: usize = 48 << 10;
-
 /// Panels in a pair.
-const PANELS: usize = 2;
+const STREAMS: usize = 2;
 
-/// All chunks of two panels that only one tile of rows uses.
-pub struct PanelPair<'a, F: Format> {
+/// All chunks of an even number of consecutive panels. Those of the first half and of the second are two streams, and
+/// make pairs in this order.
+pub struct PanelPairs<'a, F: Format> {
     /// Rows of the tile: at most [`MAX_ROWS`], and at most half of [`Dots::ROWS`].
     pub rows: usize,
     /// Terms of all chunks together.
@@ -32,52 +29,79 @@ pub struct PanelPair<'a, F: Format> {
     /// The left operand: packed rows. Those of the next chunk lie `a_stride` words further on.
     pub a: &'a [F::Word],
     pub a_stride: usize,
-    /// Both panels, the second directly behind the first.
+    /// The panels.
     pub b: &'a [F::Word],
     /// Totals, `[panels, rows, Dots::PANEL]`, overwritten.
     pub totals: &'a mut [F::Number],
 }
 
-impl<F: Format> DotTask<F> for PanelPair<'_, F> {
+impl<F: Format> DotTask<F> for PanelPairs<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, dots: D) {
         match self.rows {
             1 => self.accumulate::<D, 1>(dots),
             // A level with fewer registers would spill the accumulators.
             MAX_ROWS if 2 * MAX_ROWS <= D::ROWS => self.accumulate::<D, MAX_ROWS>(dots),
-            rows => panic!("a pair of panels of {rows} rows"),
+            rows => panic!("pairs of panels of {rows} rows"),
         }
     }
 }
 
-impl<F: Format> PanelPair<'_, F> {
+impl<F: Format> PanelPairs<'_, F> {
     #[inline(always)]
-    fn accumulate<D: Dots<F>, const ROWS: usize>(self, d: D) {
+    fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
         let v = d.vectors();
+        let panel_words = F::column_words(self.depth) * D::PANEL;
+        let (results, stream) = (ROWS * D::PANEL, self.b.len() / STREAMS);
+        let totals = std::mem::take(&mut self.totals);
+        let (first, second) = totals.split_at_mut(totals.len() / STREAMS);
+        let totals = first
+            .chunks_exact_mut(results)
+            .zip(second.chunks_exact_mut(results));
+        for (panel, (first, second)) in totals.enumerate() {
+            self.pair::<D, ROWS>(d, panel * panel_words, [first, second]);
+        }
+        // While the results are written, the start of either stream of the next run arrives.
+        let end = self.b.as_ptr().wrapping_add(self.b.len());
+        for next in [end, end.wrapping_add(stream)] {
+            for line in (0..NEXT_PANEL).step_by(64) {
+                v.prefetch(next.cast::<u8>().wrapping_add(line).cast());
+            }
+        }
+    }
+
+    /// All chunks of the pair of panels whose first begins with the word `first`.
+    #[inline(always)]
+    fn pair<D: Dots<F>, const ROWS: usize>(
+        &self,
+        d: D,
+        first: usize,
+        to: [&mut [F::Number]; STREAMS],
+    ) {
+        let v = d.vectors();
+        let stream = self.b.len() / STREAMS;
         let lanes = D::PANEL / WIDTH;
-        let panel_words = self.b.len() / PANELS;
-        assert_eq!(panel_words, F::column_words(self.depth) * D::PANEL);
-        let mut totals = [[[v.splat(F::Number::of(0.0)); WIDTH]; ROWS]; PANELS];
+        let mut totals = [[[v.splat(F::Number::of(0.0)); WIDTH]; ROWS]; STREAMS];
         for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
             let depth = (self.depth - chunk * F::CHUNK).min(F::CHUNK);
             let groups = depth.div_ceil(F::GROUP);
             let a = &self.a[chunk * self.a_stride..];
-            let b = &self.b[chunk * F::CHUNK_WORDS * D::PANEL..];
+            let b = &self.b[first + chunk * F::CHUNK_WORDS * D::PANEL..];
             assert!(a.len() >= ROWS * D::ROW_WORDS);
-            assert!(b.len() >= panel_words + (F::HEAD + groups) * D::PANEL);
+            assert!(b.len() >= (STREAMS - 1) * stream + (F::HEAD + groups) * D::PANEL);
             let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
             let words = |panel: usize, row: usize, j: usize| {
-                let at = panel * panel_words + row * D::PANEL + j * lanes;
+                let at = panel * stream + row * D::PANEL + j * lanes;
                 b.as_ptr().wrapping_add(at)
             };
             // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
             // sums through memory.
             // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.
-            let mut sums = [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; PANELS];
+            let mut sums = [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
             for (panel, sums) in sums.iter_mut().enumerate() {
                 for (i, sums) in sums.iter_mut().enumerate() {
                     for (j, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: i < ROWS, panel < PANELS and j < WIDTH, and the assertions above.
+                        // SAFETY: i < ROWS, panel < STREAMS and j < WIDTH, and the assertions above.
                         *sum = unsafe { d.start(row(i), words(panel, 0, j)) };
                     }
                 }
@@ -108,16 +132,12 @@ impl<F: Format> PanelPair<'_, F> {
                 }
             }
         }
-        let to = self.totals[..PANELS * ROWS * D::PANEL].chunks_exact_mut(lanes);
-        for (&total, to) in totals.as_flattened().as_flattened().iter().zip(to) {
-            // SAFETY: `to` holds as many numbers as a vector.
-            unsafe { v.store(total, to.as_mut_ptr()) };
-        }
-        // The second stream runs on into the first panel of the next pair. No stream leads to that pair's
-        // second panel, so its start is prefetched here.
-        let next = self.b.as_ptr().wrapping_add((PANELS + 1) * panel_words);
-        for line in (0..NEXT_PANEL).step_by(64) {
-            v.prefetch(next.cast::<u8>().wrapping_add(line).cast());
+        for (totals, to) in totals.iter().zip(to) {
+            let to = to[..ROWS * D::PANEL].chunks_exact_mut(lanes);
+            for (&total, to) in totals.as_flattened().iter().zip(to) {
+                // SAFETY: `to` holds as many numbers as a vector.
+                unsafe { v.store(total, to.as_mut_ptr()) };
+            }
         }
     }
 }

@@ -108,6 +108,8 @@ pub trait Words: Vectors<f32> {
     type Pairs: Copy;
     /// The most rows of a tile two vectors wide whose operands are widened in registers.
     const WIDENED_ROWS: usize;
+    /// The same for operands of bytes, which are multiplied as [`Self::Pairs`].
+    const BYTE_ROWS: usize = Self::WIDENED_ROWS;
 
     /// Loads a vector of words; any alignment.
     ///

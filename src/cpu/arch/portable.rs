@@ -129,6 +129,8 @@ impl Words for Portable {
     type Words = [u32; LANES];
     type Pairs = [u32; LANES];
     const WIDENED_ROWS: usize = 2;
+    // With more, the compiler multiplies one number at a time.
+    const BYTE_ROWS: usize = 1;
 
     #[inline(always)]
     unsafe fn load_words(self, from: *const u32) -> [u32; LANES] {

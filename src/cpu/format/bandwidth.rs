@@ -67,7 +67,7 @@ fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64
 }
 
 fn shares<F: Format<Number = f32>>(name: &str) {
-    let isa = Isa::best();
+    let isa = Isa::selected().unwrap();
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
         let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;

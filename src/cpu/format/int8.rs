@@ -236,7 +236,7 @@ impl<V: Words> Dots<i8> for V {
     type Left = [V::Pairs; 2];
     type Right = [V::Pairs; 2];
     type Sum = V::Words;
-    const ROWS: usize = V::WIDENED_ROWS;
+    const ROWS: usize = V::BYTE_ROWS;
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
 
     fn run(self, task: impl DotTask<i8>) {

@@ -11,7 +11,7 @@ use super::{
         format::{Dots, Format},
         pack::{Halves, PackedMatrix},
         pack_rows::PackRows,
-        panel_pair, parallel,
+        parallel,
         rows::{PackedRows, PackedTarget, Target},
         scratch::lend,
         view::View,
@@ -40,7 +40,7 @@ pub enum To<'a, F: Format> {
 pub struct Product<'a, F: Format> {
     pub(super) b: Columns<'a, F>,
     pub(super) epilogue: &'a Epilogue<'a, F::Number>,
-    y: To<'a, F>,
+    pub(super) y: To<'a, F>,
     pub(super) threads: usize,
 }
 
@@ -101,15 +101,11 @@ impl<'a, F: Format> Product<'a, F> {
         if columns == 0 {
             return;
         }
-        let per_panel = self.b.halves().columns_per_panel::<F, D>();
-        let n_panels = columns.div_ceil(per_panel);
-        let stride = self.stride::<D>(a.rows(), n_panels);
-        let per_unit = match self.y {
-            To::Rows(_) => stride.panels(),
-            // The next operand is packed in whole chunks of columns.
-            To::Operand(_) => F::CHUNK / per_panel,
-        };
-        let n_units = n_panels.div_ceil(per_unit);
+        let units = self.units::<D>();
+        if let Some(b) = self.streamed::<D>(a.rows()) {
+            return self.two_streams(d, first_row, (a, b), &units);
+        }
+        let n_units = units.len();
         let (least, wanted) = match self.threads {
             1 => (1, 1),
             threads => (MIN_TASKS_PER_THREAD * threads, TASKS_PER_THREAD * threads),
@@ -128,63 +124,87 @@ impl<'a, F: Format> Product<'a, F> {
             let part = Part {
                 first_row: first_row + rows.start,
                 rows,
-                stride,
             };
-            let n_rows = part.rows.len();
-            let staged = match self.y {
-                To::Operand(_) if !F::NUMBERS => n_rows * F::CHUNK,
-                To::Operand(_) | To::Rows(_) => 0,
-            };
-            let totals = n_rows * stride.panels() * D::PANEL;
-            let lengths = [totals, F::CHUNK * D::PANEL, staged];
-            lend(F::Number::tile_scratch(), lengths.iter().sum(), |memory| {
-                let (totals, rest) = memory.split_at_mut(lengths[0]);
-                let (columns, staged) = rest.split_at_mut(lengths[1]);
-                let mut memory = Memory {
-                    totals,
-                    columns,
-                    staged,
-                };
+            self.lend_memory::<D>(part.rows.len(), 1, |memory| {
                 for unit in super::part(n_units, n_unit_parts, task % n_unit_parts) {
-                    let panels = unit * per_unit..n_panels.min((unit + 1) * per_unit);
-                    self.unit(d, &part, panels, a, &mut memory);
+                    let panels = units.panels(unit);
+                    let Memory {
+                        totals,
+                        columns,
+                        staged,
+                    } = memory;
+                    self.placed(d, &part, &panels, staged, |place| {
+                        for panel in panels.clone() {
+                            let results = self.results::<D>(&part, panel, place);
+                            self.panel(d, &part, panel, a, totals, columns, &results);
+                        }
+                    });
                 }
             });
         });
     }
 
-    /// How many panels are read at a time for `rows` rows.
-    fn stride<D: Dots<F>>(&self, rows: usize, n_panels: usize) -> Stride {
-        let Columns::Packed(b) = self.b else {
-            return Stride::Panel;
-        };
-        let panel_bytes = b.bytes() / n_panels;
-        let pays = rows <= panel_pair::MAX_ROWS
-            && 2 * rows <= D::ROWS
-            && panel_bytes >= panel_pair::MIN_BYTES
-            && n_panels >= 2 * MIN_TASKS_PER_THREAD * self.threads;
-        if pays { Stride::Pair } else { Stride::Panel }
+    /// The panels, as they are written.
+    fn units<D: Dots<F>>(&self) -> Units {
+        let (_, columns) = self.b.shape();
+        let per_panel = self.b.halves().columns_per_panel::<F, D>();
+        Units {
+            n_panels: columns.div_ceil(per_panel),
+            per_unit: match self.y {
+                To::Rows(_) => 1,
+                // The next operand is packed in whole chunks of columns.
+                To::Operand(_) => F::CHUNK / per_panel,
+            },
+        }
     }
 
-    /// Computes a part's rows in the panels of one unit, which are written together.
-    fn unit<D: Dots<F>>(
+    /// Lends the working memory for `rows` rows of `panels` panels at a time.
+    pub(super) fn lend_memory<D: Dots<F>>(
+        &self,
+        rows: usize,
+        panels: usize,
+        work: impl FnOnce(&mut Memory<F::Number>),
+    ) {
+        let staged = match self.y {
+            To::Operand(_) if !F::NUMBERS => rows * F::CHUNK,
+            To::Operand(_) | To::Rows(_) => 0,
+        };
+        let columns = match self.b {
+            Columns::InPlace(_) => F::CHUNK * D::PANEL,
+            Columns::Packed(_) => 0,
+        };
+        let totals = panels * rows * D::PANEL;
+        lend(
+            F::Number::tile_scratch(),
+            totals + columns + staged,
+            |all| {
+                let (totals, rest) = all.split_at_mut(totals);
+                let (columns, staged) = rest.split_at_mut(columns);
+                work(&mut Memory {
+                    totals,
+                    columns,
+                    staged,
+                });
+            },
+        );
+    }
+
+    /// Calls `work` with the place of a part's results in the panels of one unit, which it is to write.
+    pub(super) fn placed<D: Dots<F>>(
         &self,
         d: D,
         part: &Part,
-        panels: Range<usize>,
-        a: PackedRows<F::Word>,
-        memory: &mut Memory<F::Number>,
+        panels: &Range<usize>,
+        staged: &mut [F::Number],
+        work: impl FnOnce(&Place<F::Number>),
     ) {
         let n_rows = part.rows.len();
         match self.y {
-            To::Rows(y) => {
-                let place = Place {
-                    target: y,
-                    first_row: part.first_row,
-                    first_column: 0,
-                };
-                self.panels(d, part, panels, a, memory, &place);
-            }
+            To::Rows(y) => work(&Place {
+                target: y,
+                first_row: part.first_row,
+                first_column: 0,
+            }),
             To::Operand(y) => {
                 let per_panel = self.b.halves().columns_per_panel::<F, D>();
                 let first_column = panels.start * per_panel;
@@ -192,19 +212,17 @@ impl<'a, F: Format> Product<'a, F> {
                 let rows = part.first_row..part.first_row + n_rows;
                 // SAFETY: among all tasks and units, only this one writes these rows in this chunk.
                 let packed = unsafe { y.chunk(first_column / F::CHUNK, rows) };
-                let staged = std::mem::take(&mut memory.staged);
                 let rows = if F::NUMBERS {
                     cast_slice_mut(&mut *packed)
                 } else {
                     &mut *staged
                 };
                 let target = Target::row_major(rows, n_rows, F::CHUNK);
-                let place = Place {
+                work(&Place {
                     target: &target,
                     first_row: 0,
                     first_column,
-                };
-                self.panels(d, part, panels, a, memory, &place);
+                });
                 if !F::NUMBERS {
                     d.run(PackRows {
                         a: View::new(staged, (n_rows, width), (F::CHUNK, 1)),
@@ -213,7 +231,6 @@ impl<'a, F: Format> Product<'a, F> {
                         packed,
                     });
                 }
-                memory.staged = staged;
             }
         }
     }
@@ -232,23 +249,33 @@ pub(super) struct Part {
     pub rows: Range<usize>,
     /// The row of the result that the first of them is.
     pub first_row: usize,
-    /// How many panels are read at a time.
-    pub stride: Stride,
 }
 
-/// How many panels a task reads at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stride {
-    Panel,
-    Pair,
+/// The panels of a right operand in units, whose results are written together.
+pub(super) struct Units {
+    pub n_panels: usize,
+    /// Panels of a unit; the last may have fewer.
+    pub per_unit: usize,
 }
 
-impl Stride {
-    fn panels(self) -> usize {
-        match self {
-            Self::Panel => 1,
-            Self::Pair => 2,
-        }
+impl Units {
+    fn len(&self) -> usize {
+        self.n_panels.div_ceil(self.per_unit)
+    }
+
+    /// The panels of a unit.
+    fn panels(&self, unit: usize) -> Range<usize> {
+        self.panels_of(unit..unit + 1)
+    }
+
+    fn panels_of(&self, units: Range<usize>) -> Range<usize> {
+        let start = |unit: usize| self.n_panels.min(unit * self.per_unit);
+        start(units.start)..start(units.end)
+    }
+
+    /// The panels of a thread's share, equal to within a unit.
+    pub fn share(&self, thread: usize, threads: usize) -> Range<usize> {
+        self.panels_of(super::part(self.len(), threads, thread))
     }
 }
 
@@ -259,5 +286,5 @@ pub(super) struct Memory<'a, T> {
     /// A chunk of a panel that is packed on the way.
     pub columns: &'a mut [T],
     /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
-    staged: &'a mut [T],
+    pub staged: &'a mut [T],
 }

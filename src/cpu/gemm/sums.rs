@@ -14,61 +14,16 @@ use super::{
         format::{Dots, Format},
         gemv::{self, InPlaceTile},
         pack::PackColumns,
-        panel_pair::PanelPair,
         rows::PackedRows,
         tile::Total,
         view::View,
     },
-    product::{Columns, Memory, Part, Product, Stride},
+    product::{Columns, Part, Product},
 };
 
 impl<F: Format> Product<'_, F> {
-    /// Computes and writes the results of some panels of a part, reading one or two panels at a time.
-    pub(super) fn panels<D: Dots<F>>(
-        &self,
-        d: D,
-        part: &Part,
-        mut panels: Range<usize>,
-        a: PackedRows<F::Word>,
-        memory: &mut Memory<F::Number>,
-        place: &Place<F::Number>,
-    ) {
-        let n_rows = part.rows.len();
-        while !panels.is_empty() {
-            match (self.b, part.stride) {
-                (Columns::Packed(b), Stride::Pair) if panels.len() >= 2 => {
-                    let pair = panels.start..panels.start + 2;
-                    panels.start = pair.end;
-                    d.run(PanelPair {
-                        rows: n_rows,
-                        depth: b.rows(),
-                        a: a.chunk(0, part.rows.start),
-                        a_stride: a.chunk_words(),
-                        b: b.panels::<D>(pair.clone()),
-                        totals: memory.totals,
-                    });
-                    let totals = memory.totals.chunks_exact_mut(n_rows * D::PANEL);
-                    for (panel, sums) in pair.zip(totals) {
-                        let results = &self.results::<D>(part, panel, place);
-                        let rows = 0..n_rows;
-                        d.vectors().run(Finish {
-                            results,
-                            rows,
-                            sums,
-                        });
-                    }
-                }
-                _ => {
-                    let results = self.results::<D>(part, panels.start, place);
-                    self.panel(d, part, panels.start, a, memory, &results);
-                    panels.start += 1;
-                }
-            }
-        }
-    }
-
     /// What the results of one panel of a part are made of, and where they go.
-    fn results<'b, D: Dots<F>>(
+    pub(super) fn results<'b, D: Dots<F>>(
         &'b self,
         part: &Part,
         panel: usize,
@@ -88,20 +43,21 @@ impl<F: Format> Product<'_, F> {
     }
 
     /// Computes and writes the results of one panel of a part.
-    fn panel<D: Dots<F>>(
+    pub(super) fn panel<D: Dots<F>>(
         &self,
         d: D,
         part: &Part,
         panel: usize,
         a: PackedRows<F::Word>,
-        memory: &mut Memory<F::Number>,
+        totals: &mut [F::Number],
+        packing: &mut [F::Number],
         results: &Results<F::Number>,
     ) {
         let (depth, _) = self.b.shape();
         let columns = &results.columns;
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
-        let totals = &mut memory.totals[..part.rows.len() * D::PANEL];
+        let totals = &mut totals[..part.rows.len() * D::PANEL];
         let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
             d.vectors().run(Finish {
                 results,
@@ -152,9 +108,9 @@ impl<F: Format> Product<'_, F> {
                         b,
                         columns: columns.start..columns.start + D::PANEL,
                         rows: terms.clone(),
-                        panel: memory.columns,
+                        panel: packing,
                     });
-                    cast_slice(memory.columns)
+                    cast_slice(packing)
                 }
             };
             for tile in 0..n_tiles {
