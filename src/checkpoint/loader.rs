@@ -257,7 +257,15 @@ impl Backend<'_> {
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
         if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {
-            return Ok(variable.to_dtype(dtype)?.to_device(device)?);
+            // A converted copy would not move with the variable.
+            if variable.dtype() != dtype || !variable.device().same_device(device) {
+                let reason = format!(
+                    "it is asked for as {dtype:?}, but was loaded as {:?}; a shared parameter has one dtype and device",
+                    variable.dtype()
+                );
+                return Err(Error::input(role, reason));
+            }
+            return Ok(variable.as_tensor().clone());
         }
         let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
         let tensor = variable.as_tensor().clone();

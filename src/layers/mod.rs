@@ -34,6 +34,7 @@ pub(crate) use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
+pub(crate) use linear::torch_bound;
 pub use linear::{Linear, LinearInit};
 pub use low_rank::LowRank;
 pub use mask::AttentionMask;
