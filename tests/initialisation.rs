@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use candle_blocks::{
     Checkpoint, CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
     candle_core::{DType, Device, Tensor},
-    candle_nn::Init,
+    candle_nn::{
+        Init,
+        init::{FanInOut, NonLinearity, NormalOrUniform},
+    },
     train::Fresh,
 };
 use common::{Reference, bits, committed, numbers};
@@ -235,6 +238,30 @@ fn hints_of_any_mean_are_followed() {
     let fresh = Fresh::new(Initialisation::layers(), 5, DType::F64, &Device::Cpu);
     let vb = fresh.var_builder();
     let n = 40_000;
+    // candle's default for a linear layer, and its uniform twin: √2 / √(columns), for `[rows, columns]`.
+    let kaiming = |dist| Init::Kaiming {
+        dist,
+        fan: FanInOut::FanIn,
+        non_linearity: NonLinearity::ReLU,
+    };
+    let mut shapes = Vec::new();
+    for (name, dist) in [
+        ("n", NormalOrUniform::Normal),
+        ("u", NormalOrUniform::Uniform),
+    ] {
+        let drawn = vb.get_with_hints((400, 100), name, kaiming(dist)).unwrap();
+        let drawn = Statistics::of(&numbers(&drawn));
+        let deviation = (2.0f64 / 100.0).sqrt();
+        assert!(
+            (drawn.deviation / deviation - 1.0).abs() < 0.03,
+            "{name} {drawn:?}"
+        );
+        shapes.push(drawn.kurtosis);
+    }
+    assert!(
+        (shapes[0] - 3.0).abs() < 0.2 && (shapes[1] - 1.8).abs() < 0.1,
+        "{shapes:?}"
+    );
     for (name, hint, mean, deviation) in [
         (
             "a",
