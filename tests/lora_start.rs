@@ -66,7 +66,7 @@ fn neither_weight_nor_bias_of_an_adapted_layer_gets_a_gradient() {
     let gradients = Gradients::backward(&all, &loss).unwrap();
     let roles: Vec<&str> = gradients.roles().collect();
     let is_expected = |role: &&str| role.contains("norm") || role.contains("lora_");
-    assert!(roles.iter().all(|role| is_expected(&role)), "{roles:?}");
+    assert!(roles.iter().all(is_expected), "{roles:?}");
     assert!(roles.iter().any(|role| role.contains("norm")), "{roles:?}");
 }
 
