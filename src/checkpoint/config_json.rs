@@ -1,7 +1,7 @@
 //! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -9,14 +9,19 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Error, Result, config::Activation};
+use crate::{
+    Error, Result,
+    config::{Activation, MAX_SIZE},
+};
 
-/// A `config.json` has some kilobytes; a device or a pipe has no end.
+/// A `config.json` has some kilobytes.
 const MAX_BYTES: u64 = 10_000_000;
-/// So that no product of two sizes, nor three such products together, overflows.
-const MAX_SIZE: u64 = 1 << 30;
+/// No name of a family, an activation or the like is longer.
+const MAX_TEXT_BYTES: usize = 1000;
+/// Of a wrong value, in a message.
+const SHOWN_CHARACTERS: usize = 200;
 /// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
-const MAX_BLOCKS: usize = 10_000;
+pub(crate) const MAX_BLOCKS: usize = 10_000;
 
 /// The `config.json` of a checkpoint.
 #[derive(Clone, Debug)]
@@ -32,6 +37,14 @@ impl ConfigJson {
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path, "read", e);
+        // Asked before opening: opening a named pipe waits for somebody to write to it.
+        let found = fs::metadata(path).map_err(failed)?;
+        if !found.is_file() && !found.is_dir() {
+            return Err(Error::MalformedJson {
+                path: path.to_path_buf(),
+                reason: "it is not a regular file; give the checkpoint's config.json".to_string(),
+            });
+        }
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
         let n_bytes = file
@@ -97,9 +110,10 @@ impl ConfigJson {
     ) -> Result<Option<T>> {
         match self.find(keys) {
             None => Ok(None),
-            Some((key, value)) => parse(value)
-                .map(Some)
-                .ok_or_else(|| self.error(&[key], format!("found {value}, expected {kind}"))),
+            Some((key, value)) => parse(value).map(Some).ok_or_else(|| {
+                let found = abbreviated(value.to_string());
+                self.error(&[key], format!("found {found}, expected {kind}"))
+            }),
         }
     }
 
@@ -112,8 +126,8 @@ impl ConfigJson {
     /// A size that may be absent or null.
     pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
         self.optional(keys, &format!("a whole number up to {MAX_SIZE}"), |value| {
-            let size = value.as_u64().filter(|&size| size <= MAX_SIZE)?;
-            usize::try_from(size).ok()
+            let size = usize::try_from(value.as_u64()?).ok()?;
+            Some(size).filter(|&size| size <= MAX_SIZE)
         })
     }
 
@@ -157,7 +171,11 @@ impl ConfigJson {
 
     /// A string that may be absent.
     pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
-        self.optional(keys, "a text", |value| value.as_str().map(str::to_string))
+        let kind = format!("a text of up to {MAX_TEXT_BYTES} bytes");
+        self.optional(keys, &kind, |value| {
+            let text = value.as_str()?;
+            (text.len() <= MAX_TEXT_BYTES).then(|| text.to_string())
+        })
     }
 
     /// An activation by its name, or `default` if absent.
@@ -274,5 +292,13 @@ impl ConfigJson {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The start of a text that may have megabytes.
+fn abbreviated(text: String) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
     }
 }
