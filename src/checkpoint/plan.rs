@@ -23,6 +23,10 @@ use crate::{
     layers::Stack,
 };
 
+/// Five times as many as the largest published mixture of experts has. So that a `config.json` of a few bytes,
+/// with a billion heads or experts, does not take all memory.
+const MAX_PARAMETERS: usize = 1 << 18;
+
 /// A parameter that no tensor on disk gives.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
@@ -34,6 +38,8 @@ pub(crate) struct Missing {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub sources: Vec<Source>,
+    /// Where in `sources` a role is.
+    places: HashMap<String, usize>,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
@@ -46,6 +52,7 @@ impl Plan {
         let prefix = prefix(family, files);
         let mut plan = Self {
             sources: Vec::new(),
+            places: HashMap::new(),
             missing: Vec::new(),
             ignored: Vec::new(),
             outside: Vec::new(),
@@ -57,7 +64,11 @@ impl Plan {
                 .iter()
                 .find(|source| files.contains(&source.name))
             {
-                Some(source) => plan.sources.push(source.clone()),
+                Some(source) => {
+                    source.check_part(&family.name)?;
+                    plan.places.insert(role, plan.sources.len());
+                    plan.sources.push(source.clone());
+                }
                 None => {
                     let tried = candidates.into_iter().map(|source| source.name).collect();
                     plan.missing.push(Missing { role, tried });
@@ -88,7 +99,7 @@ impl Plan {
 
     /// The source of a role.
     pub fn source(&self, role: &str) -> Option<&Source> {
-        self.sources.iter().find(|source| source.role == role)
+        self.places.get(role).map(|&place| &self.sources[place])
     }
 }
 
@@ -109,6 +120,14 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
         tried: missing.tried.clone(),
         similar: similar.unwrap_or_default(),
     }
+}
+
+/// The error for a role that none of the `sources` has.
+pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
+    let known = sources.iter().map(|source| source.role.as_str());
+    let nearest = nearest(role, known, 0.0, 3).join(", ");
+    let reason = format!("the checkpoint has no such parameter; nearest: {nearest}");
+    Error::input(role, reason)
 }
 
 /// Sets how many parameters each tensor stacks.
@@ -203,15 +222,18 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
 /// Role and shape of every parameter of a stack, in the order in which its layers ask for them.
 pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
     let recorder = Recorder::default();
-    {
-        let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
-        Stack::new(
-            config,
-            VarBuilder::from_backend(backend, DType::F32, Device::Cpu),
-        )?;
-    }
+    let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
+    let vb = VarBuilder::from_backend(backend, DType::F32, Device::Cpu);
+    let built = Stack::new(config, vb).map(drop);
     let asked = recorder.asked.into_inner();
-    Ok(asked.unwrap_or_else(PoisonError::into_inner))
+    let asked = asked.unwrap_or_else(PoisonError::into_inner);
+    if asked.len() == MAX_PARAMETERS {
+        return Err(Error::InvalidConfig(format!(
+            "the blocks have {MAX_PARAMETERS} parameters or more; check the numbers of blocks, heads and experts"
+        )));
+    }
+    built?;
+    Ok(asked)
 }
 
 /// Notes what layers ask for.
@@ -230,6 +252,9 @@ impl SimpleBackend for &Recorder {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.len() == MAX_PARAMETERS {
+            candle_core::bail!("{name}: too many parameters");
+        }
         asked.push((name.to_string(), shape.dims().to_vec()));
         Tensor::zeros((), dtype, device)?.broadcast_as(shape)
     }

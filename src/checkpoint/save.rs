@@ -21,7 +21,7 @@ use crate::{
         AsTensor, Checkpoint,
         disk::assemble,
         files::{INDEX, SINGLE},
-        nearest::nearest,
+        plan::unknown_role,
         source::Source,
         write::{Record, Sink, write_streamed, write_tensor},
     },
@@ -277,7 +277,7 @@ pub(super) fn by_role(
     for (role, tensor) in parameters {
         let (role, tensor) = (role.as_ref(), tensor.as_tensor());
         let Some(source) = known.get(role) else {
-            return Err(unknown(role, sources));
+            return Err(unknown_role(role, sources));
         };
         source.accepts(tensor)?;
         if by_role.insert(role.to_string(), tensor.detach()).is_some() {
@@ -285,15 +285,6 @@ pub(super) fn by_role(
         }
     }
     Ok(by_role)
-}
-
-fn unknown(role: &str, sources: &[Source]) -> Error {
-    let known = sources.iter().map(|source| source.role.as_str());
-    let nearest = nearest(role, known, 0.0, 3).join(", ");
-    Error::input(
-        role,
-        format!("the checkpoint has no such parameter; nearest: {nearest}"),
-    )
 }
 
 /// Writes a small file.

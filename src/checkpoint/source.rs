@@ -97,6 +97,24 @@ impl Source {
         Ok(tensor.contiguous()?)
     }
 
+    /// Checks that the role's part of the tensor has as many output features as the layer asks for, which a table of the
+    /// user's own may get wrong.
+    pub fn check_part(&self, family: &str) -> Result<()> {
+        let Some(features) = &self.features else {
+            return Ok(());
+        };
+        let n_features: usize = features.ranges.iter().map(ExactSizeIterator::len).sum();
+        let expected = self.shape.first().copied().unwrap_or(0);
+        if n_features == expected {
+            return Ok(());
+        }
+        Err(Error::InvalidConfig(format!(
+            "{}: the part of {} that family {family} gives it has {n_features} output features, expected {expected}; \
+             check the rule's `part`, and the numbers of heads",
+            self.role, self.name
+        )))
+    }
+
     /// Compares the shape in the header with what the layer asks for.
     pub fn check_shape(&self, files: &TensorFiles) -> Result<()> {
         let expected = self.disk_shape();
