@@ -5,9 +5,10 @@
 //! complete new one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufWriter, Write};
+use std::fs::{self, Permissions};
+use std::io::{self, BufWriter, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors::Dtype;
@@ -27,11 +28,12 @@ const METADATA: &str = "__metadata__";
 ///
 /// The tensors may be on any device and in any layout; they are copied one at a time, and only where
 /// necessary. Equal tensors and metadata give equal bytes, whatever their order. `transformers`
-/// expects `format: pt` in the metadata.
+/// expects `format: pt` in the metadata. A link at `path` stays, and the file that it leads to is replaced; a file that
+/// is replaced keeps its permissions.
 ///
 /// # Errors
 /// [`Error::InvalidInput`] if two tensors have the same name, a name is `__metadata__`, or a dtype is not one of U8,
-/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written. What was at the path
+/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written, or `path` is a directory, a device or a pipe. What was at the path
 /// is then unchanged, and no temporary file is left.
 pub fn write_safetensors(
     path: impl AsRef<Path>,
@@ -95,7 +97,15 @@ pub(crate) fn write_streamed(
     // A temporary file is private by default; this one becomes an ordinary file (the umask applies).
     #[cfg(unix)]
     options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let file = options.tempfile_in(directory(path)).map_err(failed)?;
+    let (destination, replaced) = destination(path)?;
+    let file = options
+        .tempfile_in(directory(&destination))
+        .map_err(failed)?;
+    if let Some(permissions) = replaced {
+        file.as_file()
+            .set_permissions(permissions)
+            .map_err(failed)?;
+    }
 
     let mut out = BufWriter::new(file.as_file());
     out.write_all(&header).map_err(failed)?;
@@ -114,7 +124,8 @@ pub(crate) fn write_streamed(
     out.flush().map_err(failed)?;
     drop(out);
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    file.persist(destination)
+        .map_err(|error| failed(error.error))?;
     Ok(())
 }
 
@@ -219,6 +230,24 @@ fn unsupported(name: &str, dtype: DType) -> Error {
         name,
         format!("{dtype} tensors cannot be written; convert it with `to_dtype`"),
     )
+}
+
+/// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.
+fn destination(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
+    let failed = |source| Error::io(path, "write", source);
+    match fs::metadata(path) {
+        Err(_) => Ok((path.to_path_buf(), None)), // nothing is there, or the temporary file will find out
+        Ok(found) if found.is_file() => {
+            let destination = fs::canonicalize(path).map_err(failed)?;
+            Ok((destination, Some(found.permissions())))
+        }
+        Ok(found) if found.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
+        // The rename would put a file in the place of /dev/null.
+        Ok(_) => {
+            let reason = "it is not a regular file; give the name of a file";
+            Err(failed(io::Error::other(reason)))
+        }
+    }
 }
 
 /// The directory of `path`: a rename works only within one file system.
