@@ -182,10 +182,14 @@ impl ConfigJson {
     pub fn activation(&self, keys: &[&str], default: Activation) -> Result<Activation> {
         match self.text(keys)? {
             None => Ok(default),
-            Some(name) => name
-                .parse()
-                .map_err(|e: Error| self.error(keys, e.to_string())),
+            Some(name) => self.activation_named(&name, keys),
         }
+    }
+
+    /// The activation `name`, which is in the value under one of `keys`.
+    pub(crate) fn activation_named(&self, name: &str, keys: &[&str]) -> Result<Activation> {
+        let unknown = |e: Error| self.error(keys, e.to_string());
+        name.parse().map_err(unknown)
     }
 
     /// A number that may be absent or null.

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::{
-    Error, Result,
+    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule, StackPart},
@@ -107,10 +107,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     let projection = json
         .text(&["feed_forward_proj"])?
         .unwrap_or("relu".to_string());
-    let activation = |name: &str| {
-        let unknown = |e: Error| json.error(&["feed_forward_proj"], e.to_string());
-        name.parse::<Activation>().map_err(unknown)
-    };
+    let activation = |name: &str| json.activation_named(name, &["feed_forward_proj"]);
     let (form, activation) = match projection.strip_prefix("gated-") {
         Some("gelu") => (FeedForwardForm::Gated, Activation::GeluTanh), // as transformers reads it
         Some(name) => (FeedForwardForm::Gated, activation(name)?),
@@ -125,7 +122,8 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(dropout);
-    let or = |key: &str, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+    let or =
+        |key: &str, default| Ok::<_, crate::Error>(json.optional_size(&[key])?.unwrap_or(default));
     let bias = RelativeBiasConfig {
         n_buckets: or("relative_attention_num_buckets", 32)?,
         max_distance: or("relative_attention_max_distance", 128)?,
