@@ -66,6 +66,20 @@ fn factors_that_give_nan_are_refused() {
 }
 
 #[test]
+fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
+    refused(
+        |b| {
+            (
+                b.attention.n_heads,
+                b.attention.n_kv_heads,
+                b.attention.head_dim,
+            ) = (6, 4, 2)
+        },
+        &["4 key/value heads", "6 query heads"],
+    );
+}
+
+#[test]
 fn sizes_whose_products_overflow_are_refused() {
     let huge = usize::MAX / 2;
     refused(|b| b.attention.d_memory = 0, &["d_memory is 0"]);

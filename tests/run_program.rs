@@ -71,3 +71,26 @@ fn nan_is_written_and_a_note_says_where_it_comes_from() {
     answer.assert_status(0);
     assert_says(&answer.stderr, &["layers.0.", "the input hidden_states"]);
 }
+
+#[test]
+fn no_shard_and_no_index_is_replaced() {
+    let scratch = Scratch::of("tiny-bert");
+    scratch.shard();
+    let shard = scratch.path("model/model-00002-of-00002.safetensors");
+    for path in [shard, scratch.index(), scratch.input()] {
+        let before = fs::read(&path).unwrap();
+        let answer = scratch.run(&["--output", path.to_str().unwrap()]);
+        answer.assert_refused(&["--output", "a file that the run reads"]);
+        assert_eq!(fs::read(&path).unwrap(), before);
+    }
+}
+
+#[test]
+fn gradients_need_a_fixture_that_has_some() {
+    let scratch = Scratch::of("tiny-bert");
+    scratch.verify(&["--backward"]).assert_status(0);
+    scratch.change_input(|tensors| tensors.retain(|name, _| !name.starts_with("grads.")));
+    let answer = scratch.verify(&["--backward"]);
+    answer.assert_status(1);
+    assert_says(&answer.stdout, &["FAIL", "no gradients"]);
+}
