@@ -18,7 +18,7 @@ use crate::{
 const MAX_BYTES: u64 = 10_000_000;
 /// No name of a family, an activation or the like is longer.
 const MAX_TEXT_BYTES: usize = 1000;
-/// Of a wrong value, in a message.
+/// How much of a wrong value a message shows.
 const SHOWN_CHARACTERS: usize = 200;
 /// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
 pub(crate) const MAX_BLOCKS: usize = 10_000;
@@ -75,7 +75,7 @@ impl ConfigJson {
         &self.path
     }
 
-    /// The same with a size for a key that is absent, as the family's configuration class has it.
+    /// A copy in which `key`, if absent, has the value `size`: the default of the family's configuration class.
     pub fn with_default(&self, key: &str, size: usize) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
@@ -131,7 +131,7 @@ impl ConfigJson {
         })
     }
 
-    /// A size that `null` switches off; `default` if absent.
+    /// A size that `null` disables; `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -139,7 +139,7 @@ impl ConfigJson {
         }
     }
 
-    /// A number that `null` switches off; `default` if absent.
+    /// A number that `null` disables; `default` if absent.
     pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -265,7 +265,7 @@ impl ConfigJson {
         object.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
-    /// The value under `key` in a form of its own; `None` if absent or null.
+    /// The value under `key`, deserialised as a `T`; `None` if absent or null.
     pub(crate) fn parsed<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let parse = |(key, value)| {
             let parsed: std::result::Result<T, serde_json::Error> = T::deserialize(value);

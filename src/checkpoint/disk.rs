@@ -1,4 +1,4 @@
-//! The way back: tensors by role to tensors by their names and layouts on disk.
+//! The inverse of loading: converts tensors by role to the names and layouts on disk.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn to_disk(
     names.into_iter().map(assemble).collect()
 }
 
-/// One tensor on disk out of the roles that share it.
+/// Assembles one tensor on disk from the roles that share it.
 pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
         return assemble_item(sources, by_role);
@@ -63,7 +63,7 @@ pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -
     Ok(Tensor::stack(&items, 0)?)
 }
 
-/// One tensor, or one item of a stacked tensor.
+/// Assembles a tensor, or one item of a stacked tensor.
 fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first feature on disk, rows
     let mut covered = 0;

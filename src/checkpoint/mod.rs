@@ -199,7 +199,7 @@ impl Checkpoint {
         &self.files
     }
 
-    /// Reports what becomes of every tensor: used, ignored, outside the blocks, unused or missing.
+    /// Reports on every tensor: used, ignored, outside the blocks, unused or missing.
     pub fn report(&self) -> LoadReport {
         LoadReport::new(&self.plan)
     }

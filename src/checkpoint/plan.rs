@@ -1,7 +1,7 @@
-//! From roles to tensors on disk: which tensor gives each parameter that the layers ask for.
+//! Maps roles to tensors on disk: which tensor stores each parameter that the layers request.
 //!
 //! The list of parameters is not written down a second time: a plan builds the layers once with a
-//! `VarBuilder` that records what they ask for and hands out zeros that take no memory.
+//! `VarBuilder` that records every request and returns zeros that take no memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,14 +27,14 @@ use crate::{
 /// with a billion heads or experts, does not take all memory.
 const MAX_PARAMETERS: usize = 1 << 18;
 
-/// A parameter that no tensor on disk gives.
+/// A parameter that no tensor on disk stores.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
     pub role: String,
     pub tried: Vec<String>,
 }
 
-/// Every parameter's source, and what becomes of the file's other tensors.
+/// Where every parameter is stored, and a classification of the tensors that store none.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub sources: Vec<Source>,
@@ -103,8 +103,8 @@ impl Plan {
     }
 }
 
-/// The error for a parameter that no tensor gives, with the names nearest to the first one tried: among
-/// the `unused` if any is near, for a renamed tensor is one of them and its siblings are often nearer.
+/// The error for a parameter that no tensor stores, with the names most similar to the first one tried. Those of `unused`
+/// tensors come first: a renamed tensor is one of them, while the names of its used siblings are often more similar.
 pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles) -> Error {
     let similar = missing.tried.first().map(|name| {
         let renamed = nearest(name, unused.iter().map(String::as_str), SIMILAR, 3);
@@ -146,7 +146,7 @@ pub(super) fn count_items(sources: &mut [Source]) {
     }
 }
 
-/// Where a role such as `blocks.3.attention.query.weight` may lie, in the order in which names are tried.
+/// Where a role such as `blocks.3.attention.query.weight` may be stored, in the order in which names are tried.
 pub(super) fn candidates(
     family: &Family,
     config: &StackConfig,
@@ -219,7 +219,7 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
     found.or(family.prefixes.last()).map_or("", String::as_str)
 }
 
-/// Role and shape of every parameter of a stack, in the order in which its layers ask for them.
+/// Role and shape of every parameter of a stack, in the order in which its layers request them.
 pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
     let recorder = Recorder::default();
     let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
@@ -236,7 +236,7 @@ pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>
     Ok(asked)
 }
 
-/// Notes what layers ask for.
+/// Records the role and shape of every request.
 #[derive(Default)]
 struct Recorder {
     asked: Mutex<Vec<(String, Vec<usize>)>>,

@@ -28,7 +28,7 @@ pub struct UsedTensor {
     pub conversions: Vec<Conversion>,
 }
 
-/// What becomes of every tensor of a checkpoint, by the rules of its family. `Display` prints a summary.
+/// How every tensor of a checkpoint is used according to the rules of its family. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
 pub struct LoadReport {

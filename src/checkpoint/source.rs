@@ -1,4 +1,4 @@
-//! Where one parameter lies on disk, and how it is read from there.
+//! Where one parameter is stored on disk, and how it is read.
 
 use std::path::PathBuf;
 
@@ -12,16 +12,16 @@ use crate::{
     },
 };
 
-/// Where one parameter lies on disk.
+/// Where one parameter is stored on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// The role, such as `blocks.0.attention.query.weight`.
     pub role: String,
     /// The tensor on disk.
     pub name: String,
-    /// The shape that the layer asks for.
+    /// The shape that the layer requests.
     pub shape: Vec<usize>,
-    /// Which way a weight lies.
+    /// The orientation of a weight on disk.
     pub orientation: Orientation,
     /// The role's share of the tensor's output features; `None` for all.
     pub features: Option<Features>,
@@ -58,12 +58,12 @@ impl Source {
         shape
     }
 
-    /// Whether the weight lies `[d_in, d_out]`.
+    /// Whether the weight is stored as `[d_in, d_out]`.
     pub fn lies_transposed(&self) -> bool {
         self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
-    /// Reads the parameter in its file's type on the CPU, in the layer's layout.
+    /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.
     ///
     /// # Errors
     /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
@@ -115,7 +115,7 @@ impl Source {
         )))
     }
 
-    /// Compares the shape in the header with what the layer asks for.
+    /// Compares the shape in the header with the one that the layer requests.
     pub fn check_shape(&self, files: &TensorFiles) -> Result<()> {
         let expected = self.disk_shape();
         let info = files.find(&self.name)?;

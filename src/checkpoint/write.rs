@@ -21,7 +21,7 @@ use crate::{Error, Result};
 const MAX_HEADER_BYTES: usize = 100_000_000;
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
-/// The header's key that is no tensor.
+/// The key of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file, replacing an existing one.
@@ -73,7 +73,7 @@ impl Record {
     }
 }
 
-/// Takes a tensor's bytes, whole or in pieces.
+/// Receives the bytes of a tensor, at once or in pieces.
 pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Writes tensors of distinct names that `content` makes when their turn comes, so that no more than
@@ -129,7 +129,7 @@ pub(crate) fn write_streamed(
     Ok(())
 }
 
-/// Hands over a tensor's bytes, from whatever device and layout.
+/// Passes the bytes of a tensor on any device and in any layout to `write`.
 pub(crate) fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     write_contiguous(name, &tensor, write)
@@ -182,7 +182,7 @@ impl Serialize for Entries<'_> {
     }
 }
 
-/// Hands the bytes of a contiguous tensor on the CPU to `write`, without copying them.
+/// Passes the bytes of a contiguous tensor on the CPU to `write`, without copying them.
 fn write_contiguous(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((begin, end))) = (&*storage, layout.contiguous_offsets())
@@ -208,7 +208,7 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
     bytemuck::cast_slice(&values[span])
 }
 
-/// The format's name for a type of candle's.
+/// The safetensors dtype of a candle dtype.
 pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
     Ok(match dtype {
         DType::U8 => Dtype::U8,
