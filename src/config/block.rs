@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, probability};
+use super::{
+    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, finite, probability,
+};
 use crate::{Error, Result};
 
 /// Where a sublayer applies its norm.
@@ -164,10 +166,14 @@ impl BlockConfig {
     }
 
     /// Checks each part, and that all parts have the same width.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
         self.norm.validate()?;
+        finite("the residual multiplier", self.residual.multiplier)?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
         probability("parallel dropout", self.residual.parallel_dropout)?;
@@ -273,12 +279,18 @@ impl StackConfig {
         self
     }
 
-    /// Checks every block and the final norm.
+    /// Checks every block, the final norm, the relative bias, and that every layer runs a block that exists.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
+        if let (Some(bias), Some(block)) = (&self.relative_bias, self.blocks.first()) {
+            bias.validate(&block.attention)?;
+        }
         match self
             .layers
             .iter()

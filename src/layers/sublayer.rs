@@ -6,6 +6,7 @@ use candle_nn::{Init, VarBuilder};
 use crate::{
     config::{NormConfig, NormPlacement, ResidualSource},
     layers::{Dropout, DropoutSource, Norm},
+    ops,
 };
 
 /// The norms of a [`Sublayer`] and where they stand.
@@ -76,7 +77,7 @@ impl BranchScale {
     fn apply(&self, branch: &Tensor) -> Result<Tensor> {
         match self {
             Self::One => Ok(branch.clone()),
-            Self::Constant(factor) => branch.affine(*factor, 0.0),
+            Self::Constant(factor) => ops::scaled(branch, *factor),
             Self::Learned(vector) => branch.broadcast_mul(vector),
         }
     }

@@ -40,9 +40,8 @@ impl Attention {
         let (_, n_kv_heads, keys, _) = key.dims4()?;
         // The query heads of one key/value head lie side by side: stack them as more rows.
         let rows = n_heads / n_kv_heads * queries;
-        let stacked = query
-            .affine(self.config.scale, 0.0)?
-            .reshape((batch, n_kv_heads, rows, head_dim))?;
+        let stacked =
+            ops::scaled(query, self.config.scale)?.reshape((batch, n_kv_heads, rows, head_dim))?;
         let mut scores = ops::batched_product(&stacked, &key.transpose(2, 3)?)?
             .reshape((batch, n_heads, queries, keys))?;
         if let Some(cap) = self.config.soft_cap {
