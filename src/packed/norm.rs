@@ -41,9 +41,11 @@ impl SpanNorms {
     /// # Errors
     /// If the norms are not of this attention's heads.
     pub fn new(norms: &QueryKeyNorms, config: &AttentionConfig) -> Result<Self> {
+        norms.check_widths(config)?;
+        let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {
-            query: spans("queries", &norms.query_spans()?, config.query_width())?,
-            key: spans("keys", &norms.key_spans()?, config.key_width())?,
+            query: packed(norms.query_spans())?,
+            key: packed(norms.key_spans())?,
         })
     }
 
@@ -56,23 +58,6 @@ impl SpanNorms {
     pub fn key(&self, isa: Isa, row: &mut [f32]) {
         normalise(isa, &self.key, row);
     }
-}
-
-/// Norms that make up rows of `width` numbers: each one span of them, or one norm all spans.
-fn spans(of: &str, norms: &[Norm], width: usize) -> Result<Vec<RowNorm>> {
-    let norms: Vec<RowNorm> = norms.iter().map(row_norm).collect::<Result<_>>()?;
-    let of_one = norms.first().map_or(0, RowNorm::width);
-    let fits = match norms.len() {
-        1 => of_one > 0 && width.is_multiple_of(of_one),
-        n => n * of_one == width,
-    };
-    if !fits {
-        bail!(
-            "attention: {} norms of {of}, each of {of_one}, expected to fill {width} columns",
-            norms.len()
-        );
-    }
-    Ok(norms)
 }
 
 fn normalise(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {
