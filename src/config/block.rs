@@ -186,11 +186,12 @@ impl BlockConfig {
                 "attention, feed-forward, norm (and cross-attention) have the widths {widths:?}; a block needs one"
             )));
         }
-        let is_pre = self.attention_placement == NormPlacement::Pre;
-        if matches!(self.topology, Topology::Parallel(_)) && !is_pre {
-            return Err(Error::InvalidConfig(
-                "a parallel block normalises before its branches".to_string(),
-            ));
+        let placements = [self.attention_placement, self.feed_forward_placement];
+        if self.topology != Topology::Sequential && placements != [NormPlacement::Pre; 2] {
+            return Err(Error::InvalidConfig(format!(
+                "a parallel block normalises before its branches, but the norms are placed {placements:?}; \
+                 expected Pre for both"
+            )));
         }
         Ok(())
     }

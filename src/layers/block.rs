@@ -284,10 +284,22 @@ impl TransformerBlock {
     }
 
     /// # Errors
-    /// If there is cross-attention, for which a parallel block has no place.
+    /// If the block is parallel and has a part for which there is no place then: cross-attention, or a norm of the sum.
     pub(crate) fn check_topology(&self) -> Result<()> {
-        if self.cross_attention.is_some() && self.topology != Topology::Sequential {
+        if self.topology == Topology::Sequential {
+            return Ok(());
+        }
+        if self.cross_attention.is_some() {
             bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
+        }
+        let norms = [self.attention.norm(), self.feed_forward.norm()];
+        if norms
+            .iter()
+            .any(|norm| matches!(norm, SublayerNorm::Post(_)))
+        {
+            bail!(
+                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
+            );
         }
         Ok(())
     }
