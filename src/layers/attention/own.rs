@@ -1,6 +1,6 @@
 //! Attention of a sequence to itself.
 
-use candle_core::{Result, Tensor};
+use candle_core::{D, Result, Tensor};
 
 use super::{Attention, QueryKeyValue, batch_and_seq, heads::Role};
 use crate::{
@@ -60,15 +60,12 @@ impl Attention {
                 Some(keep.narrow(1, all - keys, keys)?.contiguous()?)
             }
         };
+        let additive = match &pass.additive {
+            Some(additive) => Some(last_keys(additive, pass.seen + seq, keys)?),
+            None => None,
+        };
         let visible = self.visible(keep.as_ref(), keys - seq);
-        let mixed = self.mix(
-            &query,
-            &key,
-            &value,
-            pass.additive.as_ref(),
-            &visible,
-            train,
-        )?;
+        let mixed = self.mix(&query, &key, &value, additive.as_ref(), &visible, train)?;
         self.merge(mixed, x, train)
     }
 
@@ -106,5 +103,15 @@ impl Attention {
     fn mixes_projections(&self) -> bool {
         let unmoved = !matches!(self.config.position, Position::Rotary(_));
         unmoved && self.norms.is_none() && self.config.clip.is_none()
+    }
+}
+
+/// What is added to the scores of all positions, for the last `keys` of them.
+fn last_keys(additive: &Tensor, all: usize, keys: usize) -> Result<Tensor> {
+    match additive.dims().last() {
+        Some(&columns) if columns == all && keys < all => {
+            additive.narrow(D::Minus1, all - keys, keys)
+        }
+        _ => Ok(additive.clone()),
     }
 }
