@@ -109,6 +109,7 @@ fn attention(
     // Nothing is done to queries or keys alone, or to scores.
     let plain = matches!(config.position, Position::None)
         && attention.norms().is_none()
+        && config.query_key_norm.is_none()
         && config.clip.is_none()
         && config.soft_cap.is_none();
     let projections = [query, key, value].map(|layer| linear(joint, layer, x, None));

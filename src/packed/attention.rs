@@ -110,15 +110,12 @@ impl PackedAttention {
         attention: &Attention,
         projections: Projections,
     ) -> Result<Self> {
-        let config = attention.config().clone();
-        let norms = attention.norms();
+        attention.check_norms()?;
         Ok(Self {
             projections,
             output: PackedLinear::new(packing, attention.output())?,
-            norms: norms
-                .map(|norms| SpanNorms::new(norms, &config))
-                .transpose()?,
-            config,
+            norms: attention.norms().map(SpanNorms::new).transpose()?,
+            config: attention.config().clone(),
             arithmetic: Arithmetic {
                 isa: packing.isa,
                 stored: packing.stored,

@@ -4,7 +4,6 @@ use candle_core::{Result, bail};
 
 use super::{elements, linear::plain};
 use crate::{
-    config::AttentionConfig,
     cpu::{isa::Isa, source::RowNorm},
     layers::{Norm, QueryKeyNorms},
     ops,
@@ -38,10 +37,8 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    /// # Errors
-    /// If the norms are not of this attention's heads.
-    pub fn new(norms: &QueryKeyNorms, config: &AttentionConfig) -> Result<Self> {
-        norms.check_widths(config)?;
+    /// The norms must fit the attention: see [`Attention::check_norms`](crate::Attention).
+    pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
         let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {
             query: packed(norms.query_spans())?,

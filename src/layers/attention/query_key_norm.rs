@@ -1,6 +1,6 @@
 //! Norms of queries and keys, applied before the rotary embedding.
 
-use candle_core::{D, Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -86,13 +86,11 @@ impl QueryKeyNorms {
 
     /// Normalises queries `[.., n_heads · head_dim]`.
     pub(super) fn query(&self, x: &Tensor) -> Result<Tensor> {
-        check_width("queries", &self.query, x.dim(D::Minus1)?)?;
         normalise(&self.query, x)
     }
 
     /// Normalises keys `[.., n_kv_heads · head_dim]`.
     pub(super) fn key(&self, x: &Tensor) -> Result<Tensor> {
-        check_width("keys", &self.key, x.dim(D::Minus1)?)?;
         normalise(&self.key, x)
     }
 }
@@ -125,7 +123,7 @@ fn normalise(norms: &[Norm], x: &Tensor) -> Result<Tensor> {
     }
     // One pass over all heads without weights, then each head's own.
     let unit = config.with_weight(NormWeight::Absent).with_bias(false);
-    let unit = Norm::from_parts(norms[0].weight().ones_like()?, None, unit)?;
+    let unit = Norm::from_parts(norms[0].weight().clone(), None, unit)?;
     let heads = (spans.dim(0)? / norms.len(), norms.len(), config.d_model);
     let normal = unit.in_dtype(x.dtype())?.forward(&spans)?.reshape(heads)?;
     let stacked = |parameters: Vec<&Tensor>| Tensor::stack(&parameters, 0)?.to_dtype(x.dtype());
