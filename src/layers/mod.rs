@@ -37,6 +37,7 @@ pub use kv_cache::KvCache;
 pub use linear::{Linear, LinearInit};
 pub use low_rank::LowRank;
 pub use mask::AttentionMask;
+pub(crate) use mask::{Marked, check_additive};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;

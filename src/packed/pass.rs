@@ -15,7 +15,7 @@ use super::cache::PackedCache;
 use crate::{
     config::{AlibiConfig, RotaryConfig},
     cpu::attention::Sequences,
-    layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
+    layers::{ForwardContext, Marked, RotaryTables, alibi_bias},
 };
 
 /// A linear bias and its number of heads.
@@ -122,11 +122,7 @@ impl<'c> PackedPass<'c> {
     /// # Errors
     /// If the mask has another shape.
     pub fn keep(&self, keys: usize) -> Result<Option<&[u8]>> {
-        if let Some(keep) = &self.keep
-            && keep.dims() != [self.batch, keys]
-        {
-            AttentionMask::padding(keep)?.check(self.batch, keys)?;
-        }
+        Marked::Sequence.check(self.keep.as_ref(), self.batch, keys)?;
         Ok(match &self.kept {
             Some(_) => None,
             None => self.keep_elements.as_deref(),
@@ -151,17 +147,7 @@ impl<'c> PackedPass<'c> {
         if let Some((_, known)) = tables.iter().find(|(known, _)| known == config) {
             return Ok(known.clone());
         }
-        let positions = self.context.positions(self.seq, self.seen);
-        let rows = positions.len();
-        if !positions.iter().all(|row| row.len() == self.seq) || (rows != 1 && rows != self.batch) {
-            bail!(
-                "position_ids: has shape {:?}, expected [{}, {}] or [1, {}] of hidden_states",
-                [rows, positions.first().map_or(0, Vec::len)],
-                self.batch,
-                self.seq,
-                self.seq
-            );
-        }
+        let positions = self.context.positions(self.batch, self.seq, self.seen)?;
         let RotaryTables { cos, sin } =
             RotaryTables::new(config, &positions, DType::F32, &Device::Cpu)?;
         let made = Arc::new(Tables {

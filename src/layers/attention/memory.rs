@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{Attention, QueryKeyValue, batch_and_seq, heads::Role};
 use crate::{
-    layers::{ForwardContext, Linear, kv_cache::LayerCache},
+    layers::{ForwardContext, Linear, kv_cache::LayerCache, mask::Marked},
     ops::Visible,
 };
 
@@ -17,6 +17,7 @@ impl Attention {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
+        self.check_norms()?;
         let train = context.train();
         let Some(memory) = context.memory() else {
             bail!(
@@ -30,7 +31,7 @@ impl Attention {
         if memory_batch != batch {
             bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
-        memory.mask.check(batch, keys)?;
+        Marked::Memory.check(memory.mask.keep(), batch, keys)?;
         let query = self.heads(&query.forward_t(x, train)?, (batch, seq), Role::Query)?;
         let project = || -> Result<(Tensor, Tensor)> {
             let heads = |linear: &Linear, role| {

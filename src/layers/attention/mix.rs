@@ -5,7 +5,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use super::Attention;
 use crate::{
     config::Position,
-    layers::position::alibi_bias,
+    layers::{mask::check_additive, position::alibi_bias},
     ops::{self, Visible},
 };
 
@@ -50,10 +50,11 @@ impl Attention {
         }
         if let Position::Alibi(alibi) = &self.config.position {
             let bias = alibi_bias(alibi, n_heads, keys, visible.keep)?;
-            let bias = bias.to_device(scores.device())?.to_dtype(scores.dtype())?;
+            let bias = bias.to_dtype(scores.dtype())?.to_device(scores.device())?;
             scores = scores.broadcast_add(&bias)?;
         }
         if let Some(additive) = additive {
+            check_additive(additive)?;
             let lengths = scores.dims();
             if additive.broadcast_as(lengths).is_err() {
                 bail!(

@@ -5,7 +5,7 @@ use candle_core::{D, Result, Tensor};
 use super::{Attention, QueryKeyValue, batch_and_seq, heads::Role};
 use crate::{
     config::Position,
-    layers::{AttentionMask, Linear, kv_cache::LayerCache, pass::Pass},
+    layers::{Linear, kv_cache::LayerCache, mask::Marked, pass::Pass},
     ops::{self, Visible},
 };
 
@@ -18,17 +18,14 @@ impl Attention {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
+        self.check_norms()?;
         let train = pass.context.train();
         let (query, key, value) = self.project(x, train)?;
         let fused = self.is_fused(x, pass.additive.as_ref(), train);
         if fused && self.mixes_projections() && cache.is_none() && x.rank() == 3 {
             let wide = |t: Tensor| t.to_dtype(ops::product_dtype(&t));
             let (query, key, value) = (wide(query)?, wide(key)?, wide(value)?);
-            if let Some(keep) = &pass.keep
-                && keep.dims() != [batch, seq]
-            {
-                AttentionMask::padding(keep)?.check(batch, seq)?;
-            }
+            Marked::Sequence.check(pass.keep.as_ref(), batch, seq)?;
             let visible = self.visible(pass.keep.as_ref(), 0);
             let mixed = self.mix(&query, &key, &value, None, &visible, train)?;
             return self.merge(mixed, x, train);
@@ -38,7 +35,8 @@ impl Attention {
         let value = self.heads(&value, (batch, seq), Role::Value)?;
         let (query, key) = match &self.config.position {
             Position::Rotary(rotary) => {
-                let tables = pass.rotary_tables(rotary, seq, query.dtype(), query.device())?;
+                let tables =
+                    pass.rotary_tables(rotary, (batch, seq), query.dtype(), query.device())?;
                 let rotate = |t| ops::rotate(t, &tables.cos, &tables.sin, rotary.pairing);
                 (rotate(&query)?, rotate(&key)?)
             }
@@ -54,9 +52,7 @@ impl Attention {
             None => None,
             Some(keep) => {
                 let all = pass.seen + seq;
-                if keep.dims() != [batch, all] {
-                    AttentionMask::padding(keep)?.check(batch, all)?;
-                }
+                Marked::Sequence.check(Some(keep), batch, all)?;
                 Some(keep.narrow(1, all - keys, keys)?.contiguous()?)
             }
         };
