@@ -41,7 +41,11 @@ impl RotaryTables {
             positions.first().map_or(0, Vec::len),
             frequencies.len(),
         );
-        let table = |values: Vec<f64>| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
+        // Rounded on the CPU: Metal has no f64.
+        let table = |values: Vec<f64>| {
+            let exact = Tensor::from_vec(values, shape, &Device::Cpu)?;
+            exact.to_dtype(dtype)?.to_device(device)
+        };
         Ok(Self {
             cos: table(angles().map(|angle| angle.cos() * factor).collect())?,
             sin: table(angles().map(|angle| angle.sin() * factor).collect())?,
