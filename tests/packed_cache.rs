@@ -3,8 +3,10 @@
 mod small;
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, KvCache, PackedCache, PackedStack, Precision, StackConfig,
-    candle_core::{DType, Device, Tensor},
+    AttentionMask, ForwardContext, KvCache, PackedCache, PackedStack, Precision, Stack,
+    StackConfig,
+    candle_core::{DType, Device, Tensor, Var},
+    candle_nn::VarBuilder,
 };
 use small::{MEMORY, WIDTH, numbers, stack};
 
@@ -216,6 +218,64 @@ fn a_call_without_positions_or_sequences_changes_nothing() {
         let x = numbers(&[0, 3, WIDTH], 1);
         let y = stack.forward_cached(&x, &nobody, &mut stack.new_cache());
         assert_eq!(y.unwrap().dims(), [0, 3, WIDTH]);
+    }
+}
+
+#[test]
+fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
+    let stack = packed(&small::cross_decoder());
+    let first = with_memory(&[2, 4, MEMORY]);
+    let other = ForwardContext::evaluation()
+        .with_memory(numbers(&[2, 4, MEMORY], 9), AttentionMask::none());
+    let expected = next(&stack, &other, &mut stack.new_cache());
+    let mut cache = after_five(&stack, &first);
+    cache.truncate(0).unwrap();
+    assert_eq!(next(&stack, &other, &mut cache), expected);
+}
+
+#[test]
+fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
+    let config = small::decoder();
+    let layers = stack(&config);
+    let vb = VarBuilder::zeros(DType::F64, &Device::Cpu);
+    let others = Stack::new(&config, vb).unwrap();
+    let plain = ForwardContext::evaluation();
+    let begun = || {
+        let mut cache = layers.new_cache();
+        let x = numbers(&[2, 5, WIDTH], 1);
+        layers.forward_cached(&x, &plain, &mut cache).unwrap();
+        cache
+    };
+    let next = |cache: &mut KvCache| {
+        let x = numbers(&[2, 2, WIDTH], 2);
+        bits(&layers.forward_cached(&x, &plain, cache).unwrap())
+    };
+    let mut cache = begun();
+    let x = numbers(&[2, 1, WIDTH], 3).to_dtype(DType::F64).unwrap();
+    let refused = others.forward_cached(&x, &plain, &mut cache);
+    let message = refused.unwrap_err().to_string();
+    assert!(
+        message.contains("in F32") && message.contains("new_cache"),
+        "{message}"
+    );
+    assert_eq!(cache.seen(), 5);
+    assert_eq!(next(&mut cache), next(&mut begun()));
+}
+
+/// Else each step would keep the graph of all steps before it.
+#[test]
+fn what_a_cache_gives_has_no_graph() {
+    for config in [small::decoder(), small::cross_decoder()] {
+        let layers = stack(&config);
+        let plain = with_memory(&[2, 4, MEMORY]);
+        let mut cache = layers.new_cache();
+        for seed in 1..4 {
+            let x = Var::from_tensor(&numbers(&[2, 1, WIDTH], seed)).unwrap();
+            let y = layers.forward_cached(x.as_tensor(), &plain, &mut cache);
+            assert!(!y.unwrap().track_op());
+            let whole = layers.forward_with(x.as_tensor(), &plain).unwrap();
+            assert!(whole.track_op());
+        }
     }
 }
 

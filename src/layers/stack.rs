@@ -7,7 +7,10 @@ use crate::{
     config::{StackConfig, Visibility},
     layers::{
         BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-        TransformerBlock, joint::joint, kv_cache::KvCache, pass::Pass,
+        TransformerBlock,
+        joint::joint,
+        kv_cache::{KvCache, without_graph},
+        pass::Pass,
     },
 };
 
@@ -193,20 +196,29 @@ impl Stack {
     /// depend on the length (dynamic NTK, LongRope) rotate each key by the length at its time, as in
     /// transformers. The [crate's front page](crate#decoding) has an example with prompts of unequal lengths.
     ///
+    /// An encoder's output is projected by the first call; later calls take its keys and values from the cache and
+    /// only check that the output which they are given has the same shape. To attend to another, reset the cache.
+    ///
+    /// The output is detached, as under `torch.no_grad()`: a cache that kept the graph of every step would take memory
+    /// that grows with the square of their number. For gradients use [`Self::forward_with`].
+    ///
     /// # Shapes
     /// `[batch, new positions, d_model]` to the same shape.
     ///
     /// # Errors
     /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an
-    /// additive mask or dropout on, or the cache belongs to another stack, batch or encoder output. The
-    /// cache then stays as it was.
+    /// additive mask or dropout on, or the cache belongs to another stack or batch, or to an encoder output of another
+    /// length. The cache then stays as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
         context: &ForwardContext,
         cache: &mut KvCache,
     ) -> Result<Tensor> {
-        let (batch, seq, _) = x.dims3()?;
+        let &[batch, seq, _] = x.dims() else {
+            let found = x.dims();
+            bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
+        };
         if context.train() || context.mask().additive().is_some() {
             bail!(
                 "a cache serves evaluation with a padding mask; not training or an additive mask"
@@ -230,7 +242,7 @@ impl Stack {
             self.run(x, pass, Some(cache), None)
         };
         match run(cache) {
-            Ok(y) => Ok(y),
+            Ok(y) => Ok(without_graph(&y)),
             Err(error) => {
                 cache.undo(seen, keep)?;
                 Err(error)

@@ -90,8 +90,8 @@ impl PackedCache {
         }
     }
 
-    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected. The allocated memory
-    /// is kept.
+    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
+    /// and values of an encoder's output. The allocated memory is kept.
     ///
     /// # Errors
     /// If a sliding window has already dropped positions that are needed again: with a window, only the positions of the
@@ -116,14 +116,15 @@ impl PackedCache {
         self.forget_from(seen);
         // A window may have dropped what no later query sees, but an earlier one would.
         self.last_seen = self.seen;
+    }
+
+    fn forget_from(&mut self, seen: usize) {
         if seen == 0 {
+            // Another prompt may attend to another encoder's output.
             for layer in &mut self.layers {
                 layer.memory = None;
             }
         }
-    }
-
-    fn forget_from(&mut self, seen: usize) {
         for own in self.layers.iter_mut().filter_map(|l| l.own.as_mut()) {
             own.truncate(seen);
         }

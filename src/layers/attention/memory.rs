@@ -44,7 +44,7 @@ impl Attention {
             None => project()?,
             Some(cache) => match cache.known_memory(batch, keys)? {
                 Some(known) => known.clone(),
-                None => cache.memory.insert(project()?).clone(),
+                None => cache.keep_memory(project()?),
             },
         };
         let visible = Visible {
