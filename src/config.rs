@@ -39,6 +39,15 @@ fn positive(name: &str, value: usize) -> Result<()> {
     Ok(())
 }
 
+fn positive_number(name: &str, value: f64) -> Result<()> {
+    if !(value.is_finite() && value > 0.0) {
+        return Err(Error::InvalidConfig(format!(
+            "{name} is {value}; expected a positive number"
+        )));
+    }
+    Ok(())
+}
+
 fn probability(name: &str, p: f64) -> Result<()> {
     if !(0.0..1.0).contains(&p) {
         return Err(Error::InvalidConfig(format!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NormConfig, Position, positive, probability};
+use super::{NormConfig, Position, positive, positive_number, probability};
 use crate::{Error, Result};
 
 /// Which keys a query may see.
@@ -232,13 +232,15 @@ impl AttentionConfig {
                 self.n_kv_heads, self.n_heads
             )));
         }
-        if let Position::Rotary(rotary) = &self.position
-            && (rotary.dim > self.head_dim || !rotary.dim.is_multiple_of(2))
-        {
+        self.position.validate(self.head_dim)?;
+        if !self.scale.is_finite() {
             return Err(Error::InvalidConfig(format!(
-                "{} dimensions of each head turn; expected an even number up to head_dim {}",
-                rotary.dim, self.head_dim
+                "scores are multiplied by {}; expected a finite number",
+                self.scale
             )));
+        }
+        if let Some(cap) = self.soft_cap {
+            positive_number("the soft cap of the scores", cap)?;
         }
         if let Some(clip) = self.clip
             && !(clip.is_finite() && clip > 0.0)

@@ -274,10 +274,25 @@ impl StackConfig {
         self
     }
 
-    /// Checks every block and the final norm.
+    fn check_relative_bias(&self) -> Result<()> {
+        let Some(bias) = &self.relative_bias else {
+            return Ok(());
+        };
+        let n_heads = |block: &BlockConfig| block.attention.n_heads;
+        match self.blocks.iter().map(n_heads).find(|&n| n != bias.n_heads) {
+            Some(n) => Err(Error::InvalidConfig(format!(
+                "the relative bias has {} heads, but a block's attention has {n}",
+                bias.n_heads
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks every block, the final norm, and that the relative bias has the heads of every attention.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
+        self.check_relative_bias()?;
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
         match self

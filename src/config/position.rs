@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{positive, positive_number};
+use crate::{Error, Result};
+
 /// The position embedding of an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -14,6 +17,17 @@ pub enum Position {
     Rotary(RotaryConfig),
     /// ALiBi: scores that decrease linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
     Alibi(AlibiConfig),
+}
+
+impl Position {
+    /// Checks sizes and factors for heads of width `head_dim`.
+    pub(super) fn validate(&self, head_dim: usize) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Rotary(rotary) => rotary.validate(head_dim),
+            Self::Alibi(alibi) => positive_number("the scale of the linear biases", alibi.scale),
+        }
+    }
 }
 
 /// Which two dimensions of a head are rotated together.
@@ -61,6 +75,17 @@ impl RotaryConfig {
     pub fn with_scaling(mut self, scaling: RotaryScaling) -> Self {
         self.scaling = scaling;
         self
+    }
+
+    fn validate(&self, head_dim: usize) -> Result<()> {
+        if self.dim > head_dim || !self.dim.is_multiple_of(2) {
+            return Err(Error::InvalidConfig(format!(
+                "{} dimensions of each head turn; expected an even number up to head_dim {head_dim}",
+                self.dim
+            )));
+        }
+        positive_number("the base of the rotary frequencies", self.theta)?;
+        self.scaling.validate(self.dim / 2)
     }
 }
 
@@ -123,6 +148,68 @@ pub enum RotaryScaling {
         /// Length of the original context.
         original_positions: usize,
     },
+}
+
+impl RotaryScaling {
+    /// Checks the numbers for `pairs` frequencies.
+    fn validate(&self, pairs: usize) -> Result<()> {
+        let factor_of = |factor| positive_number("the factor of the rotary scaling", factor);
+        let length_of = |length| positive("the original length of the rotary scaling", length);
+        match self {
+            Self::None => Ok(()),
+            Self::Linear { factor } => factor_of(*factor),
+            Self::DynamicNtk {
+                factor,
+                max_positions,
+            } => {
+                factor_of(*factor)?;
+                length_of(*max_positions)
+            }
+            Self::Yarn {
+                factor,
+                original_positions,
+                ..
+            } => {
+                factor_of(*factor)?;
+                length_of(*original_positions)
+            }
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_positions,
+            } => {
+                factor_of(*factor)?;
+                positive_number("low_freq_factor", *low_freq_factor)?;
+                if low_freq_factor >= high_freq_factor {
+                    return Err(Error::InvalidConfig(format!(
+                        "low_freq_factor is {low_freq_factor} and high_freq_factor {high_freq_factor}; \
+                         expected the first to be smaller"
+                    )));
+                }
+                length_of(*original_positions)
+            }
+            Self::LongRope {
+                short_factor,
+                long_factor,
+                original_positions,
+                ..
+            } => {
+                for (name, divisors) in [("short", short_factor), ("long", long_factor)] {
+                    if divisors.len() != pairs {
+                        return Err(Error::InvalidConfig(format!(
+                            "{name}_factor has {} divisors; expected {pairs}, one for each rotated pair",
+                            divisors.len()
+                        )));
+                    }
+                    divisors
+                        .iter()
+                        .try_for_each(|&divisor| factor_of(divisor))?;
+                }
+                length_of(*original_positions)
+            }
+        }
+    }
 }
 
 /// The order of ALiBi's slopes over heads whose number is not a power of two.
