@@ -175,6 +175,39 @@ fn a_sequence_in_chunks_is_the_sequence() {
 }
 
 #[test]
+fn a_sequence_has_the_same_bits_alone_and_before_padding() {
+    let mut n = std::cell::Cell::new(0);
+    assert_none(failures(|config, request| {
+        let Some((alone, padded)) = request.alone_and_padded(config) else {
+            return Ok(());
+        };
+        n.set(n.get() + 1);
+        let layers = stack(config, DType::F32);
+        let packed = words(layers.clone().pack(Precision::F32))?;
+        let run = |packs: bool, request: &Request| {
+            let x = request.x().to_dtype(DType::F32).unwrap();
+            let context = request.context(DType::F32);
+            words(match packs {
+                true => packed.forward_with(&x, &context),
+                false => layers.forward_with(&x, &context),
+            })
+        };
+        for packs in [false, true] {
+            let whole = run(packs, &alone)?;
+            let seq = whole.dims()[1];
+            let part = run(packs, &padded)?.narrow(0, 0, 1).unwrap();
+            let part = part.narrow(1, 0, seq).unwrap();
+            let difference = difference(&alone, &part, &whole);
+            if difference != 0.0 {
+                return Err(format!("packed {packs}: {difference:e}"));
+            }
+        }
+        Ok(())
+    }));
+    assert!(n.get_mut() > &mut 50, "{n:?}");
+}
+
+#[test]
 fn half_types_are_the_function_rounded() {
     assert_none(failures(|config, request| {
         let exact = stack(config, DType::F64);

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
     PackedAttention, PackedFeedForward, PackedSublayer, Packing,
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The feed-forward of a packed block: a single network or a mixture of experts.
+/// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PackedBlockFeedForward {
@@ -73,6 +73,26 @@ impl PackedBlockFeedForward {
         match self {
             Self::Dense(dense) => dense.run(x, finishing, y),
             Self::Experts(experts) => experts.run(x, finishing, y),
+        }
+    }
+}
+
+impl BlockFeedForward {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedBlockFeedForward> {
+        PackedBlockFeedForward::new(&Packing::new(precision)?, self)
+    }
+}
+
+impl Module for PackedBlockFeedForward {
+    /// The output of the original layer in evaluation mode; shapes and errors as for [`PackedFeedForward`].
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(dense) => dense.forward(x),
+            Self::Experts(experts) => experts.forward(x),
         }
     }
 }

@@ -109,7 +109,7 @@ impl Draws {
         if self.one_in(5) {
             stack.relative_bias = Some(RelativeBiasConfig {
                 n_buckets: self.of(&[4, 8, 32]),
-                max_distance: self.of(&[9, 16, 128]),
+                max_distance: self.of(&[17, 40, 128]),
                 n_heads,
             });
         }
@@ -179,7 +179,9 @@ impl Draws {
 
     fn attention(&mut self, d_model: usize, n_heads: usize) -> AttentionConfig {
         let head_dim = self.of(&[2, 4, 6, 10, 18]);
-        let divisors: Vec<usize> = (1..=n_heads).filter(|n| n_heads % n == 0).collect();
+        let divisors: Vec<usize> = (1..=n_heads)
+            .filter(|&n| n_heads.is_multiple_of(n))
+            .collect();
         let mut attention = AttentionConfig::with_head_dim(d_model, n_heads, head_dim)
             .with_kv_heads(self.of(&divisors));
         if self.one_in(3) {
@@ -326,6 +328,18 @@ impl Draws {
     }
 }
 
+/// Whether the angles of positions depend on the length of the sequence.
+fn depends_on_length(config: &StackConfig) -> bool {
+    let by_length = |block: &BlockConfig| match &block.attention.position {
+        Position::Rotary(rotary) => matches!(
+            rotary.scaling,
+            RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+        ),
+        _ => false,
+    };
+    config.blocks.iter().any(by_length)
+}
+
 /// What a stack is asked.
 pub struct Request {
     batch: usize,
@@ -375,6 +389,52 @@ impl Request {
         }
     }
 
+    /// The first sequence alone, and the batch with padding behind every sequence.
+    pub fn alone_and_padded(&self, config: &StackConfig) -> Option<(Self, Self)> {
+        const PADDING: usize = 3;
+        if self.additive.is_some() || self.positions.is_some() || depends_on_length(config) {
+            return None;
+        }
+        let (batch, seq) = (self.batch, self.seq);
+        let marks = self.keep.clone().unwrap_or_else(|| vec![1; batch * seq]);
+        let padded = marks
+            .chunks(seq)
+            .flat_map(|row| [row, &[0; PADDING]].concat());
+        let padding = self
+            .x
+            .narrow(1, 0, 1)
+            .unwrap()
+            .repeat((1, PADDING, 1))
+            .unwrap();
+        let memory = |n: usize| {
+            let (states, keep) = self.memory.as_ref()?;
+            let keep = keep
+                .as_ref()
+                .map(|keep| keep[..n * states.dims()[1]].to_vec());
+            Some((states.narrow(0, 0, n).unwrap(), keep))
+        };
+        let with = |batch, seq, x, keep| Self {
+            batch,
+            seq,
+            x,
+            keep,
+            additive: None,
+            positions: None,
+            memory: memory(batch),
+            cuts: Vec::new(),
+        };
+        let first = self.keep.as_ref().map(|keep| keep[..seq].to_vec());
+        Some((
+            with(1, seq, self.x.narrow(0, 0, 1).unwrap(), first),
+            with(
+                batch,
+                seq + PADDING,
+                Tensor::cat(&[&self.x, &padding], 1).unwrap(),
+                Some(padded.collect()),
+            ),
+        ))
+    }
+
     pub fn x(&self) -> Tensor {
         self.x.clone()
     }
@@ -416,19 +476,8 @@ impl Request {
 
     /// Whether a cached run gives what a whole one gives.
     pub fn can_be_cached(&self, config: &StackConfig) -> bool {
-        let by_length = |block: &BlockConfig| match &block.attention.position {
-            Position::Rotary(rotary) => matches!(
-                rotary.scaling,
-                RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
-            ),
-            _ => false,
-        };
         let causal = |block: &BlockConfig| block.attention.visibility == Visibility::Causal;
-        config
-            .blocks
-            .iter()
-            .all(|block| causal(block) && !by_length(block))
-            && self.additive.is_none()
+        config.blocks.iter().all(causal) && !depends_on_length(config) && self.additive.is_none()
     }
 
     /// The results of `step` for one chunk after the other, side by side.
