@@ -216,7 +216,8 @@ impl Attention {
         self.attend(x, &Pass::new(context), None)
     }
 
-    /// Cross-attention to the context's memory, the output of an encoder.
+    /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
+    /// mask keeps. Rotary embedding, visibility and window of the configuration do not apply; linear biases do.
     ///
     /// # Shapes
     /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.

@@ -34,7 +34,7 @@ impl KvCache {
         *self = Self::new(self.layers.len());
     }
 
-    /// Undoes a call that failed behind `seen` positions with these marks, whatever layer it came to.
+    /// Restores the `seen` positions and marks from before a call that failed, whichever layer it had reached.
     pub(crate) fn undo(&mut self, seen: usize, keep: Option<Tensor>) -> Result<()> {
         (self.seen, self.keep) = (seen, keep);
         for layer in &mut self.layers {

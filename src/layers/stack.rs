@@ -30,6 +30,9 @@ pub struct Stack {
 
 impl Stack {
     /// Gets every block and the parts that they share from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let blocks = config
@@ -49,7 +52,7 @@ impl Stack {
         })
     }
 
-    /// What belongs to no block.
+    /// Gets the parts that belong to no block: the relative bias and the final norm.
     pub(crate) fn shared_parts(
         config: &StackConfig,
         vb: &VarBuilder,
@@ -174,6 +177,9 @@ impl Stack {
     /// assert_eq!(hidden_states.len(), 1 + 3);
     /// # Ok::<(), candle_blocks::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::forward_with`]; an error of `observer` ends the pass and is returned.
     pub fn observe(
         &self,
         x: &Tensor,
@@ -250,7 +256,7 @@ impl Stack {
         }
     }
 
-    /// What every block adds to its scores behind `seen` earlier positions: the mask and the position bias.
+    /// The sum of mask and position bias that every block adds to its scores, for positions after `seen` earlier ones.
     pub(crate) fn additive(
         &self,
         x: &Tensor,
@@ -307,7 +313,7 @@ impl Stack {
         self.behind_blocks(&x, pass.context.train())
     }
 
-    /// The final norm and what is dropped behind it.
+    /// The final norm and the dropout behind it.
     pub(crate) fn behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let y = match &self.final_norm {
             Some(norm) => norm.forward(x)?,

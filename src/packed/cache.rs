@@ -16,13 +16,13 @@ use crate::cpu::{
 #[derive(Debug)]
 pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
-    /// Sequences, as soon as positions were seen.
+    /// The number of sequences, once positions have been seen.
     batch: usize,
     /// Positions seen so far, dropped ones included.
     seen: usize,
-    /// As many as before the last call.
+    /// Positions seen before the last call.
     last_seen: usize,
-    /// Of each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
+    /// For each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
     keep: Vec<Vec<u8>>,
 }
 
@@ -30,9 +30,9 @@ pub struct PackedCache {
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
-    /// Of an encoder's output, projected once.
+    /// The keys and values of an encoder's output, projected once.
     memory: Option<KeyValuePanels>,
-    /// Of the own keys and values of all layers, which a step reads one after the other.
+    /// Memory shared by the own keys and values of all layers, which a step reads one after the other.
     pages: LargePages,
 }
 
@@ -111,7 +111,7 @@ impl PackedCache {
         Ok(())
     }
 
-    /// Undoes a call that failed behind `seen` positions, whatever layer it came to.
+    /// Restores the `seen` positions from before a call that failed, whichever layer it had reached.
     pub(super) fn undo(&mut self, seen: usize) {
         self.forget_from(seen);
         // A window may have dropped what no later query sees, but an earlier one would.
@@ -137,7 +137,8 @@ impl PackedCache {
     /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
     ///
     /// # Errors
-    /// If the positions before, or the marks, are of another batch; nothing is taken in then.
+    /// If the batch is another than that of the earlier positions, or the marks are not of the new ones; nothing is
+    /// taken in then.
     pub(super) fn extend(
         &mut self,
         new: Option<&Tensor>,
@@ -187,7 +188,7 @@ impl PackedCache {
 
 impl PackedLayerCache {
     /// # Errors
-    /// If what is there is not of these shapes: of the layer's own positions, and of an encoder's.
+    /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
     pub fn check(&self, own: PanelShape, memory: Option<PanelShape>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;

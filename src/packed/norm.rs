@@ -9,19 +9,22 @@ use crate::{
     ops,
 };
 
-/// As [`row_norm`], of rows of `width` numbers.
+/// Packs the norm of rows of `width` numbers.
 ///
 /// # Errors
-/// If it is of others.
+/// If the norm has another width, is not on the CPU, or is f64.
 pub(super) fn norm_of_rows(norm: &Norm, width: usize) -> Result<RowNorm> {
     let packed = row_norm(norm)?;
     if packed.width() != width {
-        bail!("norm: of rows of {}, expected {width}", packed.width());
+        bail!(
+            "norm: a norm of {} columns for rows of {width}",
+            packed.width()
+        );
     }
     Ok(packed)
 }
 
-/// Of a layer's parameters.
+/// Packs a norm of any width.
 fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;

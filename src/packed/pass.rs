@@ -1,4 +1,4 @@
-//! One forward pass through packed blocks: what they share, as the kernels take it.
+//! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
 
 mod additive;
 mod memory;
@@ -18,8 +18,8 @@ use crate::{
     layers::{ForwardContext, Marked, RotaryTables, alibi_bias},
 };
 
-/// A linear bias and its number of heads.
-type OfHeads = (AlibiConfig, usize);
+/// The configuration of a linear bias and its number of heads.
+type AlibiKey = (AlibiConfig, usize);
 
 /// Sizes, masks, and the tables made so far.
 pub(super) struct PackedPass<'c> {
@@ -37,7 +37,7 @@ pub(super) struct PackedPass<'c> {
     pub additive: Vec<Additive>,
     memory: OnceCell<PassMemory>,
     tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
-    alibi: RefCell<Vec<(OfHeads, Arc<Additive>)>>,
+    alibi: RefCell<Vec<(AlibiKey, Arc<Additive>)>>,
 }
 
 impl<'c> PackedPass<'c> {
@@ -191,8 +191,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Of marks `[batch, seq]`, 1 = keep. `None` if a sequence has a gap, whose distances would shrink, or nothing is
-    /// left out.
+    /// From marks `[batch, seq]`, 1 = keep. `None` if there is no padding, or a sequence has a gap: without its rows
+    /// distances across it would shrink.
     fn new(marks: &[u8], seq: usize) -> Option<Self> {
         let (mut starts, mut rows) = (vec![0], Vec::new());
         for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
@@ -219,7 +219,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Those of a row of the batch.
+    /// The cosines and sines of a row of the batch.
     pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let rows = self.cos.len() / self.pairs.max(1);
         let at = row % rows.max(1) * self.pairs;

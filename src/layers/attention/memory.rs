@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl Attention {
-    /// Attention to the context's memory, whose keys and values the cache keeps.
+    /// Attention to the context's memory, whose keys and values the cache keeps. The memory has no order of its own here:
+    /// rotary embedding, visibility and window of the configuration do not apply.
     pub(in crate::layers) fn attend_memory(
         &self,
         x: &Tensor,

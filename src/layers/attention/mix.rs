@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Attention {
-    /// Whether softmax of what is seen is all that lies between scores and weights, on a CPU.
+    /// Whether scores, masked softmax and values can be one operation: on a CPU, with nothing else in between.
     pub(super) fn is_fused(&self, x: &Tensor, additive: Option<&Tensor>, train: bool) -> bool {
         let no_bias = additive.is_none() && !matches!(self.config.position, Position::Alibi(_));
         let no_dropout = !train || self.dropout.p() == 0.0;

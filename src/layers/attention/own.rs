@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Attention {
-    /// Self-attention in a pass, behind the cached positions.
+    /// Self-attention in a pass, for positions after the cached ones.
     pub(in crate::layers) fn attend(
         &self,
         x: &Tensor,
@@ -85,7 +85,7 @@ impl Attention {
         }
     }
 
-    /// What queries from the `first_query`th position on see of themselves and what is before.
+    /// Which keys the queries see, the first of which stands at position `first_query` of the keys.
     fn visible<'a>(&self, keep: Option<&'a Tensor>, first_query: usize) -> Visible<'a> {
         Visible {
             keep,
@@ -95,14 +95,14 @@ impl Attention {
         }
     }
 
-    /// Whether projections can be mixed as they are: nothing is done to queries or keys alone.
+    /// Whether the projections enter the scores unchanged: not rotated, normalised or clipped.
     fn mixes_projections(&self) -> bool {
         let unmoved = !matches!(self.config.position, Position::Rotary(_));
         unmoved && self.norms.is_none() && self.config.clip.is_none()
     }
 }
 
-/// What is added to the scores of all positions, for the last `keys` of them.
+/// The last `keys` columns of what is added to the scores of all positions.
 fn last_keys(additive: &Tensor, all: usize, keys: usize) -> Result<Tensor> {
     match additive.dims().last() {
         Some(&columns) if columns == all && keys < all => {

@@ -1,4 +1,4 @@
-//! What is added to the scores of attention: a mask, or a bias by position.
+//! Tensors that are added to the scores of attention: a mask, or a bias by position.
 
 use candle_core::{DType, Result, Tensor, bail};
 
