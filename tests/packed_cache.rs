@@ -204,6 +204,36 @@ fn to_go_back_too_far_changes_no_layer() {
     assert_eq!(next(&stack, &plain, &mut cache), expected);
 }
 
+/// A refused call may have dropped in one layer what only its own queries would not have seen.
+#[test]
+fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
+    let config = small::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
+    let stack = packed(&config);
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    let x = numbers(&[2, 1, WIDTH], 3);
+    let long = || {
+        let mut cache = after_five(&stack, &plain);
+        next(&stack, &plain, &mut cache);
+        cache
+    };
+    // Refused before any layer.
+    let mut cache = long();
+    let other = numbers(&[3, 1, WIDTH], 3);
+    let context = with_memory(&[3, 4, MEMORY]);
+    stack
+        .forward_cached(&other, &context, &mut cache)
+        .unwrap_err();
+    cache.truncate(5).unwrap();
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+    // Refused by the first cross-attention, behind the first self-attention.
+    let mut cache = long();
+    let context = ForwardContext::evaluation();
+    stack.forward_cached(&x, &context, &mut cache).unwrap_err();
+    let message = cache.truncate(5).unwrap_err().to_string();
+    assert!(message.contains("cannot go back to 5 of 7"), "{message}");
+}
+
 #[test]
 fn a_call_without_positions_or_sequences_changes_nothing() {
     for config in [small::decoder(), small::falcon(), small::cross_decoder()] {

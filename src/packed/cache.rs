@@ -20,8 +20,6 @@ pub struct PackedCache {
     batch: usize,
     /// Positions seen so far, dropped ones included.
     seen: usize,
-    /// Positions seen before the last call.
-    last_seen: usize,
     /// For each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
     keep: Vec<Vec<u8>>,
 }
@@ -30,6 +28,8 @@ pub struct PackedCache {
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
+    /// A window has dropped what queries from this position on do not see, but earlier ones would.
+    dropped_behind: usize,
     /// The keys and values of an encoder's output, projected once.
     memory: Option<KeyValuePanels>,
     /// Memory shared by the own keys and values of all layers, which a step reads one after the other.
@@ -42,6 +42,7 @@ impl Clone for PackedCache {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
             own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
+            dropped_behind: layer.dropped_behind,
             memory: layer
                 .memory
                 .as_ref()
@@ -68,7 +69,6 @@ impl PackedCache {
                 .collect(),
             batch: 0,
             seen: 0,
-            last_seen: 0,
             keep: Vec::new(),
         }
     }
@@ -80,10 +80,11 @@ impl PackedCache {
 
     /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
     pub fn reset(&mut self) {
-        (self.seen, self.last_seen) = (0, 0);
+        self.seen = 0;
         self.keep.clear();
         for layer in &mut self.layers {
             layer.memory = None;
+            layer.dropped_behind = 0;
             if let Some(own) = &mut layer.own {
                 own.reset();
             }
@@ -95,13 +96,13 @@ impl PackedCache {
     ///
     /// # Errors
     /// If a sliding window has already dropped positions that are needed again: with a window, only the positions of the
-    /// last call can be taken back. Nothing is forgotten then.
+    /// last call that was not refused can be taken back. Nothing is forgotten then.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
-        let has_dropped = |layer: &PackedLayerCache| {
+        let lacks = |layer: &PackedLayerCache| {
             let own = layer.own.as_ref();
-            own.is_some_and(|own| own.positions().start > 0)
+            own.is_some_and(|own| own.positions().start > 0) && seen < layer.dropped_behind
         };
-        if seen < self.last_seen && self.layers.iter().any(has_dropped) {
+        if self.layers.iter().any(lacks) {
             bail!(
                 "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
                 self.seen
@@ -114,8 +115,6 @@ impl PackedCache {
     /// Restores the `seen` positions from before a call that failed, whichever layer it had reached.
     pub(super) fn undo(&mut self, seen: usize) {
         self.forget_from(seen);
-        // A window may have dropped what no later query sees, but an earlier one would.
-        self.last_seen = self.seen;
     }
 
     fn forget_from(&mut self, seen: usize) {
@@ -166,7 +165,6 @@ impl PackedCache {
             None => None,
         };
         self.batch = batch;
-        self.last_seen = seen;
         self.seen += seq;
         if seen == 0 {
             self.keep.clear();
@@ -201,12 +199,24 @@ impl PackedLayerCache {
         }
     }
 
-    /// Where the keys and values of new positions go; those of another shape are forgotten.
-    pub fn own(&mut self, shape: PanelShape) -> &mut KeyValuePanels {
+    /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
+    /// that the new queries do not see. Keys and values of another shape are forgotten.
+    pub fn own(
+        &mut self,
+        shape: PanelShape,
+        seen: usize,
+        window: Option<usize>,
+    ) -> &mut KeyValuePanels {
         self.own.take_if(|own| own.shape() != shape);
         let pages = &self.pages;
-        self.own
-            .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages))
+        let own = self
+            .own
+            .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages));
+        if let Some(window) = window {
+            own.drop_before(seen.saturating_sub(window - 1));
+            self.dropped_behind = seen;
+        }
+        own
     }
 
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.

@@ -105,10 +105,8 @@ impl PackedAttention {
                 });
             }),
             Some(cache) => {
-                let panels = cache.own(self.panel_shape(pass.batch));
-                if let Some(window) = self.config.window {
-                    panels.drop_before(pass.seen.saturating_sub(window - 1));
-                }
+                let shape = self.panel_shape(pass.batch);
+                let panels = cache.own(shape, pass.seen, self.config.window);
                 own.run(Part {
                     x: *call.x,
                     first_row: 0,
