@@ -375,3 +375,26 @@ fn a_fused_projection_has_a_bias_for_all_or_none() {
         Attention::new(&config, tensors(&fused))
     });
 }
+
+/// bfloat16 would round the two first rows of the router to the same numbers.
+#[test]
+fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
+    let linear = |values: &[f32], shape: [usize; 2]| {
+        let weight = Tensor::from_slice(values, &shape, &Device::Cpu).unwrap();
+        Linear::from_parts(weight, None).unwrap()
+    };
+    let expert = |sign: f32| {
+        let (up, down) = (linear(&[1.0, 0.0], [1, 2]), linear(&[sign, sign], [2, 1]));
+        FeedForward::from_parts(None, up, down, candle_blocks::Activation::Relu).unwrap()
+    };
+    let router = linear(&[1.0, 0.0, 1.001, 0.0, -1.0, 0.0], [3, 2]);
+    let experts = vec![expert(1.0), expert(-1.0), expert(8.0)];
+    let weights = RoutingWeights::Renormalised;
+    let mixture = MixtureOfExperts::from_parts(router, experts, None, 1, weights).unwrap();
+    let x = Tensor::new(&[[2f32, 0.0]], &Device::Cpu).unwrap();
+    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        let y = mixture.pack(precision).unwrap().forward(&x).unwrap();
+        let y = y.to_vec2::<f32>().unwrap();
+        assert!((y[0][0] + 2.0).abs() < 0.05, "{precision:?}: {y:?}");
+    }
+}

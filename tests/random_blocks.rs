@@ -107,6 +107,30 @@ fn a_packed_stack_is_its_layers() {
     }));
 }
 
+/// As its documentation says of rows that nothing of the kept ones depends on.
+#[test]
+fn padding_is_zero_in_what_a_packed_stack_returns() {
+    let mut n = std::cell::Cell::new(0);
+    assert_none(failures(|config, request| {
+        if !request.padding_is_left_out(config) {
+            return Ok(());
+        }
+        n.set(n.get() + 1);
+        let packed = words(stack(config, DType::F32).pack(Precision::F32))?;
+        let x = request.x().to_dtype(DType::F32).unwrap();
+        let y = words(packed.forward_with(&x, &request.context(DType::F32)))?;
+        let rows = y.flatten_to(1).unwrap().to_vec2::<f32>().unwrap();
+        let marks = request.keep.as_ref().unwrap();
+        let is_zero = |row: &Vec<f32>| row.iter().all(|&value| value == 0.0);
+        let wrong = rows
+            .iter()
+            .zip(marks)
+            .position(|(row, &mark)| mark == 0 && !is_zero(row));
+        wrong.map_or(Ok(()), |at| Err(format!("row {at} is not zero")))
+    }));
+    assert!(n.get_mut() > &mut 20, "{n:?}");
+}
+
 #[test]
 fn to_be_watched_changes_nothing() {
     assert_none(failures(|config, request| {

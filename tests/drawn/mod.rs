@@ -435,6 +435,19 @@ impl Request {
         ))
     }
 
+    /// Whether the marks have no gaps, and nothing makes a packed stack compute the padding.
+    pub fn padding_is_left_out(&self, config: &StackConfig) -> bool {
+        let Some(keep) = &self.keep else {
+            return false;
+        };
+        let has_gap = |row: &[u8]| {
+            let kept: Vec<usize> = (0..row.len()).filter(|&at| row[at] == 1).collect();
+            kept.windows(2).any(|pair| pair[1] > pair[0] + 1)
+        };
+        let computed = self.additive.is_some() || config.relative_bias.is_some();
+        !computed && !has_alibi(config) && !keep.chunks(self.seq).any(has_gap)
+    }
+
     pub fn x(&self) -> Tensor {
         self.x.clone()
     }
@@ -448,9 +461,13 @@ impl Request {
         let marks = |keep: &Option<Vec<u8>>, keys: usize, at: usize, n: usize| match keep {
             None => AttentionMask::none(),
             Some(keep) => {
-                let keep =
-                    Tensor::from_vec(keep.clone(), (self.batch, keys), &Device::Cpu).unwrap();
-                AttentionMask::padding(&keep.narrow(1, at, n).unwrap()).unwrap()
+                let keep = Tensor::from_vec(keep.clone(), (self.batch, keys), &Device::Cpu);
+                let keep = keep.unwrap().narrow(1, at, n).unwrap();
+                let least = keep.flatten_all().unwrap().min(0).unwrap();
+                match least.to_scalar::<u8>().unwrap() {
+                    0 => AttentionMask::padding(&keep).unwrap(),
+                    _ => AttentionMask::none(), // a cache fills in the marks of such chunks
+                }
             }
         };
         let mut mask = marks(&self.keep, self.seq, at, n);
