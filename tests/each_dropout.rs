@@ -87,12 +87,14 @@ fn each_place_drops_by_itself() {
     }
 }
 
-/// A stack whose only dropout is that of an adapter, and the adapter's parameters.
-fn adapted() -> (Stack, Vec<(String, Var)>) {
+const ADAPTED: [&str; 2] = ["blocks.0.attention.value", "blocks.1.feed_forward.up"];
+
+/// A stack whose only dropout is that of the adapter of one linear layer, and the adapter's parameters.
+fn adapted(adapted: &str) -> (Stack, Vec<(String, Var)>) {
     let mut stack = stack(&small::encoder());
     let mut parameters = Vec::new();
     for (role, linear) in stack.linears_mut() {
-        if role == "blocks.0.attention.value" || role == "blocks.1.feed_forward.up" {
+        if role == adapted {
             let (d_out, d_in) = linear.weight().dims2().unwrap();
             let [a, b] =
                 [[2, d_in], [d_out, 2]].map(|shape| Var::from_tensor(&numbers(&shape, 4)).unwrap());
@@ -110,33 +112,34 @@ fn adapted() -> (Stack, Vec<(String, Var)>) {
 
 #[test]
 fn adapters_drop_and_are_recomputed_with_the_same_masks() {
-    drops_in_training_only("adapter", adapted().0);
-    let (mut stack, parameters) = adapted();
-    let x = numbers(&[4, 5, WIDTH], 1);
-    let context = ForwardContext::training();
-    let loss = |y: &Tensor| (y.sqr()? * numbers(&[4, 5, WIDTH], 6))?.sum_all();
-    stack.set_dropout_source(&DropoutSource::seeded(3));
-    let store = loss(&stack.forward_with(&x, &context).unwrap())
-        .unwrap()
-        .backward()
-        .unwrap();
-    let direct = Gradients::of(&parameters, &store);
-    stack.set_dropout_source(&DropoutSource::seeded(3));
-    let again = backward_recomputing(&stack, &x, &context, &parameters, loss).unwrap();
-    for (role, _) in &parameters {
-        let gradient = |all: &Gradients| rows(&all.get(role).unwrap().unwrap());
-        assert_eq!(gradient(&direct), gradient(&again.gradients), "{role}");
+    for role in ADAPTED {
+        drops_in_training_only(role, adapted(role).0);
+        let (mut stack, parameters) = adapted(role);
+        let x = numbers(&[4, 5, WIDTH], 1);
+        let context = ForwardContext::training();
+        let loss = |y: &Tensor| (y.sqr()? * numbers(&[4, 5, WIDTH], 6))?.sum_all();
+        stack.set_dropout_source(&DropoutSource::seeded(3));
+        let direct = loss(&stack.forward_with(&x, &context).unwrap()).unwrap();
+        let direct = Gradients::of(&parameters, &direct.backward().unwrap());
+        stack.set_dropout_source(&DropoutSource::seeded(3));
+        let again = backward_recomputing(&stack, &x, &context, &parameters, loss).unwrap();
+        for (name, _) in &parameters {
+            let gradient = |all: &Gradients| rows(&all.get(name).unwrap().unwrap());
+            assert_eq!(gradient(&direct), gradient(&again.gradients), "{name}");
+        }
     }
 }
 
 #[test]
 fn an_adapter_is_packed_with_its_layer() {
-    let (stack, _) = adapted();
-    let x = numbers(&[4, 5, WIDTH], 1);
-    let layers = rows(&stack.forward(&x).unwrap());
-    let packed = rows(&stack.pack(Precision::F32).unwrap().forward(&x).unwrap());
-    for (ours, theirs) in packed.iter().zip(layers) {
-        assert!((ours - theirs).abs() < 2e-5, "{ours} {theirs}");
+    for role in ADAPTED {
+        let (stack, _) = adapted(role);
+        let x = numbers(&[4, 5, WIDTH], 1);
+        let layers = rows(&stack.forward(&x).unwrap());
+        let packed = rows(&stack.pack(Precision::F32).unwrap().forward(&x).unwrap());
+        for (ours, theirs) in packed.iter().zip(layers) {
+            assert!((ours - theirs).abs() < 2e-5, "{role}: {ours} {theirs}");
+        }
     }
 }
 

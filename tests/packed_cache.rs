@@ -235,6 +235,32 @@ fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
 }
 
 #[test]
+fn positions_before_the_first_mask_and_behind_the_last_are_all_kept() {
+    let layers = stack(&small::decoder());
+    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let masked = |rows: &[[u8; 2]; 2]| {
+        let mask = Tensor::new(rows, &Device::Cpu).unwrap();
+        ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
+    };
+    let (all, some) = (masked(&[[1; 2]; 2]), masked(&[[1, 1], [1, 0]]));
+    let plain = ForwardContext::evaluation();
+    let run = |contexts: [&ForwardContext; 3]| {
+        let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+        let mut last = Vec::new();
+        for (seed, context) in contexts.into_iter().enumerate() {
+            let x = numbers(&[2, 2, WIDTH], seed);
+            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
+            let theirs = packed.forward_cached(&x, context, &mut of_packed).unwrap();
+            last = vec![bits(&ours), bits(&theirs)];
+        }
+        last
+    };
+    let expected = run([&all, &some, &all]);
+    assert_eq!(run([&plain, &some, &plain]), expected);
+    assert_ne!(run([&plain; 3]), expected);
+}
+
+#[test]
 fn a_call_without_positions_or_sequences_changes_nothing() {
     for config in [small::decoder(), small::falcon(), small::cross_decoder()] {
         let stack = packed(&config);
