@@ -45,8 +45,9 @@ fn drops_in_training_only(what: &str, mut stack: Stack) {
 
 #[test]
 fn each_place_drops_by_itself() {
+    type Make = fn() -> StackConfig;
     type Change = fn(&mut StackConfig);
-    let places: [(&str, fn() -> StackConfig, Change); 12] = [
+    let places: [(&str, Make, Change); 12] = [
         ("attention", small::encoder, |c| {
             c.blocks[0].attention.dropout = P
         }),
