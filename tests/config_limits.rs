@@ -5,9 +5,9 @@ mod hostile;
 
 use candle_blocks::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Architecture, AttentionConfig, BlockConfig,
-    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, Position,
+    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position,
     QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryConfig, RotaryScaling,
-    RoutingWeights, StackConfig,
+    RoutingWeights, StackConfig, Topology,
 };
 use common::assert_says;
 use hostile::{Folder, valid};
@@ -63,6 +63,17 @@ fn factors_that_give_nan_are_refused() {
         span: QueryKeyNormSpan::Head,
     };
     refused(|b| b.attention.query_key_norm = Some(norm), &["eps is -1"]);
+}
+
+#[test]
+fn a_norm_behind_the_residual_of_a_parallel_block_is_refused() {
+    refused(
+        |b| {
+            b.topology = Topology::Parallel(ParallelNorm::Separate);
+            b.feed_forward_placement = NormPlacement::Post;
+        },
+        &["parallel", "[Pre, Post]"],
+    );
 }
 
 #[test]
@@ -138,13 +149,14 @@ fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
     refused(rotary(1e4, yarn(0.0, 8)), &["beta_fast"]);
     refused(rotary(1e4, yarn(32.0, 0)), &["original_positions is 0"]);
     refused(rotary(1.0, yarn(32.0, 8)), &["rope_theta, which is 1"]);
-    let llama3 = RotaryScaling::Llama3 {
+    let llama3 = |low_freq_factor| RotaryScaling::Llama3 {
         factor: 2.0,
-        low_freq_factor: 0.0,
+        low_freq_factor,
         high_freq_factor: 4.0,
         original_positions: 8,
     };
-    refused(rotary(1e4, llama3), &["low_freq_factor"]);
+    refused(rotary(1e4, llama3(0.0)), &["low_freq_factor is 0"]);
+    refused(rotary(1e4, llama3(4.0)), &["high_freq_factor is 4", "above"]);
     let long = |short: usize, factor, attention_factor| RotaryScaling::LongRope {
         short_factor: vec![1.0; short],
         long_factor: vec![factor; 4],

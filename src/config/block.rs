@@ -192,11 +192,12 @@ impl BlockConfig {
                 "attention, feed-forward, norm (and cross-attention) have the widths {widths:?}; a block needs one"
             )));
         }
-        let is_pre = self.attention_placement == NormPlacement::Pre;
-        if matches!(self.topology, Topology::Parallel(_)) && !is_pre {
-            return Err(Error::InvalidConfig(
-                "a parallel block normalises before its branches".to_string(),
-            ));
+        let placements = [self.attention_placement, self.feed_forward_placement];
+        if self.topology != Topology::Sequential && placements != [NormPlacement::Pre; 2] {
+            return Err(Error::InvalidConfig(format!(
+                "a parallel block normalises before its branches, but the norms are placed {placements:?}; \
+                 expected Pre for both"
+            )));
         }
         Ok(())
     }
@@ -288,8 +289,9 @@ impl StackConfig {
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
-        if let (Some(bias), Some(block)) = (&self.relative_bias, self.blocks.first()) {
-            bias.validate(&block.attention)?;
+        if let Some(bias) = &self.relative_bias {
+            let attentions = self.blocks.iter().map(|block| &block.attention);
+            attentions.into_iter().try_for_each(|attention| bias.validate(attention))?;
         }
         match self
             .layers

@@ -198,7 +198,12 @@ impl RotaryScaling {
             } => {
                 positive("the rotary scaling's factor", *factor)?;
                 positive("the rotary scaling's low_freq_factor", *low_freq_factor)?;
-                positive("the rotary scaling's high_freq_factor", *high_freq_factor)?;
+                if !(high_freq_factor.is_finite() && high_freq_factor > low_freq_factor) {
+                    return Err(Error::InvalidConfig(format!(
+                        "the rotary scaling's high_freq_factor is {high_freq_factor}; expected a number above the \
+                         low_freq_factor, {low_freq_factor}"
+                    )));
+                }
                 size("original_positions", *original_positions)
             }
             Self::LongRope {
@@ -279,27 +284,41 @@ pub struct RelativeBiasConfig {
 }
 
 impl RelativeBiasConfig {
-    /// Checks that there are buckets for near and for far positions, and one column per head of `attention`.
+    /// Checks the buckets, and that there is one column per head of `attention`.
     pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
-        size("the number of buckets of the relative bias", self.n_buckets)?;
         if self.n_heads != attention.n_heads {
             return Err(Error::InvalidConfig(format!(
                 "the relative bias has {} heads, the attention {}",
                 self.n_heads, attention.n_heads
             )));
         }
-        // Bidirectional attention uses one half of the buckets for each side; half of a side's are one distance each.
-        let n_exact = match attention.visibility {
-            Visibility::Bidirectional => self.n_buckets / 4,
-            Visibility::Causal => self.n_buckets / 2,
-        };
+        self.validate_buckets(attention.visibility)
+    }
+
+    /// Checks that there are buckets for near and for far positions.
+    pub(crate) fn validate_buckets(&self, visibility: Visibility) -> Result<()> {
+        size("the number of buckets of the relative bias", self.n_buckets)?;
+        let n_exact = self.n_exact(visibility);
         if n_exact == 0 || self.max_distance <= n_exact {
             return Err(Error::InvalidConfig(format!(
-                "the relative bias has {} buckets up to the distance {}; expected at least 4 buckets, and a distance \
-                 beyond the {n_exact} that have a bucket of their own",
+                "the relative bias has {} buckets up to the distance {}; expected at least one for a single distance, \
+                 and a max_distance beyond the {n_exact} that have a bucket of their own",
                 self.n_buckets, self.max_distance
             )));
         }
         Ok(())
+    }
+
+    /// Buckets for one direction: bidirectional attention has as many again for the other.
+    pub(crate) fn n_one_sided(&self, visibility: Visibility) -> usize {
+        match visibility {
+            Visibility::Bidirectional => self.n_buckets / 2,
+            Visibility::Causal => self.n_buckets,
+        }
+    }
+
+    /// How many of them are a single distance.
+    pub(crate) fn n_exact(&self, visibility: Visibility) -> usize {
+        self.n_one_sided(visibility) / 2
     }
 }

@@ -38,6 +38,7 @@ pub(crate) use linear::torch_bound;
 pub use linear::{Linear, LinearInit};
 pub use low_rank::LowRank;
 pub use mask::AttentionMask;
+pub(crate) use mask::{Marked, check_additive};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;
