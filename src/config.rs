@@ -32,9 +32,37 @@ pub use precision::Precision;
 
 pub(crate) use pattern::matches;
 
-fn positive(name: &str, value: usize) -> Result<()> {
-    if value == 0 {
-        return Err(Error::InvalidConfig(format!("{name} is 0")));
+/// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
+/// published layers have some hundred thousand features.
+pub(crate) const MAX_SIZE: usize = 1 << 30;
+
+/// Refuses 0, and sizes beyond [`MAX_SIZE`].
+fn size(name: &str, value: usize) -> Result<()> {
+    match value {
+        0 => Err(Error::InvalidConfig(format!("{name} is 0"))),
+        1..=MAX_SIZE => Ok(()),
+        _ => Err(Error::InvalidConfig(format!(
+            "{name} is {value}; expected at most {MAX_SIZE}"
+        ))),
+    }
+}
+
+/// Refuses NaN and infinity.
+fn finite(name: &str, value: f64) -> Result<()> {
+    if !value.is_finite() {
+        return Err(Error::InvalidConfig(format!(
+            "{name} is {value}; expected a finite number"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses NaN, infinity, 0 and negative numbers.
+fn positive(name: &str, value: f64) -> Result<()> {
+    if !(value.is_finite() && value > 0.0) {
+        return Err(Error::InvalidConfig(format!(
+            "{name} is {value}; expected a positive number"
+        )));
     }
     Ok(())
 }

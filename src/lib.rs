@@ -18,7 +18,7 @@
 //! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
 //! | load a family that the crate does not know | [`Family::from_json_file`] or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
-//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on any layer, with a [`Precision`] |
+//! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |

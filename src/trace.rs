@@ -22,7 +22,7 @@ use candle_core::{DType, Device, Tensor, Var};
 
 use crate::{
     AttentionMask, BlockStages, Checkpoint, Error, ForwardContext, PackedStack, Precision, Result,
-    Stack,
+    Stack, layers::Marked,
 };
 
 /// The input of a traced run.
@@ -78,18 +78,16 @@ impl TraceInput {
                 ));
             }
         }
-        let padding = |mask: &Option<Tensor>, batch, keys| -> Result<AttentionMask> {
-            match mask {
-                None => Ok(AttentionMask::none()),
-                Some(mask) => {
-                    let mask = mask.to_device(self.hidden_states.device())?;
-                    let mask = AttentionMask::padding(&mask)?;
-                    mask.check(batch, keys)?;
-                    Ok(mask)
-                }
-            }
+        let padding = |mask: &Option<Tensor>, of: Marked, batch, keys| -> Result<AttentionMask> {
+            let Some(mask) = mask else {
+                return Ok(AttentionMask::none());
+            };
+            let mask = mask.to_device(self.hidden_states.device())?;
+            let mask = AttentionMask::marks(&mask, of)?;
+            of.check(mask.keep(), batch, keys)?;
+            Ok(mask)
         };
-        let mask = padding(&self.attention_mask, dims[0], dims[1])?;
+        let mask = padding(&self.attention_mask, Marked::Sequence, dims[0], dims[1])?;
         let mut context = ForwardContext::evaluation().with_mask(mask);
         if let Some(positions) = &self.position_ids {
             let found = positions.dims();
@@ -100,8 +98,13 @@ impl TraceInput {
             context = context.with_position_ids(positions)?;
         }
         if let Some(memory) = &self.encoder_hidden_states {
-            let (batch, keys, _) = memory.dims3()?;
-            let mask = padding(&self.encoder_attention_mask, batch, keys)?;
+            let &[batch, keys, _] = memory.dims() else {
+                let found = memory.dims();
+                let reason =
+                    format!("has shape {found:?}, expected [batch, encoder_seq, d_memory]");
+                return Err(Error::input("encoder_hidden_states", reason));
+            };
+            let mask = padding(&self.encoder_attention_mask, Marked::Memory, batch, keys)?;
             context = context.with_memory(memory.clone(), mask);
         }
         Ok(context)

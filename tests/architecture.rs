@@ -162,6 +162,9 @@ fn kernels_know_no_candle() {
     }
 }
 
+/// A cached pass has no gradient: it would keep the graph of every step.
+const WITHOUT_GRAPH: &str = "layers/kv_cache.rs";
+
 #[test]
 fn no_operation_cuts_the_graph() {
     for (path, module, text) in library() {
@@ -170,7 +173,7 @@ fn no_operation_cuts_the_graph() {
             .filter(|line| !line.trim_start().starts_with("//"));
         for (n, line) in code.enumerate() {
             assert!(!line.contains("_no_bwd"), "{}:{n}: {line}", path.display());
-            if module == "layers" {
+            if module == "layers" && !path.ends_with(WITHOUT_GRAPH) {
                 assert!(
                     !line.contains(".detach()"),
                     "{}:{n}: {line}",

@@ -2,8 +2,23 @@
 
 use std::fs;
 
-use candle_blocks::{Architecture, CheckpointOptions, StackPart};
-use serde_json::json;
+use candle_blocks::{
+    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Draw, Position, RotaryScaling,
+    StackConfig, StackPart,
+};
+use serde_json::{Value, json};
+
+/// The blocks that a `config.json` of these keys describes.
+fn stack(keys: Value) -> StackConfig {
+    architecture(keys).config
+}
+
+fn architecture(keys: Value) -> Architecture {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, keys.to_string()).unwrap();
+    Architecture::open(&path).unwrap_or_else(|e| panic!("{keys}: {e}"))
+}
 
 /// Published files hold of each tower what differs from the class: SigLIP's base model says nothing at all.
 #[test]
@@ -68,5 +83,121 @@ fn absent_heads_are_those_of_each_class() {
         let attention = &stack.config.blocks[0].attention;
         assert_eq!(attention.n_kv_heads, n_kv_heads, "{family}");
         assert_eq!(attention.head_dim, head_dim, "{family}");
+    }
+}
+
+fn scales(stack: &StackConfig) -> Vec<f64> {
+    let scale = |block: &BlockConfig| block.attention.scale;
+    stack.blocks.iter().map(scale).collect()
+}
+
+/// `attn.scaling` of transformers' `GPT2Attention` and `GPTBigCodeAttention`.
+#[test]
+fn scores_are_scaled_as_the_flags_say() {
+    let keys = json!({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 3,
+        "scale_attn_by_inverse_layer_idx": true});
+    assert_eq!(scales(&stack(keys)), [0.5, 0.25, 0.5 / 3.0]);
+    for (family, flag, expected) in [
+        ("gpt2", true, 0.5),
+        ("gpt2", false, 1.0),
+        ("gpt_bigcode", true, 0.5),
+        ("gpt_bigcode", false, 1.0),
+    ] {
+        let keys = json!({"model_type": family, "n_embd": 8, "n_head": 2, "n_layer": 1,
+            "scale_attn_weights": flag});
+        assert_eq!(scales(&stack(keys)), [expected], "{family} {flag}");
+    }
+}
+
+/// The classes of the layers' `mlp` in transformers' `Qwen2MoeModel`.
+#[test]
+fn experts_are_in_every_second_layer_but_those_that_are_named() {
+    let stack = stack(
+        json!({"model_type": "qwen2_moe", "hidden_size": 16, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "intermediate_size": 8, "moe_intermediate_size": 4, "num_experts": 4,
+        "shared_expert_intermediate_size": 4, "num_experts_per_tok": 2, "num_hidden_layers": 5,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    );
+    let has_experts = |block: &BlockConfig| block.feed_forward.experts.is_some();
+    let found: Vec<bool> = stack.blocks.iter().map(has_experts).collect();
+    assert_eq!(found, [false, true, false, false, false]);
+}
+
+#[test]
+fn qwens_windows_begin_at_layer_28_unless_the_file_says_otherwise() {
+    let stack = stack(
+        json!({"model_type": "qwen2", "hidden_size": 16, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "intermediate_size": 8, "num_hidden_layers": 30,
+        "use_sliding_window": true, "sliding_window": 5}),
+    );
+    let window = |attention: &AttentionConfig| attention.window;
+    let windows = stack.blocks.iter().map(|block| window(&block.attention));
+    let expected = (0..30).map(|i| (i >= 28).then_some(5));
+    assert_eq!(windows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn gptj_turns_64_dimensions_unless_the_file_says_otherwise() {
+    for family in ["gptj", "codegen"] {
+        let keys = json!({"model_type": family, "n_embd": 512, "n_head": 4, "n_layer": 1});
+        match &stack(keys).blocks[0].attention.position {
+            Position::Rotary(rotary) => assert_eq!(rotary.dim, 64, "{family}"),
+            other => panic!("{family}: {other:?}"),
+        }
+    }
+}
+
+/// The widths of transformers' `Dinov2SwiGLUFFN`.
+#[test]
+fn dinov2s_gated_width_is_two_thirds_rounded_up_to_a_multiple_of_8() {
+    for (d_model, d_ff) in [(1536, 4096), (100, 272)] {
+        let stack = stack(
+            json!({"model_type": "dinov2", "hidden_size": d_model, "num_attention_heads": 2,
+            "num_hidden_layers": 1, "mlp_ratio": 4, "use_swiglu_ffn": true}),
+        );
+        assert_eq!(stack.blocks[0].feed_forward.d_ff, d_ff);
+    }
+}
+
+/// The attention factors of transformers' `_compute_yarn_parameters`.
+#[test]
+fn yarns_attention_factor_goes_by_both_mscales_or_by_none() {
+    for (mscale, mscale_all_dim, expected) in [
+        (json!(0.707), json!(1.0), 0.9210423553163399),
+        (json!(1.0), json!(1.0), 1.0),
+        (json!(0.707), Value::Null, 1.3688879454113936),
+        (Value::Null, Value::Null, 1.3688879454113936),
+    ] {
+        let stack = stack(
+            json!({"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2,
+            "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 163840,
+            "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "mscale": mscale,
+                "mscale_all_dim": mscale_all_dim, "original_max_position_embeddings": 4096}}),
+        );
+        let Position::Rotary(rotary) = &stack.blocks[0].attention.position else {
+            panic!("{:?}", stack.blocks[0].attention.position);
+        };
+        match rotary.scaling {
+            RotaryScaling::Yarn {
+                attention_factor, ..
+            } => assert!((attention_factor - expected).abs() < 1e-15, "{mscale}"),
+            _ => panic!("{:?}", rotary.scaling),
+        }
+    }
+}
+
+/// `initializer_range or 0.02` in transformers' `_init_weights`.
+#[test]
+fn a_deviation_of_0_is_none() {
+    for (deviation, expected) in [(0.0, 0.02), (0.5, 0.5)] {
+        let bert = architecture(
+            json!({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2,
+            "intermediate_size": 8, "num_hidden_layers": 1, "initializer_range": deviation}),
+        );
+        let draw = bert.initialisation.draw("blocks.0.attention.query.weight");
+        let expected = Draw::Normal {
+            deviation: expected,
+        };
+        assert_eq!(draw, expected);
     }
 }

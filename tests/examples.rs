@@ -132,7 +132,11 @@ fn what_a_training_cannot_resume_from_is_named() {
         assert_says(message(training.restore(path)), words);
     };
     let missing = folder.path().join("none.safetensors");
-    refused(fresh(SETTINGS), &missing, &["none.safetensors"]);
+    refused(
+        fresh(SETTINGS),
+        &missing,
+        &["none.safetensors", "begin again"],
+    );
     let model = weights("tiny-gpt2/model.safetensors");
     refused(
         fresh(SETTINGS),

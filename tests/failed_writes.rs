@@ -73,3 +73,40 @@ fn a_written_file_has_the_permissions_of_any_new_file() {
     write_safetensors(folder.path().join("m.safetensors"), &[], None).unwrap();
     assert_eq!(mode("m.safetensors"), mode("ordinary"));
 }
+
+/// A rename would put a file in the place of /dev/null.
+#[test]
+#[cfg(unix)]
+fn what_is_no_file_is_not_replaced() {
+    use std::os::unix::{fs::FileTypeExt, net::UnixListener};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let error = write_safetensors(&path, &[sample()], None).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
+    assert_says(&error, &["socket", "not a regular file"]);
+    assert!(fs::metadata(&path).unwrap().file_type().is_socket());
+    assert_eq!(names(folder.path()), ["socket"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_link_stays_and_the_file_behind_it_is_replaced_with_its_permissions() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("there")).unwrap();
+    let file = folder.path().join("there/m.safetensors");
+    let link = folder.path().join("link.safetensors");
+    fs::write(&file, b"old").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    symlink("there/m.safetensors", &link).unwrap();
+    write_safetensors(&link, &[sample()], None).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(fs::read(&file).unwrap().len() > 24);
+    assert_eq!(names(folder.path()), ["link.safetensors", "there"]);
+    assert_eq!(names(&folder.path().join("there")), ["m.safetensors"]);
+}

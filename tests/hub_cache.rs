@@ -194,3 +194,18 @@ fn without_network_a_whole_cached_snapshot_is_used_and_reported() -> Result<()> 
     drop(cache);
     Ok(())
 }
+
+/// A cache may belong to several users.
+#[test]
+#[cfg(unix)]
+fn whoever_may_read_a_snapshot_may_read_what_revision_it_is() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let setup = Setup::new(single()?)?;
+    setup.hub().download()?;
+    let ordinary = setup.cache.path().join("ordinary");
+    std::fs::write(&ordinary, b"")?;
+    let refs = setup.cache.path().join("models--owner--tiny/refs/main");
+    let mode = |path| std::fs::metadata(path).map(|found| found.permissions().mode());
+    assert_eq!(mode(&refs)?, mode(&ordinary)?);
+    Ok(())
+}

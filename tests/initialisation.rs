@@ -5,8 +5,12 @@ mod common;
 use std::collections::{BTreeMap, HashMap};
 
 use candle_blocks::{
-    CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
+    Checkpoint, CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
     candle_core::{DType, Device, Tensor},
+    candle_nn::{
+        Init,
+        init::{FanInOut, NonLinearity, NormalOrUniform},
+    },
     train::Fresh,
 };
 use common::{Reference, bits, committed, numbers};
@@ -228,13 +232,122 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
     assert_ne!(query, &both["blocks.1.attention.query.weight"]);
 }
 
+/// A layer of one's own may ask candle's `VarBuilder` for any distribution.
+#[test]
+fn hints_of_any_mean_are_followed() {
+    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F64, &Device::Cpu);
+    let vb = fresh.var_builder();
+    let n = 40_000;
+    // candle's default for a linear layer, and its uniform twin: √2 / √(columns), for `[rows, columns]`.
+    let kaiming = |dist| Init::Kaiming {
+        dist,
+        fan: FanInOut::FanIn,
+        non_linearity: NonLinearity::ReLU,
+    };
+    let mut shapes = Vec::new();
+    for (name, dist) in [
+        ("n", NormalOrUniform::Normal),
+        ("u", NormalOrUniform::Uniform),
+    ] {
+        let drawn = vb.get_with_hints((400, 100), name, kaiming(dist)).unwrap();
+        let drawn = Statistics::of(&numbers(&drawn));
+        let deviation = (2.0f64 / 100.0).sqrt();
+        assert!(
+            (drawn.deviation / deviation - 1.0).abs() < 0.03,
+            "{name} {drawn:?}"
+        );
+        shapes.push(drawn.kurtosis);
+    }
+    assert!(
+        (shapes[0] - 3.0).abs() < 0.2 && (shapes[1] - 1.8).abs() < 0.1,
+        "{shapes:?}"
+    );
+    for (name, hint, mean, deviation) in [
+        (
+            "a",
+            Init::Uniform { lo: 0.0, up: 1.0 },
+            0.5,
+            1.0 / 12f64.sqrt(),
+        ),
+        (
+            "b",
+            Init::Uniform { lo: -3.0, up: -1.0 },
+            -2.0,
+            2.0 / 12f64.sqrt(),
+        ),
+        (
+            "c",
+            Init::Randn {
+                mean: 3.0,
+                stdev: 0.5,
+            },
+            3.0,
+            0.5,
+        ),
+    ] {
+        let drawn = Statistics::of(&numbers(&vb.get_with_hints(n, name, hint).unwrap()));
+        let error = deviation / (n as f64).sqrt();
+        assert!(
+            (drawn.mean - mean).abs() < SIGMAS * error,
+            "{name} {drawn:?}"
+        );
+        assert!(
+            (drawn.deviation / deviation - 1.0).abs() < 0.03,
+            "{name} {drawn:?}"
+        );
+    }
+}
+
+/// `torch.nn.Linear(0, 3).bias` is zeros.
+#[test]
+fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
+    for initialisation in [Initialisation::layers(), Initialisation::torch()] {
+        let fresh = Fresh::new(initialisation, 5, DType::F32, &Device::Cpu);
+        let linear = Linear::new(0, 3, true, fresh.var_builder()).unwrap();
+        assert_eq!(numbers(linear.bias().unwrap()), [0.0; 3]);
+    }
+}
+
+/// A converted copy would stay behind when the variable is trained.
+#[test]
+fn a_parameter_is_not_made_in_two_types() {
+    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F32, &Device::Cpu);
+    let vb = fresh.var_builder();
+    vb.get(3, "shared").unwrap();
+    let again = vb.get(3, "shared").unwrap();
+    assert_eq!(again.id(), fresh.parameters()[0].1.id());
+    let refused = common::message(vb.to_dtype(DType::F16).get(3, "shared"));
+    common::assert_says(refused, &["shared", "F32", "F16"]);
+
+    let opened = Checkpoint::open(common::weights("tiny-bert")).unwrap();
+    let loader = opened.trainable(DType::F32, &Device::Cpu).unwrap();
+    let role = "blocks.0.attention.query.bias";
+    let vb = loader.var_builder();
+    vb.get(20, role).unwrap();
+    let refused = common::message(vb.to_dtype(DType::F16).get(20, role));
+    common::assert_says(refused, &[role, "F32", "F16"]);
+}
+
 #[test]
 fn what_cannot_be_drawn_is_an_error_that_names_the_parameter() {
     let endless = Draw::TruncatedNormal {
         deviation: 1.0,
         cut: 0.0,
     };
-    for (draw, culprit) in [(endless, "a.weight"), (Draw::TorchLinear, "scale")] {
+    let of_nan = Draw::TruncatedNormal {
+        deviation: f64::NAN,
+        cut: 1.0,
+    };
+    let normal = Draw::Normal {
+        deviation: f64::NAN,
+    };
+    for (draw, culprit) in [
+        (endless, "a.weight"),
+        (of_nan, "b.weight"),
+        (normal, "c.weight"),
+        (Draw::Uniform { bound: -1.0 }, "d.weight"),
+        (Draw::TorchLinear, "scale"),
+    ] {
         let initialisation = Initialisation::layers().with("*", draw);
         let fresh = Fresh::new(initialisation, 0, DType::F32, &Device::Cpu);
         let message = fresh.var_builder().get(3, culprit).unwrap_err().to_string();

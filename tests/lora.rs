@@ -253,6 +253,37 @@ fn saved_adapters_load_onto_another_copy_of_the_stack() {
     );
     let foreign = Lora::load(&mut smaller, weights("tiny-bert/model.safetensors"));
     assert!(foreign.unwrap_err().to_string().contains("no adapters"));
+
+    // Nor onto one with fewer blocks, which would leave out adapters without a word.
+    let mut config = checkpoint.config().clone();
+    config.blocks.truncate(1);
+    config.layers.truncate(1);
+    let loader = checkpoint.loader(DType::F32, &device()).unwrap();
+    let mut shorter = Stack::new(&config, loader.var_builder()).unwrap();
+    let message = Lora::load(&mut shorter, &path).unwrap_err().to_string();
+    assert!(
+        message.contains("blocks.1.attention.value.lora_"),
+        "{message}"
+    );
+    assert!(message.contains("no layer"), "{message}");
+}
+
+/// Memory is taken for what the file holds, not for what its configuration says.
+#[test]
+fn a_file_whose_rank_is_not_that_of_its_adapters_is_refused() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("adapters.safetensors");
+    let metadata =
+        r#"{"rank":1000000000000,"alpha":1.0,"dropout":0.0,"targets":["attention.value"]}"#;
+    let a = Tensor::zeros((2, 20), DType::F32, &Device::Cpu).unwrap();
+    let tensors = [("blocks.0.attention.value.lora_a.weight", a)];
+    let metadata = Some([("lora".to_string(), metadata.to_string())].into());
+    safetensors::serialize_to_file(tensors, metadata, &path).unwrap();
+    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let message = Lora::load(&mut stack, &path).unwrap_err().to_string();
+    assert!(message.contains("1000000000000"), "{message}");
+    assert!(stack.linears_mut().all(|(_, l)| l.adapter().is_none()));
 }
 
 #[test]

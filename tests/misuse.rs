@@ -97,7 +97,7 @@ fn position_ids_of_another_length_are_named() {
     let x = input(2, 4, width);
     assert_eq!(
         said(stack.forward_with(&x, &context)),
-        "position_ids: has shape [1, 2], expected [batch or 1, 4] of hidden_states"
+        "position_ids: has shape [1, 2], expected [2, 4] or [1, 4] of hidden_states"
     );
     assert_eq!(
         said(packed.forward_with(&x, &context)),

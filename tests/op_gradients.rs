@@ -131,8 +131,9 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
     let config = AttentionConfig::with_head_dim(5, 4, 2)
         .with_kv_heads(2)
         .causal()
-        .with_window(Some(2))
-        .with_soft_cap(Some(3.0));
+        .with_window(Some(2));
+    // In one operation, and composed of several.
+    let configs = [config.clone(), config.with_soft_cap(Some(3.0))];
     let args = [
         random(&[1, 3, 5], 1),
         random(&[8, 5], 2),
@@ -140,15 +141,17 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
         random(&[4, 5], 4),
         random(&[5, 8], 5),
     ];
-    check_gradients("attention", &args, &|a| {
-        let linear = |weight: &Tensor| Linear::from_parts(weight.clone(), None);
-        let projections = QueryKeyValue::Separate {
-            query: linear(&a[1])?,
-            key: linear(&a[2])?,
-            value: linear(&a[3])?,
-        };
-        Attention::from_parts(projections, linear(&a[4])?, config.clone())?.forward(&a[0])
-    });
+    for config in configs {
+        check_gradients("attention", &args, &|a| {
+            let linear = |weight: &Tensor| Linear::from_parts(weight.clone(), None);
+            let projections = QueryKeyValue::Separate {
+                query: linear(&a[1])?,
+                key: linear(&a[2])?,
+                value: linear(&a[3])?,
+            };
+            Attention::from_parts(projections, linear(&a[4])?, config.clone())?.forward(&a[0])
+        });
+    }
 }
 
 #[test]

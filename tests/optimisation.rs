@@ -152,6 +152,53 @@ fn clipping_is_that_of_torch() {
     }
 }
 
+/// The factor is applied late, and norms are kept: neither may show.
+#[test]
+fn scaled_gradients_are_their_multiples_in_norms_sums_clips_and_steps() {
+    let parameters: Parameters =
+        vec![("w".to_string(), Var::new(&[3f32, -4.], &device()).unwrap())];
+    let of = |values: &[f32]| {
+        gradients(
+            &parameters,
+            &[("w", Tensor::new(values, &device()).unwrap())],
+        )
+    };
+    let mut scaled = of(&[6., 8.]);
+    assert_eq!(scaled.norm().unwrap(), 10.0);
+    scaled.scale(0.5);
+    assert_eq!(scaled.norm().unwrap(), 5.0);
+    // 0.5 · (6, 8) + 0.25 · (4, -8) = (4, 2)
+    let mut other = of(&[4., -8.]);
+    other.scale(0.25);
+    assert_eq!(other.norm().unwrap(), 5f64.sqrt());
+    scaled.accumulate(other).unwrap();
+    assert_eq!(scaled.norm().unwrap(), 20f64.sqrt());
+    assert_eq!(numbers(&scaled.get("w").unwrap().unwrap()), [4.0, 2.0]);
+
+    // What torch's `clip_grad_norm_` divides by is the norm and 1e-6.
+    let mut clipped = of(&[3e-3, 4e-3]);
+    clipped.clip_norm(1e-3).unwrap();
+    let factor = 1e-3 / (5e-3 + 1e-6);
+    assert!((clipped.norm().unwrap() / (5e-3 * factor) - 1.0).abs() < 1e-6);
+
+    // An eps beside which the size of the gradient counts.
+    let config = AdamWConfig { eps: 1.0, ..CONFIG };
+    let step = |gradients: &Gradients| {
+        let start = Tensor::new(&[3f32, -4.], &device()).unwrap();
+        parameters[0].1.set(&start).unwrap();
+        let group = ParameterGroup::new(parameters.clone(), 0.0);
+        AdamW::new([group], config)
+            .unwrap()
+            .update(gradients, 1.0)
+            .unwrap();
+        bits(&parameters[0].1)
+    };
+    let mut quarter = of(&[4., -8.]);
+    quarter.scale(0.25);
+    assert_eq!(step(&quarter), step(&of(&[1., -2.])));
+    assert_ne!(step(&quarter), step(&of(&[4., -8.])));
+}
+
 #[test]
 fn schedules_are_those_of_transformers() {
     let reference = Reference::open("optimisation");
@@ -274,5 +321,6 @@ fn what_cannot_be_trained_is_refused_with_its_name() {
     let scalar = |value: f32| Tensor::new(value, &device()).unwrap();
     assert_eq!(loss_value(&scalar(1.5)).unwrap(), 1.5);
     assert!(message(loss_value(&scalar(f32::NAN))).contains("NaN"));
+    assert!(message(loss_value(&scalar(f32::INFINITY))).contains("inf"));
     assert!(message(loss_value(&Tensor::new(&[1f32, 2.], &device()).unwrap())).contains("[2]"));
 }

@@ -3,8 +3,10 @@
 mod small;
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, KvCache, PackedCache, PackedStack, Precision, StackConfig,
-    candle_core::{DType, Device, Tensor},
+    AttentionMask, ForwardContext, KvCache, PackedCache, PackedStack, Precision, Stack,
+    StackConfig,
+    candle_core::{DType, Device, Tensor, Var},
+    candle_nn::VarBuilder,
 };
 use small::{MEMORY, WIDTH, numbers, stack};
 
@@ -202,6 +204,62 @@ fn to_go_back_too_far_changes_no_layer() {
     assert_eq!(next(&stack, &plain, &mut cache), expected);
 }
 
+/// A refused call may have dropped in one layer what only its own queries would not have seen.
+#[test]
+fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
+    let config = small::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
+    let stack = packed(&config);
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    let x = numbers(&[2, 1, WIDTH], 3);
+    let long = || {
+        let mut cache = after_five(&stack, &plain);
+        next(&stack, &plain, &mut cache);
+        cache
+    };
+    // Refused before any layer.
+    let mut cache = long();
+    let other = numbers(&[3, 1, WIDTH], 3);
+    let context = with_memory(&[3, 4, MEMORY]);
+    stack
+        .forward_cached(&other, &context, &mut cache)
+        .unwrap_err();
+    cache.truncate(5).unwrap();
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+    // Refused by the first cross-attention, behind the first self-attention.
+    let mut cache = long();
+    let context = ForwardContext::evaluation();
+    stack.forward_cached(&x, &context, &mut cache).unwrap_err();
+    let message = cache.truncate(5).unwrap_err().to_string();
+    assert!(message.contains("cannot go back to 5 of 7"), "{message}");
+}
+
+#[test]
+fn positions_before_the_first_mask_and_behind_the_last_are_all_kept() {
+    let layers = stack(&small::decoder());
+    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let masked = |rows: &[[u8; 2]; 2]| {
+        let mask = Tensor::new(rows, &Device::Cpu).unwrap();
+        ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
+    };
+    let (all, some) = (masked(&[[1; 2]; 2]), masked(&[[1, 1], [1, 0]]));
+    let plain = ForwardContext::evaluation();
+    let run = |contexts: [&ForwardContext; 3]| {
+        let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+        let mut last = Vec::new();
+        for (seed, context) in contexts.into_iter().enumerate() {
+            let x = numbers(&[2, 2, WIDTH], seed);
+            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
+            let theirs = packed.forward_cached(&x, context, &mut of_packed).unwrap();
+            last = vec![bits(&ours), bits(&theirs)];
+        }
+        last
+    };
+    let expected = run([&all, &some, &all]);
+    assert_eq!(run([&plain, &some, &plain]), expected);
+    assert_ne!(run([&plain; 3]), expected);
+}
+
 #[test]
 fn a_call_without_positions_or_sequences_changes_nothing() {
     for config in [small::decoder(), small::falcon(), small::cross_decoder()] {
@@ -216,6 +274,81 @@ fn a_call_without_positions_or_sequences_changes_nothing() {
         let x = numbers(&[0, 3, WIDTH], 1);
         let y = stack.forward_cached(&x, &nobody, &mut stack.new_cache());
         assert_eq!(y.unwrap().dims(), [0, 3, WIDTH]);
+    }
+}
+
+#[test]
+fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
+    let stack = packed(&small::cross_decoder());
+    let first = with_memory(&[2, 4, MEMORY]);
+    let other = ForwardContext::evaluation()
+        .with_memory(numbers(&[2, 4, MEMORY], 9), AttentionMask::none());
+    let expected = next(&stack, &other, &mut stack.new_cache());
+    let mut cache = after_five(&stack, &first);
+    cache.truncate(0).unwrap();
+    assert_eq!(next(&stack, &other, &mut cache), expected);
+}
+
+#[test]
+fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
+    let config = small::decoder();
+    let layers = stack(&config);
+    let vb = VarBuilder::zeros(DType::F64, &Device::Cpu);
+    let others = Stack::new(&config, vb).unwrap();
+    let plain = ForwardContext::evaluation();
+    let begun = || {
+        let mut cache = layers.new_cache();
+        let x = numbers(&[2, 5, WIDTH], 1);
+        layers.forward_cached(&x, &plain, &mut cache).unwrap();
+        cache
+    };
+    let next = |cache: &mut KvCache| {
+        let x = numbers(&[2, 2, WIDTH], 2);
+        bits(&layers.forward_cached(&x, &plain, cache).unwrap())
+    };
+    let mut cache = begun();
+    let x = numbers(&[2, 1, WIDTH], 3).to_dtype(DType::F64).unwrap();
+    let refused = others.forward_cached(&x, &plain, &mut cache);
+    let message = refused.unwrap_err().to_string();
+    assert!(
+        message.contains("in F32") && message.contains("new_cache"),
+        "{message}"
+    );
+    assert_eq!(cache.seen(), 5);
+    assert_eq!(next(&mut cache), next(&mut begun()));
+}
+
+/// Else each step of a stack of variables would keep the graph of all steps before it.
+#[test]
+fn what_a_cache_gives_has_no_graph() {
+    for config in [small::decoder(), small::cross_decoder()] {
+        let layers = stack(&config);
+        let plain = with_memory(&[2, 4, MEMORY]);
+        let mut cache = layers.new_cache();
+        for seed in 1..4 {
+            let x = numbers(&[2, 1, WIDTH], seed);
+            let y = layers.forward_cached(&x, &plain, &mut cache);
+            assert!(!y.unwrap().track_op());
+            assert!(layers.forward_with(&x, &plain).unwrap().track_op());
+        }
+    }
+}
+
+#[test]
+fn inputs_that_track_gradients_are_refused_with_a_cache() {
+    let layers = stack(&small::cross_decoder());
+    let tracked = |tensor| Var::from_tensor(&tensor).unwrap().into_inner();
+    let x = numbers(&[2, 1, WIDTH], 1);
+    let memory = tracked(numbers(&[2, 4, MEMORY], 5));
+    let of_variable = ForwardContext::evaluation().with_memory(memory, AttentionMask::none());
+    let mut cache = layers.new_cache();
+    for (x, context, name) in [
+        (tracked(x.clone()), with_memory(&[2, 4, MEMORY]), "input"),
+        (x, of_variable, "encoder_hidden_states"),
+    ] {
+        let message = small::refusal(name, || layers.forward_cached(&x, &context, &mut cache));
+        assert!(message.contains(name) && message.contains("detach()"), "{message}");
+        assert_eq!(cache.seen(), 0);
     }
 }
 

@@ -6,7 +6,7 @@ mod stored;
 use std::{collections::HashMap, fs};
 
 use candle_blocks::{
-    Checkpoint, Error, Existing, SaveOptions,
+    Checkpoint, CheckpointOptions, Error, Existing, SaveOptions, Strictness,
     candle_core::{DType, Device, Tensor},
 };
 use common::{assert_says, bits, trained, weights};
@@ -146,4 +146,58 @@ fn a_source_that_is_cut_short_leaves_no_copy() {
     let error = checkpoint.save(&out, parameters).unwrap_err();
     assert!(error.to_string().contains("cut short"), "{error}");
     assert_eq!(names(folder.path()), ["source"]);
+}
+
+#[test]
+fn what_goes_to_disk_has_a_place_there() {
+    let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
+    let to_disk = |role: &str, size: usize| {
+        let tensor = Tensor::zeros(size, DType::F32, &Device::Cpu).unwrap();
+        checkpoint.to_disk(&HashMap::from([(role.to_string(), tensor)]))
+    };
+    let role = "blocks.0.attention_norm.bias";
+    assert_eq!(to_disk(role, 24).unwrap().len(), 1);
+    let error = to_disk("blocks.0.attention_norm.bais", 24).unwrap_err();
+    assert_says(&error, &["blocks.0.attention_norm.bais", "nearest", role]);
+    let error = to_disk(role, 25).unwrap_err();
+    assert_says(&error, &[role, "[25]", "[24]"]);
+}
+
+/// A table of the user's own in which two roles take the same part of a tensor: which of them should be saved?
+#[test]
+fn roles_that_share_features_cannot_be_saved() {
+    let text = fs::read_to_string(weights("../examples/family.json")).unwrap();
+    let key = "attention.self.key";
+    assert!(text.contains(key), "the example has changed");
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.json");
+    fs::write(&table, text.replace(key, "attention.self.query")).unwrap();
+    let options = CheckpointOptions::default().family_file(table);
+    let options = options.strictness(Strictness::AllowUnused);
+    let checkpoint = options.open(weights("tiny-bert")).unwrap();
+    let out = folder.path().join("out");
+    let error = checkpoint
+        .save(&out, trained(&checkpoint, DType::F32))
+        .unwrap_err();
+    let roles = ["blocks.0.attention.query.", "blocks.0.attention.key."];
+    assert_says(&error, &roles);
+    assert_says(&error, &["encoder.layer.0.attention.self.query.", "share"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_part_that_is_not_as_wide_as_its_role_is_refused_when_the_table_is_used() {
+    let text = fs::read_to_string(weights("../examples/family.json")).unwrap();
+    let rule = r#""role": "feed_forward.up","#;
+    assert!(text.contains(rule), "the example has changed");
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.json");
+    let part = format!(r#"{rule} "part": {{"fused": ["blocks", "query"]}},"#);
+    fs::write(&table, text.replace(rule, &part)).unwrap();
+    let options = CheckpointOptions::default().family_file(table);
+    let error = options.open(weights("tiny-bert")).unwrap_err();
+    assert_says(
+        &error,
+        &["feed_forward.up", "my_bert", "output features", "`part`"],
+    );
 }

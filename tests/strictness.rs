@@ -7,6 +7,7 @@ use std::fs;
 use candle_blocks::{
     Checkpoint, Error, Result,
     candle_core::{DType, Device},
+    checkpoint::Conversion,
 };
 use common::committed::{self, Committed};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -128,4 +129,24 @@ fn a_reshaped_tensor_is_an_error_that_names_it_and_both_shapes() {
             other => panic!("{}: {other}", stack.label()),
         }
     }
+}
+
+/// Cohere stacks the norms of all heads in one tensor.
+#[test]
+fn a_tensor_that_stacks_parameters_is_reported_as_split() {
+    let name = "families/cohere-qk-norm";
+    if !common::is_present(name) {
+        return;
+    }
+    let report = Checkpoint::open(common::weights(name)).unwrap().report();
+    let split = |name: &str| {
+        let used = report.used.iter().find(|used| used.name.ends_with(name));
+        let used = used.unwrap_or_else(|| panic!("no {name} in {report}"));
+        (
+            used.roles.len() > 1,
+            used.conversions.contains(&Conversion::Split),
+        )
+    };
+    assert_eq!(split("layers.0.self_attn.q_norm.weight"), (true, true));
+    assert_eq!(split("layers.0.self_attn.q_proj.weight"), (false, false));
 }

@@ -8,9 +8,9 @@ mod common;
 use std::fs;
 
 use candle_blocks::{
-    AttentionConfig, BlockConfig, DropoutSource, FeedForwardConfig, ForwardContext, Initialisation,
-    NormConfig, NormPlacement, Stack, StackConfig,
-    candle_core::{DType, Tensor, Var},
+    AttentionConfig, BlockConfig, Dropout, DropoutSource, FeedForwardConfig, ForwardContext,
+    Initialisation, NormConfig, NormPlacement, Stack, StackConfig,
+    candle_core::{DType, ModuleT, Tensor, Var},
     train::{Fresh, Gradients},
     verify::Comparison,
 };
@@ -167,6 +167,39 @@ fn drop_path_drops_whole_samples_as_often_as_its_rate_which_rises_with_depth() {
             );
         }
     }
+}
+
+/// candle's own generator cannot be seeded, so that only counts can be held against the rate.
+#[test]
+fn the_default_source_drops_as_often_as_the_rate_and_keeps_the_mean() {
+    let n = 200_000;
+    let ones = Tensor::ones(n, DType::F32, &device()).unwrap();
+    for p in [0.1, 0.7] {
+        let dropout = Dropout::new(p, DropoutSource::default()).unwrap();
+        let values = numbers(&dropout.forward_t(&ones, true).unwrap());
+        let dropped = values.iter().filter(|&&value| value == 0.0).count() as f64 / n as f64;
+        let error = (p * (1.0 - p) / n as f64).sqrt();
+        assert!((dropped - p).abs() < 5.0 * error, "{p} {dropped}");
+        let kept = f64::from(1.0 / (1.0 - p as f32));
+        assert!(
+            values
+                .iter()
+                .all(|&v| v == 0.0 || (v / kept - 1.0).abs() < 1e-6)
+        );
+    }
+}
+
+#[test]
+fn drop_path_takes_an_input_without_a_batch_for_one_sample() {
+    let dropout = Dropout::of_samples(0.5, DropoutSource::seeded(3)).unwrap();
+    let ones = Tensor::ones((6, 4), DType::F32, &device()).unwrap();
+    let draw = |_| {
+        let values = numbers(&dropout.forward_t(&ones, true).unwrap());
+        assert!(values.iter().all(|value| *value == values[0]));
+        values[0] as u8
+    };
+    let drawn: Vec<u8> = (0..20).map(draw).collect();
+    assert!(drawn.contains(&0) && drawn.contains(&2), "{drawn:?}");
 }
 
 #[test]

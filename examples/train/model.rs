@@ -164,7 +164,7 @@ impl Gpt {
     pub fn next(&self, bytes: &[u8], cache: &mut KvCache) -> Result<Vec<f32>> {
         let ids: Vec<u32> = bytes.iter().map(|&byte| byte as u32).collect();
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
-        let x = self.embed(&ids, cache.seen())?;
+        let x = self.embed(&ids, cache.seen())?.detach(); // the embeddings may be variables
         let context = ForwardContext::evaluation();
         let hidden = self.stack.forward_cached(&x, &context, cache)?;
         let last = hidden.narrow(1, bytes.len() - 1, 1)?;

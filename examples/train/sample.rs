@@ -7,7 +7,7 @@ use crate::{model::Gpt, random::Random};
 /// How bytes are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// Below 1 the likely becomes likelier.
+    /// Below 1 the likely becomes likelier; at 0 only the likeliest is chosen.
     pub temperature: f64,
     pub seed: u64,
 }
@@ -25,6 +25,11 @@ pub fn sample(
         !prompt.is_empty(),
         "the prompt is empty; --sample needs at least a letter"
     );
+    ensure!(
+        sampling.temperature >= 0.0,
+        "the temperature is {}, expected 0 or above",
+        sampling.temperature
+    );
     let context = model.context();
     let mut random = Random::seeded(sampling.seed);
     let mut text = prompt.to_vec();
@@ -33,7 +38,7 @@ pub fn sample(
     for _ in 0..n {
         if cache.seen() + n_unseen > context {
             cache.reset();
-            n_unseen = context / 2;
+            n_unseen = (context / 2).max(1);
         }
         let logits = model.next(&text[text.len() - n_unseen..], &mut cache)?;
         let byte = choose(&logits, sampling.temperature, random.unit());
@@ -47,7 +52,10 @@ pub fn sample(
 /// The byte at `at` of `0..1` when the bytes divide it by their probabilities.
 fn choose(logits: &[f32], temperature: f64, at: f64) -> u8 {
     let largest = logits.iter().copied().fold(f32::MIN, f32::max);
-    let weight = |logit: &f32| (((logit - largest) as f64) / temperature).exp();
+    let weight = |&logit: &f32| match logit == largest {
+        true => 1.0, // also where the quotient would be 0 / 0
+        false => (((logit - largest) as f64) / temperature).exp(),
+    };
     let weights: Vec<f64> = logits.iter().map(weight).collect();
     let mut left = at * weights.iter().sum::<f64>();
     for (byte, weight) in weights.iter().enumerate() {

@@ -199,6 +199,11 @@ impl Training {
 
     /// Goes on where the training that wrote `path` stood, with the same bits as if it had never stopped.
     pub fn restore(&mut self, path: &Path) -> Result<()> {
+        ensure!(
+            path.exists(),
+            "{} is not there: no state was saved before the interruption; begin again with --text and --out",
+            path.display()
+        );
         let mut found = self.optimiser.restore(path)?;
         for (key, expected) in self.notes() {
             let value = found

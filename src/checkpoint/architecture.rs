@@ -81,12 +81,6 @@ impl CheckpointOptions {
 
     /// The family, and its blocks by the `config.json` at `path`, unless both are given.
     pub(super) fn blocks(self, path: &Path) -> Result<(Family, StackConfig)> {
-        let located = |error| match error {
-            Error::InvalidConfig(reason) => {
-                Error::InvalidConfig(format!("{}: {reason}", path.display()))
-            }
-            other => other,
-        };
         let read_json = || {
             if !path.exists() {
                 return Err(Error::MissingConfig {
@@ -95,17 +89,43 @@ impl CheckpointOptions {
             }
             ConfigJson::open(path)
         };
+        if let Some(given) = self.config.filter(|config| !config.exists()) {
+            return Err(Error::MissingConfig { path: given });
+        }
         let family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
             None => known_family(&read_json()?, self.part)?,
         };
+        if let Some(part) = self.part
+            && family.part != Some(part)
+        {
+            let described = match family.part {
+                Some(own) => format!("the {own}"),
+                None => "a single stack".to_string(),
+            };
+            let reason = format!(
+                "{part} chosen, but the family {} describes {described}; leave the part out, or set it in the family",
+                family.name
+            );
+            return Err(Error::input("part", reason));
+        }
         let config = match &family.config {
-            StackSource::Json(read) => read(&read_json()?).map_err(located)?,
+            StackSource::Json(read) => read(&read_json()?).map_err(|error| located(error, path))?,
             StackSource::Given(config) => (**config).clone(),
         };
-        config.validate().map_err(located)?;
+        config.validate().map_err(|error| located(error, path))?;
         Ok((family, config))
+    }
+}
+
+/// Adds the file to an error about what it configures.
+pub(super) fn located(error: Error, path: &Path) -> Error {
+    match error {
+        Error::InvalidConfig(reason) => {
+            Error::InvalidConfig(format!("{}: {reason}", path.display()))
+        }
+        other => other,
     }
 }
 

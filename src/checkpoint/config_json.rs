@@ -1,7 +1,7 @@
 //! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -9,14 +9,19 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Error, Result, config::Activation};
+use crate::{
+    Error, Result,
+    config::{Activation, MAX_SIZE},
+};
 
-/// A `config.json` has some kilobytes; a device or a pipe has no end.
+/// A `config.json` has some kilobytes.
 const MAX_BYTES: u64 = 10_000_000;
-/// So that no product of two sizes, nor three such products together, overflows.
-const MAX_SIZE: u64 = 1 << 30;
+/// No name of a family, an activation or the like is longer.
+const MAX_TEXT_BYTES: usize = 1000;
+/// How much of a wrong value a message shows.
+const SHOWN_CHARACTERS: usize = 200;
 /// Ten times the deepest transformer published (DeepNet, 1,000 layers, <https://arxiv.org/abs/2203.00555>).
-const MAX_BLOCKS: usize = 10_000;
+pub(crate) const MAX_BLOCKS: usize = 10_000;
 
 /// The `config.json` of a checkpoint.
 #[derive(Clone, Debug)]
@@ -32,6 +37,14 @@ impl ConfigJson {
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path, "read", e);
+        // Asked before opening: opening a named pipe waits for somebody to write to it.
+        let found = fs::metadata(path).map_err(failed)?;
+        if !found.is_file() && !found.is_dir() {
+            return Err(Error::MalformedJson {
+                path: path.to_path_buf(),
+                reason: "it is not a regular file; give the checkpoint's config.json".to_string(),
+            });
+        }
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
         let n_bytes = file
@@ -62,7 +75,7 @@ impl ConfigJson {
         &self.path
     }
 
-    /// The same with a size for a key that is absent, as the family's configuration class has it.
+    /// A copy in which `key`, if absent, has the value `size`: the default of the family's configuration class.
     pub fn with_default(&self, key: &str, size: usize) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
@@ -97,9 +110,10 @@ impl ConfigJson {
     ) -> Result<Option<T>> {
         match self.find(keys) {
             None => Ok(None),
-            Some((key, value)) => parse(value)
-                .map(Some)
-                .ok_or_else(|| self.error(&[key], format!("found {value}, expected {kind}"))),
+            Some((key, value)) => parse(value).map(Some).ok_or_else(|| {
+                let found = abbreviated(value.to_string());
+                self.error(&[key], format!("found {found}, expected {kind}"))
+            }),
         }
     }
 
@@ -112,12 +126,12 @@ impl ConfigJson {
     /// A size that may be absent or null.
     pub fn optional_size(&self, keys: &[&str]) -> Result<Option<usize>> {
         self.optional(keys, &format!("a whole number up to {MAX_SIZE}"), |value| {
-            let size = value.as_u64().filter(|&size| size <= MAX_SIZE)?;
-            usize::try_from(size).ok()
+            let size = usize::try_from(value.as_u64()?).ok()?;
+            Some(size).filter(|&size| size <= MAX_SIZE)
         })
     }
 
-    /// A size that `null` switches off; `default` if absent.
+    /// A size that `null` disables; `default` if absent.
     pub fn switchable_size(&self, key: &str, default: usize) -> Result<Option<usize>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -125,7 +139,7 @@ impl ConfigJson {
         }
     }
 
-    /// A number that `null` switches off; `default` if absent.
+    /// A number that `null` disables; `default` if absent.
     pub fn switchable_number(&self, key: &str, default: f64) -> Result<Option<f64>> {
         match self.value.get(key) {
             None => Ok(Some(default)),
@@ -157,17 +171,25 @@ impl ConfigJson {
 
     /// A string that may be absent.
     pub fn text(&self, keys: &[&str]) -> Result<Option<String>> {
-        self.optional(keys, "a text", |value| value.as_str().map(str::to_string))
+        let kind = format!("a text of up to {MAX_TEXT_BYTES} bytes");
+        self.optional(keys, &kind, |value| {
+            let text = value.as_str()?;
+            (text.len() <= MAX_TEXT_BYTES).then(|| text.to_string())
+        })
     }
 
     /// An activation by its name, or `default` if absent.
     pub fn activation(&self, keys: &[&str], default: Activation) -> Result<Activation> {
         match self.text(keys)? {
             None => Ok(default),
-            Some(name) => name
-                .parse()
-                .map_err(|e: Error| self.error(keys, e.to_string())),
+            Some(name) => self.activation_named(&name, keys),
         }
+    }
+
+    /// The activation `name`, which is in the value under one of `keys`.
+    pub(crate) fn activation_named(&self, name: &str, keys: &[&str]) -> Result<Activation> {
+        let unknown = |e: Error| self.error(keys, e.to_string());
+        name.parse().map_err(unknown)
     }
 
     /// A number that may be absent or null.
@@ -243,7 +265,7 @@ impl ConfigJson {
         object.into_iter().flatten().map(|(key, _)| key.as_str())
     }
 
-    /// The value under `key` in a form of its own; `None` if absent or null.
+    /// The value under `key`, deserialised as a `T`; `None` if absent or null.
     pub(crate) fn parsed<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let parse = |(key, value)| {
             let parsed: std::result::Result<T, serde_json::Error> = T::deserialize(value);
@@ -274,5 +296,13 @@ impl ConfigJson {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The start of a text that may have megabytes.
+fn abbreviated(text: String) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
     }
 }

@@ -1,4 +1,4 @@
-//! The way back: tensors by role to tensors by their names and layouts on disk.
+//! The inverse of loading: converts tensors by role to the names and layouts on disk.
 
 use std::collections::HashMap;
 
@@ -6,16 +6,29 @@ use candle_core::Tensor;
 
 use crate::{
     Error, Result,
-    checkpoint::{plan::Plan, source::Source},
+    checkpoint::{
+        plan::{Plan, unknown_role},
+        source::Source,
+    },
 };
 
 /// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the
 /// files they came from, in the order of the plan. Roles that `by_role` lacks are left out; a fused
-/// tensor needs all of its roles.
+/// tensor needs all of its roles, and a role that the plan lacks is an error. Only the first dimension is checked: the
+/// factors of an adapter go this way too.
 pub(crate) fn to_disk(
     plan: &Plan,
     by_role: &HashMap<String, Tensor>,
 ) -> Result<Vec<(String, Tensor)>> {
+    for (role, tensor) in by_role {
+        let source = plan.source(role);
+        let source = source.ok_or_else(|| unknown_role(role, &plan.sources))?;
+        if tensor.dims().first() != source.shape.first() {
+            let (found, expected) = (tensor.dims(), &source.shape);
+            let reason = format!("it has shape {found:?}, expected {expected:?}");
+            return Err(Error::input(role, reason));
+        }
+    }
     let mut names: Vec<&str> = Vec::new();
     let mut sources: HashMap<&str, Vec<&Source>> = HashMap::new();
     for source in &plan.sources {
@@ -31,7 +44,7 @@ pub(crate) fn to_disk(
     names.into_iter().map(assemble).collect()
 }
 
-/// One tensor on disk out of the roles that share it.
+/// Assembles one tensor on disk from the roles that share it.
 pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let Some(total) = sources.iter().find_map(|source| Some(source.item?.total)) else {
         return assemble_item(sources, by_role);
@@ -50,7 +63,7 @@ pub(crate) fn assemble(sources: &[&Source], by_role: &HashMap<String, Tensor>) -
     Ok(Tensor::stack(&items, 0)?)
 }
 
-/// One tensor, or one item of a stacked tensor.
+/// Assembles a tensor, or one item of a stacked tensor.
 fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Result<Tensor> {
     let mut pieces: Vec<(usize, Tensor)> = Vec::new(); // first feature on disk, rows
     let mut covered = 0;
@@ -79,6 +92,19 @@ fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Resu
         )));
     }
     pieces.sort_by_key(|(start, _)| *start);
+    let mut filled = 0;
+    for (start, rows) in pieces.iter().filter(|_| pieces.len() > 1) {
+        if *start != filled {
+            let roles: Vec<&str> = sources.iter().map(|source| source.role.as_str()).collect();
+            return Err(Error::InvalidConfig(format!(
+                "{} cannot be put together from {}, which share some of its output features; \
+                 give each role a part of its own in the family's table",
+                sources[0].name,
+                roles.join(", ")
+            )));
+        }
+        filled += rows.dim(0)?;
+    }
     let rows: Vec<&Tensor> = pieces.iter().map(|(_, rows)| rows).collect();
     let tensor = Tensor::cat(&rows, 0)?;
     let tensor = if sources[0].lies_transposed() {

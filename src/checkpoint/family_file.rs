@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{
     Result,
     checkpoint::{
-        config_json::ConfigJson,
+        config_json::{ConfigJson, MAX_BLOCKS},
         families, fresh,
         nearest::nearest,
         scheme::{Family, Rule, StackPart, StackSource},
@@ -103,6 +103,11 @@ impl Family {
         let config = json.parsed("config")?;
         let config = match config.ok_or_else(|| required("config", "read_as, uniform or stack"))? {
             ConfigSource::ReadAs(model_type) => read_as(&json, &known, &model_type, part)?,
+            ConfigSource::Uniform(uniform) if !(1..=MAX_BLOCKS).contains(&uniform.n_blocks) => {
+                let found = uniform.n_blocks;
+                let reason = format!("n_blocks is {found}, expected 1 to {MAX_BLOCKS}");
+                return Err(json.error(&["config"], reason));
+            }
             ConfigSource::Uniform(uniform) => StackSource::Given(Box::new(StackConfig {
                 relative_bias: uniform.relative_bias,
                 ..StackConfig::uniform(uniform.block, uniform.n_blocks, uniform.final_norm)

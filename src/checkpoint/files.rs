@@ -28,8 +28,8 @@ pub(crate) use locate::{INDEX, SINGLE};
 use locate::{Index, Located};
 use positioned::PositionedFile;
 
-/// How similar a name must be to be named: 0.4 keeps `wte.weight` beside `transformer.wte.weight`, a
-/// half would lose it.
+/// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
+/// `wte.weight`.
 pub(crate) const SIMILAR: f64 = 0.4;
 
 /// The tensors of a checkpoint: one safetensors file, or several that belong together.
@@ -189,7 +189,7 @@ impl TensorFiles {
         self.gather(name, info, &spans, shape)
     }
 
-    /// Hands over a tensor's bytes as they lie in the file, whatever their type, a piece at a time.
+    /// Passes the bytes of a tensor of any dtype to `write` as they are in the file, in pieces.
     pub(crate) fn copy(
         &self,
         name: &str,
@@ -214,7 +214,7 @@ impl TensorFiles {
         nearest(name, self.names(), SIMILAR, max)
     }
 
-    /// Takes in a further file's tensors and metadata.
+    /// Adds the tensors and metadata of another file.
     fn add(&mut self, file: PositionedFile) -> Result<()> {
         let header = header::read(&file)?;
         for entry in header.tensors {

@@ -39,17 +39,12 @@ pub struct Loader<'c> {
     dtype: DType,
     device: Device,
     frozen: Vec<String>,
-    state: Arc<State>,
+    /// The variables made so far, when training.
+    parameters: Option<Arc<Mutex<Parameters>>>,
 }
 
-/// What the `VarBuilder`'s backend and the loader share.
-#[derive(Default)]
-struct State {
-    /// The first typed error: candle's own error type can only carry its text.
-    failure: Mutex<Option<Error>>,
-    /// The variables made so far, when training.
-    parameters: Option<Mutex<Parameters>>,
-}
+/// The first typed error while one layer is built: candle's own error type can only carry its text.
+type Failure = Arc<Mutex<Option<Error>>>;
 
 impl fmt::Debug for Loader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -90,10 +85,7 @@ impl<'c> Loader<'c> {
             dtype,
             device: device.clone(),
             frozen: Vec::new(),
-            state: Arc::new(State {
-                failure: Mutex::default(),
-                parameters: parameters.map(Mutex::new),
-            }),
+            parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
         })
     }
 
@@ -131,10 +123,16 @@ impl<'c> Loader<'c> {
     /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
     /// your own.
     pub fn var_builder(&self) -> VarBuilder<'c> {
+        self.noting(Failure::default())
+    }
+
+    /// A `VarBuilder` that notes the first typed error in `failure`.
+    fn noting(&self, failure: Failure) -> VarBuilder<'c> {
         let backend = Backend {
             checkpoint: self.checkpoint,
             frozen: self.frozen.clone(),
-            state: self.state.clone(),
+            parameters: self.parameters.clone(),
+            failure,
         };
         VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
     }
@@ -145,21 +143,18 @@ impl<'c> Loader<'c> {
     /// If there is no such block, or a tensor is missing or has the wrong shape or an unsupported dtype.
     pub fn block(&self, i: usize) -> Result<TransformerBlock> {
         let config = self.block_config(i)?;
-        self.typed(TransformerBlock::new(
-            config,
-            self.var_builder().pp("blocks").pp(i),
-        ))
+        self.typed(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
     }
 
     /// Loads the feed-forward of block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
-        let vb = self.var_builder().pp("blocks").pp(i).pp("feed_forward");
-        self.typed(FeedForward::new(&self.block_config(i)?.feed_forward, vb))
+        let config = &self.block_config(i)?.feed_forward;
+        self.typed(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
     }
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
-        self.typed(Stack::new(&self.checkpoint.config, self.var_builder()))
+        self.typed(|vb| Stack::new(&self.checkpoint.config, vb))
     }
 
     /// Loads all blocks and the final norm and packs them for inference on the CPU.
@@ -167,21 +162,21 @@ impl<'c> Loader<'c> {
     /// # Errors
     /// As for [`Self::block`]; also if the parameters of this loader are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
-        if self.state.parameters.is_some() {
+        if self.parameters.is_some() {
             return Err(Error::InvalidConfig(
                 "packed layers have no gradient; make the loader with Checkpoint::loader, not trainable"
                     .to_string(),
             ));
         }
         let config = &self.checkpoint.config;
-        self.typed(PackedStack::new(config, self.var_builder(), precision))
+        self.typed(|vb| PackedStack::new(config, vb, precision))
     }
 
     /// The variables of the layers loaded so far, by role; empty unless the loader comes from [`Checkpoint::trainable`].
     ///
     /// A role that is loaded again is the same variable. [`Checkpoint::save`] writes them back.
     pub fn parameters(&self) -> Parameters {
-        match &self.state.parameters {
+        match &self.parameters {
             Some(parameters) => lock(parameters).clone(),
             None => Parameters::default(),
         }
@@ -201,13 +196,12 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// The typed error behind candle's text, where there is one.
-    fn typed<T>(&self, result: candle_core::Result<T>) -> Result<T> {
-        result.map_err(|error| {
-            lock(&self.state.failure)
-                .take()
-                .unwrap_or(Error::Candle(error))
-        })
+    /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
+    /// neither another thread's nor an earlier one may be taken for it.
+    fn typed<T>(&self, build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>) -> Result<T> {
+        let failure = Failure::default();
+        build(self.noting(failure.clone()))
+            .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
     }
 }
 
@@ -218,7 +212,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct Backend<'c> {
     checkpoint: &'c Checkpoint,
     frozen: Vec<String>,
-    state: Arc<State>,
+    parameters: Option<Arc<Mutex<Parameters>>>,
+    failure: Failure,
 }
 
 impl Backend<'_> {
@@ -248,7 +243,7 @@ impl Backend<'_> {
                 found: source.shape.clone(),
             });
         }
-        let Some(parameters) = &self.state.parameters else {
+        let Some(parameters) = &self.parameters else {
             return self.read(source, dtype, device);
         };
         if self.frozen.iter().any(|pattern| matches(pattern, role)) {
@@ -257,7 +252,15 @@ impl Backend<'_> {
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
         if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {
-            return Ok(variable.to_dtype(dtype)?.to_device(device)?);
+            // A converted copy would not move with the variable.
+            if variable.dtype() != dtype || !variable.device().same_device(device) {
+                let reason = format!(
+                    "it is asked for as {dtype:?}, but was loaded as {:?}; a shared parameter has one dtype and device",
+                    variable.dtype()
+                );
+                return Err(Error::input(role, reason));
+            }
+            return Ok(variable.as_tensor().clone());
         }
         let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
         let tensor = variable.as_tensor().clone();
@@ -281,7 +284,7 @@ impl Backend<'_> {
     fn noted(&self, result: Result<Tensor>) -> candle_core::Result<Tensor> {
         result.map_err(|error| {
             let text = candle_core::Error::msg(&error);
-            lock(&self.state.failure).get_or_insert(error);
+            lock(&self.failure).get_or_insert(error);
             text
         })
     }

@@ -36,6 +36,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::{
     FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
     checkpoint::{
+        architecture::located,
         files::TensorFiles,
         plan::Plan,
         scheme::{Family, StackPart},
@@ -126,7 +127,8 @@ impl CheckpointOptions {
         };
         let strictness = self.strictness;
         let (family, config) = self.blocks(&config_path)?;
-        let plan = Plan::new(&family, &config, &files)?;
+        let plan = Plan::new(&family, &config, &files);
+        let plan = plan.map_err(|error| located(error, &config_path))?;
         Ok(Checkpoint {
             files,
             family,
@@ -197,7 +199,7 @@ impl Checkpoint {
         &self.files
     }
 
-    /// Reports what becomes of every tensor: used, ignored, outside the blocks, unused or missing.
+    /// Reports on every tensor: used, ignored, outside the blocks, unused or missing.
     pub fn report(&self) -> LoadReport {
         LoadReport::new(&self.plan)
     }
@@ -267,7 +269,7 @@ impl Checkpoint {
 
     /// The shape of a parameter of the blocks, by role.
     pub(crate) fn shape_of(&self, role: &str) -> Option<&[usize]> {
-        let source = self.plan.sources.iter().find(|source| source.role == role);
+        let source = self.plan.source(role);
         source.map(|source| source.shape.as_slice())
     }
 
@@ -275,7 +277,8 @@ impl Checkpoint {
     /// files use, in the order of the layers.
     ///
     /// # Errors
-    /// If only some of the roles that share a fused tensor are present.
+    /// If a role is not one of this checkpoint's parameters, a tensor has the wrong number of output features, only some of
+    /// the roles that share a fused tensor are present, or two roles share the same features of one.
     pub fn to_disk(&self, by_role: &HashMap<String, Tensor>) -> Result<Vec<(String, Tensor)>> {
         disk::to_disk(&self.plan, by_role)
     }

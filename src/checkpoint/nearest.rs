@@ -1,5 +1,8 @@
 //! The known names nearest to a wrong one, for messages.
 
+/// The comparison takes time by the product of the lengths, and a hostile file may hold names of megabytes.
+const MAX_CHARACTERS: usize = 1000;
+
 /// The `candidates` most like `name`, nearest first, at most `max`, each with a normalised
 /// Levenshtein similarity of at least `least`.
 pub(crate) fn nearest<'a>(
@@ -9,11 +12,14 @@ pub(crate) fn nearest<'a>(
     max: usize,
 ) -> Vec<String> {
     let length = name.chars().count();
+    if length > MAX_CHARACTERS {
+        return Vec::new();
+    }
     let mut scored: Vec<(f64, &str)> = candidates
         .filter(|other| {
-            // No pair scores above the ratio of its lengths; a header may hold names of megabytes.
+            // No pair scores above the ratio of its lengths.
             let other = other.chars().count();
-            length.min(other) as f64 >= least * length.max(other) as f64
+            other <= MAX_CHARACTERS && length.min(other) as f64 >= least * length.max(other) as f64
         })
         .map(|other| (strsim::normalized_levenshtein(name, other), other))
         .filter(|&(score, _)| score >= least)

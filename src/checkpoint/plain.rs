@@ -1,5 +1,7 @@
 //! Feed-forwards that were saved without a configuration: `W1/b1/W2/b2` and the like.
 
+mod names;
+
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
@@ -9,37 +11,13 @@ use crate::{
     SublayerNorm,
     checkpoint::{files::TensorFiles, scheme::Orientation},
 };
+use names::{Layer, NORM_NAMES, find_layers};
 
-/// Names of the `{n}`-th layer's weight and bias, counted from 1.
-const LINEAR_NAMES: [(&str, &str); 3] = [
-    ("W{n}", "b{n}"),
-    ("linear{n}.weight", "linear{n}.bias"),
-    ("fc{n}.weight", "fc{n}.bias"),
-];
-
-/// Names of a norm's weight and bias.
-const NORM_NAMES: [(&str, &str); 7] = [
-    ("norm.weight", "norm.bias"),
-    ("layer_norm.weight", "layer_norm.bias"),
-    ("norm.scale", "norm.shift"),
-    ("layer_norm.scale", "layer_norm.shift"),
-    ("norm.gamma", "norm.beta"),
-    ("layer_norm.gamma", "layer_norm.beta"),
-    ("scale", "shift"),
-];
-
-/// Which way weights lie: found out from the shapes, or said by the caller.
+/// The orientation of the weights: inferred from the shapes, or stated by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Inferred,
     Given(Orientation),
-}
-
-/// One linear layer of the file.
-#[derive(Clone, Debug)]
-struct Layer {
-    weight: String,
-    bias: Option<String>,
 }
 
 /// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
@@ -254,7 +232,7 @@ impl PlainFile {
 
     /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.
     fn check(&self, orientation: Orientation) -> Result<()> {
-        let mut width = None; // what the layer before gives
+        let mut width = None; // of the previous layer's output
         for Layer { weight, bias } in &self.layers {
             let shape = self.shape(weight)?;
             let [rows, columns] = shape[..] else {
@@ -286,7 +264,7 @@ impl PlainFile {
         Ok(())
     }
 
-    /// A tensor in the given type, if it is stored in a floating one.
+    /// Reads a tensor that is stored in a floating-point dtype, and converts it to `dtype`.
     fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
         let tensor = self.files.read(name)?;
         if !tensor.dtype().is_float() {
@@ -317,45 +295,5 @@ impl PlainFile {
                 tried: vec![name.to_string()],
                 similar: vec![],
             })
-    }
-}
-
-/// The layers under the first naming that the file uses, in order.
-fn find_layers(files: &TensorFiles) -> Result<Vec<Layer>> {
-    let name = |pattern: &str, n: usize| pattern.replace("{n}", &n.to_string());
-    let naming = LINEAR_NAMES
-        .iter()
-        .find(|(weight, _)| files.contains(&name(weight, 1)));
-    let Some(&(weight, bias)) = naming else {
-        return Err(Error::MissingTensor {
-            path: files.path().to_path_buf(),
-            role: "the first linear layer's weight".to_string(),
-            tried: LINEAR_NAMES
-                .iter()
-                .map(|(weight, _)| name(weight, 1))
-                .collect(),
-            similar: files.similar(&name(LINEAR_NAMES[0].0, 1), 3),
-        });
-    };
-    let mut layers = Vec::new();
-    while files.contains(&name(weight, layers.len() + 1)) {
-        let n = layers.len() + 1;
-        layers.push(Layer {
-            weight: name(weight, n),
-            bias: Some(name(bias, n)).filter(|bias| files.contains(bias)),
-        });
-    }
-    let has_biases = layers.iter().any(|layer| layer.bias.is_some());
-    match layers.iter().position(|layer| layer.bias.is_none()) {
-        Some(at) if has_biases => {
-            let tried = name(bias, at + 1);
-            Err(Error::MissingTensor {
-                path: files.path().to_path_buf(),
-                role: format!("the bias of {}", layers[at].weight),
-                similar: files.similar(&tried, 3),
-                tried: vec![tried],
-            })
-        }
-        _ => Ok(layers),
     }
 }

@@ -1,7 +1,7 @@
-//! From roles to tensors on disk: which tensor gives each parameter that the layers ask for.
+//! Maps roles to tensors on disk: which tensor stores each parameter that the layers request.
 //!
 //! The list of parameters is not written down a second time: a plan builds the layers once with a
-//! `VarBuilder` that records what they ask for and hands out zeros that take no memory.
+//! `VarBuilder` that records every request and returns zeros that take no memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,17 +23,23 @@ use crate::{
     layers::Stack,
 };
 
-/// A parameter that no tensor on disk gives.
+/// Five times as many as the largest published mixture of experts has. So that a `config.json` of a few bytes,
+/// with a billion heads or experts, does not take all memory.
+const MAX_PARAMETERS: usize = 1 << 18;
+
+/// A parameter that no tensor on disk stores.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
     pub role: String,
     pub tried: Vec<String>,
 }
 
-/// Every parameter's source, and what becomes of the file's other tensors.
+/// Where every parameter is stored, and a classification of the tensors that store none.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub sources: Vec<Source>,
+    /// Where in `sources` a role is.
+    places: HashMap<String, usize>,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
@@ -46,6 +52,7 @@ impl Plan {
         let prefix = prefix(family, files);
         let mut plan = Self {
             sources: Vec::new(),
+            places: HashMap::new(),
             missing: Vec::new(),
             ignored: Vec::new(),
             outside: Vec::new(),
@@ -57,7 +64,11 @@ impl Plan {
                 .iter()
                 .find(|source| files.contains(&source.name))
             {
-                Some(source) => plan.sources.push(source.clone()),
+                Some(source) => {
+                    source.check_part(&family.name)?;
+                    plan.places.insert(role, plan.sources.len());
+                    plan.sources.push(source.clone());
+                }
                 None => {
                     let tried = candidates.into_iter().map(|source| source.name).collect();
                     plan.missing.push(Missing { role, tried });
@@ -88,12 +99,12 @@ impl Plan {
 
     /// The source of a role.
     pub fn source(&self, role: &str) -> Option<&Source> {
-        self.sources.iter().find(|source| source.role == role)
+        self.places.get(role).map(|&place| &self.sources[place])
     }
 }
 
-/// The error for a parameter that no tensor gives, with the names nearest to the first one tried: among
-/// the `unused` if any is near, for a renamed tensor is one of them and its siblings are often nearer.
+/// The error for a parameter that no tensor stores, with the names most similar to the first one tried. Those of `unused`
+/// tensors come first: a renamed tensor is one of them, while the names of its used siblings are often more similar.
 pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles) -> Error {
     let similar = missing.tried.first().map(|name| {
         let renamed = nearest(name, unused.iter().map(String::as_str), SIMILAR, 3);
@@ -109,6 +120,14 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
         tried: missing.tried.clone(),
         similar: similar.unwrap_or_default(),
     }
+}
+
+/// The error for a role that none of the `sources` has.
+pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
+    let known = sources.iter().map(|source| source.role.as_str());
+    let nearest = nearest(role, known, 0.0, 3).join(", ");
+    let reason = format!("the checkpoint has no such parameter; nearest: {nearest}");
+    Error::input(role, reason)
 }
 
 /// Sets how many parameters each tensor stacks.
@@ -127,7 +146,7 @@ pub(super) fn count_items(sources: &mut [Source]) {
     }
 }
 
-/// Where a role such as `blocks.3.attention.query.weight` may lie, in the order in which names are tried.
+/// Where a role such as `blocks.3.attention.query.weight` may be stored, in the order in which names are tried.
 pub(super) fn candidates(
     family: &Family,
     config: &StackConfig,
@@ -200,21 +219,24 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
     found.or(family.prefixes.last()).map_or("", String::as_str)
 }
 
-/// Role and shape of every parameter of a stack, in the order in which its layers ask for them.
+/// Role and shape of every parameter of a stack, in the order in which its layers request them.
 pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
     let recorder = Recorder::default();
-    {
-        let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
-        Stack::new(
-            config,
-            VarBuilder::from_backend(backend, DType::F32, Device::Cpu),
-        )?;
-    }
+    let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
+    let vb = VarBuilder::from_backend(backend, DType::F32, Device::Cpu);
+    let built = Stack::new(config, vb).map(drop);
     let asked = recorder.asked.into_inner();
-    Ok(asked.unwrap_or_else(PoisonError::into_inner))
+    let asked = asked.unwrap_or_else(PoisonError::into_inner);
+    if asked.len() == MAX_PARAMETERS {
+        return Err(Error::InvalidConfig(format!(
+            "the blocks have {MAX_PARAMETERS} parameters or more; check the numbers of blocks, heads and experts"
+        )));
+    }
+    built?;
+    Ok(asked)
 }
 
-/// Notes what layers ask for.
+/// Records the role and shape of every request.
 #[derive(Default)]
 struct Recorder {
     asked: Mutex<Vec<(String, Vec<usize>)>>,
@@ -230,6 +252,9 @@ impl SimpleBackend for &Recorder {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.len() == MAX_PARAMETERS {
+            candle_core::bail!("{name}: too many parameters");
+        }
         asked.push((name.to_string(), shape.dims().to_vec()));
         Tensor::zeros((), dtype, device)?.broadcast_as(shape)
     }

@@ -1,6 +1,6 @@
 //! The report on every tensor of a checkpoint.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ pub struct UsedTensor {
     pub conversions: Vec<Conversion>,
 }
 
-/// What becomes of every tensor of a checkpoint, by the rules of its family. `Display` prints a summary.
+/// How every tensor of a checkpoint is used according to the rules of its family. `Display` prints a summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[must_use]
 pub struct LoadReport {
@@ -47,11 +47,13 @@ pub struct LoadReport {
 impl LoadReport {
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut used: Vec<UsedTensor> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new(); // where in `used` a tensor is
         for source in &plan.sources {
-            if let Some(tensor) = used.iter_mut().find(|t| t.name == source.name) {
-                tensor.roles.push(source.role.clone());
+            if let Some(&place) = places.get(source.name.as_str()) {
+                used[place].roles.push(source.role.clone());
                 continue;
             }
+            places.insert(&source.name, used.len());
             let is_split = source.features.is_some() || source.item.is_some();
             let conversions = [
                 source.lies_transposed().then_some(Conversion::Transposed),

@@ -21,7 +21,7 @@ use crate::{
         AsTensor, Checkpoint,
         disk::assemble,
         files::{INDEX, SINGLE},
-        nearest::nearest,
+        plan::unknown_role,
         source::Source,
         write::{Record, Sink, write_streamed, write_tensor},
     },
@@ -151,11 +151,11 @@ impl SaveOptions {
     }
 }
 
-/// Where every tensor of the new files comes from.
+/// The origin of every tensor of the new files.
 struct SavedTensors<'c> {
     checkpoint: &'c Checkpoint,
     given: HashMap<String, Tensor>,
-    /// Of the tensors on disk that hold a given role: all of their roles.
+    /// All roles of every tensor on disk that holds a given one.
     changed: HashMap<&'c str, Vec<&'c Source>>,
 }
 
@@ -197,7 +197,7 @@ impl<'c> SavedTensors<'c> {
         files.names().filter_map(record).collect()
     }
 
-    /// Hands over the bytes of one tensor on disk.
+    /// Passes the bytes of one tensor on disk to `write`.
     fn write(&self, name: &str, write: &mut Sink) -> Result<()> {
         let files = &self.checkpoint.files;
         let Some(sources) = self.changed.get(name) else {
@@ -215,7 +215,7 @@ impl<'c> SavedTensors<'c> {
         write_tensor(name, &assemble(sources, &by_role)?, write)
     }
 
-    /// The type of a tensor on disk that holds parameters.
+    /// The floating-point dtype of a tensor on disk that holds parameters.
     fn float_type(&self, name: &str) -> Result<DType> {
         let files = &self.checkpoint.files;
         let info = files.find(name)?;
@@ -230,7 +230,7 @@ impl<'c> SavedTensors<'c> {
     }
 }
 
-/// A parameter in the type of its file.
+/// Converts a parameter to the dtype of its file.
 fn rounded(role: &str, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let tensor = tensor.to_device(&Device::Cpu)?;
     let rounded = tensor.to_dtype(dtype)?;
@@ -252,7 +252,7 @@ fn is_finite(tensor: &Tensor) -> Result<bool> {
 }
 
 impl Source {
-    /// Whether a tensor can be the parameter: of its shape, and floating.
+    /// Checks that a tensor can replace the parameter: it has its shape and a floating-point dtype.
     fn accepts(&self, tensor: &Tensor) -> Result<()> {
         let reason = if tensor.dims() != self.shape {
             let (found, expected) = (tensor.dims(), &self.shape);
@@ -267,7 +267,7 @@ impl Source {
     }
 }
 
-/// The parameters given: each once, and fit for one of the places.
+/// The given parameters by role, checked: each has a known role, given once, and fits it.
 pub(super) fn by_role(
     sources: &[Source],
     parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
@@ -277,7 +277,7 @@ pub(super) fn by_role(
     for (role, tensor) in parameters {
         let (role, tensor) = (role.as_ref(), tensor.as_tensor());
         let Some(source) = known.get(role) else {
-            return Err(unknown(role, sources));
+            return Err(unknown_role(role, sources));
         };
         source.accepts(tensor)?;
         if by_role.insert(role.to_string(), tensor.detach()).is_some() {
@@ -285,15 +285,6 @@ pub(super) fn by_role(
         }
     }
     Ok(by_role)
-}
-
-fn unknown(role: &str, sources: &[Source]) -> Error {
-    let known = sources.iter().map(|source| source.role.as_str());
-    let nearest = nearest(role, known, 0.0, 3).join(", ");
-    Error::input(
-        role,
-        format!("the checkpoint has no such parameter; nearest: {nearest}"),
-    )
 }
 
 /// Writes a small file.

@@ -73,6 +73,9 @@ impl Architecture {
             found.into_iter().nth(beside.unwrap_or(0))
         };
         let mut sources: Vec<Source> = places.into_iter().filter_map(chosen).collect();
+        for source in &sources {
+            source.check_part(&self.family)?;
+        }
         count_items(&mut sources);
         Ok(sources)
     }

@@ -1,4 +1,4 @@
-//! Where one parameter lies on disk, and how it is read from there.
+//! Where one parameter is stored on disk, and how it is read.
 
 use std::path::PathBuf;
 
@@ -12,16 +12,16 @@ use crate::{
     },
 };
 
-/// Where one parameter lies on disk.
+/// Where one parameter is stored on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// The role, such as `blocks.0.attention.query.weight`.
     pub role: String,
     /// The tensor on disk.
     pub name: String,
-    /// The shape that the layer asks for.
+    /// The shape that the layer requests.
     pub shape: Vec<usize>,
-    /// Which way a weight lies.
+    /// The orientation of a weight on disk.
     pub orientation: Orientation,
     /// The role's share of the tensor's output features; `None` for all.
     pub features: Option<Features>,
@@ -58,12 +58,12 @@ impl Source {
         shape
     }
 
-    /// Whether the weight lies `[d_in, d_out]`.
+    /// Whether the weight is stored as `[d_in, d_out]`.
     pub fn lies_transposed(&self) -> bool {
         self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
-    /// Reads the parameter in its file's type on the CPU, in the layer's layout.
+    /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.
     ///
     /// # Errors
     /// If the shape on disk is not [`Self::disk_shape`], or the tensor cannot be read.
@@ -97,7 +97,25 @@ impl Source {
         Ok(tensor.contiguous()?)
     }
 
-    /// Compares the shape in the header with what the layer asks for.
+    /// Checks that the role's part of the tensor has as many output features as the layer asks for, which a table of the
+    /// user's own may get wrong.
+    pub fn check_part(&self, family: &str) -> Result<()> {
+        let Some(features) = &self.features else {
+            return Ok(());
+        };
+        let n_features: usize = features.ranges.iter().map(ExactSizeIterator::len).sum();
+        let expected = self.shape.first().copied().unwrap_or(0);
+        if n_features == expected {
+            return Ok(());
+        }
+        Err(Error::InvalidConfig(format!(
+            "{}: the part of {} that family {family} gives it has {n_features} output features, expected {expected}; \
+             check the rule's `part`, and the numbers of heads",
+            self.role, self.name
+        )))
+    }
+
+    /// Compares the shape in the header with the one that the layer requests.
     pub fn check_shape(&self, files: &TensorFiles) -> Result<()> {
         let expected = self.disk_shape();
         let info = files.find(&self.name)?;

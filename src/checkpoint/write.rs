@@ -5,9 +5,10 @@
 //! complete new one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufWriter, Write};
+use std::fs::{self, Permissions};
+use std::io::{self, BufWriter, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors::Dtype;
@@ -20,18 +21,19 @@ use crate::{Error, Result};
 const MAX_HEADER_BYTES: usize = 100_000_000;
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
-/// The header's key that is no tensor.
+/// The key of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file, replacing an existing one.
 ///
 /// The tensors may be on any device and in any layout; they are copied one at a time, and only where
 /// necessary. Equal tensors and metadata give equal bytes, whatever their order. `transformers`
-/// expects `format: pt` in the metadata.
+/// expects `format: pt` in the metadata. A link at `path` stays, and the file that it leads to is replaced; a file that
+/// is replaced keeps its permissions.
 ///
 /// # Errors
 /// [`Error::InvalidInput`] if two tensors have the same name, a name is `__metadata__`, or a dtype is not one of U8,
-/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written. What was at the path
+/// U32, I16, I32, I64, F16, BF16, F32 and F64; [`Error::Io`] if the file cannot be written, or `path` is a directory, a device or a pipe. What was at the path
 /// is then unchanged, and no temporary file is left.
 pub fn write_safetensors(
     path: impl AsRef<Path>,
@@ -71,7 +73,7 @@ impl Record {
     }
 }
 
-/// Takes a tensor's bytes, whole or in pieces.
+/// Receives the bytes of a tensor, at once or in pieces.
 pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Writes tensors of distinct names that `content` makes when their turn comes, so that no more than
@@ -95,7 +97,15 @@ pub(crate) fn write_streamed(
     // A temporary file is private by default; this one becomes an ordinary file (the umask applies).
     #[cfg(unix)]
     options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let file = options.tempfile_in(directory(path)).map_err(failed)?;
+    let (destination, replaced) = destination(path)?;
+    let file = options
+        .tempfile_in(directory(&destination))
+        .map_err(failed)?;
+    if let Some(permissions) = replaced {
+        file.as_file()
+            .set_permissions(permissions)
+            .map_err(failed)?;
+    }
 
     let mut out = BufWriter::new(file.as_file());
     out.write_all(&header).map_err(failed)?;
@@ -114,11 +124,12 @@ pub(crate) fn write_streamed(
     out.flush().map_err(failed)?;
     drop(out);
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    file.persist(destination)
+        .map_err(|error| failed(error.error))?;
     Ok(())
 }
 
-/// Hands over a tensor's bytes, from whatever device and layout.
+/// Passes the bytes of a tensor on any device and in any layout to `write`.
 pub(crate) fn write_tensor(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     write_contiguous(name, &tensor, write)
@@ -171,7 +182,7 @@ impl Serialize for Entries<'_> {
     }
 }
 
-/// Hands the bytes of a contiguous tensor on the CPU to `write`, without copying them.
+/// Passes the bytes of a contiguous tensor on the CPU to `write`, without copying them.
 fn write_contiguous(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((begin, end))) = (&*storage, layout.contiguous_offsets())
@@ -197,7 +208,7 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
     bytemuck::cast_slice(&values[span])
 }
 
-/// The format's name for a type of candle's.
+/// The safetensors dtype of a candle dtype.
 pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
     Ok(match dtype {
         DType::U8 => Dtype::U8,
@@ -219,6 +230,24 @@ fn unsupported(name: &str, dtype: DType) -> Error {
         name,
         format!("{dtype} tensors cannot be written; convert it with `to_dtype`"),
     )
+}
+
+/// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.
+fn destination(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
+    let failed = |source| Error::io(path, "write", source);
+    match fs::metadata(path) {
+        Err(_) => Ok((path.to_path_buf(), None)), // nothing is there, or the temporary file will find out
+        Ok(found) if found.is_file() => {
+            let destination = fs::canonicalize(path).map_err(failed)?;
+            Ok((destination, Some(found.permissions())))
+        }
+        Ok(found) if found.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
+        // The rename would put a file in the place of /dev/null.
+        Ok(_) => {
+            let reason = "it is not a regular file; give the name of a file";
+            Err(failed(io::Error::other(reason)))
+        }
+    }
 }
 
 /// The directory of `path`: a rename works only within one file system.

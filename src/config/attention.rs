@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NormConfig, Position, positive, probability};
+use super::{NormConfig, Position, finite, positive, probability, size};
 use crate::{Error, Result};
 
 /// Which keys a query may see.
@@ -109,8 +109,8 @@ impl AttentionConfig {
     /// # Errors
     /// If `n_heads` is zero or does not divide `d_model`.
     pub fn new(d_model: usize, n_heads: usize) -> Result<Self> {
-        positive("d_model", d_model)?;
-        positive("n_heads", n_heads)?;
+        size("d_model", d_model)?;
+        size("n_heads", n_heads)?;
         if !d_model.is_multiple_of(n_heads) {
             return Err(Error::InvalidConfig(format!(
                 "{n_heads} heads do not divide the width {d_model}; choose a divisor, or set head_dim"
@@ -220,25 +220,26 @@ impl AttentionConfig {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Checks sizes, divisibility and probabilities.
+    /// Checks sizes, divisibility, probabilities, and that every factor is finite.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
-        positive("d_model", self.d_model)?;
-        positive("n_heads", self.n_heads)?;
-        positive("n_kv_heads", self.n_kv_heads)?;
-        positive("head_dim", self.head_dim)?;
+        size("d_model", self.d_model)?;
+        size("d_memory", self.d_memory)?;
+        size("n_heads", self.n_heads)?;
+        size("n_kv_heads", self.n_kv_heads)?;
+        size("head_dim", self.head_dim)?;
+        size("the width of all heads together", self.query_width())?;
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return Err(Error::InvalidConfig(format!(
                 "{} key/value heads do not divide {} query heads",
                 self.n_kv_heads, self.n_heads
             )));
         }
-        if let Position::Rotary(rotary) = &self.position
-            && (rotary.dim > self.head_dim || !rotary.dim.is_multiple_of(2))
-        {
-            return Err(Error::InvalidConfig(format!(
-                "{} dimensions of each head turn; expected an even number up to head_dim {}",
-                rotary.dim, self.head_dim
-            )));
+        finite("the factor on the scores", self.scale)?;
+        if let Some(cap) = self.soft_cap {
+            positive("the soft cap on the scores", cap)?;
         }
         if let Some(clip) = self.clip
             && !(clip.is_finite() && clip > 0.0)
@@ -247,9 +248,13 @@ impl AttentionConfig {
                 "queries, keys and values are clamped to ±{clip}; expected a positive number"
             )));
         }
+        if let Some(query_key_norm) = &self.query_key_norm {
+            query_key_norm.norm.validate_eps()?;
+        }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
         }
+        self.position.validate(self.head_dim)?;
         probability("attention dropout", self.dropout)
     }
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, probability};
+use super::{
+    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, finite, probability,
+};
 use crate::{Error, Result};
 
 /// Where a sublayer applies its norm.
@@ -164,10 +166,14 @@ impl BlockConfig {
     }
 
     /// Checks each part, and that all parts have the same width.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
         self.attention.validate()?;
         self.feed_forward.validate()?;
         self.norm.validate()?;
+        finite("the residual multiplier", self.residual.multiplier)?;
         probability("residual dropout", self.residual.attention_dropout)?;
         probability("residual dropout", self.residual.feed_forward_dropout)?;
         probability("parallel dropout", self.residual.parallel_dropout)?;
@@ -186,11 +192,12 @@ impl BlockConfig {
                 "attention, feed-forward, norm (and cross-attention) have the widths {widths:?}; a block needs one"
             )));
         }
-        let is_pre = self.attention_placement == NormPlacement::Pre;
-        if matches!(self.topology, Topology::Parallel(_)) && !is_pre {
-            return Err(Error::InvalidConfig(
-                "a parallel block normalises before its branches".to_string(),
-            ));
+        let placements = [self.attention_placement, self.feed_forward_placement];
+        if self.topology != Topology::Sequential && placements != [NormPlacement::Pre; 2] {
+            return Err(Error::InvalidConfig(format!(
+                "a parallel block normalises before its branches, but the norms are placed {placements:?}; \
+                 expected Pre for both"
+            )));
         }
         Ok(())
     }
@@ -273,12 +280,19 @@ impl StackConfig {
         self
     }
 
-    /// Checks every block and the final norm.
+    /// Checks every block, the final norm, the relative bias, and that every layer runs a block that exists.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
         self.blocks.iter().try_for_each(BlockConfig::validate)?;
         self.final_norm.iter().try_for_each(NormConfig::validate)?;
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
+        if let Some(bias) = &self.relative_bias {
+            let attentions = self.blocks.iter().map(|block| &block.attention);
+            attentions.into_iter().try_for_each(|attention| bias.validate(attention))?;
+        }
         match self
             .layers
             .iter()

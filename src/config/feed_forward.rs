@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, positive, probability};
+use super::{Activation, probability, size};
 use crate::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -67,7 +67,7 @@ impl FeedForwardConfig {
     pub fn new(d_model: usize) -> Self {
         Self {
             d_model,
-            d_ff: 4 * d_model,
+            d_ff: d_model.saturating_mul(4),
             activation: Activation::Gelu,
             form: FeedForwardForm::Plain,
             up_bias: true,
@@ -114,16 +114,23 @@ impl FeedForwardConfig {
     }
 
     /// Checks sizes and probabilities.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
     pub fn validate(&self) -> Result<()> {
-        positive("d_model", self.d_model)?;
-        positive("d_ff", self.d_ff)?;
-        if let Some(experts) = &self.experts
-            && (experts.top_k == 0 || experts.top_k > experts.n_experts)
-        {
-            return Err(Error::InvalidConfig(format!(
-                "each position uses {} of {} experts",
-                experts.top_k, experts.n_experts
-            )));
+        size("d_model", self.d_model)?;
+        size("d_ff", self.d_ff)?;
+        if let Some(experts) = &self.experts {
+            if experts.top_k == 0 || experts.top_k > experts.n_experts {
+                return Err(Error::InvalidConfig(format!(
+                    "each position uses {} of {} experts",
+                    experts.top_k, experts.n_experts
+                )));
+            }
+            size("n_experts", experts.n_experts)?;
+            if let Some(d_ff) = experts.shared_d_ff {
+                size("the shared expert's d_ff", d_ff)?;
+            }
         }
         probability("feed-forward dropout", self.dropout)
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::positive;
+use super::size;
 use crate::{Error, Result};
 
 /// The kind of normalisation.
@@ -79,8 +79,16 @@ impl NormConfig {
     }
 
     /// Checks width and eps.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if the width is 0 or eps is negative or not finite.
     pub fn validate(&self) -> Result<()> {
-        positive("d_model", self.d_model)?;
+        size("d_model", self.d_model)?;
+        self.validate_eps()
+    }
+
+    /// Checks eps alone, where something else sets the width.
+    pub(super) fn validate_eps(&self) -> Result<()> {
         if !(self.eps.is_finite() && self.eps >= 0.0) {
             return Err(Error::InvalidConfig(format!(
                 "the norm's eps is {}; expected a small number that is not negative",

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{AttentionConfig, Visibility, finite, positive, size};
+use crate::{Error, Result};
+
 /// The position embedding of an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -14,6 +17,22 @@ pub enum Position {
     Rotary(RotaryConfig),
     /// ALiBi: scores that decrease linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
     Alibi(AlibiConfig),
+}
+
+impl Position {
+    /// Checks the settings for heads of width `head_dim`.
+    pub(super) fn validate(&self, head_dim: usize) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Rotary(rotary) => rotary.validate(head_dim),
+            Self::Alibi(alibi) => {
+                if let AlibiSlopes::Interleaved { max } = alibi.slopes {
+                    finite("the exponent of the smallest ALiBi slope", max)?;
+                }
+                finite("the factor on the ALiBi bias", alibi.scale)
+            }
+        }
+    }
 }
 
 /// Which two dimensions of a head are rotated together.
@@ -61,6 +80,18 @@ impl RotaryConfig {
     pub fn with_scaling(mut self, scaling: RotaryScaling) -> Self {
         self.scaling = scaling;
         self
+    }
+
+    /// Checks that the angles of every position are finite, and that they turn at most a whole head.
+    fn validate(&self, head_dim: usize) -> Result<()> {
+        if self.dim > head_dim || !self.dim.is_multiple_of(2) {
+            return Err(Error::InvalidConfig(format!(
+                "{} dimensions of each head turn; expected an even number up to head_dim {head_dim}",
+                self.dim
+            )));
+        }
+        positive("rope_theta", self.theta)?;
+        self.scaling.validate(self)
     }
 }
 
@@ -125,6 +156,83 @@ pub enum RotaryScaling {
     },
 }
 
+impl RotaryScaling {
+    fn validate(&self, rotary: &RotaryConfig) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Linear { factor } => positive("the rotary scaling's factor", *factor),
+            Self::DynamicNtk {
+                factor,
+                max_positions,
+            } => {
+                positive("the rotary scaling's factor", *factor)?;
+                if rotary.dim == 2 {
+                    let reason = "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn";
+                    return Err(Error::InvalidConfig(reason.to_string()));
+                }
+                size("max_positions", *max_positions)
+            }
+            Self::Yarn {
+                factor,
+                attention_factor,
+                beta_fast,
+                beta_slow,
+                original_positions,
+                ..
+            } => {
+                positive("the rotary scaling's factor", *factor)?;
+                finite("the rotary scaling's attention_factor", *attention_factor)?;
+                positive("the rotary scaling's beta_fast", *beta_fast)?;
+                positive("the rotary scaling's beta_slow", *beta_slow)?;
+                if rotary.theta == 1.0 {
+                    let reason = "YaRN divides by the logarithm of rope_theta, which is 1";
+                    return Err(Error::InvalidConfig(reason.to_string()));
+                }
+                size("original_positions", *original_positions)
+            }
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_positions,
+            } => {
+                positive("the rotary scaling's factor", *factor)?;
+                positive("the rotary scaling's low_freq_factor", *low_freq_factor)?;
+                if !(high_freq_factor.is_finite() && high_freq_factor > low_freq_factor) {
+                    return Err(Error::InvalidConfig(format!(
+                        "the rotary scaling's high_freq_factor is {high_freq_factor}; expected a number above the \
+                         low_freq_factor, {low_freq_factor}"
+                    )));
+                }
+                size("original_positions", *original_positions)
+            }
+            Self::LongRope {
+                short_factor,
+                long_factor,
+                attention_factor,
+                original_positions,
+            } => {
+                let n_pairs = rotary.dim / 2;
+                for (name, factors) in
+                    [("short_factor", short_factor), ("long_factor", long_factor)]
+                {
+                    if factors.len() != n_pairs {
+                        return Err(Error::InvalidConfig(format!(
+                            "the rotary scaling's {name} lists {} divisors, expected {n_pairs}, one per pair of \
+                             dimensions that turn",
+                            factors.len()
+                        )));
+                    }
+                    let name = format!("a divisor in the rotary scaling's {name}");
+                    factors.iter().try_for_each(|&f| positive(&name, f))?;
+                }
+                finite("the rotary scaling's attention_factor", *attention_factor)?;
+                size("original_positions", *original_positions)
+            }
+        }
+    }
+}
+
 /// The order of ALiBi's slopes over heads whose number is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -173,4 +281,44 @@ pub struct RelativeBiasConfig {
     pub max_distance: usize,
     /// The number of heads: columns of the table.
     pub n_heads: usize,
+}
+
+impl RelativeBiasConfig {
+    /// Checks the buckets, and that there is one column per head of `attention`.
+    pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
+        if self.n_heads != attention.n_heads {
+            return Err(Error::InvalidConfig(format!(
+                "the relative bias has {} heads, the attention {}",
+                self.n_heads, attention.n_heads
+            )));
+        }
+        self.validate_buckets(attention.visibility)
+    }
+
+    /// Checks that there are buckets for near and for far positions.
+    pub(crate) fn validate_buckets(&self, visibility: Visibility) -> Result<()> {
+        size("the number of buckets of the relative bias", self.n_buckets)?;
+        let n_exact = self.n_exact(visibility);
+        if n_exact == 0 || self.max_distance <= n_exact {
+            return Err(Error::InvalidConfig(format!(
+                "the relative bias has {} buckets up to the distance {}; expected at least one for a single distance, \
+                 and a max_distance beyond the {n_exact} that have a bucket of their own",
+                self.n_buckets, self.max_distance
+            )));
+        }
+        Ok(())
+    }
+
+    /// Buckets for one direction: bidirectional attention has as many again for the other.
+    pub(crate) fn n_one_sided(&self, visibility: Visibility) -> usize {
+        match visibility {
+            Visibility::Bidirectional => self.n_buckets / 2,
+            Visibility::Causal => self.n_buckets,
+        }
+    }
+
+    /// How many of them are a single distance.
+    pub(crate) fn n_exact(&self, visibility: Visibility) -> usize {
+        self.n_one_sided(visibility) / 2
+    }
 }

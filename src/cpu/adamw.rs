@@ -33,6 +33,8 @@ struct Constants<R> {
     keep: R,
     beta2: R,
     first_weight: R,
+    /// Whether the first moment is computed from the gradient's side, `first_weight` being negative then.
+    from_gradient: bool,
     second_weight: R,
     second_root: R,
     eps: R,
@@ -48,11 +50,19 @@ impl Update {
 
     fn constants<R: Real>(&self) -> Constants<R> {
         let (first, second) = self.bias_corrections();
+        // From the nearer side, as torch's `lerp`: with a decay of 0 the moment is the gradient, without what is left
+        // of an earlier one when that is subtracted from itself.
+        let from_gradient = self.beta1 <= 0.5;
+        let first_weight = match from_gradient {
+            true => -self.beta1,
+            false => 1.0 - self.beta1,
+        };
         Constants {
             scale: R::of(self.gradient_scale),
             keep: R::of(1.0 - self.learning_rate * self.weight_decay),
             beta2: R::of(self.beta2),
-            first_weight: R::of(1.0 - self.beta1),
+            first_weight: R::of(first_weight),
+            from_gradient,
             second_weight: R::of(1.0 - self.beta2),
             second_root: R::of(second.sqrt()),
             eps: R::of(self.eps),
@@ -123,7 +133,8 @@ impl<T: Element<Acc: Kernels>> Task<T::Acc> for Piece<'_, T> {
         let (first, second) = (&mut self.first[..n], &mut self.second[..n]);
         for i in 0..n {
             let g = gradient[i].widen() * c.scale;
-            first[i] = first[i] + c.first_weight * (g - first[i]);
+            let from = if c.from_gradient { g } else { first[i] };
+            first[i] = from + c.first_weight * (g - first[i]);
             second[i] = second[i] * c.beta2 + c.second_weight * g * g;
             let root = second[i].sqrt() / c.second_root + c.eps;
             let kept = parameter[i].widen() * c.keep;
@@ -218,6 +229,24 @@ mod tests {
                     assert!((found - expected).abs() <= 1e-14, "{i} of {n}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn without_decay_the_first_moment_is_the_gradient() {
+        for (beta1, expected) in [(0.0, 1e-6f32), (0.25, 1e-6 + 0.25 * (1e4 - 1e-6))] {
+            let u = Update {
+                learning_rate: 0.01,
+                beta1,
+                beta2: 0.0,
+                eps: 1e-8,
+                weight_decay: 0.0,
+                step: 2,
+                gradient_scale: 1.0,
+            };
+            let (mut m, mut v) = ([1e4f32], [1e8f32]);
+            update(Isa::best(), 1, &u, &mut [1f32], &[1e-6], &mut m, &mut v);
+            assert_eq!(m, [expected]);
         }
     }
 

@@ -51,6 +51,10 @@ pub struct Attention {
 impl Attention {
     /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it), `output`
     /// and, if configured, `query_norm` and `key_norm` from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
+    /// a bias for a part of its outputs.
     pub fn new(config: &AttentionConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let bias = config.bias;
@@ -58,6 +62,11 @@ impl Attention {
         let linear = |name, d_in, d_out, bias| Linear::new(d_in, d_out, bias, vb.pp(name));
         let (d_model, d_memory) = (config.d_model, config.d_memory);
         let projections = if vb.contains_tensor("query_key_value.weight") {
+            if [bias.key, bias.value] != [bias.query; 2] {
+                bail!(
+                    "attention: query, key and value are one projection, of which {bias:?} wants only a part to have a bias"
+                );
+            }
             QueryKeyValue::Fused(linear("query_key_value", d_model, q + 2 * kv, bias.query)?)
         } else {
             QueryKeyValue::Separate {
@@ -74,7 +83,8 @@ impl Attention {
         })
     }
 
-    /// Builds the layer from its projections, without query and key norms.
+    /// Builds the layer from its projections. The norms of queries and keys that a configuration asks for are added by
+    /// [`Self::with_norms`]; without them the layer cannot be run.
     ///
     /// # Errors
     /// If the shape of a projection does not fit the configuration.
@@ -116,7 +126,19 @@ impl Attention {
         check("output", &self.output, [config.d_model, q])
     }
 
-    /// Adds norms of queries and keys.
+    /// # Errors
+    /// If the norms of queries and keys are missing that the configuration asks for, or are of other widths.
+    pub(crate) fn check_norms(&self) -> Result<()> {
+        match (&self.norms, self.config.query_key_norm) {
+            (Some(norms), _) => norms.check_widths(&self.config),
+            (None, Some(_)) => bail!(
+                "attention: the configuration has norms of queries and keys, but none were given; add them with with_norms"
+            ),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Adds norms of queries and keys. They are checked against the heads when the layer is run or packed.
     pub fn with_norms(mut self, norms: QueryKeyNorms) -> Self {
         self.norms = Some(norms);
         self
@@ -194,7 +216,8 @@ impl Attention {
         self.attend(x, &Pass::new(context), None)
     }
 
-    /// Cross-attention to the context's memory, the output of an encoder.
+    /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
+    /// mask keeps. Rotary embedding, visibility and window of the configuration do not apply; linear biases do.
     ///
     /// # Shapes
     /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.

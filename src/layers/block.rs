@@ -69,6 +69,9 @@ pub struct TransformerBlock {
 
 impl TransformerBlock {
     /// Gets every part from `vb`, under the names above.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
     pub fn new(config: &BlockConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let residual = &config.residual;
@@ -224,18 +227,18 @@ impl TransformerBlock {
     /// `[batch, seq, d_model]` to the same shape. `[seq, d_model]` is a single sequence, `[d_model]` a single position.
     ///
     /// # Errors
-    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or a block with
-    /// cross-attention gets no memory.
+    /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, a block with cross-attention gets
+    /// no memory, or a parallel block has cross-attention or a norm behind the residual.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         self.output(x, &Pass::new(context), None)
     }
 
-    /// Like [`Self::forward_with`], but returns all intermediate results.
+    /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         self.run(x, &Pass::new(context), None)
     }
 
-    /// The output in a pass, behind the cached positions: as one operation if it can be.
+    /// The output in a pass, for positions after the cached ones; one node of the graph where [`joint`] allows it.
     pub(crate) fn output(
         &self,
         x: &Tensor,
@@ -250,7 +253,7 @@ impl TransformerBlock {
         Ok(self.run(x, pass, cache)?.feed_forward.output)
     }
 
-    /// The stages in a pass, behind the cached positions.
+    /// The stages in a pass, for positions after the cached ones.
     pub(crate) fn run(
         &self,
         x: &Tensor,
@@ -284,10 +287,22 @@ impl TransformerBlock {
     }
 
     /// # Errors
-    /// If there is cross-attention, for which a parallel block has no place.
+    /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
     pub(crate) fn check_topology(&self) -> Result<()> {
-        if self.cross_attention.is_some() && self.topology != Topology::Sequential {
+        if self.topology == Topology::Sequential {
+            return Ok(());
+        }
+        if self.cross_attention.is_some() {
             bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
+        }
+        let norms = [self.attention.norm(), self.feed_forward.norm()];
+        if norms
+            .iter()
+            .any(|norm| matches!(norm, SublayerNorm::Post(_)))
+        {
+            bail!(
+                "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
+            );
         }
         Ok(())
     }

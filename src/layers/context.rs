@@ -55,7 +55,7 @@ impl ForwardContext {
     /// of counting from 0 or from the end of the cache. Needed when sequences are padded on the left.
     ///
     /// # Errors
-    /// If the rank is not 2 or a position is negative.
+    /// If the rank is not 2, the type is not an integer, or a position is negative or above `u32::MAX`.
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
         if position_ids.rank() != 2 {
@@ -64,14 +64,26 @@ impl ForwardContext {
                 position_ids.dims()
             ));
         }
+        if position_ids.dtype().is_float() {
+            return fail(format!(
+                "is {:?}, expected an integer type",
+                position_ids.dtype()
+            ));
+        }
         let rows = position_ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
         let mut positions = Vec::with_capacity(rows.len());
         for row in rows {
-            let row = row.into_iter().map(|p| u32::try_from(p).ok());
-            match row.collect() {
-                Some(row) => positions.push(row),
-                None => return fail("holds a negative position".to_string()),
+            let mut new = Vec::with_capacity(row.len());
+            for position in row {
+                match u32::try_from(position) {
+                    Ok(position) => new.push(position),
+                    Err(_) => {
+                        let last = u32::MAX;
+                        return fail(format!("holds {position}, expected 0 to {last}"));
+                    }
+                }
             }
+            positions.push(new);
         }
         self.positions = Some(positions);
         Ok(self)
@@ -107,11 +119,23 @@ impl ForwardContext {
         self.train
     }
 
-    /// Rows of positions for `seq` new tokens behind `seen` earlier ones.
-    pub(crate) fn positions(&self, seq: usize, seen: usize) -> Vec<Vec<u32>> {
-        match &self.positions {
-            Some(positions) => positions.clone(),
-            None => vec![(seen as u32..(seen + seq) as u32).collect()],
+    /// Rows of positions, one for all or one for each of `batch` sequences, for `seq` new tokens behind `seen` earlier
+    /// ones.
+    ///
+    /// # Errors
+    /// If the given positions are of other sequences.
+    pub(crate) fn positions(&self, batch: usize, seq: usize, seen: usize) -> Result<Vec<Vec<u32>>> {
+        let Some(positions) = &self.positions else {
+            return Ok(vec![(seen as u32..(seen + seq) as u32).collect()]);
+        };
+        let n_rows = positions.len();
+        if (n_rows != 1 && n_rows != batch) || positions.iter().any(|row| row.len() != seq) {
+            let found = [n_rows, positions.first().map_or(0, Vec::len)];
+            let reason = format!(
+                "has shape {found:?}, expected [{batch}, {seq}] or [1, {seq}] of hidden_states"
+            );
+            return Err(Error::input("position_ids", reason));
         }
+        Ok(positions.clone())
     }
 }

@@ -11,8 +11,8 @@ use crate::{
     ops::{Joint, Mixing, Value, Visible},
 };
 
-/// The output of blocks one after the other and a norm; none if something in them is no such step, and they are to be
-/// computed layer by layer.
+/// The output of `blocks` in sequence and the final norm, as one operation. `None` if they contain a step that [`Joint`]
+/// lacks: the caller then computes layer by layer.
 pub(super) fn joint<'b>(
     blocks: impl Iterator<Item = &'b TransformerBlock>,
     final_norm: Option<&Norm>,
@@ -68,7 +68,7 @@ fn normalised(joint: &mut Joint, x: Value, norm: Option<&Norm>) -> Option<Value>
     }
 }
 
-/// A sublayer around its inner layer, which adds the residual that it is given.
+/// A sublayer; `inner` adds the steps of its inner layer, and of the addition to the residual that it is given.
 fn sublayer<L>(
     joint: &mut Joint,
     sublayer: &Sublayer<L>,
@@ -106,9 +106,10 @@ fn attention(
     let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
         return Ok(None);
     };
-    // Nothing is done to queries or keys alone, or to scores.
+    // Nothing between projections and scores, or between scores and softmax.
     let plain = matches!(config.position, Position::None)
         && attention.norms().is_none()
+        && config.query_key_norm.is_none()
         && config.clip.is_none()
         && config.soft_cap.is_none();
     let projections = [query, key, value].map(|layer| linear(joint, layer, x, None));

@@ -4,8 +4,8 @@ use candle_core::{DType, Result, Tensor, bail};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///
-/// It remembers the keys, values and padding mask of the positions seen so far. A clone is independent, so several
-/// continuations can start from one prompt.
+/// It remembers the keys, values and padding mask of the positions seen so far, without their graph. A clone is
+/// independent, so several continuations can start from one prompt.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(crate) layers: Vec<LayerCache>,
@@ -34,7 +34,7 @@ impl KvCache {
         *self = Self::new(self.layers.len());
     }
 
-    /// Undoes a call that failed behind `seen` positions with these marks, whatever layer it came to.
+    /// Restores the `seen` positions and marks from before a call that failed, whichever layer it had reached.
     pub(crate) fn undo(&mut self, seen: usize, keep: Option<Tensor>) -> Result<()> {
         (self.seen, self.keep) = (seen, keep);
         for layer in &mut self.layers {
@@ -96,6 +96,12 @@ impl KvCache {
     }
 }
 
+/// What a cached pass keeps or returns. candle has no `no_grad`: of variables, each step would keep the graph of all
+/// steps before it, in memory that grows with the square of their number.
+pub(crate) fn without_graph(tensor: &Tensor) -> Tensor {
+    tensor.detach()
+}
+
 /// One attention's keys and values, `[batch, n_kv_heads, kept, head_dim]`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerCache {
@@ -103,7 +109,7 @@ pub(crate) struct LayerCache {
     /// Positions appended so far, dropped ones included.
     appended: usize,
     /// Keys and values of an encoder's output, projected once.
-    pub(crate) memory: Option<(Tensor, Tensor)>,
+    memory: Option<(Tensor, Tensor)>,
 }
 
 impl LayerCache {
@@ -111,7 +117,7 @@ impl LayerCache {
     /// the oldest new query sees `w - 1` earlier keys, and older ones are dropped.
     ///
     /// # Errors
-    /// If they are of another batch or of other heads than those that are there, which stay.
+    /// If they are of another batch, type or of other heads than those that are there, which stay.
     pub(crate) fn append(
         &mut self,
         key: &Tensor,
@@ -120,24 +126,28 @@ impl LayerCache {
     ) -> Result<(Tensor, Tensor)> {
         if let Some((old, _)) = &self.kept {
             let (batch, n_kv_heads, _, head_dim) = old.dims4()?;
-            if (batch, n_kv_heads, key.dim(2)?, head_dim) != key.dims4()? {
+            let fits = (batch, n_kv_heads, key.dim(2)?, head_dim) == key.dims4()?
+                && old.dtype() == key.dtype();
+            if !fits {
                 bail!(
-                    "the cache is of a batch of {batch} with {n_kv_heads} key/value heads of {head_dim}, the new keys are {:?}; make another with new_cache",
-                    key.dims()
+                    "the cache is of a batch of {batch} with {n_kv_heads} key/value heads of {head_dim} in {:?}, the new keys are {:?} in {:?}; make another with new_cache",
+                    old.dtype(),
+                    key.dims(),
+                    key.dtype()
                 );
             }
         }
-        let all = match self.kept.take() {
+        let all = match &self.kept {
             None => (key.clone(), value.clone()),
             Some((old_key, old_value)) => {
                 let kept = old_key.dim(2)?;
                 let keep = window.map_or(kept, |w| kept.min(w - 1));
-                let recent = |old: Tensor| old.narrow(2, kept - keep, keep);
-                let join = |old: Tensor, new: &Tensor| Tensor::cat(&[&recent(old)?, new], 2);
+                let recent = |old: &Tensor| old.narrow(2, kept - keep, keep);
+                let join = |old: &Tensor, new: &Tensor| Tensor::cat(&[&recent(old)?, new], 2);
                 (join(old_key, key)?, join(old_value, value)?)
             }
         };
-        self.kept = Some(all.clone());
+        self.kept = Some((without_graph(&all.0), without_graph(&all.1)));
         self.appended += key.dim(2)?;
         Ok(all)
     }
@@ -155,6 +165,12 @@ impl LayerCache {
         }
         self.appended = self.appended.min(seen);
         Ok(())
+    }
+
+    /// Keeps the keys and values of an encoder's output, and returns them.
+    pub(crate) fn keep_memory(&mut self, (key, value): (Tensor, Tensor)) -> (Tensor, Tensor) {
+        let kept = (without_graph(&key), without_graph(&value));
+        self.memory.insert(kept).clone()
     }
 
     /// Keys and values of an encoder's output of so many sequences and positions, if they are known.

@@ -29,7 +29,7 @@ impl LinearInit {
         let normal = |stdev| Init::Randn { mean: 0.0, stdev };
         match self {
             Self::Torch => {
-                let bound = 1.0 / (d_in as f64).sqrt();
+                let bound = torch_bound(d_in);
                 let uniform = Init::Uniform {
                     lo: -bound,
                     up: bound,
@@ -42,6 +42,14 @@ impl LinearInit {
                 Init::Const(0.0),
             ),
         }
+    }
+}
+
+/// The largest absolute value of `torch.nn.Linear`'s fresh parameters: `1/√d_in`, and 0 without inputs.
+pub(crate) fn torch_bound(d_in: usize) -> f64 {
+    match d_in {
+        0 => 0.0,
+        _ => 1.0 / (d_in as f64).sqrt(),
     }
 }
 

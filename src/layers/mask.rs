@@ -1,6 +1,6 @@
 //! Attention masks: which keys are real, and what is added to the scores.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::{Error, Result};
 
@@ -27,23 +27,27 @@ impl AttentionMask {
     /// # Errors
     /// If the rank is not 2 or a value is neither 0 nor 1.
     pub fn padding(mask: &Tensor) -> Result<Self> {
-        if mask.rank() != 2 {
-            return Err(Error::input(
-                "attention_mask",
-                format!("has shape {:?}, expected [batch, seq]", mask.dims()),
+        Self::marks(mask, Marked::Sequence)
+    }
+
+    /// As [`Self::padding`], of the keys that `of` names in errors.
+    pub(crate) fn marks(mask: &Tensor, of: Marked) -> Result<Self> {
+        let fail = |reason| Err(Error::input(of.mask(), reason));
+        let &[_, keys] = mask.dims() else {
+            return fail(format!(
+                "has shape {:?}, expected [batch, seq]",
+                mask.dims()
             ));
-        }
-        let values = mask.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        };
+        // In f64: what f32 would round to 1 must not become 0 as an integer. On the CPU: Metal has no f64.
+        let values = mask.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        let values = values.flatten_all()?.to_vec1::<f64>()?;
         if let Some(at) = values.iter().position(|&v| v != 0.0 && v != 1.0) {
-            let seq = mask.dims()[1];
-            return Err(Error::input(
-                "attention_mask",
-                format!(
-                    "holds {} at [{}, {}], expected 1 (keep) or 0 (drop)",
-                    values[at],
-                    at / seq,
-                    at % seq
-                ),
+            return fail(format!(
+                "holds {} at [{}, {}], expected 1 (keep) or 0 (drop)",
+                values[at],
+                at / keys,
+                at % keys
             ));
         }
         Ok(Self {
@@ -53,7 +57,8 @@ impl AttentionMask {
     }
 
     /// Also adds `mask` to the scores before the softmax; `-inf` hides a key. It must broadcast to
-    /// `[batch, n_heads, queries, keys]`, and receives a gradient if it is a variable or depends on one.
+    /// `[batch, n_heads, queries, keys]` and be of a float type, and receives a gradient if it is a variable or depends
+    /// on one. The forward pass checks both.
     pub fn with_additive(mut self, mask: Tensor) -> Self {
         self.additive = Some(mask);
         self
@@ -68,18 +73,56 @@ impl AttentionMask {
     pub fn additive(&self) -> Option<&Tensor> {
         self.additive.as_ref()
     }
+}
 
-    /// Checks the key-padding mask against the scores' batch and number of keys.
-    pub(crate) fn check(&self, batch: usize, keys: usize) -> Result<()> {
-        match &self.keep {
+/// The keys that a mask marks, as errors name them.
+#[derive(Clone, Copy)]
+pub(crate) enum Marked {
+    /// The positions of the input.
+    Sequence,
+    /// The positions of an encoder's output.
+    Memory,
+}
+
+impl Marked {
+    fn mask(self) -> &'static str {
+        match self {
+            Self::Sequence => "attention_mask",
+            Self::Memory => "encoder_attention_mask",
+        }
+    }
+
+    fn states(self) -> &'static str {
+        match self {
+            Self::Sequence => "hidden_states",
+            Self::Memory => "encoder_hidden_states",
+        }
+    }
+
+    /// Checks that a key-padding mask is `[batch, keys]`.
+    pub fn check(self, keep: Option<&Tensor>, batch: usize, keys: usize) -> Result<()> {
+        match keep {
             Some(keep) if keep.dims() != [batch, keys] => Err(Error::input(
-                "attention_mask",
+                self.mask(),
                 format!(
-                    "has shape {:?}, expected [batch, seq] = [{batch}, {keys}] of hidden_states",
-                    keep.dims()
+                    "has shape {:?}, expected [batch, seq] = [{batch}, {keys}] of {}",
+                    keep.dims(),
+                    self.states()
                 ),
             )),
             _ => Ok(()),
         }
     }
+}
+
+/// Checks that numbers can be added to scores: 0 and 1 of an integer type are marks, which would be added as they are.
+pub(crate) fn check_additive(mask: &Tensor) -> Result<()> {
+    if mask.dtype().is_float() {
+        return Ok(());
+    }
+    let reason = format!(
+        "is {:?}, expected numbers of a float type to add to the scores; marks of keys are for AttentionMask::padding",
+        mask.dtype()
+    );
+    Err(Error::input("additive mask", reason))
 }

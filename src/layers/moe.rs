@@ -43,19 +43,44 @@ impl MixtureOfExperts {
             ..config.clone()
         };
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
-        let shared = |d_ff| -> Result<SharedExpert> {
-            Ok(SharedExpert {
-                feed_forward: FeedForward::new(&one.clone().with_d_ff(d_ff), vb.pp("shared"))?,
-                gate: Linear::new(config.d_model, 1, false, vb.pp("shared_gate"))?,
-            })
+        let shared = |d_ff| -> Result<(FeedForward, Linear)> {
+            let gate = Linear::new(config.d_model, 1, false, vb.pp("shared_gate"))?;
+            let one = one.clone().with_d_ff(d_ff);
+            Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
         };
-        Ok(Some(Self {
-            router: Linear::new(config.d_model, experts.n_experts, false, vb.pp("router"))?,
-            experts: (0..experts.n_experts).map(expert).collect::<Result<_>>()?,
-            shared: experts.shared_d_ff.map(shared).transpose()?,
-            top_k: experts.top_k,
-            weights: experts.weights,
-        }))
+        let router = Linear::new(config.d_model, experts.n_experts, false, vb.pp("router"))?;
+        let all = (0..experts.n_experts).map(expert).collect::<Result<_>>()?;
+        let shared = experts.shared_d_ff.map(shared).transpose()?;
+        Self::from_parts(router, all, shared, experts.top_k, experts.weights).map(Some)
+    }
+
+    /// Builds the layer from its router `[n_experts, d_model]`, its experts, an optional shared expert with its gate
+    /// `[1, d_model]`, the number of experts that each position uses, and how their probabilities are normalised.
+    ///
+    /// # Errors
+    /// If the parts' shapes do not fit each other, or `top_k` is 0 or more than there are experts.
+    pub fn from_parts(
+        router: Linear,
+        experts: Vec<FeedForward>,
+        shared: Option<(FeedForward, Linear)>,
+        top_k: usize,
+        weights: RoutingWeights,
+    ) -> Result<Self> {
+        if top_k == 0 || top_k > experts.len() {
+            bail!(
+                "mixture of experts: each position uses {top_k} of {} experts, expected one to all",
+                experts.len()
+            );
+        }
+        let mixture = Self {
+            router,
+            experts,
+            shared: shared.map(|(feed_forward, gate)| SharedExpert { feed_forward, gate }),
+            top_k,
+            weights,
+        };
+        mixture.check_shapes()?;
+        Ok(mixture)
     }
 
     /// # Errors

@@ -50,7 +50,8 @@ impl Norm {
         })
     }
 
-    /// Builds the norm from a weight and an optional bias, both `[d_model]`.
+    /// Builds the norm from a weight and an optional bias, both `[d_model]`. Of the weight of a norm without one
+    /// ([`NormWeight::Absent`]) only the type and the device count.
     ///
     /// # Errors
     /// If a shape is different, or a bias is given where the configuration has none, or the other way round.
@@ -73,6 +74,10 @@ impl Norm {
             (None, true) => bail!("norm: the configuration asks for a bias, but none is given"),
             _ => {}
         }
+        let weight = match config.weight {
+            NormWeight::Absent => weight.ones_like()?,
+            NormWeight::Plain | NormWeight::OnePlus => weight,
+        };
         Ok(Self {
             weight,
             bias,

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::{
     config::RotaryConfig,
@@ -50,11 +50,11 @@ impl<'c> Pass<'c> {
         })
     }
 
-    /// Cosines and sines of this pass's `seq` positions.
+    /// Cosines and sines of this pass's `seq` positions of `batch` sequences.
     pub fn rotary_tables(
         &self,
         config: &RotaryConfig,
-        seq: usize,
+        (batch, seq): (usize, usize),
         dtype: DType,
         device: &Device,
     ) -> Result<RotaryTables> {
@@ -65,13 +65,7 @@ impl<'c> Pass<'c> {
         if let Some((_, known)) = known {
             return Ok(known.clone());
         }
-        let positions = self.context.positions(seq, self.seen);
-        if let Some(row) = positions.iter().find(|row| row.len() != seq) {
-            bail!(
-                "position_ids: has shape {:?}, expected [batch or 1, {seq}] of hidden_states",
-                [positions.len(), row.len()]
-            );
-        }
+        let positions = self.context.positions(batch, seq, self.seen)?;
         let made = RotaryTables::new(config, &positions, dtype, device)?;
         tables.push((config.clone(), made.clone()));
         Ok(made)

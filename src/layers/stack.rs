@@ -7,7 +7,10 @@ use crate::{
     config::{StackConfig, Visibility},
     layers::{
         BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-        TransformerBlock, joint::joint, kv_cache::KvCache, pass::Pass,
+        TransformerBlock,
+        joint::joint,
+        kv_cache::{KvCache, without_graph},
+        pass::Pass,
     },
 };
 
@@ -27,6 +30,9 @@ pub struct Stack {
 
 impl Stack {
     /// Gets every block and the parts that they share from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let blocks = config
@@ -46,7 +52,7 @@ impl Stack {
         })
     }
 
-    /// What belongs to no block.
+    /// Gets the parts that belong to no block: the relative bias and the final norm.
     pub(crate) fn shared_parts(
         config: &StackConfig,
         vb: &VarBuilder,
@@ -171,6 +177,9 @@ impl Stack {
     /// assert_eq!(hidden_states.len(), 1 + 3);
     /// # Ok::<(), candle_blocks::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::forward_with`]; an error of `observer` ends the pass and is returned.
     pub fn observe(
         &self,
         x: &Tensor,
@@ -193,24 +202,42 @@ impl Stack {
     /// depend on the length (dynamic NTK, LongRope) rotate each key by the length at its time, as in
     /// transformers. The [crate's front page](crate#decoding) has an example with prompts of unequal lengths.
     ///
+    /// An encoder's output is projected by the first call; later calls take its keys and values from the cache and
+    /// only check that the output which they are given has the same shape. To attend to another, reset the cache.
+    ///
+    /// The output is detached, as under `torch.no_grad()`: a cache that kept the graph of every step would take memory
+    /// that grows with the square of their number. An input that tracks gradients is refused; for gradients use
+    /// [`Self::forward_with`].
+    ///
     /// # Shapes
     /// `[batch, new positions, d_model]` to the same shape.
     ///
     /// # Errors
-    /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an
-    /// additive mask or dropout on, or the cache belongs to another stack, batch or encoder output. The
-    /// cache then stays as it was.
+    /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an additive mask or
+    /// dropout on, the input or an encoder's output tracks gradients, or the cache belongs to another stack or batch, or
+    /// to an encoder output of another length. The cache then stays as it was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
         context: &ForwardContext,
         cache: &mut KvCache,
     ) -> Result<Tensor> {
-        let (batch, seq, _) = x.dims3()?;
+        let &[batch, seq, _] = x.dims() else {
+            let found = x.dims();
+            bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
+        };
         if context.train() || context.mask().additive().is_some() {
             bail!(
                 "a cache serves evaluation with a padding mask; not training or an additive mask"
             );
+        }
+        let memory = context.memory().map(|memory| &memory.hidden_states);
+        for (name, tensor) in [("input", Some(x)), ("encoder_hidden_states", memory)] {
+            if tensor.is_some_and(Tensor::track_op) {
+                bail!(
+                    "stack: {name} tracks gradients, which a pass with a cache does not keep; detach() it, or use forward_with"
+                );
+            }
         }
         if cache.layers.len() != self.layers.len() {
             bail!(
@@ -230,7 +257,7 @@ impl Stack {
             self.run(x, pass, Some(cache), None)
         };
         match run(cache) {
-            Ok(y) => Ok(y),
+            Ok(y) => Ok(without_graph(&y)),
             Err(error) => {
                 cache.undo(seen, keep)?;
                 Err(error)
@@ -238,7 +265,7 @@ impl Stack {
         }
     }
 
-    /// What every block adds to its scores behind `seen` earlier positions: the mask and the position bias.
+    /// The sum of mask and position bias that every block adds to its scores, for positions after `seen` earlier ones.
     pub(crate) fn additive(
         &self,
         x: &Tensor,
@@ -295,7 +322,7 @@ impl Stack {
         self.behind_blocks(&x, pass.context.train())
     }
 
-    /// The final norm and what is dropped behind it.
+    /// The final norm and the dropout behind it.
     pub(crate) fn behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let y = match &self.final_norm {
             Some(norm) => norm.forward(x)?,

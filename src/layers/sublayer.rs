@@ -6,6 +6,7 @@ use candle_nn::{Init, VarBuilder};
 use crate::{
     config::{NormConfig, NormPlacement, ResidualSource},
     layers::{Dropout, DropoutSource, Norm},
+    ops,
 };
 
 /// The norms of a [`Sublayer`] and where they stand.
@@ -76,7 +77,7 @@ impl BranchScale {
     fn apply(&self, branch: &Tensor) -> Result<Tensor> {
         match self {
             Self::One => Ok(branch.clone()),
-            Self::Constant(factor) => branch.affine(*factor, 0.0),
+            Self::Constant(factor) => ops::scaled(branch, *factor),
             Self::Learned(vector) => branch.broadcast_mul(vector),
         }
     }
@@ -166,7 +167,7 @@ impl<L> Sublayer<L> {
         &mut self.inner
     }
 
-    /// What draws the masks on the inner layer's output, and on what is added of it.
+    /// The dropout of the inner layer's output, and drop path.
     pub(super) fn dropouts(&self) -> [&Dropout; 2] {
         [&self.dropout, &self.drop_path]
     }
@@ -196,6 +197,9 @@ impl<L> Sublayer<L> {
     ///
     /// # Shapes
     /// `[.., d_model]` to the same shape.
+    ///
+    /// # Errors
+    /// If `x` is a scalar, a norm is of another width, `run` fails, or its result has another shape than `x`.
     pub fn stages(
         &self,
         x: &Tensor,
@@ -217,7 +221,7 @@ impl<L> Sublayer<L> {
         })
     }
 
-    /// What the inner layer is given.
+    /// The input of the inner layer: `x`, normalised if the norm stands before the layer.
     pub(crate) fn input(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() == 0 {
             bail!("sublayer: input is a scalar, expected [.., d_model]");
@@ -228,7 +232,7 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// What the branch is added to.
+    /// The residual that the branch is added to.
     pub(crate) fn residual<'t>(&self, x: &'t Tensor, input: &'t Tensor) -> &'t Tensor {
         match self.source {
             ResidualSource::Input => x,
@@ -236,7 +240,7 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// What is added of the inner layer's output.
+    /// The branch that is added to the residual: the inner layer's output after output norm, dropout, scale and drop path.
     pub(crate) fn branch(&self, inner_output: &Tensor, train: bool) -> Result<Tensor> {
         let branch = match &self.norm {
             SublayerNorm::Sandwich { output: norm, .. } | SublayerNorm::Output(norm) => {

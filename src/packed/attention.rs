@@ -55,6 +55,7 @@ enum Projections {
 
 thread_local!(static PROJECTED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static PROJECTED_ROWS: &Scratch<f32> = &PROJECTED;
+
 impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
     ///
@@ -110,15 +111,12 @@ impl PackedAttention {
         attention: &Attention,
         projections: Projections,
     ) -> Result<Self> {
-        let config = attention.config().clone();
-        let norms = attention.norms();
+        attention.check_norms()?;
         Ok(Self {
             projections,
             output: PackedLinear::new(packing, attention.output())?,
-            norms: norms
-                .map(|norms| SpanNorms::new(norms, &config))
-                .transpose()?,
-            config,
+            norms: attention.norms().map(SpanNorms::new).transpose()?,
+            config: attention.config().clone(),
             arithmetic: Arithmetic {
                 isa: packing.isa,
                 stored: packing.stored,
@@ -166,7 +164,7 @@ impl PackedAttention {
         })
     }
 
-    /// `y = finishing(attention(x))` in a pass, behind the cached positions.
+    /// `y = finishing(attention(x))` in a pass, for positions after the cached ones.
     pub(super) fn run(
         &self,
         x: &Source,
@@ -189,7 +187,7 @@ impl PackedAttention {
         }
     }
 
-    /// What a cache holds for a batch.
+    /// The shape and number format of the keys and values that a cache holds for a batch.
     pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
         PanelShape {
             arithmetic: self.arithmetic,
@@ -199,13 +197,13 @@ impl PackedAttention {
         }
     }
 
-    /// Whether later positions are unseen, so that a cache may serve.
+    /// Whether no query sees a later position, which a cache requires.
     pub(super) fn is_causal(&self) -> bool {
         self.config.visibility == Visibility::Causal
     }
 }
 
-/// Rows that come in, where they go, and the pass they are of.
+/// The arguments of a run: input rows, the last step on the output, the pass, and the output.
 struct Call<'a> {
     x: &'a Source<'a>,
     finishing: &'a Finishing<'a>,

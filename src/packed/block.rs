@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
     PackedAttention, PackedFeedForward, PackedSublayer, Packing,
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The feed-forward of a packed block: a single network or a mixture of experts.
+/// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PackedBlockFeedForward {
@@ -53,7 +53,7 @@ impl PackedBlockFeedForward {
         }
     }
 
-    /// Of input and output.
+    /// The widths of the input and of the output.
     pub(super) fn widths(&self) -> (usize, usize) {
         match self {
             Self::Dense(dense) => (dense.d_model(), dense.d_out()),
@@ -77,6 +77,26 @@ impl PackedBlockFeedForward {
     }
 }
 
+impl BlockFeedForward {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedBlockFeedForward> {
+        PackedBlockFeedForward::new(&Packing::new(precision)?, self)
+    }
+}
+
+impl Module for PackedBlockFeedForward {
+    /// The output of the original layer in evaluation mode; shapes and errors as for [`PackedFeedForward`].
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(dense) => dense.forward(x),
+            Self::Experts(experts) => experts.forward(x),
+        }
+    }
+}
+
 /// A [`TransformerBlock`] packed for inference on the CPU, created by [`TransformerBlock::pack`].
 #[derive(Clone, Debug)]
 pub struct PackedBlock {
@@ -87,7 +107,7 @@ pub struct PackedBlock {
     threads: usize,
 }
 
-/// What the sublayers of a block computed on their way.
+/// The intermediate results of a block's sublayers, for an observer.
 #[derive(Default)]
 pub(super) struct SeenBlock {
     pub attention: Seen,
@@ -139,7 +159,7 @@ impl PackedBlock {
     }
 
     /// # Errors
-    /// If its sublayers are of different widths.
+    /// If its sublayers have different widths.
     fn check_widths(&self) -> Result<()> {
         let cross = self.cross_attention.iter();
         let cross = cross.map(|cross| cross.inner().config().d_model);
@@ -165,7 +185,7 @@ impl PackedBlock {
     }
 
     /// # Errors
-    /// If a cache is not of this block's heads and so many sequences.
+    /// If a cache holds keys of other heads than this block's, or of another number of sequences.
     pub(super) fn check_cache(&self, cache: &PackedLayerCache, batch: usize) -> Result<()> {
         let shape = |attention: &PackedAttention| attention.panel_shape(batch);
         let memory = self.cross_attention.as_ref();
@@ -215,7 +235,7 @@ impl PackedBlock {
         })
     }
 
-    /// The output for rows `[batch · seq, d_model]` in a pass, behind the cached positions.
+    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones.
     pub(super) fn run(
         &self,
         x: &[f32],
@@ -255,7 +275,7 @@ impl PackedBlock {
                     self.normal(before, self.feed_forward.input_norm()),
                     Residual::Input,
                 ),
-                // Beside the attention, and added to what that has made.
+                // Reads the block's input, and is added to the output of the attention sublayer.
                 Topology::Parallel(norm) => {
                     let norm = match norm {
                         ParallelNorm::Shared => self.attention.input_norm(),

@@ -16,13 +16,11 @@ use crate::cpu::{
 #[derive(Debug)]
 pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
-    /// Sequences, as soon as positions were seen.
+    /// The number of sequences, once positions have been seen.
     batch: usize,
     /// Positions seen so far, dropped ones included.
     seen: usize,
-    /// As many as before the last call.
-    last_seen: usize,
-    /// Of each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
+    /// For each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
     keep: Vec<Vec<u8>>,
 }
 
@@ -30,9 +28,11 @@ pub struct PackedCache {
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
-    /// Of an encoder's output, projected once.
+    /// A window has dropped what queries from this position on do not see, but earlier ones would.
+    dropped_behind: usize,
+    /// The keys and values of an encoder's output, projected once.
     memory: Option<KeyValuePanels>,
-    /// Of the own keys and values of all layers, which a step reads one after the other.
+    /// Memory shared by the own keys and values of all layers, which a step reads one after the other.
     pages: LargePages,
 }
 
@@ -42,6 +42,7 @@ impl Clone for PackedCache {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
             own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
+            dropped_behind: layer.dropped_behind,
             memory: layer
                 .memory
                 .as_ref()
@@ -68,7 +69,6 @@ impl PackedCache {
                 .collect(),
             batch: 0,
             seen: 0,
-            last_seen: 0,
             keep: Vec::new(),
         }
     }
@@ -80,28 +80,29 @@ impl PackedCache {
 
     /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
     pub fn reset(&mut self) {
-        (self.seen, self.last_seen) = (0, 0);
+        self.seen = 0;
         self.keep.clear();
         for layer in &mut self.layers {
             layer.memory = None;
+            layer.dropped_behind = 0;
             if let Some(own) = &mut layer.own {
                 own.reset();
             }
         }
     }
 
-    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected. The allocated memory
-    /// is kept.
+    /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
+    /// and values of an encoder's output. The allocated memory is kept.
     ///
     /// # Errors
     /// If a sliding window has already dropped positions that are needed again: with a window, only the positions of the
-    /// last call can be taken back. Nothing is forgotten then.
+    /// last call that was not refused can be taken back. Nothing is forgotten then.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
-        let has_dropped = |layer: &PackedLayerCache| {
+        let lacks = |layer: &PackedLayerCache| {
             let own = layer.own.as_ref();
-            own.is_some_and(|own| own.positions().start > 0)
+            own.is_some_and(|own| own.positions().start > 0) && seen < layer.dropped_behind
         };
-        if seen < self.last_seen && self.layers.iter().any(has_dropped) {
+        if self.layers.iter().any(lacks) {
             bail!(
                 "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
                 self.seen
@@ -111,19 +112,18 @@ impl PackedCache {
         Ok(())
     }
 
-    /// Undoes a call that failed behind `seen` positions, whatever layer it came to.
+    /// Restores the `seen` positions from before a call that failed, whichever layer it had reached.
     pub(super) fn undo(&mut self, seen: usize) {
         self.forget_from(seen);
-        // A window may have dropped what no later query sees, but an earlier one would.
-        self.last_seen = self.seen;
+    }
+
+    fn forget_from(&mut self, seen: usize) {
         if seen == 0 {
+            // Another prompt may attend to another encoder's output.
             for layer in &mut self.layers {
                 layer.memory = None;
             }
         }
-    }
-
-    fn forget_from(&mut self, seen: usize) {
         for own in self.layers.iter_mut().filter_map(|l| l.own.as_mut()) {
             own.truncate(seen);
         }
@@ -136,7 +136,8 @@ impl PackedCache {
     /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
     ///
     /// # Errors
-    /// If the positions before, or the marks, are of another batch; nothing is taken in then.
+    /// If the batch is another than that of the earlier positions, or the marks are not of the new ones; nothing is
+    /// taken in then.
     pub(super) fn extend(
         &mut self,
         new: Option<&Tensor>,
@@ -164,7 +165,6 @@ impl PackedCache {
             None => None,
         };
         self.batch = batch;
-        self.last_seen = seen;
         self.seen += seq;
         if seen == 0 {
             self.keep.clear();
@@ -186,7 +186,7 @@ impl PackedCache {
 
 impl PackedLayerCache {
     /// # Errors
-    /// If what is there is not of these shapes: of the layer's own positions, and of an encoder's.
+    /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
     pub fn check(&self, own: PanelShape, memory: Option<PanelShape>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;
@@ -199,12 +199,24 @@ impl PackedLayerCache {
         }
     }
 
-    /// Where the keys and values of new positions go; those of another shape are forgotten.
-    pub fn own(&mut self, shape: PanelShape) -> &mut KeyValuePanels {
+    /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
+    /// that the new queries do not see. Keys and values of another shape are forgotten.
+    pub fn own(
+        &mut self,
+        shape: PanelShape,
+        seen: usize,
+        window: Option<usize>,
+    ) -> &mut KeyValuePanels {
         self.own.take_if(|own| own.shape() != shape);
         let pages = &self.pages;
-        self.own
-            .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages))
+        let own = self
+            .own
+            .get_or_insert_with(|| KeyValuePanels::new_in(shape, pages));
+        if let Some(window) = window {
+            own.drop_before(seen.saturating_sub(window - 1));
+            self.dropped_behind = seen;
+        }
+        own
     }
 
     /// Keys and values of an encoder's output of `keys` positions, which `project` makes where they are not known.

@@ -79,7 +79,7 @@ impl PackedFeedForward {
         self.up.d_in()
     }
 
-    /// The width of the output, where that is another.
+    /// The width of the output; outside a block it may differ from that of the input.
     pub(super) fn d_out(&self) -> usize {
         self.down.d_out()
     }

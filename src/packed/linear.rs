@@ -24,7 +24,7 @@ pub struct PackedLinear {
     pub(super) threads: usize,
 }
 
-/// What is done to a layer's output while it is in the cache: `residual + scale · output`.
+/// The last step of a layer, on its output while that is in the CPU's cache: `residual + scale · output`.
 #[derive(Clone, Copy)]
 pub(super) struct Finishing<'a> {
     pub scale: Scale<'a, f32>,
@@ -32,13 +32,13 @@ pub(super) struct Finishing<'a> {
 }
 
 impl<'a> Finishing<'a> {
-    /// The output as it is.
+    /// Leaves the output as it is.
     pub const NONE: Self = Self {
         scale: Scale::One,
         residual: None,
     };
 
-    /// Of some of the rows, of `width` columns.
+    /// The finishing of a range of rows, each of `width` columns.
     pub fn part(self, rows: Range<usize>, width: usize) -> Self {
         let part = |residual: &'a [f32]| &residual[rows.start * width..rows.end * width];
         Self {
@@ -47,7 +47,7 @@ impl<'a> Finishing<'a> {
         }
     }
 
-    /// Behind a layer's bias.
+    /// The epilogue of a product: the layer's bias, then this.
     pub fn epilogue(self, bias: Option<&'a [f32]>) -> Epilogue<'a, f32> {
         Epilogue {
             scale: self.scale,
@@ -56,7 +56,7 @@ impl<'a> Finishing<'a> {
         }
     }
 
-    /// `y = residual + scale · output`, of an output that is done already, of rows of `width`.
+    /// `y = residual + scale · output`, for an output in memory with rows of `width` columns.
     pub fn apply(self, output: &[f32], width: usize, y: &mut [f32]) {
         self.epilogue(None).finish(output, width, y);
     }
@@ -77,7 +77,7 @@ impl PackedLinear {
         Self::joined(packing, &[linear])
     }
 
-    /// Of several maps of one input, their outputs side by side.
+    /// Packs several layers that have the same input as one, their outputs side by side.
     pub(super) fn joined(packing: &Packing, linears: &[&Linear]) -> Result<Self> {
         let bias = match linears.iter().any(|linear| linear.bias().is_some()) {
             true => Some(joined_bias(linears)?),
@@ -129,7 +129,7 @@ impl PackedLinear {
         self.run_on(self.threads, x, finishing, y);
     }
 
-    /// As [`Self::run`], on so many threads.
+    /// As [`Self::run`], on `threads` threads.
     pub(super) fn run_on(&self, threads: usize, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         self.weight
             .multiply(x, &self.epilogue(finishing), y, threads);
@@ -141,7 +141,7 @@ impl PackedLinear {
 }
 
 /// # Errors
-/// If a weight maps nothing.
+/// If the weight has no inputs.
 pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
     if d_in == 0 {
         bail!("pack: a weight of [{d_out}, {d_in}] has no inputs; packed layers need at least one");
@@ -158,7 +158,10 @@ pub(super) fn whole_weight(linear: &Linear) -> Result<Tensor> {
     }
 }
 
-/// A parameter as packing takes it.
+/// A parameter without its graph.
+///
+/// # Errors
+/// If it is not on the CPU, or is f64.
 pub(super) fn plain(parameter: &Tensor) -> Result<Tensor> {
     if !parameter.device().is_cpu() {
         bail!("pack: the layer is not on the CPU, and packed layers compute there; load it there");
@@ -169,7 +172,7 @@ pub(super) fn plain(parameter: &Tensor) -> Result<Tensor> {
     Ok(parameter.detach())
 }
 
-/// The biases of several maps side by side, zeros where one has none.
+/// The biases of several layers side by side, zeros for one that has none.
 fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
     let mut joined = Vec::new();
     for linear in linears {

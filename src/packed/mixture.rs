@@ -2,17 +2,19 @@
 
 use std::cell::Cell;
 
-use candle_core::Result;
+use candle_core::{Module, Result, Tensor};
 
 use super::{
     PackedFeedForward, Packing,
     linear::{Finishing, PackedLinear},
+    map_rows,
 };
 use crate::{
-    config::RoutingWeights,
+    config::{Precision, RoutingWeights},
     cpu::{
         activation::{Computed, Sigmoid},
         isa::Isa,
+        parallel,
         scratch::{Aligned, Scratch, lend},
         softmax::{self, Seen},
         source::Source,
@@ -21,8 +23,8 @@ use crate::{
     layers::MixtureOfExperts,
 };
 
-/// A [`MixtureOfExperts`] packed for inference on the CPU. The router stays in f32 in every precision, so that rounding
-/// does not change the choice of experts.
+/// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
+/// in every precision, so that rounding does not change the choice of experts.
 #[derive(Clone, Debug)]
 pub struct PackedMixture {
     router: PackedLinear,
@@ -54,6 +56,16 @@ thread_local!(static SUM: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty(
 static SUM_ROWS: &Scratch<f32> = &SUM;
 thread_local!(static EXPERT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static EXPERT_ROWS: &Scratch<f32> = &EXPERT;
+
+impl MixtureOfExperts {
+    /// Packs the weights for inference on the CPU.
+    ///
+    /// # Errors
+    /// If the layer is not on the CPU or is f64.
+    pub fn pack(&self, precision: Precision) -> Result<PackedMixture> {
+        PackedMixture::new(&Packing::new(precision)?, self)
+    }
+}
 
 impl PackedMixture {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
@@ -165,6 +177,25 @@ impl PackedMixture {
                 add_scaled(sum, output, gate);
             }
         });
+    }
+}
+
+impl Module for PackedMixture {
+    /// The output of the original layer in evaluation mode.
+    ///
+    /// # Shapes
+    /// `[.., d_model]` of rank 1 or more, to the same shape.
+    ///
+    /// # Errors
+    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let width = self.d_model();
+        map_rows("mixture of experts", x, (width, width), |x, y| {
+            parallel::with_team(self.threads, || {
+                self.run(&Source::new(x, width), &Finishing::NONE, y);
+                Ok(())
+            })
+        })
     }
 }
 

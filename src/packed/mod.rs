@@ -6,8 +6,8 @@
 //! no gradients and refuses an input that tracks them. It accepts f32, f16 and bf16 inputs, returns the dtype
 //! of its input, and computes in f32 between products.
 //!
-//! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it and the
-//! number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
+//! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it, the padding
+//! behind it and the number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
 //! from several threads at once.
 //!
 //! ```
@@ -63,13 +63,13 @@ struct Packing {
     stored: Stored,
     isa: Isa,
     threads: usize,
-    /// Of all weights that are packed together.
+    /// Memory shared by all weights that are packed together.
     pages: LargePages,
 }
 
 impl Packing {
     /// # Errors
-    /// If the environment asks for an instruction set that is not there.
+    /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks.
     fn new(precision: Precision) -> Result<Self> {
         let (format, stored) = match precision {
             Precision::F32 => (WeightFormat::F32, Stored::F32),

@@ -4,25 +4,27 @@ use candle_core::{Result, bail};
 
 use super::{elements, linear::plain};
 use crate::{
-    config::AttentionConfig,
     cpu::{isa::Isa, source::RowNorm},
     layers::{Norm, QueryKeyNorms},
     ops,
 };
 
-/// As [`row_norm`], of rows of `width` numbers.
+/// Packs the norm of rows of `width` numbers.
 ///
 /// # Errors
-/// If it is of others.
+/// If the norm has another width, is not on the CPU, or is f64.
 pub(super) fn norm_of_rows(norm: &Norm, width: usize) -> Result<RowNorm> {
     let packed = row_norm(norm)?;
     if packed.width() != width {
-        bail!("norm: of rows of {}, expected {width}", packed.width());
+        bail!(
+            "norm: a norm of {} columns for rows of {width}",
+            packed.width()
+        );
     }
     Ok(packed)
 }
 
-/// Of a layer's parameters.
+/// Packs a norm of any width.
 fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;
@@ -38,12 +40,12 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    /// # Errors
-    /// If the norms are not of this attention's heads.
-    pub fn new(norms: &QueryKeyNorms, config: &AttentionConfig) -> Result<Self> {
+    /// The norms must fit the attention: see [`Attention::check_norms`](crate::Attention).
+    pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
+        let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {
-            query: spans("queries", &norms.query_spans()?, config.query_width())?,
-            key: spans("keys", &norms.key_spans()?, config.key_width())?,
+            query: packed(norms.query_spans())?,
+            key: packed(norms.key_spans())?,
         })
     }
 
@@ -56,23 +58,6 @@ impl SpanNorms {
     pub fn key(&self, isa: Isa, row: &mut [f32]) {
         normalise(isa, &self.key, row);
     }
-}
-
-/// Norms that make up rows of `width` numbers: each one span of them, or one norm all spans.
-fn spans(of: &str, norms: &[Norm], width: usize) -> Result<Vec<RowNorm>> {
-    let norms: Vec<RowNorm> = norms.iter().map(row_norm).collect::<Result<_>>()?;
-    let of_one = norms.first().map_or(0, RowNorm::width);
-    let fits = match norms.len() {
-        1 => of_one > 0 && width.is_multiple_of(of_one),
-        n => n * of_one == width,
-    };
-    if !fits {
-        bail!(
-            "attention: {} norms of {of}, each of {of_one}, expected to fill {width} columns",
-            norms.len()
-        );
-    }
-    Ok(norms)
 }
 
 fn normalise(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! One forward pass through packed blocks: what they share, as the kernels take it.
+//! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
 
 mod additive;
 mod memory;
@@ -15,11 +15,11 @@ use super::cache::PackedCache;
 use crate::{
     config::{AlibiConfig, RotaryConfig},
     cpu::attention::Sequences,
-    layers::{AttentionMask, ForwardContext, RotaryTables, alibi_bias},
+    layers::{ForwardContext, Marked, RotaryTables, alibi_bias},
 };
 
-/// A linear bias and its number of heads.
-type OfHeads = (AlibiConfig, usize);
+/// The configuration of a linear bias and its number of heads.
+type AlibiKey = (AlibiConfig, usize);
 
 /// Sizes, masks, and the tables made so far.
 pub(super) struct PackedPass<'c> {
@@ -37,7 +37,7 @@ pub(super) struct PackedPass<'c> {
     pub additive: Vec<Additive>,
     memory: OnceCell<PassMemory>,
     tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
-    alibi: RefCell<Vec<(OfHeads, Arc<Additive>)>>,
+    alibi: RefCell<Vec<(AlibiKey, Arc<Additive>)>>,
 }
 
 impl<'c> PackedPass<'c> {
@@ -122,11 +122,7 @@ impl<'c> PackedPass<'c> {
     /// # Errors
     /// If the mask has another shape.
     pub fn keep(&self, keys: usize) -> Result<Option<&[u8]>> {
-        if let Some(keep) = &self.keep
-            && keep.dims() != [self.batch, keys]
-        {
-            AttentionMask::padding(keep)?.check(self.batch, keys)?;
-        }
+        Marked::Sequence.check(self.keep.as_ref(), self.batch, keys)?;
         Ok(match &self.kept {
             Some(_) => None,
             None => self.keep_elements.as_deref(),
@@ -151,17 +147,7 @@ impl<'c> PackedPass<'c> {
         if let Some((_, known)) = tables.iter().find(|(known, _)| known == config) {
             return Ok(known.clone());
         }
-        let positions = self.context.positions(self.seq, self.seen);
-        let rows = positions.len();
-        if !positions.iter().all(|row| row.len() == self.seq) || (rows != 1 && rows != self.batch) {
-            bail!(
-                "position_ids: has shape {:?}, expected [{}, {}] or [1, {}] of hidden_states",
-                [rows, positions.first().map_or(0, Vec::len)],
-                self.batch,
-                self.seq,
-                self.seq
-            );
-        }
+        let positions = self.context.positions(self.batch, self.seq, self.seen)?;
         let RotaryTables { cos, sin } =
             RotaryTables::new(config, &positions, DType::F32, &Device::Cpu)?;
         let made = Arc::new(Tables {
@@ -205,8 +191,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Of marks `[batch, seq]`, 1 = keep. `None` if a sequence has a gap, whose distances would shrink, or nothing is
-    /// left out.
+    /// From marks `[batch, seq]`, 1 = keep. `None` if there is no padding, or a sequence has a gap: without its rows
+    /// distances across it would shrink.
     fn new(marks: &[u8], seq: usize) -> Option<Self> {
         let (mut starts, mut rows) = (vec![0], Vec::new());
         for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
@@ -233,7 +219,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Those of a row of the batch.
+    /// The cosines and sines of a row of the batch.
     pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let rows = self.cos.len() / self.pairs.max(1);
         let at = row % rows.max(1) * self.pairs;

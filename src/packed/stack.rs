@@ -165,7 +165,7 @@ impl PackedStack {
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
-    /// computed. This costs time, but gives the same bits.
+    /// computed. This costs time, but gives the same bits in every row that the mask keeps; padding is computed too.
     ///
     /// # Errors
     /// As for [`Self::forward_with`].
@@ -193,14 +193,18 @@ impl PackedStack {
     ///
     /// # Errors
     /// As for [`Self::forward_with`]; also if the attention of a block is not causal, the context has an additive mask, or
-    /// the cache belongs to another stack, batch or encoder output. The cache then stays as it was.
+    /// the cache belongs to another stack or batch, or to an encoder output of another length. The cache then stays as it
+    /// was.
     pub fn forward_cached(
         &self,
         x: &Tensor,
         context: &ForwardContext,
         cache: &mut PackedCache,
     ) -> Result<Tensor> {
-        let (batch, seq, _) = x.dims3()?;
+        let &[batch, seq, _] = x.dims() else {
+            let found = x.dims();
+            bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
+        };
         if context.mask().additive().is_some() {
             bail!("a cache serves a padding mask, not an additive mask");
         }

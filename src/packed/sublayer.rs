@@ -31,7 +31,7 @@ pub struct PackedSublayer<L> {
     threads: usize,
 }
 
-/// As [`SublayerNorm`].
+/// The packed form of [`SublayerNorm`].
 #[derive(Clone)]
 enum Placement {
     Pre(RowNorm),
@@ -41,7 +41,7 @@ enum Placement {
     None,
 }
 
-/// As [`BranchScale`].
+/// The packed form of [`BranchScale`].
 #[derive(Clone)]
 enum PackedScale {
     One,
@@ -49,12 +49,12 @@ enum PackedScale {
     Columns(Vec<f32>),
 }
 
-/// What a sublayer computed on its way, kept for who asks.
+/// The intermediate results of a sublayer, for an observer.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// What the inner layer was given.
+    /// The input of the inner layer.
     pub input: Vec<f32>,
-    /// What it gave.
+    /// The output of the inner layer.
     pub inner_output: Vec<f32>,
     /// The sublayer's output.
     pub output: Vec<f32>,
@@ -75,10 +75,10 @@ thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empt
 static INPUT_ROWS: &Scratch<f32> = &INPUT;
 
 impl<L> PackedSublayer<L> {
-    /// Of an inner layer from `d_in` to `d_out` columns.
+    /// Packs norms and scale around an inner layer that maps `d_in` columns to `d_out`.
     ///
     /// # Errors
-    /// If these differ, or norms or scale are of others.
+    /// If the two widths differ, or a norm or the scale has another width.
     pub(super) fn new<P>(
         packing: &Packing,
         sublayer: &Sublayer<P>,
@@ -162,7 +162,7 @@ impl<L> PackedSublayer<L> {
         })
     }
 
-    /// As [`Self::run`], of what the inner layer is given; its output is kept where there is a place for it.
+    /// As [`Self::run`], from the input of the inner layer; copies the inner layer's output to `inner_output`.
     fn run_from(
         &self,
         input: Source,

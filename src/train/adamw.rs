@@ -193,26 +193,31 @@ impl AdamW {
     /// Updates every parameter that has a gradient by one step, with `factor` times the learning rate.
     ///
     /// # Errors
-    /// If a gradient contains NaN or infinity, there are no gradients, or one belongs to a parameter that this optimiser
-    /// does not train. No parameter has changed then.
+    /// If a gradient contains NaN or infinity, there are no gradients, one belongs to a parameter that this optimiser
+    /// does not train or has another shape or dtype, or the learning rate is negative, NaN or infinite. No parameter has
+    /// changed then.
     pub fn update(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
         ops::with_team(|| self.update_all(gradients, factor))
     }
 
     fn update_all(&mut self, gradients: &Gradients, factor: f64) -> Result<()> {
+        let learning_rate = self.config.learning_rate * factor;
+        if !(learning_rate.is_finite() && learning_rate >= 0.0) {
+            let set = self.config.learning_rate;
+            let reason = format!(
+                "it is {set} times a factor of {factor}, expected a finite number that is not negative"
+            );
+            return Err(Error::input("learning rate", reason));
+        }
         gradients.norm()?; // NaN and infinity are found before anything moves
         let (by_role, gradient_scale) = gradients.unscaled();
         if by_role.is_empty() {
             let reason = "no trained parameter has one; does the loss depend on the layers, and was nothing detached?";
             return Err(Error::input("gradients", reason));
         }
-        let position = |role: &str| self.parameters.iter().position(|p| p.role == role);
         let mut at = Vec::with_capacity(by_role.len());
-        for (role, _) in by_role {
-            at.push(position(role).ok_or_else(|| {
-                let reason = "its gradient is given, but it is in none of the optimiser's groups";
-                Error::input(role, reason)
-            })?);
+        for (role, gradient) in by_role {
+            at.push(self.position_of(role, gradient.tensor())?);
         }
         for (i, (_, gradient)) in at.into_iter().zip(by_role) {
             let parameter = &mut self.parameters[i];
@@ -235,6 +240,27 @@ impl AdamW {
         }
         self.n_updates += 1;
         Ok(())
+    }
+
+    /// Where the parameter of a role stands, which must be one that this gradient belongs to.
+    fn position_of(&self, role: &str, gradient: &Tensor) -> Result<usize> {
+        let position = self.parameters.iter().position(|p| p.role == role);
+        let position = position.ok_or_else(|| {
+            let reason = "its gradient is given, but it is in none of the optimiser's groups";
+            Error::input(role, reason)
+        })?;
+        let variable = &self.parameters[position].variable;
+        if gradient.dims() != variable.dims() || gradient.dtype() != variable.dtype() {
+            let reason = format!(
+                "its gradient is {:?} {:?}, but it is {:?} {:?}; take the gradients of the parameters of this optimiser",
+                gradient.dtype(),
+                gradient.dims(),
+                variable.dtype(),
+                variable.dims()
+            );
+            return Err(Error::input(role, reason));
+        }
+        Ok(position)
     }
 }
 

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use crate::{
     checkpoint::Parameters,
     config::{Draw, Initialisation, StackConfig},
-    layers::Stack,
+    layers::{Stack, torch_bound},
 };
 
 /// Creates fresh parameters, as variables, for the layers that request them.
@@ -104,18 +104,28 @@ impl SimpleBackend for Fresh {
                 let known = known.dims();
                 bail!("{role} is asked for with shape {shape:?}, but was made with {known:?}");
             }
-            return known.to_dtype(dtype)?.to_device(device);
+            // A converted copy would not move with the variable.
+            if known.dtype() != dtype || !known.device().same_device(device) {
+                let known = known.dtype();
+                bail!(
+                    "{role} is asked for as {dtype:?}, but was made as {known:?}; a shared parameter has one dtype and device"
+                );
+            }
+            return Ok(known.as_tensor().clone());
         }
-        let (stem, _) = role.rsplit_once('.').unwrap_or((role, ""));
+        let (stem, _) = role.rsplit_once('.').unwrap_or(("", role));
         if let [_, d_in] = *shape.dims() {
             made.inputs.insert(stem.to_string(), d_in);
         }
-        let draw = match self.initialisation.draw(role) {
-            Draw::Layer => hinted(hint, &shape),
+        let (mut draw, mut mean) = (self.initialisation.draw(role), 0.0);
+        match draw {
+            Draw::Layer => (draw, mean) = hinted(hint, &shape),
             Draw::TorchLinear => match made.inputs.get(stem) {
-                Some(&d_in) => Draw::Uniform {
-                    bound: 1.0 / (d_in as f64).sqrt(),
-                },
+                Some(&d_in) => {
+                    draw = Draw::Uniform {
+                        bound: torch_bound(d_in),
+                    }
+                }
                 None => bail!(
                     "{role} cannot be drawn as a linear layer's: it has no weight [d_out, d_in]"
                 ),
@@ -125,11 +135,14 @@ impl SimpleBackend for Fresh {
                     "{role}: nearly nothing of a normal distribution of deviation {deviation} lies within ±{cut}"
                 )
             }
-            other => other,
-        };
+            _ => {}
+        }
+        if shape.elem_count() > 0 && !is_distribution(draw) {
+            bail!("{role}: {draw:?}, expected a finite number that is not negative");
+        }
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
         let values: Vec<f64> = (0..shape.elem_count())
-            .map(|_| sample(draw, &mut stream))
+            .map(|_| mean + sample(draw, &mut stream))
             .collect();
         let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
         let variable = Var::from_tensor(&values.to_dtype(dtype)?.to_device(device)?)?;
@@ -150,12 +163,27 @@ impl SimpleBackend for Fresh {
     }
 }
 
-/// What a layer's hint to candle means.
-fn hinted(hint: Init, shape: &Shape) -> Draw {
-    match hint {
+/// Whether there is such a distribution; of one of NaN, no number would ever lie within the cut.
+fn is_distribution(draw: Draw) -> bool {
+    match draw {
+        Draw::Normal { deviation: width }
+        | Draw::TruncatedNormal {
+            deviation: width, ..
+        }
+        | Draw::Uniform { bound: width } => width.is_finite() && width >= 0.0,
+        Draw::Constant(_) | Draw::Layer | Draw::TorchLinear => true,
+    }
+}
+
+/// What a layer's hint to candle means, around which mean.
+fn hinted(hint: Init, shape: &Shape) -> (Draw, f64) {
+    let draw = match hint {
         Init::Const(value) => Draw::Constant(value),
-        Init::Randn { stdev, .. } => Draw::Normal { deviation: stdev },
-        Init::Uniform { up, .. } => Draw::Uniform { bound: up },
+        Init::Randn { mean, stdev } => return (Draw::Normal { deviation: stdev }, mean),
+        Init::Uniform { lo, up } => {
+            let bound = (up - lo) / 2.0;
+            return (Draw::Uniform { bound }, lo + bound);
+        }
         Init::Kaiming {
             dist,
             fan,
@@ -169,7 +197,8 @@ fn hinted(hint: Init, shape: &Shape) -> Draw {
                 },
             }
         }
-    }
+    };
+    (draw, 0.0)
 }
 
 /// One value of a distribution.

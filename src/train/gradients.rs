@@ -60,7 +60,8 @@ impl Gradients {
     }
 
     /// Runs the backward pass of `loss` and returns the gradients of the given parameters: `loss.backward()` and
-    /// [`Self::of`] in one, but faster, since gradients do not go through candle's store.
+    /// [`Self::of`] in one, but faster, since gradients do not go through candle's store. The loss is to be a scalar:
+    /// candle takes several numbers for their sum.
     ///
     /// # Errors
     /// If the backward pass fails.
@@ -122,6 +123,16 @@ impl Gradients {
     /// If a role has gradients of different shapes or dtypes.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
         self.norm.take();
+        if self.scale == 0.0 {
+            // What is there counts for nothing, and nothing can be divided by the factor.
+            self.by_role = std::mem::take(&mut self.by_role)
+                .into_iter()
+                .map(|(role, gradient)| {
+                    Ok((role, Collected::plain(gradient.tensor().zeros_like()?)))
+                })
+                .collect::<Result<_>>()?;
+            self.scale = 1.0;
+        }
         let (scale, factor) = (other.scale, self.scale);
         for (role, gradient) in other.by_role {
             // Bits stay those of a plain sum where nobody scaled.
@@ -145,8 +156,16 @@ impl Gradients {
     /// The global norm of all gradients, `√Σ g²`.
     ///
     /// # Errors
-    /// If a gradient contains NaN or infinity; the message names the first such parameter.
+    /// If a gradient contains NaN or infinity; the message names the first such parameter. Also if they were scaled by
+    /// one.
     pub fn norm(&self) -> Result<f64> {
+        if !self.scale.is_finite() {
+            let reason = format!(
+                "they are scaled by {}, expected a finite number",
+                self.scale
+            );
+            return Err(Error::input("gradients", reason));
+        }
         if let Some(known) = self.norm.get() {
             return Ok(known * self.scale.abs());
         }

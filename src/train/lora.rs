@@ -1,6 +1,9 @@
 //! Low-rank adapters (LoRA) on selected linear layers of a stack.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
@@ -201,18 +204,12 @@ impl Lora {
         };
         let config = serde_json::from_str(config);
         let config: LoraConfig = config.map_err(|e| failed(format!("its configuration: {e}")))?;
+        check_shapes(stack, &config, &files).map_err(failed)?;
         let before = stack.clone();
         let lora = Self::attach(stack, config, 0)?;
         let fill = || -> Result<()> {
             for (role, variable) in &lora.parameters {
-                let tensor = files.read(role)?;
-                if tensor.dims() != variable.dims() {
-                    let (found, expected) = (tensor.dims(), variable.dims());
-                    return Err(failed(format!(
-                        "{role} is {found:?}, expected {expected:?}"
-                    )));
-                }
-                let tensor = tensor.to_dtype(variable.dtype())?;
+                let tensor = files.read(role)?.to_dtype(variable.dtype())?;
                 variable.set(&tensor.to_device(variable.device())?)?;
             }
             Ok(())
@@ -224,6 +221,41 @@ impl Lora {
                 Err(error)
             }
         }
+    }
+}
+
+/// Checks that a file has the adapters that the configuration gives the stack, and no others: before memory is taken
+/// for them, of which a damaged configuration could ask for any amount.
+fn check_shapes(
+    stack: &mut Stack,
+    config: &LoraConfig,
+    files: &TensorFiles,
+) -> std::result::Result<(), String> {
+    let mut expected = BTreeMap::new();
+    let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
+    for (role, linear) in stack.linears_mut().filter(picked) {
+        let &[d_out, d_in] = linear.weight().dims() else {
+            continue; // no linear layer has another rank
+        };
+        expected.insert(format!("{role}.lora_a.weight"), [config.rank, d_in]);
+        expected.insert(format!("{role}.lora_b.weight"), [d_out, config.rank]);
+    }
+    for (name, shape) in &expected {
+        match files.info(name).map(|info| info.shape.as_slice()) {
+            Some(found) if found == shape => {}
+            Some(found) => return Err(format!("{name} is {found:?}, expected {shape:?}")),
+            None => {
+                return Err(format!(
+                    "it holds no {name}; give the stack that it was saved from"
+                ));
+            }
+        }
+    }
+    match files.names().find(|name| !expected.contains_key(*name)) {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "it holds {other}, for which the stack has no layer; give the stack that it was saved from"
+        )),
     }
 }
 

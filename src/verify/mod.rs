@@ -61,12 +61,13 @@ pub fn compare(
     comparer.compare(name, ours, expected)
 }
 
-/// Compares a run with a fixture: every stage, and every gradient if the run produced any.
+/// Compares a run with a fixture: every stage, and every gradient if there are any in both.
 ///
 /// A stage of the fixture that the run did not produce is a failure; tensors that are not in the fixture
 /// are ignored. To require gradients, use [`Comparer::verify`] with [`Scope::ForwardAndBackward`].
 pub fn verify(fixture: &Fixture, produced: &HashMap<String, Tensor>) -> Report {
-    let scope = if produced.keys().any(|name| names::is_gradient(name)) {
+    let was_backward = produced.keys().any(|name| names::is_gradient(name));
+    let scope = if was_backward && !fixture.gradients().is_empty() {
         Scope::ForwardAndBackward
     } else {
         Scope::Forward

@@ -43,8 +43,8 @@ impl Comparer<'_> {
     /// Compares a whole run with a fixture, in the rows that the fixture's mask keeps (or those set by
     /// [`Comparer::with_kept`]).
     ///
-    /// A tensor that the scope requires and the run did not produce is a failure; tensors that are not in the
-    /// fixture are ignored.
+    /// A tensor that the scope requires and the run did not produce is a failure, and so is a fixture without gradients
+    /// where the scope requires them; tensors that are not in the fixture are ignored.
     pub fn verify(
         &self,
         fixture: &Fixture,
@@ -63,6 +63,7 @@ impl Comparer<'_> {
                 &[]
             }
         };
+        let lacks_gradients = scope == Scope::ForwardAndBackward && gradients.is_empty();
         let compare = |company, (name, expected): &(String, Expected)| match produced.get(name) {
             Some(ours) => comparer.compare_in(company, name, ours, expected),
             None => Comparison::missing(name, expected),
@@ -73,7 +74,7 @@ impl Comparer<'_> {
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {
-            passed: first_divergence.is_none() && !comparisons.is_empty(),
+            passed: first_divergence.is_none() && !comparisons.is_empty() && !lacks_gradients,
             first_divergence: first_divergence.map(|comparison| comparison.name.clone()),
             comparisons,
             not_compared,
@@ -98,6 +99,10 @@ impl fmt::Display for Report {
         match &self.first_divergence {
             Some(name) => write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}"),
             None if n == 0 => write!(f, "FAIL: the fixture holds nothing to compare with"),
+            None if !self.passed => write!(
+                f,
+                "FAIL: the {n} stages are within tolerance, but the fixture holds no gradients to compare with"
+            ),
             None => write!(f, "ok: {n} of {n} tensors within tolerance"),
         }
     }

@@ -1,4 +1,4 @@
-//! `candle-blocks inspect`: prints the family, configuration, parameter counts by role, and what becomes of every tensor.
+//! `candle-blocks inspect`: prints the family, configuration, parameter counts by role, and how every tensor is used.
 
 use std::{fmt::Write, path::PathBuf};
 
@@ -29,9 +29,9 @@ struct ParameterCounts {
     cross_attention: usize,
     /// Feed-forwards, including experts and routers.
     feed_forward: usize,
-    /// Of the feed-forwards, the experts, except shared ones.
+    /// The part of the feed-forwards that is experts, without shared ones.
     experts: usize,
-    /// Of the feed-forwards, the routers.
+    /// The part of the feed-forwards that is routers.
     router: usize,
     norms: usize,
     /// Learned factors on the outputs of sublayers.

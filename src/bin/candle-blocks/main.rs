@@ -24,7 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the family, configuration, parameter counts by role, and what becomes of every tensor.
+    /// Print the family, configuration, parameter counts by role, and how every tensor is used.
     Inspect(inspect::Args),
     /// Run all blocks on the hidden_states of a file and write every intermediate result to another file.
     Run(run::Args),

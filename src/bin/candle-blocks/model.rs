@@ -1,6 +1,6 @@
 //! Options that say which model to load, and where and how to compute.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
@@ -24,6 +24,12 @@ pub struct ModelArgs {
 impl ModelArgs {
     pub fn open(&self) -> Result<Checkpoint> {
         self.source.open(self.model.as_ref(), "--model PATH")
+    }
+
+    /// The files that are named beside the weights.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let SourceArgs { config, family, .. } = &self.source;
+        [config, family].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 

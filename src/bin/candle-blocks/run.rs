@@ -1,10 +1,14 @@
 //! `candle-blocks run`: runs all blocks on the input in a file and writes every intermediate result to another.
+//!
+//! NaN and infinity are results like any other, as in PyTorch: they are written, a note says where they begin, and
+//! the exit status is 0.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use candle_blocks::{
     Checkpoint, Error,
+    candle_core::{DType, Tensor},
     checkpoint::write::write_safetensors,
     trace::{self, TraceInput},
     verify::Fixture,
@@ -13,6 +17,7 @@ use candle_blocks::{
 use crate::{
     Outcome,
     model::{ComputeArgs, Form, ModelArgs},
+    output,
 };
 
 #[derive(clap::Args)]
@@ -45,7 +50,63 @@ pub fn run(args: &Args) -> Result<Outcome> {
     };
     let stages = stages.map_err(|error| located(error, &args.input))?;
     write_safetensors(&args.output, &stages, None)?;
+    note_non_finite(&checkpoint, &input, &stages)?;
     Ok(Outcome::Done)
+}
+
+/// Says where NaN and infinity begin, if there are any, and which input and weights hold them.
+fn note_non_finite(
+    checkpoint: &Checkpoint,
+    input: &TraceInput,
+    stages: &[(String, Tensor)],
+) -> Result<()> {
+    let Some(first) =
+        first_non_finite(stages.iter().map(|(name, tensor)| (name.as_str(), tensor)))?
+    else {
+        return Ok(());
+    };
+    output::warn(format_args!(
+        "note: {first} holds values that are not finite; it was written as it is"
+    ));
+    let inputs = [
+        ("hidden_states", Some(&input.hidden_states)),
+        (
+            "encoder_hidden_states",
+            input.encoder_hidden_states.as_ref(),
+        ),
+        ("grad_output", input.grad_output.as_ref()),
+    ];
+    let inputs = inputs
+        .into_iter()
+        .filter_map(|(name, tensor)| Some((name, tensor?)));
+    if let Some(name) = first_non_finite(inputs)? {
+        output::warn(format_args!("note: so does the input {name}"));
+    }
+    note_weights(checkpoint)
+}
+
+/// The first of some tensors that holds NaN or infinity.
+fn first_non_finite<'t>(
+    tensors: impl Iterator<Item = (&'t str, &'t Tensor)>,
+) -> Result<Option<&'t str>> {
+    for (name, tensor) in tensors {
+        // Times 0, NaN and infinity give NaN.
+        let zeros = (tensor.to_dtype(DType::F64)? * 0.0)?.sum_all()?;
+        if zeros.to_scalar::<f64>()? != 0.0 {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// Says which weights hold NaN or infinity.
+pub fn note_weights(checkpoint: &Checkpoint) -> Result<()> {
+    for (name, index) in checkpoint.non_finite()? {
+        output::warn(format_args!(
+            "note: weight {name} holds a value that is not finite, first at {index:?}"
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses, before the work, an output that cannot be written or would replace a file that is read.
@@ -61,13 +122,18 @@ fn check_output(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
     if output.is_dir() {
         return fail("is a folder; give the name of a file in it");
     }
+    if output.exists() && !output.is_file() {
+        return fail("is a device or a pipe; give the name of a file");
+    }
     let Ok(existing) = output.canonicalize() else {
         return Ok(()); // it does not exist yet
     };
     let files = checkpoint.files();
     let weights = files.names().filter_map(|name| files.info(name));
     let weights = weights.map(|info| info.path.as_path());
-    let mut read = weights.chain([args.input.as_path(), files.path()]);
+    let config = files.directory().join("config.json");
+    let others = [args.input.as_path(), files.path(), &config];
+    let mut read = weights.chain(others).chain(args.model.files());
     if read.any(|path| path.canonicalize().is_ok_and(|path| path == existing)) {
         return fail("is a file that the run reads; give another name");
     }

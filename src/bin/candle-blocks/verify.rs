@@ -14,7 +14,7 @@ use crate::{
     Outcome,
     model::{ComputeArgs, Form, ModelArgs},
     output,
-    run::{located, trace_input},
+    run::{located, note_weights, trace_input},
 };
 
 #[derive(clap::Args)]
@@ -60,11 +60,7 @@ pub fn verify(args: &Args) -> Result<Outcome> {
     if report.passed {
         return Ok(Outcome::Done);
     }
-    for (name, index) in checkpoint.non_finite()? {
-        output::warn(format_args!(
-            "note: weight {name} holds a value that is not finite, first at {index:?}"
-        ));
-    }
+    note_weights(&checkpoint)?;
     if let Some(note) = precision_note(form, dtype) {
         output::warn(format_args!("note: {note}"));
     }

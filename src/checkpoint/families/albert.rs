@@ -58,7 +58,11 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
     block.residual.attention_dropout = json.number(&["hidden_dropout_prob"], 0.0)?;
     let n_layers = json.n_blocks(&["num_hidden_layers"])?;
-    let n_groups = json.optional_size(&["num_hidden_groups"])?.unwrap_or(1);
+    let groups = "num_hidden_groups";
+    let n_groups = match json.optional_size(&[groups])? {
+        Some(_) => json.n_blocks(&[groups])?, // each is a block
+        None => 1,
+    };
     // In transformers' floating-point numbers, which are not always the quotient of whole ones.
     let per_group = n_layers as f64 / n_groups as f64;
     let group = |layer| ((layer as f64 / per_group) as usize).min(n_groups.saturating_sub(1));

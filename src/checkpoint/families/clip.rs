@@ -98,7 +98,7 @@ pub(super) struct Tower {
     pub(super) visibility: Visibility,
     pub(super) activation: Activation,
     pub(super) eps: f64,
-    /// Of twelve blocks with heads of 64 and a feed-forward four times as wide.
+    /// A tower of twelve blocks with heads of width 64 and a feed-forward four times as wide as the model.
     pub(super) width: usize,
 }
 

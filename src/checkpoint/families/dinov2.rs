@@ -51,7 +51,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let width = (d_model as f64 * json.number(&["mlp_ratio"], 4.0)?) as usize;
     let feed_forward = match json.flag(&["use_swiglu_ffn"], false)? {
         true => FeedForwardConfig::new(d_model)
-            .with_d_ff((width * 2 / 3).div_ceil(8) * 8)
+            .with_d_ff((width.saturating_mul(2) / 3).div_ceil(8) * 8)
             .with_form(FeedForwardForm::Gated)
             .with_activation(Activation::Silu),
         false => FeedForwardConfig::new(d_model)

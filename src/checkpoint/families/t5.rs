@@ -104,13 +104,13 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
             .with_scale(1.0)
             .with_bias(AttentionBias::NONE)
             .with_dropout(dropout);
-    let projection = json
-        .text(&["feed_forward_proj"])?
-        .unwrap_or("relu".to_string());
+    let projection = json.text(&["feed_forward_proj"])?;
+    let projection = projection.as_deref().unwrap_or("relu");
+    let activation = |name: &str| json.activation_named(name, &["feed_forward_proj"]);
     let (form, activation) = match projection.strip_prefix("gated-") {
         Some("gelu") => (FeedForwardForm::Gated, Activation::GeluTanh), // as transformers reads it
-        Some(name) => (FeedForwardForm::Gated, name.parse()?),
-        None => (FeedForwardForm::Plain, projection.parse()?),
+        Some(name) => (FeedForwardForm::Gated, activation(name)?),
+        None => (FeedForwardForm::Plain, activation(projection)?),
     };
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(json.size(&["d_ff"])?)

@@ -1,4 +1,4 @@
-//! Which files a path stands for: the file of a directory, the shards of an index.
+//! Which files a path means: the file of a directory, the shards of an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ pub(super) enum Located {
     Index(PathBuf),
 }
 
-/// What `path` stands for.
+/// Finds the file or index that `path` means.
 pub(super) fn locate(path: &Path) -> Result<Located> {
     let found = fs::metadata(path).map_err(|source| Error::io(path, "open", source))?;
     Ok(if found.is_dir() {
@@ -160,7 +160,7 @@ impl Index {
         Ok(shards.into_iter().cloned().collect())
     }
 
-    /// Leaves of the shards' tensors those that the index lists; each must be in its shard.
+    /// Keeps only the tensors that the index lists; each must be in its shard.
     pub(super) fn select(&self, found: &mut BTreeMap<String, TensorInfo>) -> Result<()> {
         for (name, shard) in &self.tensors {
             if found.get(name).is_none_or(|info| info.path != *shard) {

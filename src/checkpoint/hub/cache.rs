@@ -59,7 +59,11 @@ impl Cache {
         let write = || {
             let parent = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(parent)?;
-            let mut file = tempfile::NamedTempFile::new_in(parent)?;
+            let mut options = tempfile::Builder::new();
+            // A temporary file is private by default; a cache may be shared, and the umask applies.
+            #[cfg(unix)]
+            options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+            let mut file = options.tempfile_in(parent)?;
             file.write_all(commit.as_bytes())?;
             file.persist(&path).map(drop).map_err(|error| error.error)
         };

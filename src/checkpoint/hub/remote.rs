@@ -74,7 +74,7 @@ impl<'a> Remote<'a> {
         &self.commit
     }
 
-    /// Brings what is wanted into the cache.
+    /// Downloads what is wanted into the cache.
     pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::Result<PathBuf> {
         match wanted {
             Wanted::File(file) => self.fetch_file(file),

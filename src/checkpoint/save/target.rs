@@ -1,4 +1,4 @@
-//! The directory that a checkpoint is saved to, which comes to be all at once.
+//! The directory that a checkpoint is saved to, which appears complete or not at all.
 
 use std::{
     fs, io,
@@ -13,11 +13,11 @@ use crate::{
     checkpoint::{files::INDEX, write::directory as parent_of},
 };
 
-/// The directory to be, and the one beside it in which it is put together.
+/// The final directory, and the temporary one beside it in which the files are written.
 pub(in crate::checkpoint) struct Target {
     directory: PathBuf,
     staging: TempDir,
-    /// Whether a directory that is not empty stands in its place.
+    /// Whether the final directory exists and is not empty.
     replaces: bool,
 }
 
@@ -44,12 +44,12 @@ impl Target {
         })
     }
 
-    /// Where it is put together.
+    /// The temporary directory.
     pub fn staging(&self) -> &Path {
         self.staging.path()
     }
 
-    /// Gives the complete directory its name.
+    /// Renames the complete temporary directory to the final one.
     pub fn commit(self) -> Result<()> {
         let Self {
             directory,
@@ -87,7 +87,7 @@ fn beside(directory: &Path) -> Result<TempDir> {
     created.map_err(|source| Error::io(parent, "write", source))
 }
 
-/// Whether a directory holds anything, if that may be replaced.
+/// Whether a directory holds anything; an error if that may not be replaced.
 fn is_full(directory: &Path, existing: Existing) -> Result<bool> {
     let failed = |source| Error::io(directory, "list", source);
     let mut is_full = false;

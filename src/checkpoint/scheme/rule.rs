@@ -1,4 +1,4 @@
-//! One line of a family's table: a role, its names on disk, and how the tensor lies there.
+//! One line of a family's table: a role, its names on disk, and how the tensor is stored.
 
 use serde::Deserialize;
 

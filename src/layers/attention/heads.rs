@@ -31,8 +31,8 @@ impl Attention {
             None => x,
         };
         let x = match (&self.norms, role) {
-            (Some(norms), Role::Query) => norms.query(&x, n_heads)?,
-            (Some(norms), Role::Key) => norms.key(&x, n_heads)?,
+            (Some(norms), Role::Query) => norms.query(&x)?,
+            (Some(norms), Role::Key) => norms.key(&x)?,
             _ => x,
         };
         x.reshape((batch, seq, n_heads, self.config.head_dim))?

@@ -4,12 +4,13 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{Attention, QueryKeyValue, batch_and_seq, heads::Role};
 use crate::{
-    layers::{ForwardContext, Linear, kv_cache::LayerCache},
+    layers::{ForwardContext, Linear, kv_cache::LayerCache, mask::Marked},
     ops::Visible,
 };
 
 impl Attention {
-    /// Attention to the context's memory, whose keys and values the cache keeps.
+    /// Attention to the context's memory, whose keys and values the cache keeps. The memory has no order of its own here:
+    /// rotary embedding, visibility and window of the configuration do not apply.
     pub(in crate::layers) fn attend_memory(
         &self,
         x: &Tensor,
@@ -17,6 +18,7 @@ impl Attention {
         cache: Option<&mut LayerCache>,
     ) -> Result<Tensor> {
         let (batch, seq) = batch_and_seq(x)?;
+        self.check_norms()?;
         let train = context.train();
         let Some(memory) = context.memory() else {
             bail!(
@@ -30,7 +32,7 @@ impl Attention {
         if memory_batch != batch {
             bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
-        memory.mask.check(batch, keys)?;
+        Marked::Memory.check(memory.mask.keep(), batch, keys)?;
         let query = self.heads(&query.forward_t(x, train)?, (batch, seq), Role::Query)?;
         let project = || -> Result<(Tensor, Tensor)> {
             let heads = |linear: &Linear, role| {
@@ -43,7 +45,7 @@ impl Attention {
             None => project()?,
             Some(cache) => match cache.known_memory(batch, keys)? {
                 Some(known) => known.clone(),
-                None => cache.memory.insert(project()?).clone(),
+                None => cache.keep_memory(project()?),
             },
         };
         let visible = Visible {

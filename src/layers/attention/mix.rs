@@ -5,12 +5,12 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use super::Attention;
 use crate::{
     config::Position,
-    layers::position::alibi_bias,
+    layers::{mask::check_additive, position::alibi_bias},
     ops::{self, Visible},
 };
 
 impl Attention {
-    /// Whether softmax of what is seen is all that lies between scores and weights, on a CPU.
+    /// Whether scores, masked softmax and values can be one operation: on a CPU, with nothing else in between.
     pub(super) fn is_fused(&self, x: &Tensor, additive: Option<&Tensor>, train: bool) -> bool {
         let no_bias = additive.is_none() && !matches!(self.config.position, Position::Alibi(_));
         let no_dropout = !train || self.dropout.p() == 0.0;
@@ -40,9 +40,8 @@ impl Attention {
         let (_, n_kv_heads, keys, _) = key.dims4()?;
         // The query heads of one key/value head lie side by side: stack them as more rows.
         let rows = n_heads / n_kv_heads * queries;
-        let stacked = query
-            .affine(self.config.scale, 0.0)?
-            .reshape((batch, n_kv_heads, rows, head_dim))?;
+        let stacked =
+            ops::scaled(query, self.config.scale)?.reshape((batch, n_kv_heads, rows, head_dim))?;
         let mut scores = ops::batched_product(&stacked, &key.transpose(2, 3)?)?
             .reshape((batch, n_heads, queries, keys))?;
         if let Some(cap) = self.config.soft_cap {
@@ -50,10 +49,11 @@ impl Attention {
         }
         if let Position::Alibi(alibi) = &self.config.position {
             let bias = alibi_bias(alibi, n_heads, keys, visible.keep)?;
-            let bias = bias.to_device(scores.device())?.to_dtype(scores.dtype())?;
+            let bias = bias.to_dtype(scores.dtype())?.to_device(scores.device())?;
             scores = scores.broadcast_add(&bias)?;
         }
         if let Some(additive) = additive {
+            check_additive(additive)?;
             let lengths = scores.dims();
             if additive.broadcast_as(lengths).is_err() {
                 bail!(

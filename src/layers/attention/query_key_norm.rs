@@ -1,115 +1,142 @@
 //! Norms of queries and keys, applied before the rotary embedding.
 
-use candle_core::{Module, Result, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_core::{Module, Result, Tensor, bail};
+use candle_nn::VarBuilder;
 
 use crate::{
-    config::{AttentionConfig, NormConfig, QueryKeyNormSpan},
+    config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan},
     layers::Norm,
 };
 
-/// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
+/// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>), over the spans of
+/// [`QueryKeyNormSpan`].
 #[derive(Clone, Debug)]
 pub struct QueryKeyNorms {
-    query: SpanNorm,
-    key: SpanNorm,
-}
-
-/// A norm over one of the spans of [`QueryKeyNormSpan`].
-#[derive(Clone, Debug)]
-enum SpanNorm {
-    /// Over each head, or over all together: the norm's width says which.
-    Shared(Norm),
-    /// Over each head, then times that head's own weight `[head_dim]`.
-    EachHead { unit: Norm, weights: Vec<Tensor> },
+    /// One norm for all spans of a row, or one for each head.
+    query: Vec<Norm>,
+    key: Vec<Norm>,
 }
 
 impl QueryKeyNorms {
-    /// Takes `query_norm` and `key_norm` from `vb`, if the configuration has them.
+    /// Builds the norms from those of queries and those of keys: a single one, `[head_dim]` or as wide as all heads
+    /// together, or one of `[head_dim]` for each head. [`Attention::with_norms`](crate::Attention::with_norms) adds them.
+    ///
+    /// # Errors
+    /// If there is no norm, or norms of one list differ in their configuration.
+    pub fn from_parts(query: Vec<Norm>, key: Vec<Norm>) -> Result<Self> {
+        for (of, norms) in [("queries", &query), ("keys", &key)] {
+            let Some(first) = norms.first() else {
+                bail!("attention: no norm of {of} given; expected one, or one for each head");
+            };
+            if let Some(other) = norms.iter().find(|norm| norm.config() != first.config()) {
+                bail!(
+                    "attention: the norms of {of} differ: {:?} and {:?}; expected one configuration",
+                    first.config(),
+                    other.config()
+                );
+            }
+        }
+        Ok(Self { query, key })
+    }
+
+    /// Gets `query_norm` and `key_norm` from `vb`, if the configuration has them; with one norm per head,
+    /// `query_norm.{head}` and `key_norm.{head}`.
     pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Option<Self>> {
         let Some(norms) = config.query_key_norm else {
             return Ok(None);
         };
-        let norm = |name: &str, n_heads: usize| -> Result<SpanNorm> {
+        let get = |name: &str, n_heads: usize| -> Result<Vec<Norm>> {
             let vb = vb.pp(name);
-            let with_width = |d_model| NormConfig {
+            let of_width = |d_model| NormConfig {
                 d_model,
                 ..norms.norm
             };
+            let of_head = of_width(config.head_dim);
             match norms.span {
-                QueryKeyNormSpan::Head => Ok(SpanNorm::Shared(Norm::new(
-                    &with_width(config.head_dim),
-                    vb,
-                )?)),
-                QueryKeyNormSpan::Whole => Ok(SpanNorm::Shared(Norm::new(
-                    &with_width(n_heads * config.head_dim),
-                    vb,
-                )?)),
-                QueryKeyNormSpan::EachHead => {
-                    let init = Init::Const(1.0);
-                    let weight = |head| vb.pp(head).get_with_hints(config.head_dim, "weight", init);
-                    let weights = (0..n_heads).map(weight).collect::<Result<Vec<_>>>()?;
-                    let unit = Tensor::ones(config.head_dim, vb.dtype(), vb.device())?;
-                    let unit_config = with_width(config.head_dim).with_bias(false);
-                    let unit = Norm::from_parts(unit, None, unit_config)?;
-                    Ok(SpanNorm::EachHead { unit, weights })
+                QueryKeyNormSpan::Head => Ok(vec![Norm::new(&of_head, vb)?]),
+                QueryKeyNormSpan::Whole => {
+                    let whole = of_width(n_heads * config.head_dim);
+                    Ok(vec![Norm::new(&whole, vb)?])
                 }
+                QueryKeyNormSpan::EachHead => (0..n_heads)
+                    .map(|head| Norm::new(&of_head, vb.pp(head)))
+                    .collect(),
             }
         };
-        Ok(Some(Self {
-            query: norm("query_norm", config.n_heads)?,
-            key: norm("key_norm", config.n_kv_heads)?,
-        }))
+        let query = get("query_norm", config.n_heads)?;
+        Self::from_parts(query, get("key_norm", config.n_kv_heads)?).map(Some)
     }
 
-    /// The norms of a row's queries, span by span; one for all where they share it.
-    pub(crate) fn query_spans(&self) -> Result<Vec<Norm>> {
-        self.query.spans()
+    /// # Errors
+    /// If the norms do not fill the rows of queries and keys of this configuration.
+    pub(crate) fn check_widths(&self, config: &AttentionConfig) -> Result<()> {
+        check_width("queries", &self.query, config.query_width())?;
+        check_width("keys", &self.key, config.key_width())
     }
 
-    /// As [`Self::query_spans`], of keys.
-    pub(crate) fn key_spans(&self) -> Result<Vec<Norm>> {
-        self.key.spans()
+    /// The norms of a row's queries: one for all spans, or one for each.
+    pub(crate) fn query_spans(&self) -> &[Norm] {
+        &self.query
     }
 
-    /// Of queries `[.., n_heads · head_dim]`, to the same.
-    pub(super) fn query(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        self.query.forward(x, n_heads)
+    /// The norms of a row's keys: one for all spans, or one for each.
+    pub(crate) fn key_spans(&self) -> &[Norm] {
+        &self.key
     }
 
-    /// Of keys `[.., n_kv_heads · head_dim]`, to the same.
-    pub(super) fn key(&self, x: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        self.key.forward(x, n_kv_heads)
+    /// Normalises queries `[.., n_heads · head_dim]`.
+    pub(super) fn query(&self, x: &Tensor) -> Result<Tensor> {
+        normalise(&self.query, x)
+    }
+
+    /// Normalises keys `[.., n_kv_heads · head_dim]`.
+    pub(super) fn key(&self, x: &Tensor) -> Result<Tensor> {
+        normalise(&self.key, x)
     }
 }
 
-impl SpanNorm {
-    fn spans(&self) -> Result<Vec<Norm>> {
-        match self {
-            Self::Shared(norm) => Ok(vec![norm.clone()]),
-            Self::EachHead { unit, weights } => weights
-                .iter()
-                .map(|weight| Norm::from_parts(weight.clone(), None, *unit.config()))
-                .collect(),
-        }
+/// # Errors
+/// If the norms are not of spans that fill a row: one norm any number of times, or each once.
+fn check_width(of: &str, norms: &[Norm], row: usize) -> Result<()> {
+    let span = norms[0].config().d_model;
+    let fits = match norms.len() {
+        1 => span > 0 && row.is_multiple_of(span),
+        n => n * span == row,
+    };
+    if !fits {
+        bail!(
+            "attention: {} norms of {of}, each of {span}, expected to fill {row} columns",
+            norms.len()
+        );
     }
+    Ok(())
+}
 
-    fn forward(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        let width = match self {
-            Self::Shared(norm) => norm.config().d_model,
-            Self::EachHead { unit, .. } => unit.config().d_model,
-        };
-        let spans = x.reshape((x.elem_count() / width, width))?;
-        let normal = match self {
-            Self::Shared(norm) => norm.in_dtype(x.dtype())?.forward(&spans)?,
-            Self::EachHead { unit, weights } => {
-                let normal = unit.in_dtype(x.dtype())?.forward(&spans)?;
-                let weight = Tensor::stack(weights, 0)?.to_dtype(x.dtype())?; // [n_heads, head_dim]
-                normal
-                    .reshape((x.elem_count() / (n_heads * width), n_heads, width))?
-                    .broadcast_mul(&weight)?
-            }
-        };
-        normal.reshape(x.shape())
+fn normalise(norms: &[Norm], x: &Tensor) -> Result<Tensor> {
+    let config = *norms[0].config();
+    let spans = x.reshape((x.elem_count() / config.d_model, config.d_model))?;
+    if let [norm] = norms {
+        return norm
+            .in_dtype(x.dtype())?
+            .forward(&spans)?
+            .reshape(x.shape());
     }
+    // One pass over all heads without weights, then each head's own.
+    let unit = config.with_weight(NormWeight::Absent).with_bias(false);
+    let unit = Norm::from_parts(norms[0].weight().clone(), None, unit)?;
+    let heads = (spans.dim(0)? / norms.len(), norms.len(), config.d_model);
+    let normal = unit.in_dtype(x.dtype())?.forward(&spans)?.reshape(heads)?;
+    let stacked = |parameters: Vec<&Tensor>| Tensor::stack(&parameters, 0)?.to_dtype(x.dtype());
+    let weights = || stacked(norms.iter().map(Norm::weight).collect()); // [heads, head_dim]
+    let scaled = match config.weight {
+        NormWeight::Absent => normal,
+        NormWeight::Plain => normal.broadcast_mul(&weights()?)?,
+        NormWeight::OnePlus => normal.broadcast_mul(&(weights()? + 1.0)?)?,
+    };
+    let biases: Vec<&Tensor> = norms.iter().filter_map(Norm::bias).collect();
+    let shifted = match biases.is_empty() {
+        true => scaled,
+        false => scaled.broadcast_add(&stacked(biases)?)?,
+    };
+    shifted.reshape(x.shape())
 }

@@ -4,12 +4,14 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{AlibiConfig, AlibiRounding, AlibiSlopes};
 
-/// The bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`.
+/// The bias of every head and key, `[batch or 1, n_heads, 1, keys]` on the CPU: `slope · (key - last key)`, where the
+/// last key is the last that `keep` `[batch, keys]` keeps.
 ///
-/// The softmax takes away whatever all scores of a query share, so a bias by key alone gives what a
-/// bias by distance gives, and padding on either side does not matter. Where the layout of slopes is BLOOM's, positions
-/// that `keep` `[batch, keys]` drops in the middle are not counted, as in transformers' `build_alibi_tensor`. Rounded
-/// products also depend on where counting starts: there it is at the first position that is kept.
+/// Softmax is invariant to a constant that all scores of a query share, so a bias by key alone gives what a bias by
+/// distance gives. Counted from the last key that is kept, it has the same bits however long the padding behind is.
+/// Where the layout of slopes is BLOOM's, positions that `keep` drops in the middle are not counted, as in
+/// transformers' `build_alibi_tensor`. Rounded products also depend on where counting starts: there it is at the
+/// first position that is kept.
 pub fn alibi_bias(
     config: &AlibiConfig,
     n_heads: usize,
@@ -17,28 +19,33 @@ pub fn alibi_bias(
     keep: Option<&Tensor>,
 ) -> Result<Tensor> {
     let slopes = slopes(config.slopes, n_heads);
-    let rows = match (config.slopes, keep) {
-        (AlibiSlopes::Appended, Some(keep)) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
-        _ => vec![vec![1; keys]],
+    let rows = match keep {
+        Some(keep) => keep.to_dtype(DType::U32)?.to_vec2::<u32>()?,
+        None => vec![vec![1; keys]],
     };
     let mut bias = Vec::with_capacity(rows.len() * n_heads * keys);
     for row in rows {
-        let kept: u32 = row.iter().sum();
+        let mut counted = 0;
+        let count = |&keep: &u32| {
+            counted += match config.slopes {
+                AlibiSlopes::Appended => keep,
+                AlibiSlopes::Interleaved { .. } => 1,
+            };
+            f64::from(counted)
+        };
+        let positions: Vec<f64> = row.iter().map(count).collect();
+        let last_kept = row.iter().rposition(|&keep| keep == 1);
+        let last = last_kept.map_or(0.0, |last| positions[last]);
         for slope in &slopes {
-            let mut counted = 0;
-            for keep in &row {
-                counted += keep;
-                bias.push(match config.rounding {
-                    AlibiRounding::None => {
-                        let to_last = f64::from(counted) - f64::from(kept);
-                        slope * config.scale * to_last
-                    }
+            bias.extend(positions.iter().zip(&row).map(
+                |(position, &keep)| match config.rounding {
+                    AlibiRounding::None => slope * config.scale * (position - last),
                     AlibiRounding::Bf16 => {
-                        let position = (f64::from(counted) - 1.0) * f64::from(*keep);
+                        let position = (position - 1.0) * f64::from(keep);
                         bf16(bf16(*slope) * bf16(position)) * config.scale
                     }
-                });
-            }
+                },
+            ));
         }
     }
     let batch = bias.len() / (n_heads * keys).max(1);

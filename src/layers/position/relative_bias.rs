@@ -1,6 +1,6 @@
 //! The learned relative position bias that all blocks of a stack share (T5, MPNet).
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
@@ -26,6 +26,27 @@ impl RelativeBias {
             stdev: 1.0,
         };
         let table = vb.get_with_hints((config.n_buckets, config.n_heads), "weight", init)?;
+        Self::from_parts(table, config, visibility)
+    }
+
+    /// Builds the bias from its table `[n_buckets, n_heads]`.
+    ///
+    /// # Errors
+    /// If the table has another shape, or the buckets cannot be told apart: half of those of a direction are one distance
+    /// each, and `max_distance` lies beyond.
+    pub fn from_parts(
+        table: Tensor,
+        config: &RelativeBiasConfig,
+        visibility: Visibility,
+    ) -> Result<Self> {
+        let expected = [config.n_buckets, config.n_heads];
+        if table.dims() != expected {
+            bail!(
+                "relative bias: table has shape {:?}, expected {expected:?}",
+                table.dims()
+            );
+        }
+        config.validate_buckets(visibility)?;
         Ok(Self {
             table,
             config: *config,
@@ -39,7 +60,13 @@ impl RelativeBias {
     }
 
     /// The bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
+    ///
+    /// # Errors
+    /// If there are more queries than keys.
     pub fn bias(&self, queries: usize, keys: usize) -> Result<Tensor> {
+        if queries > keys {
+            bail!("relative bias: {queries} queries of {keys} positions, expected at most as many");
+        }
         let mut buckets = Vec::with_capacity(queries * keys);
         for query in keys - queries..keys {
             for key in 0..keys {
@@ -56,19 +83,15 @@ impl RelativeBias {
 
     /// The row of the table for a key `relative` positions after the query.
     fn bucket(&self, relative: i64) -> u32 {
-        let mut n_buckets = self.config.n_buckets;
-        let mut first = 0;
-        let distance = match self.visibility {
-            Visibility::Bidirectional => {
-                n_buckets /= 2;
-                if relative > 0 {
-                    first = n_buckets;
-                }
-                relative.unsigned_abs() as usize
-            }
-            Visibility::Causal => (-relative).max(0) as usize,
+        let (n_buckets, exact) = (
+            self.config.n_one_sided(self.visibility),
+            self.config.n_exact(self.visibility),
+        );
+        let (first, distance) = match self.visibility {
+            Visibility::Bidirectional if relative > 0 => (n_buckets, relative as usize),
+            Visibility::Bidirectional => (0, relative.unsigned_abs() as usize),
+            Visibility::Causal => (0, (-relative).max(0) as usize),
         };
-        let exact = n_buckets / 2;
         if distance < exact {
             return (first + distance) as u32;
         }

@@ -41,7 +41,11 @@ impl RotaryTables {
             positions.first().map_or(0, Vec::len),
             frequencies.len(),
         );
-        let table = |values: Vec<f64>| Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
+        // Rounded on the CPU: Metal has no f64.
+        let table = |values: Vec<f64>| {
+            let exact = Tensor::from_vec(values, shape, &Device::Cpu)?;
+            exact.to_dtype(dtype)?.to_device(device)
+        };
         Ok(Self {
             cos: table(angles().map(|angle| angle.cos() * factor).collect())?,
             sin: table(angles().map(|angle| angle.sin() * factor).collect())?,
@@ -133,5 +137,50 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
             let scaled = plain.iter().zip(divisors).map(|(f, divisor)| f / divisor);
             (scaled.collect(), *attention_factor)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_frequencies(theta: f64, scaling: RotaryScaling, seq: usize, expected: [f64; 4]) {
+        let config = RotaryConfig::new(8, theta).with_scaling(scaling);
+        let (found, _) = frequencies(&config, seq);
+        assert_eq!(found.len(), 4);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+
+    /// Values of transformers 5.23's `_compute_longrope_parameters`, in f32.
+    #[test]
+    fn longrope_changes_its_divisors_behind_the_original_length() {
+        let scaling = || RotaryScaling::LongRope {
+            short_factor: vec![1.0, 1.5, 2.0, 2.5],
+            long_factor: vec![3.0, 4.0, 5.0, 6.0],
+            attention_factor: 1.25,
+            original_positions: 8,
+        };
+        let short = [1.0, 0.066_666_67, 0.005, 0.0004];
+        assert_frequencies(10_000.0, scaling(), 8, short);
+        let long = [0.333_333_34, 0.025, 0.002, 0.000_166_666_67];
+        assert_frequencies(10_000.0, scaling(), 9, long);
+    }
+
+    /// Values of transformers 5.23's `_compute_yarn_parameters`, in f32.
+    #[test]
+    fn yarns_ramp_ends_within_the_head() {
+        let scaling = RotaryScaling::Yarn {
+            factor: 4.0,
+            attention_factor: 1.5,
+            beta_fast: 5000.0,
+            beta_slow: 1.0,
+            original_positions: 32_768,
+            truncate: true,
+        };
+        let expected = [1.0, 0.282_346_22, 0.078_571_43, 0.021_458_313];
+        assert_frequencies(100.0, scaling, 1, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Sequences of one's own: with enough of them, each thread takes some through an attention by itself.
+//! Groups of sequences: with enough of them, each thread takes whole groups through an attention by itself.
 //!
 //! Between projection, scores and output lie several times as many numbers as a row has; those of a group stay in the
 //! second cache of the thread that makes them.
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::cpu::{attention::Sequences, parallel};
 
-/// Rows of a group at least: so many that to read the weights for each does not show.
+/// The least number of rows in a group, so that reading the weights once per group costs little.
 const LEAST_ROWS: usize = 112;
 
 /// How much longer than its share of all rows a thread may be busy, in parts of that share.
@@ -18,9 +18,9 @@ pub(super) struct Group<'a> {
     pub sequences: Range<usize>,
     /// Their rows among all.
     pub rows: Range<usize>,
-    /// The same, of rows of their own.
+    /// The group's sequences, with rows counted from its own first row.
     pub queries: Sequences<'a>,
-    /// Who are to compute it.
+    /// How many threads compute it.
     pub threads: usize,
 }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl PackedAttention {
-    /// Of the queries of the input, to the pass's memory.
+    /// Attention of the input's queries to the pass's memory.
     pub(super) fn attend_memory(
         &self,
         query: &PackedLinear,
@@ -97,7 +97,7 @@ impl PackedAttention {
         })
     }
 
-    /// Keys and values `[batch · keys, 2 · key_width]` of the memory.
+    /// The keys and values `[batch · keys, 2 · key_width]` of the memory.
     fn project_memory(
         &self,
         key_value: &PackedLinear,
@@ -122,7 +122,7 @@ impl PackedAttention {
     }
 }
 
-/// Heads in rows of `row_stride` columns, from the `offset`th on.
+/// The heads in rows of `row_stride` columns, starting at column `offset`.
 fn heads(data: &[f32], row_stride: usize, offset: usize) -> Heads<'_> {
     Heads {
         data,

@@ -21,7 +21,7 @@ use crate::{
 thread_local!(static MIXED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
 static MIXED_ROWS: &Scratch<f32> = &MIXED;
 
-/// Queries of some sequences, and what they attend to.
+/// The queries of some sequences, and the keys and values that they attend to.
 pub(super) struct Attended<'a> {
     pub queries: Sequences<'a>,
     pub query: Heads<'a>,
@@ -41,7 +41,7 @@ pub(super) struct Scored<'a> {
 }
 
 impl<'a> Scored<'a> {
-    /// Of some of the sequences.
+    /// The same for a range of the sequences.
     pub fn part(&self, sequences: Range<usize>) -> Scored<'a> {
         let biases = self.biases.iter();
         Scored {
@@ -76,7 +76,7 @@ impl PackedAttention {
         additive.map(|added| added.checked(lengths)).collect()
     }
 
-    /// Writes the output.
+    /// Attends, projects, and writes the output.
     pub(super) fn mix(&self, attended: &Attended, output: Output) {
         let config = &self.config;
         let shape = Shape {

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What the sequences of a pass have in common.
+/// What all sequences of a pass share.
 struct Own<'a> {
     of: &'a PackedAttention,
     joined: &'a PackedLinear,
@@ -30,7 +30,7 @@ struct Own<'a> {
     prepare: Prepare<'a>,
 }
 
-/// Rows of some sequences.
+/// The rows of some of the pass's sequences.
 struct Part<'a> {
     x: Source<'a>,
     /// The place of the first row in the pass.
@@ -43,14 +43,14 @@ struct Part<'a> {
 
 /// Where keys and values are.
 enum Keys<'a> {
-    /// In the rows themselves.
+    /// In the projected rows themselves.
     Own,
-    /// These, behind which those of the rows come.
+    /// In a cache, to which those of the rows are appended.
     Behind(&'a mut KeyValuePanels),
 }
 
 impl PackedAttention {
-    /// Of projections side by side, behind the cached positions.
+    /// Self-attention from query, key and value in one projection, for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
         joined: &PackedLinear,
@@ -105,10 +105,8 @@ impl PackedAttention {
                 });
             }),
             Some(cache) => {
-                let panels = cache.own(self.panel_shape(pass.batch));
-                if let Some(window) = self.config.window {
-                    panels.drop_before(pass.seen.saturating_sub(window - 1));
-                }
+                let shape = self.panel_shape(pass.batch);
+                let panels = cache.own(shape, pass.seen, self.config.window);
                 own.run(Part {
                     x: *call.x,
                     first_row: 0,

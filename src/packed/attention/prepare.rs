@@ -1,4 +1,4 @@
-//! What is done to projections before they meet: clipping, norms of queries and keys, rotation.
+//! From projections to queries and keys: clipping, norms and rotary embedding.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     packed::pass::{PackedPass, Tables},
 };
 
-/// Rows that a task takes.
+/// Rows per task.
 const ROWS: usize = 16;
 
 /// Where queries and keys are in projected rows: the queries first, the keys next.
@@ -35,7 +35,7 @@ pub(super) enum Turn {
     No,
 }
 
-/// What is done to the rows of a pass.
+/// The steps between projection and scores for the rows of a pass.
 pub(super) struct Prepare<'a> {
     of: &'a PackedAttention,
     columns: Columns,
@@ -45,10 +45,10 @@ pub(super) struct Prepare<'a> {
 }
 
 impl PackedAttention {
-    /// To clip projections, and normalise and turn their queries and keys.
+    /// Collects the steps for projections whose queries and keys stand in `columns`.
     ///
     /// # Errors
-    /// If positions do not fit.
+    /// If the positions do not fit the pass.
     pub(super) fn preparation<'a>(
         &'a self,
         columns: Columns,
@@ -70,7 +70,7 @@ impl PackedAttention {
 }
 
 impl Prepare<'_> {
-    /// Prepares rows, the first of which is this one of the pass.
+    /// Prepares rows in place, the first of which is row `first_row` of the pass.
     pub(super) fn rows(&self, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention {

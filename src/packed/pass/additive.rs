@@ -1,8 +1,8 @@
-//! What is added to the scores of attention: a mask, or a bias by position.
+//! Tensors that are added to the scores of attention: a mask, or a bias by position.
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::{cpu::attention::Bias, packed::with_elements};
+use crate::{cpu::attention::Bias, layers::check_additive, packed::with_elements};
 
 /// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
 pub(in crate::packed) struct Additive {
@@ -12,7 +12,10 @@ pub(in crate::packed) struct Additive {
 }
 
 impl Additive {
+    /// # Errors
+    /// If the mask has more than four dimensions, is not of a float type, tracks gradients, or is not on the CPU.
     pub fn new(mask: &Tensor) -> Result<Self> {
+        check_additive(mask)?;
         if mask.rank() > 4 {
             bail!(
                 "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::Additive;
-use crate::layers::{ForwardContext, batch_and_seq};
+use crate::layers::{ForwardContext, Marked, batch_and_seq};
 
 /// What every cross-attention of a pass attends to.
 pub(in crate::packed) struct PassMemory {
@@ -30,7 +30,7 @@ impl PassMemory {
         if memory_batch != batch {
             bail!("encoder_hidden_states: a batch of {memory_batch}, expected {batch}");
         }
-        memory.mask.check(batch, keys)?;
+        Marked::Memory.check(memory.mask.keep(), batch, keys)?;
         let keep = memory.mask.keep();
         let elements = keep.map(|keep| keep.flatten_all()?.to_vec1());
         Ok(Self {

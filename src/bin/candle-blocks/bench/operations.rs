@@ -1,19 +1,19 @@
-//! How many operations the matrix products of a block take.
+//! The number of floating-point operations of the matrix products of a block.
 //!
-//! A multiply-add is two. Counted is what the result needs: of attention the products of queries with
-//! keys that they may see, of experts those that a row uses. Norms, activations and the like are not.
+//! A multiply-add counts as two. Only what the result needs is counted: in attention, the products of queries with
+//! keys that they see; in a mixture, the experts that a row uses. Norms and activations are not counted.
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, StackConfig, Visibility,
 };
 
-/// Of the whole stack on `batch` sequences of `seq`; cross-attention sees `seq` positions as well.
+/// Operations of the whole stack on `batch` sequences of length `seq`; the memory of cross-attention is as long.
 pub fn of_stack(config: &StackConfig, batch: usize, seq: usize) -> f64 {
     let block = |&i: &usize| of_block(&config.blocks[i], batch, seq);
     config.layers.iter().map(block).sum()
 }
 
-/// Of one block.
+/// Operations of one block.
 pub fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
     let cross = config.cross_attention.as_ref();
     of_attention(&config.attention, batch, seq)
@@ -21,7 +21,7 @@ pub fn of_block(config: &BlockConfig, batch: usize, seq: usize) -> f64 {
         + of_feed_forward(&config.feed_forward, batch * seq)
 }
 
-/// Of a feed-forward on `rows`.
+/// Operations of a feed-forward on `rows` rows.
 pub fn of_feed_forward(config: &FeedForwardConfig, rows: usize) -> f64 {
     let matrices = match config.form {
         FeedForwardForm::Plain => 2,
@@ -56,7 +56,7 @@ fn keys_seen(config: &AttentionConfig, i: usize, seq: usize) -> usize {
     }
 }
 
-/// Of a matrix `[m, k]` with one `[k, n]`.
+/// Operations of the product of matrices `[m, k]` and `[k, n]`.
 fn product(m: usize, k: usize, n: usize) -> f64 {
     2.0 * m as f64 * k as f64 * n as f64
 }

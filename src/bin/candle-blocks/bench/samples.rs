@@ -8,7 +8,7 @@ use candle_blocks::candle_core;
 /// A median of fewer says nothing.
 const LEAST_SAMPLES: usize = 5;
 
-/// What many times come to, in milliseconds.
+/// A summary of many times, in milliseconds.
 pub struct Samples {
     pub count: usize,
     pub median_ms: f64,
@@ -42,7 +42,7 @@ pub fn take<T>(seconds: f64, mut run: impl FnMut() -> candle_core::Result<T>) ->
     })
 }
 
-/// Of sorted numbers, at least one.
+/// The median of at least one number; `sorted` is in ascending order.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

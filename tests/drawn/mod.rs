@@ -1,0 +1,517 @@
+//! Configurations of stacks and requests to them, drawn from a seed.
+
+use candle_blocks::{
+    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
+    AttentionMask, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, ForwardContext,
+    NormConfig, NormPlacement, NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
+    RelativeBiasConfig, ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling,
+    RoutingWeights, StackConfig, Topology, Visibility,
+    candle_core::{self, DType, Device, Tensor, Var},
+    candle_nn::{VarBuilder, VarMap},
+};
+
+/// A layer made by `make` in a type from parameters by rule, the same in every type but for rounding.
+pub fn made<L>(dtype: DType, make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
+    made_with_parameters(dtype, make).0
+}
+
+/// As [`made`], with the parameters by name.
+pub fn made_with_parameters<L>(
+    dtype: DType,
+    make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
+) -> (L, Vec<(String, Var)>) {
+    let parameters = VarMap::new();
+    let vb = VarBuilder::from_varmap(&parameters, dtype, &Device::Cpu);
+    let layer = make(vb).unwrap();
+    let parameters = parameters.data().lock().unwrap();
+    let mut names: Vec<&String> = parameters.keys().collect();
+    names.sort();
+    for (i, name) in names.into_iter().enumerate() {
+        let parameter = &parameters[name];
+        let around = if name.contains("norm") { 1.0 } else { 0.0 };
+        let value = Draws::new(1000 + i as u64).tensor(parameter.dims());
+        let value = value.affine(0.5, around).unwrap();
+        // Rounded to f32, so that the parameters of f32 and f64 are the same.
+        let value = value.to_dtype(DType::F32).unwrap().to_dtype(dtype).unwrap();
+        parameter.set(&value).unwrap();
+    }
+    let by_name = parameters
+        .iter()
+        .map(|(name, parameter)| (name.clone(), parameter.clone()));
+    (layer, by_name.collect())
+}
+
+/// Whether scores of self-attention are biased by position.
+pub fn has_alibi(config: &StackConfig) -> bool {
+    let is_alibi = |block: &BlockConfig| matches!(block.attention.position, Position::Alibi(_));
+    config.blocks.iter().any(is_alibi)
+}
+
+/// A stream of choices.
+pub struct Draws(u64);
+
+impl Draws {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+
+    fn number(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    /// Numbers in ±1, exact in f32.
+    pub fn tensor(&mut self, shape: &[usize]) -> Tensor {
+        let n: usize = shape.iter().product();
+        let values: Vec<f64> = (0..n).map(|_| f64::from(self.number() as f32)).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    pub fn stack(&mut self) -> StackConfig {
+        let d_model = self.of(&[8, 12, 20, 36]);
+        let n_blocks = 1 + self.below(2);
+        let visibility = self.of(&[
+            Visibility::Causal,
+            Visibility::Causal,
+            Visibility::Bidirectional,
+        ]);
+        let d_memory = self.one_in(4).then(|| self.of(&[6, 10, d_model]));
+        let n_heads = self.of(&[1, 2, 3, 4, 6]);
+        let blocks = (0..n_blocks)
+            .map(|_| self.block(d_model, n_heads, visibility, d_memory))
+            .collect::<Vec<_>>();
+        let final_norm = self.one_in(2).then(|| self.norm(d_model));
+        let mut stack = StackConfig::new(blocks, final_norm);
+        if self.one_in(4) {
+            let n_layers = self.below(4);
+            stack.layers = (0..n_layers).map(|_| self.below(n_blocks)).collect();
+        }
+        if self.one_in(5) {
+            stack.relative_bias = Some(RelativeBiasConfig {
+                n_buckets: self.of(&[4, 8, 32]),
+                max_distance: self.of(&[17, 40, 128]),
+                n_heads,
+            });
+        }
+        stack.validate().unwrap();
+        stack
+    }
+
+    fn norm(&mut self, width: usize) -> NormConfig {
+        let eps = self.of(&[1e-5, 1e-12, 0.1]);
+        let norm = match self.below(2) {
+            0 => NormConfig::layer_norm(width, eps),
+            _ => NormConfig::rms_norm(width, eps),
+        };
+        let bias = self.one_in(2);
+        let weight = self.of(&[
+            NormWeight::Plain,
+            NormWeight::Plain,
+            NormWeight::OnePlus,
+            NormWeight::Absent,
+        ]);
+        norm.with_bias(bias).with_weight(weight)
+    }
+
+    fn block(
+        &mut self,
+        d_model: usize,
+        n_heads: usize,
+        visibility: Visibility,
+        d_memory: Option<usize>,
+    ) -> BlockConfig {
+        let placements = [
+            NormPlacement::Pre,
+            NormPlacement::Post,
+            NormPlacement::Sandwich,
+            NormPlacement::Output,
+            NormPlacement::None,
+        ];
+        let attention = self.attention(d_model, n_heads).with_visibility(visibility);
+        let feed_forward = self.feed_forward(d_model);
+        let norm = self.norm(d_model);
+        let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+        block.attention_placement = self.of(&placements);
+        block.feed_forward_placement = self.of(&placements);
+        if let Some(d_memory) = d_memory {
+            let cross = self.attention(d_model, n_heads).with_memory(d_memory);
+            block.cross_attention = Some(cross);
+        } else if self.one_in(3) {
+            block.topology =
+                Topology::Parallel(self.of(&[ParallelNorm::Shared, ParallelNorm::Separate]));
+            block.attention_placement = NormPlacement::Pre;
+            if block.validate().is_err() {
+                block.feed_forward_placement = NormPlacement::Pre;
+            }
+        }
+        block.residual = ResidualConfig {
+            source: self.of(&[
+                ResidualSource::Input,
+                ResidualSource::Input,
+                ResidualSource::Normalised,
+            ]),
+            multiplier: self.of(&[1.0, 1.0, 0.5, -2.0]),
+            layer_scale: self.one_in(4),
+            ..ResidualConfig::default()
+        };
+        block
+    }
+
+    fn attention(&mut self, d_model: usize, n_heads: usize) -> AttentionConfig {
+        let head_dim = self.of(&[2, 4, 6, 10, 18]);
+        let divisors: Vec<usize> = (1..=n_heads)
+            .filter(|&n| n_heads.is_multiple_of(n))
+            .collect();
+        let mut attention = AttentionConfig::with_head_dim(d_model, n_heads, head_dim)
+            .with_kv_heads(self.of(&divisors));
+        if self.one_in(3) {
+            attention.scale = self.of(&[1.0, 0.3, -0.5]);
+        }
+        if self.one_in(3) {
+            attention.window = Some(self.of(&[1, 2, 3, 5, 100, usize::MAX]));
+        }
+        attention.position = match self.below(4) {
+            0 | 1 => Position::None,
+            2 => Position::Rotary(self.rotary(head_dim)),
+            _ => Position::Alibi(AlibiConfig {
+                slopes: self.of(&[AlibiSlopes::Appended, AlibiSlopes::Interleaved { max: 8.0 }]),
+                scale: self.of(&[1.0, 0.25]),
+                rounding: AlibiRounding::None,
+            }),
+        };
+        if self.one_in(4) {
+            let norm = self.norm(head_dim);
+            let span = self.of(&[
+                QueryKeyNormSpan::Head,
+                QueryKeyNormSpan::EachHead,
+                QueryKeyNormSpan::Whole,
+            ]);
+            attention.query_key_norm = Some(QueryKeyNorm { norm, span });
+        }
+        attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
+        attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));
+        attention.bias = AttentionBias {
+            query: self.one_in(2),
+            key: self.one_in(2),
+            value: self.one_in(2),
+            output: self.one_in(2),
+        };
+        attention
+    }
+
+    fn rotary(&mut self, head_dim: usize) -> RotaryConfig {
+        let dim = 2 * (1 + self.below(head_dim / 2));
+        let divisors = |draws: &mut Self| (0..dim / 2).map(|_| 1.5 + draws.number()).collect();
+        let scaling = match self.below(9) {
+            0 => RotaryScaling::Linear { factor: 2.0 },
+            1 => RotaryScaling::DynamicNtk {
+                factor: 2.0,
+                max_positions: 4,
+            },
+            2 => RotaryScaling::Yarn {
+                factor: 4.0,
+                attention_factor: 1.2,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                original_positions: 4096,
+                truncate: self.one_in(2),
+            },
+            3 => RotaryScaling::Llama3 {
+                factor: 8.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_positions: 64,
+            },
+            4 => RotaryScaling::LongRope {
+                short_factor: divisors(self),
+                long_factor: divisors(self),
+                attention_factor: 1.1,
+                original_positions: 5,
+            },
+            _ => RotaryScaling::None,
+        };
+        RotaryConfig::new(dim, self.of(&[100.0, 10_000.0]))
+            .with_pairing(self.of(&[RotaryPairing::Halves, RotaryPairing::Interleaved]))
+            .with_scaling(scaling)
+    }
+
+    fn feed_forward(&mut self, d_model: usize) -> FeedForwardConfig {
+        let mut config = FeedForwardConfig::new(d_model)
+            .with_d_ff(self.of(&[1, 5, 16, 33]))
+            .with_activation(self.of(&Activation::all()))
+            .with_form(self.of(&[FeedForwardForm::Plain, FeedForwardForm::Gated]));
+        (config.up_bias, config.down_bias) = (self.one_in(2), self.one_in(2));
+        if self.one_in(4) {
+            let n_experts = 1 + self.below(6);
+            config.experts = Some(ExpertsConfig {
+                n_experts,
+                top_k: 1 + self.below(n_experts),
+                weights: self.of(&[RoutingWeights::Softmax, RoutingWeights::Renormalised]),
+                shared_d_ff: self.one_in(2).then(|| self.of(&[3, 8])),
+            });
+        }
+        config
+    }
+
+    pub fn request(&mut self, config: &StackConfig) -> Request {
+        let (batch, seq) = (1 + self.below(3), 1 + self.below(9));
+        let d_model = config.blocks[0].d_model();
+        let n_heads = config.blocks[0].attention.n_heads;
+        let cross = config
+            .blocks
+            .iter()
+            .find_map(|block| block.cross_attention.as_ref());
+        let positions = self.one_in(3).then(|| {
+            let rows = self.of(&[1, batch]);
+            (0..rows)
+                .map(|_| (0..seq).map(|_| self.below(20) as u32).collect())
+                .collect()
+        });
+        let additive = self.one_in(4).then(|| {
+            let shape = [
+                self.of(&[1, batch]),
+                self.of(&[1, n_heads]),
+                self.of(&[1, seq]),
+                self.of(&[1, seq]),
+            ];
+            self.tensor(&shape)
+        });
+        Request {
+            batch,
+            seq,
+            x: self.tensor(&[batch, seq, d_model]),
+            keep: self.one_in(2).then(|| self.marks(batch, seq)),
+            additive,
+            positions,
+            memory: cross.map(|cross| {
+                let keys = 1 + self.below(6);
+                let states = self.tensor(&[batch, keys, cross.d_memory]);
+                let keep = self.one_in(2).then(|| self.marks(batch, keys));
+                (states, keep)
+            }),
+            cuts: (0..seq).filter(|&at| at > 0 && self.one_in(2)).collect(),
+        }
+    }
+
+    /// 1 = keep, `[batch, keys]`.
+    fn marks(&mut self, batch: usize, keys: usize) -> Vec<u8> {
+        let mut marks = Vec::new();
+        for _ in 0..batch {
+            let (first, n) = (self.below(keys), self.below(keys + 1));
+            let gaps = self.one_in(3);
+            for at in 0..keys {
+                let inside = (first..first + n).contains(&at);
+                marks.push(u8::from(inside && !(gaps && self.one_in(3))));
+            }
+        }
+        marks
+    }
+}
+
+/// Whether the angles of positions depend on the length of the sequence.
+fn depends_on_length(config: &StackConfig) -> bool {
+    let by_length = |block: &BlockConfig| match &block.attention.position {
+        Position::Rotary(rotary) => matches!(
+            rotary.scaling,
+            RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+        ),
+        _ => false,
+    };
+    config.blocks.iter().any(by_length)
+}
+
+/// What a stack is asked.
+pub struct Request {
+    batch: usize,
+    seq: usize,
+    x: Tensor,
+    /// `[batch, seq]`, 1 = keep.
+    pub keep: Option<Vec<u8>>,
+    additive: Option<Tensor>,
+    positions: Option<Vec<Vec<u32>>>,
+    memory: Option<(Tensor, Option<Vec<u8>>)>,
+    /// Where a cached run begins its later chunks.
+    cuts: Vec<usize>,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Request")
+            .field("x", &self.x.dims())
+            .field("keep", &self.keep)
+            .field(
+                "additive",
+                &self.additive.as_ref().map(|t| t.dims().to_vec()),
+            )
+            .field("positions", &self.positions)
+            .field(
+                "memory",
+                &self
+                    .memory
+                    .as_ref()
+                    .map(|(t, keep)| (t.dims().to_vec(), keep)),
+            )
+            .field("cuts", &self.cuts)
+            .finish()
+    }
+}
+
+impl Request {
+    /// Whether the parameter of a role takes part.
+    pub fn reaches(&self, config: &StackConfig, name: &str) -> bool {
+        let runs = |block: usize| config.layers.contains(&block);
+        let block = name
+            .strip_prefix("blocks.")
+            .and_then(|name| name.split('.').next());
+        match block {
+            Some(block) => runs(block.parse().unwrap()),
+            None => name != "relative_bias.weight" || !config.layers.is_empty(),
+        }
+    }
+
+    /// The first sequence alone, and the batch with padding behind every sequence.
+    pub fn alone_and_padded(&self, config: &StackConfig) -> Option<(Self, Self)> {
+        const PADDING: usize = 3;
+        if self.additive.is_some() || self.positions.is_some() || depends_on_length(config) {
+            return None;
+        }
+        let (batch, seq) = (self.batch, self.seq);
+        let marks = self.keep.clone().unwrap_or_else(|| vec![1; batch * seq]);
+        let padded = marks
+            .chunks(seq)
+            .flat_map(|row| [row, &[0; PADDING]].concat());
+        let padding = self
+            .x
+            .narrow(1, 0, 1)
+            .unwrap()
+            .repeat((1, PADDING, 1))
+            .unwrap();
+        let memory = |n: usize| {
+            let (states, keep) = self.memory.as_ref()?;
+            let keep = keep
+                .as_ref()
+                .map(|keep| keep[..n * states.dims()[1]].to_vec());
+            Some((states.narrow(0, 0, n).unwrap(), keep))
+        };
+        let with = |batch, seq, x, keep| Self {
+            batch,
+            seq,
+            x,
+            keep,
+            additive: None,
+            positions: None,
+            memory: memory(batch),
+            cuts: Vec::new(),
+        };
+        let first = self.keep.as_ref().map(|keep| keep[..seq].to_vec());
+        Some((
+            with(1, seq, self.x.narrow(0, 0, 1).unwrap(), first),
+            with(
+                batch,
+                seq + PADDING,
+                Tensor::cat(&[&self.x, &padding], 1).unwrap(),
+                Some(padded.collect()),
+            ),
+        ))
+    }
+
+    /// Whether the marks have no gaps, and nothing makes a packed stack compute the padding.
+    pub fn padding_is_left_out(&self, config: &StackConfig) -> bool {
+        let Some(keep) = &self.keep else {
+            return false;
+        };
+        let has_gap = |row: &[u8]| {
+            let kept: Vec<usize> = (0..row.len()).filter(|&at| row[at] == 1).collect();
+            kept.windows(2).any(|pair| pair[1] > pair[0] + 1)
+        };
+        let computed = self.additive.is_some() || config.relative_bias.is_some();
+        !computed && !has_alibi(config) && !keep.chunks(self.seq).any(has_gap)
+    }
+
+    pub fn x(&self) -> Tensor {
+        self.x.clone()
+    }
+
+    pub fn context(&self, dtype: DType) -> ForwardContext {
+        self.part(0, self.seq, dtype)
+    }
+
+    /// Of the positions from `at` on.
+    fn part(&self, at: usize, n: usize, dtype: DType) -> ForwardContext {
+        let marks = |keep: &Option<Vec<u8>>, keys: usize, at: usize, n: usize| match keep {
+            None => AttentionMask::none(),
+            Some(keep) => {
+                let keep = Tensor::from_vec(keep.clone(), (self.batch, keys), &Device::Cpu);
+                let keep = keep.unwrap().narrow(1, at, n).unwrap();
+                let least = keep.flatten_all().unwrap().min(0).unwrap();
+                match least.to_scalar::<u8>().unwrap() {
+                    0 => AttentionMask::padding(&keep).unwrap(),
+                    _ => AttentionMask::none(), // a cache fills in the marks of such chunks
+                }
+            }
+        };
+        let mut mask = marks(&self.keep, self.seq, at, n);
+        if let Some(additive) = &self.additive {
+            mask = mask.with_additive(additive.to_dtype(dtype).unwrap());
+        }
+        let mut context = ForwardContext::evaluation().with_mask(mask);
+        if let Some(positions) = &self.positions {
+            let rows: Vec<Vec<u32>> = positions
+                .iter()
+                .map(|row| row[at..at + n].to_vec())
+                .collect();
+            let ids = Tensor::new(rows, &Device::Cpu).unwrap();
+            context = context.with_position_ids(&ids).unwrap();
+        }
+        if let Some((states, keep)) = &self.memory {
+            let keys = states.dims()[1];
+            let mask = marks(keep, keys, 0, keys);
+            context = context.with_memory(states.to_dtype(dtype).unwrap(), mask);
+        }
+        context
+    }
+
+    /// Whether a cached run gives what a whole one gives.
+    pub fn can_be_cached(&self, config: &StackConfig) -> bool {
+        let causal = |block: &BlockConfig| block.attention.visibility == Visibility::Causal;
+        config.blocks.iter().all(causal) && !depends_on_length(config) && self.additive.is_none()
+    }
+
+    /// The results of `step` for one chunk after the other, side by side.
+    pub fn chunks(
+        &self,
+        x: &Tensor,
+        dtype: DType,
+        mut step: impl FnMut(&Tensor, &ForwardContext) -> Result<Tensor, String>,
+    ) -> Result<Tensor, String> {
+        let ends = self.cuts.iter().copied().chain([self.seq]);
+        let mut at = 0;
+        let mut outputs = Vec::new();
+        for end in ends {
+            let chunk = x.narrow(1, at, end - at).unwrap();
+            outputs.push(step(&chunk, &self.part(at, end - at, dtype))?);
+            at = end;
+        }
+        Ok(Tensor::cat(&outputs, 1).unwrap())
+    }
+}
