@@ -5,8 +5,8 @@ mod hostile;
 
 use candle_blocks::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Architecture, AttentionConfig, BlockConfig,
-    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position,
-    QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryConfig, RotaryScaling,
+    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm,
+    Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryConfig, RotaryScaling,
     RoutingWeights, StackConfig, Topology,
 };
 use common::assert_says;
@@ -156,7 +156,10 @@ fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
         original_positions: 8,
     };
     refused(rotary(1e4, llama3(0.0)), &["low_freq_factor is 0"]);
-    refused(rotary(1e4, llama3(4.0)), &["high_freq_factor is 4", "above"]);
+    refused(
+        rotary(1e4, llama3(4.0)),
+        &["high_freq_factor is 4", "above"],
+    );
     let long = |short: usize, factor, attention_factor| RotaryScaling::LongRope {
         short_factor: vec![1.0; short],
         long_factor: vec![factor; 4],

@@ -4,10 +4,9 @@ mod small;
 
 use candle_blocks::{
     Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
-    MixtureOfExperts, Norm, NormConfig, NormPlacement, NormWeight, ParallelNorm, Position,
-    Precision, QueryKeyNorm, QueryKeyNormSpan, QueryKeyNorms, RelativeBias, RelativeBiasConfig,
-    RotaryScaling, RoutingWeights, Stack, StackConfig, Sublayer, SublayerNorm, Topology,
-    TransformerBlock, Visibility,
+    MixtureOfExperts, Norm, NormConfig, NormWeight, ParallelNorm, Precision, QueryKeyNorm,
+    QueryKeyNormSpan, QueryKeyNorms, RelativeBias, RelativeBiasConfig, RoutingWeights, Stack,
+    StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
 };

@@ -347,7 +347,10 @@ fn inputs_that_track_gradients_are_refused_with_a_cache() {
         (x, of_variable, "encoder_hidden_states"),
     ] {
         let message = small::refusal(name, || layers.forward_cached(&x, &context, &mut cache));
-        assert!(message.contains(name) && message.contains("detach()"), "{message}");
+        assert!(
+            message.contains(name) && message.contains("detach()"),
+            "{message}"
+        );
         assert_eq!(cache.seen(), 0);
     }
 }

@@ -291,7 +291,9 @@ impl StackConfig {
         probability("output dropout", self.output_dropout)?;
         if let Some(bias) = &self.relative_bias {
             let attentions = self.blocks.iter().map(|block| &block.attention);
-            attentions.into_iter().try_for_each(|attention| bias.validate(attention))?;
+            attentions
+                .into_iter()
+                .try_for_each(|attention| bias.validate(attention))?;
         }
         match self
             .layers

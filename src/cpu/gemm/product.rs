@@ -128,15 +128,11 @@ impl<'a, F: Format> Product<'a, F> {
             self.lend_memory::<D>(part.rows.len(), 1, |memory| {
                 for unit in super::part(n_units, n_unit_parts, task % n_unit_parts) {
                     let panels = units.panels(unit);
-                    let Memory {
-                        totals,
-                        columns,
-                        staged,
-                    } = memory;
+                    let Memory { sums, staged } = memory;
                     self.placed(d, &part, &panels, staged, |place| {
                         for panel in panels.clone() {
                             let results = self.results::<D>(&part, panel, place);
-                            self.panel(d, &part, panel, a, totals, columns, &results);
+                            self.panel(d, &part, panel, a, sums, &results);
                         }
                     });
                 }
@@ -180,11 +176,8 @@ impl<'a, F: Format> Product<'a, F> {
             |all| {
                 let (totals, rest) = all.split_at_mut(totals);
                 let (columns, staged) = rest.split_at_mut(columns);
-                work(&mut Memory {
-                    totals,
-                    columns,
-                    staged,
-                });
+                let sums = Sums { totals, columns };
+                work(&mut Memory { sums, staged });
             },
         );
     }
@@ -281,10 +274,15 @@ impl Units {
 
 /// The working memory of a task.
 pub(super) struct Memory<'a, T> {
-    /// Totals of the panels read at a time, `[panels, rows, columns]`.
+    pub sums: Sums<'a, T>,
+    /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
+    pub staged: &'a mut [T],
+}
+
+/// Where panels are added up.
+pub(super) struct Sums<'a, T> {
+    /// Totals of the panels computed at a time, `[panels, rows, panel width]`.
     pub totals: &'a mut [T],
     /// A chunk of a panel that is packed on the way.
     pub columns: &'a mut [T],
-    /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
-    pub staged: &'a mut [T],
 }

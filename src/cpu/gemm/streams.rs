@@ -70,13 +70,13 @@ impl<'a, F: Format> Product<'a, F> {
             let run = part(steps(&share), n_runs, task % n_runs);
             let panel = |at: usize| share.end.min(share.start + at * step);
             let panels = panel(run.start)..panel(run.end);
-            self.lend_memory::<D>(n_rows, panels.len(), |Memory { totals, staged, .. }| {
-                sum::<F, D>(d, a, b, &panels, totals);
+            self.lend_memory::<D>(n_rows, panels.len(), |Memory { sums, staged }| {
+                sum::<F, D>(d, a, b, &panels, sums.totals);
                 let together = match self.y {
                     To::Rows(_) => panels.len().max(1),
                     To::Operand(_) => units.per_unit,
                 };
-                let totals = totals.chunks_mut(together * n_rows * D::PANEL);
+                let totals = sums.totals.chunks_mut(together * n_rows * D::PANEL);
                 for (first, totals) in panels.clone().step_by(together).zip(totals) {
                     let panels = first..panels.end.min(first + together);
                     self.placed(d, &rows, &panels, staged, |place| {

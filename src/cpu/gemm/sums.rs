@@ -18,7 +18,7 @@ use super::{
         tile::Total,
         view::View,
     },
-    product::{Columns, Part, Product},
+    product::{Columns, Part, Product, Sums},
 };
 
 impl<F: Format> Product<'_, F> {
@@ -49,14 +49,17 @@ impl<F: Format> Product<'_, F> {
         part: &Part,
         panel: usize,
         a: PackedRows<F::Word>,
-        totals: &mut [F::Number],
-        packing: &mut [F::Number],
+        sums: &mut Sums<F::Number>,
         results: &Results<F::Number>,
     ) {
         let (depth, _) = self.b.shape();
         let columns = &results.columns;
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
         let n_tiles = part.rows.len().div_ceil(D::ROWS);
+        let Sums {
+            totals,
+            columns: packing,
+        } = sums;
         let totals = &mut totals[..part.rows.len() * D::PANEL];
         let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
             d.vectors().run(Finish {
