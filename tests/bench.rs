@@ -280,6 +280,11 @@ fn bad_options_are_refused_with_what_is_right() {
         (
             &block,
             &["--d-model", "18446744073709551615", "--heads", "1"],
+            &["d_model is 18446744073709551615", "at most"],
+        ),
+        (
+            &block,
+            &["--d-model", "268435456", "--heads", "1"],
             &["GiB", "smaller"],
         ),
         (&block, &["--model", tiny], &["--op model"]),

@@ -224,7 +224,7 @@ impl Draws {
         let divisors = |draws: &mut Self| (0..dim / 2).map(|_| 1.5 + draws.number()).collect();
         let scaling = match self.below(9) {
             0 => RotaryScaling::Linear { factor: 2.0 },
-            1 => RotaryScaling::DynamicNtk {
+            1 if dim > 2 => RotaryScaling::DynamicNtk {
                 factor: 2.0,
                 max_positions: 4,
             },
