@@ -50,9 +50,10 @@ impl Cache {
         }
     }
 
-    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one.
+    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one. What is
+    /// recorded already is not written again: the cache may be one that can only be read.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::Result<()> {
-        if is_commit(revision) {
+        if is_commit(revision) || self.commit(revision).is_ok_and(|known| known == commit) {
             return Ok(());
         }
         let path = self.folder.join("refs").join(revision);

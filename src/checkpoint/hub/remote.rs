@@ -135,18 +135,10 @@ impl<'a> Remote<'a> {
         // what is not whole is thrown away and fetched once more.
         let mut damage = String::new();
         for force in [false, true] {
-            let path = self
-                .repo
-                .download_file()
-                .filename(file)
-                .revision(&*self.commit)
-                .force_download(force)
-                .maybe_progress(self.relay(file, size))
-                .send()
-                .map_err(|error| {
-                    let reason = explain(&error, self.hub, &self.endpoint).into_reason();
-                    self.hub.error(format!("{file}: {reason}"))
-                })?;
+            let path = self.fetch_when_free(file, size, force).map_err(|error| {
+                let reason = explain(&error, self.hub, &self.endpoint).into_reason();
+                self.hub.error(format!("{file}: {reason}"))
+            })?;
             if path != expected {
                 return Err(self.hub.error(format!(
                     "{file} came as {}, expected {}; the Hub served another commit, try again",
@@ -164,6 +156,24 @@ impl<'a> Remote<'a> {
             "{file} as served by {} {damage}; nothing of it was kept; try again",
             self.endpoint
         )))
+    }
+
+    /// Fetches a file as soon as no other process does. The client gives up waiting after ten seconds, in which few
+    /// weights arrive; the system frees the lock of a process that dies.
+    fn fetch_when_free(&self, file: &str, size: u64, force: bool) -> Result<PathBuf, HFError> {
+        loop {
+            let fetched = self
+                .repo
+                .download_file()
+                .filename(file)
+                .revision(&*self.commit)
+                .force_download(force)
+                .maybe_progress(self.relay(file, size))
+                .send();
+            if !matches!(fetched, Err(HFError::CacheLockTimeout { .. })) {
+                return fetched;
+            }
+        }
     }
 
     /// What there is instead of safetensors weights, and the way from there.
