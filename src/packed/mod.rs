@@ -124,8 +124,9 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
         bail!("{op} is packed for the CPU, but its input lies elsewhere; move it with to_device");
     };
     let elements = storage.as_slice::<f32>()?;
-    let start = layout.start_offset();
-    work(&elements[start..start + x.elem_count()])
+    // A view without elements may begin behind the last one.
+    let elements = elements.get(layout.start_offset()..).unwrap_or_default();
+    work(&elements[..x.elem_count()])
 }
 
 /// The elements of a parameter in f32.
