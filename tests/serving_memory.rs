@@ -1,4 +1,4 @@
-//! What calls leave behind while the thread pool does something else.
+//! What calls leave behind, while the thread pool does something else and in a cache that serves many batches.
 //!
 //! Alone in its binary, because it counts what the whole process allocates.
 
@@ -6,12 +6,15 @@ mod small;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
     thread,
     time::Duration,
 };
 
-use candle_blocks::Precision;
+use candle_blocks::{ForwardContext, Precision};
 use small::{WIDTH, numbers, stack};
 
 /// The system's allocator, counting.
@@ -37,8 +40,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// One test at a time, since all of them count what the process has.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn calls_beside_a_busy_pool_leave_nothing_behind() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
     let x = numbers(&[1, 5, WIDTH], 1);
     let after_calls = |n: usize| {
@@ -67,4 +74,33 @@ fn calls_beside_a_busy_pool_leave_nothing_behind() {
     let growth = after.saturating_sub(before);
     println!("{growth} bytes more after 5,000 further calls");
     assert!(growth < 64 << 10, "{growth} bytes");
+}
+
+/// Bytes of the process that are in memory; mappings do not come from the allocator.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let resident = pages.split_whitespace().nth(1).unwrap();
+    resident.parse::<usize>().unwrap() * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_that_is_reset_for_other_batches_gives_their_memory_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let packed = stack(&small::decoder()).pack(Precision::F32).unwrap();
+    let context = ForwardContext::evaluation();
+    let mut cache = packed.new_cache();
+    let mut after_batches = |n: usize| {
+        for i in 0..n {
+            let x = numbers(&[30 + i % 2, 100, WIDTH], 1);
+            packed.forward_cached(&x, &context, &mut cache).unwrap();
+            cache.reset();
+        }
+        resident()
+    };
+    let (before, after) = (after_batches(2), after_batches(60));
+    let growth = after.saturating_sub(before);
+    println!("{growth} bytes more after 60 further batches");
+    assert!(growth < 16 << 20, "{growth} bytes");
 }
