@@ -129,16 +129,25 @@ impl<'a> Remote<'a> {
                 .error(format!("{}; it holds {held}", no_file(file, self.hub))));
         };
         let expected = self.cache.snapshot(&self.commit).join(file);
+        let is_there = || whole::check(&expected, Some(size)).is_ok();
+        if is_there() {
+            return Ok(expected);
+        }
+        // The client locks the file too, but then does not look whether it has come meanwhile.
+        let lock = self.cache.lock(&self.commit, file);
+        let _lock = lock.map_err(|error| self.failed(file, &error.into()))?;
+        if is_there() {
+            return Ok(expected);
+        }
         self.cache.discard_dangling(&expected)?;
 
         // The client takes a file in the cache as it is, and writes the body of an error page as if it were the file:
         // what is not whole is thrown away and fetched once more.
         let mut damage = String::new();
         for force in [false, true] {
-            let path = self.fetch_when_free(file, size, force).map_err(|error| {
-                let reason = explain(&error, self.hub, &self.endpoint).into_reason();
-                self.hub.error(format!("{file}: {reason}"))
-            })?;
+            let path = self
+                .fetch_when_free(file, size, force)
+                .map_err(|error| self.failed(file, &error))?;
             if path != expected {
                 return Err(self.hub.error(format!(
                     "{file} came as {}, expected {}; the Hub served another commit, try again",
@@ -158,8 +167,13 @@ impl<'a> Remote<'a> {
         )))
     }
 
-    /// Fetches a file as soon as no other process does. The client gives up waiting after ten seconds, in which few
-    /// weights arrive; the system frees the lock of a process that dies.
+    fn failed(&self, file: &str, error: &HFError) -> Error {
+        let reason = explain(error, self.hub, &self.endpoint).into_reason();
+        self.hub.error(format!("{file}: {reason}"))
+    }
+
+    /// Fetches a file as soon as no other client does, such as Python's. Ours gives up waiting after ten seconds, in which
+    /// few weights arrive; the system frees the lock of a process that dies.
     fn fetch_when_free(&self, file: &str, size: u64, force: bool) -> Result<PathBuf, HFError> {
         loop {
             let fetched = self
