@@ -8,7 +8,8 @@
 //!
 //! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it, the padding
 //! behind it and the number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
-//! from several threads at once.
+//! from several threads at once. Each thread that calls, and each of the pool's, keeps the working memory of its largest call
+//! until it ends: a call with much longer input than usual is best made from a thread of its own.
 //!
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
