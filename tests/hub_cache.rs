@@ -14,7 +14,8 @@ mod setup;
 
 use server::Fault;
 use setup::{
-    INDEX, SHARDS, Setup, WEIGHTS, commit, contents, only, refusal, safetensors, sharded, single,
+    INDEX, SHARDS, Setup, WEIGHTS, commit, contents, files_below, only, refusal, safetensors,
+    sharded, single,
 };
 
 #[test]
@@ -25,6 +26,79 @@ fn a_second_download_fetches_no_body_again() -> Result<()> {
     assert_eq!(bodies.len(), 3, "{bodies:?}");
     assert_eq!(setup.hub().download()?, first);
     assert_eq!(setup.server.bodies(), bodies);
+    Ok(())
+}
+
+/// A cache in the image of a container can only be read.
+#[cfg(unix)]
+#[test]
+fn nothing_is_written_to_a_warm_cache() -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let setup = Setup::new(single()?)?;
+    let changes = || -> Result<Vec<_>> {
+        let files = files_below(setup.cache.path())?.into_iter();
+        let change = |path: std::path::PathBuf| {
+            let found = path.symlink_metadata()?;
+            Ok((path, found.ctime(), found.ctime_nsec()))
+        };
+        files.map(change).collect()
+    };
+    setup.hub().download()?;
+    let before = changes()?;
+    assert!(before.iter().any(|(path, ..)| path.ends_with("refs/main")));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    setup.hub().download()?;
+    setup.hub().file("tokenizer.json")?;
+    assert_eq!(changes()?, before);
+    Ok(())
+}
+
+#[test]
+fn callers_that_start_together_fetch_each_body_once() -> Result<()> {
+    let mut files = single()?;
+    files.insert(WEIGHTS.into(), safetensors("w", 3, 8_000_000)?);
+    let setup = Setup::new(files)?;
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| setup.hub().download()))
+            .collect();
+        for caller in callers {
+            let snapshot = caller.join().ok().context("no panic")??;
+            assert_eq!(contents(&snapshot)?.len(), 3);
+        }
+        let bodies = setup.server.bodies();
+        assert_eq!(bodies.len(), 3, "{bodies:?}");
+        Ok(())
+    })
+}
+
+/// The client itself gives up after ten seconds.
+#[test]
+fn a_download_waits_for_another_process_however_long_that_takes() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    setup.hub().download()?;
+    // The locks that the other process holds are those that a download leaves behind.
+    let locks = files_below(&setup.cache.path().join(".locks"))?;
+    // Not ours, which have the names of files.
+    let is_clients = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        !name.to_string_lossy().contains("--")
+    };
+    let locks: Vec<_> = locks.into_iter().filter(is_clients).collect();
+    assert_eq!(locks.len(), 3);
+    std::fs::remove_dir_all(setup.cache.path().join("models--owner--tiny"))?;
+    let held = locks.iter().map(std::fs::File::open);
+    let held = held.collect::<std::io::Result<Vec<_>>>()?;
+    for lock in &held {
+        lock.lock()?;
+    }
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_secs(11));
+        drop(held);
+    });
+    let snapshot = setup.hub().download();
+    assert!(other.join().is_ok());
+    assert_eq!(contents(&snapshot?)?.len(), 3);
     Ok(())
 }
 

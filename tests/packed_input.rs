@@ -249,3 +249,22 @@ fn one_packed_block_and_its_parts_refuse_what_does_not_fit() {
     let x = numbers(&[2, 5, WIDTH], 1);
     refusal("no memory", || packed.forward(&x));
 }
+
+#[test]
+fn a_view_without_elements_may_begin_anywhere() {
+    let x = numbers(&[0, 5, WIDTH], 1).narrow(1, 2, 3).unwrap();
+    for (name, config) in configurations()
+        .into_iter()
+        .filter(|(name, _)| !name.contains("cross"))
+    {
+        let layers = stack(&config);
+        let packed = layers.clone().pack(Precision::F32).unwrap();
+        let answers = [
+            outcome(|| layers.forward(&x)),
+            outcome(|| packed.forward(&x)),
+        ];
+        for answer in answers {
+            assert_eq!(answer.unwrap().dims(), [0, 3, WIDTH], "{name}");
+        }
+    }
+}

@@ -29,12 +29,14 @@ use hf_hub::HFClient;
 use crate::{Error, Result};
 
 mod cache;
+mod environment;
 mod explain;
 mod names;
 mod remote;
 mod whole;
 
 use cache::Cache;
+use environment::{is_true, of_process};
 use explain::{Failure, explain};
 use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
@@ -240,8 +242,8 @@ impl Hub {
             return Err(self.error("not a revision; give a branch, a tag or a commit hash"));
         }
         // The client would leave such a token out, and the Hub would then ask for one.
-        if let Some(token) = &self.token
-            && !token.trim().bytes().all(|byte| byte.is_ascii_graphic())
+        if let Some(token) = self.token_or_environment()
+            && !token.bytes().all(|byte| byte.is_ascii_graphic())
         {
             return Err(self.error("the token holds characters that no token has; copy it again"));
         }
@@ -249,15 +251,14 @@ impl Hub {
     }
 
     fn client(&self) -> Result<HFClient> {
-        let mut builder = HFClient::builder();
-        if let Some(token) = &self.token {
-            builder = builder.token(token.trim());
+        let cache_dir = self.cache_dir.clone();
+        let mut builder =
+            HFClient::builder().cache_dir(cache_dir.unwrap_or_else(|| of_process().cache_dir()));
+        if let Some(token) = self.token_or_environment() {
+            builder = builder.token(token);
         }
         if let Some(endpoint) = &self.endpoint {
             builder = builder.endpoint(endpoint);
-        }
-        if let Some(path) = &self.cache_dir {
-            builder = builder.cache_dir(path);
         }
         if let Some((times, first_pause)) = self.retry {
             builder = builder
@@ -267,6 +268,13 @@ impl Hub {
         builder
             .build()
             .map_err(|error| self.error(explain(&error, self, "").into_reason()))
+    }
+
+    fn token_or_environment(&self) -> Option<String> {
+        match &self.token {
+            Some(token) => Some(token.trim().to_string()),
+            None => of_process().token(),
+        }
     }
 
     fn network_or_environment(&self) -> Network {
@@ -311,23 +319,9 @@ impl fmt::Debug for Hub {
     }
 }
 
-fn is_true(value: &str) -> bool {
-    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_words_for_offline_are_those_of_huggingface_hub() {
-        assert!(["1", "on", "Yes", "TRUE"].into_iter().all(is_true));
-        assert!(
-            ["0", "off", "no", "2", ""]
-                .into_iter()
-                .all(|value| !is_true(value))
-        );
-    }
 
     #[test]
     fn debug_does_not_show_the_token() {

@@ -189,7 +189,8 @@ fn write_contiguous(name: &str, tensor: &Tensor, write: &mut Sink) -> Result<()>
     else {
         return Err(Error::input(name, "it could not be copied to the CPU"));
     };
-    let span = begin..end;
+    // A view without elements may begin behind the last one.
+    let span = if begin == end { 0..0 } else { begin..end };
     match storage {
         CpuStorage::U8(values) => write(bytes(values, span)),
         CpuStorage::U32(values) => write(bytes(values, span)),

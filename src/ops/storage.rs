@@ -44,6 +44,8 @@ pub fn slice<'a, T: WithDType>(
     layout: &Layout,
 ) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
+        // A view without elements may begin behind the last one.
+        Some((start, end)) if start == end => Ok(&[]),
         Some((start, end)) => Ok(&storage.as_slice::<T>()?[start..end]),
         None => Err(candle_core::Error::RequiresContiguous { op }.bt()),
     }

@@ -133,6 +133,16 @@ impl PackedCache {
         self.seen = self.seen.min(seen);
     }
 
+    /// Gives back what was allocated for another batch: its blocks do not fit, and a mapping that others are taken from
+    /// keeps the pages of those that are dropped.
+    fn forget_memory(&mut self) {
+        let pages = LargePages::default();
+        for layer in &mut self.layers {
+            layer.own = None;
+            layer.pages = pages.clone();
+        }
+    }
+
     /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
     ///
     /// # Errors
@@ -164,6 +174,9 @@ impl PackedCache {
             Some(new) => Some(new.to_dtype(DType::U8)?.to_vec2()?),
             None => None,
         };
+        if batch != self.batch {
+            self.forget_memory();
+        }
         self.batch = batch;
         self.seen += seq;
         if seen == 0 {

@@ -8,7 +8,8 @@
 //!
 //! In every [`Precision`], a row gives the same bits whatever the rest of the batch, its place in it, the padding
 //! behind it and the number of threads. The number of threads is candle's: set `RAYON_NUM_THREADS`. A packed layer can be called
-//! from several threads at once.
+//! from several threads at once. Each thread that calls, and each of the pool's, keeps the working memory of its largest call
+//! until it ends: a call with much longer input than usual is best made from a thread of its own.
 //!
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
@@ -124,8 +125,9 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
         bail!("{op} is packed for the CPU, but its input lies elsewhere; move it with to_device");
     };
     let elements = storage.as_slice::<f32>()?;
-    let start = layout.start_offset();
-    work(&elements[start..start + x.elem_count()])
+    // A view without elements may begin behind the last one.
+    let elements = elements.get(layout.start_offset()..).unwrap_or_default();
+    work(&elements[..x.elem_count()])
 }
 
 /// The elements of a parameter in f32.

@@ -245,8 +245,10 @@ impl PackedStack {
             pass.additive.push(Additive::new(&bias.detach())?);
         }
         let form = (x.dims(), x.dtype());
+        // An observer may wait for the pool, and must not find its threads kept by teams that wait for it.
+        let threads = if observer.is_some() { 1 } else { self.threads };
         map_rows("stack", x, (width, width), |x, y| {
-            parallel::with_team(self.threads, || match pass.kept() {
+            parallel::with_team(threads, || match pass.kept() {
                 None => self.run_layers(x, &pass, cache, observer, form, y),
                 Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory| {
                     let (from, to) = memory.split_at_mut(kept.len() * width);
@@ -286,7 +288,9 @@ impl PackedStack {
                 let input = if i == 0 { x } else { &*from };
                 let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
                 let mut seen = observer.is_some().then(SeenBlock::default);
-                self.blocks[block].run(input, pass, cache, seen.as_mut(), to)?;
+                parallel::with_team(self.threads, || {
+                    self.blocks[block].run(input, pass, cache, seen.as_mut(), to)
+                })?;
                 if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
                     observer(i, &stages(seen, to, shape, dtype)?)?;
                 }

@@ -1,6 +1,7 @@
 //! The cache on disk: `models--owner--name/{refs/<revision>, snapshots/<commit>/<file>, blobs/<etag>}`, where a
 //! snapshot's files are links to blobs.
 
+use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,12 +11,16 @@ use crate::Error;
 /// The part of the cache that belongs to one repository.
 pub(super) struct Cache {
     folder: PathBuf,
+    /// Where the client has its locks, which other programs leave alone.
+    locks: PathBuf,
 }
 
 impl Cache {
     pub(super) fn new(root: &Path, repo: &str) -> Self {
+        let name = format!("models--{}", repo.replace('/', "--"));
         Self {
-            folder: root.join(format!("models--{}", repo.replace('/', "--"))),
+            folder: root.join(&name),
+            locks: root.join(".locks").join(name),
         }
     }
 
@@ -50,9 +55,10 @@ impl Cache {
         }
     }
 
-    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one.
+    /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one. What is
+    /// recorded already is not written again: the cache may be one that can only be read.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::Result<()> {
-        if is_commit(revision) {
+        if is_commit(revision) || self.commit(revision).is_ok_and(|known| known == commit) {
             return Ok(());
         }
         let path = self.folder.join("refs").join(revision);
@@ -68,6 +74,15 @@ impl Cache {
             file.persist(&path).map(drop).map_err(|error| error.error)
         };
         write().map_err(|error| Error::io(&path, "write", error))
+    }
+
+    /// Waits until no other caller of this function, in whichever process, has the same file; lets go when dropped.
+    pub(super) fn lock(&self, commit: &str, file: &str) -> std::io::Result<File> {
+        std::fs::create_dir_all(&self.locks)?;
+        let name = format!("{commit}--{}.lock", file.replace('/', "--"));
+        let lock = File::create(self.locks.join(name))?;
+        lock.lock()?;
+        Ok(lock)
     }
 
     /// Removes a file, and the blob behind it.

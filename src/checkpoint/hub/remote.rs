@@ -129,6 +129,16 @@ impl<'a> Remote<'a> {
                 .error(format!("{}; it holds {held}", no_file(file, self.hub))));
         };
         let expected = self.cache.snapshot(&self.commit).join(file);
+        let is_there = || whole::check(&expected, Some(size)).is_ok();
+        if is_there() {
+            return Ok(expected);
+        }
+        // The client locks the file too, but then does not look whether it has come meanwhile.
+        let lock = self.cache.lock(&self.commit, file);
+        let _lock = lock.map_err(|error| self.failed(file, &error.into()))?;
+        if is_there() {
+            return Ok(expected);
+        }
         self.cache.discard_dangling(&expected)?;
 
         // The client takes a file in the cache as it is, and writes the body of an error page as if it were the file:
@@ -136,17 +146,8 @@ impl<'a> Remote<'a> {
         let mut damage = String::new();
         for force in [false, true] {
             let path = self
-                .repo
-                .download_file()
-                .filename(file)
-                .revision(&*self.commit)
-                .force_download(force)
-                .maybe_progress(self.relay(file, size))
-                .send()
-                .map_err(|error| {
-                    let reason = explain(&error, self.hub, &self.endpoint).into_reason();
-                    self.hub.error(format!("{file}: {reason}"))
-                })?;
+                .fetch_when_free(file, size, force)
+                .map_err(|error| self.failed(file, &error))?;
             if path != expected {
                 return Err(self.hub.error(format!(
                     "{file} came as {}, expected {}; the Hub served another commit, try again",
@@ -164,6 +165,29 @@ impl<'a> Remote<'a> {
             "{file} as served by {} {damage}; nothing of it was kept; try again",
             self.endpoint
         )))
+    }
+
+    fn failed(&self, file: &str, error: &HFError) -> Error {
+        let reason = explain(error, self.hub, &self.endpoint).into_reason();
+        self.hub.error(format!("{file}: {reason}"))
+    }
+
+    /// Fetches a file as soon as no other client does, such as Python's. Ours gives up waiting after ten seconds, in which
+    /// few weights arrive; the system frees the lock of a process that dies.
+    fn fetch_when_free(&self, file: &str, size: u64, force: bool) -> Result<PathBuf, HFError> {
+        loop {
+            let fetched = self
+                .repo
+                .download_file()
+                .filename(file)
+                .revision(&*self.commit)
+                .force_download(force)
+                .maybe_progress(self.relay(file, size))
+                .send();
+            if !matches!(fetched, Err(HFError::CacheLockTimeout { .. })) {
+                return fetched;
+            }
+        }
     }
 
     /// What there is instead of safetensors weights, and the way from there.

@@ -65,6 +65,13 @@ thread_local! {
     static IN_STEP: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Helpers that no pool has begun to run.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Helpers that may wait at once. A pool that has other work, or none of whose threads came along in a fork, would
+/// collect one for every pass, and the team that each of them holds.
+const MAX_WAITING: usize = 1 << 10;
+
 /// Whether the calling thread leads a team.
 pub fn is_here() -> bool {
     !LED.get().is_null()
@@ -93,8 +100,15 @@ pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
         panic: Mutex::new(None),
     });
     for member in 1..threads {
+        if WAITING.fetch_add(1, SeqCst) >= MAX_WAITING {
+            WAITING.fetch_sub(1, SeqCst);
+            break;
+        }
         let team = team.clone();
-        rayon::spawn(move || team.help(member));
+        rayon::spawn(move || {
+            WAITING.fetch_sub(1, SeqCst);
+            team.help(member);
+        });
     }
     let _led = Led::new(&team);
     work()

@@ -1,0 +1,192 @@
+//! What `huggingface_hub` reads from the environment and the client does not, or reads otherwise: `~` and `$NAME` in
+//! paths, as in the files of services, which no shell expands, and a token with the line's end of the secret's file.
+//!
+//! Source: `huggingface_hub/constants.py` and `huggingface_hub/utils/_auth.py`.
+
+use std::path::{Path, PathBuf};
+
+/// A look at the environment; a function, so that tests have one of their own.
+pub(super) struct Environment<F>(pub F);
+
+impl<F: Fn(&str) -> Option<String>> Environment<F> {
+    /// The cache directory: `HF_HUB_CACHE`, its old name, or `hub` in the Hub's directory.
+    pub(super) fn cache_dir(&self) -> PathBuf {
+        match self.path("HF_HUB_CACHE") {
+            Some(path) => path,
+            None => self
+                .path("HUGGINGFACE_HUB_CACHE")
+                .unwrap_or_else(|| self.home().join("hub")),
+        }
+    }
+
+    /// The token of the environment, or of the file that `hf auth login` writes.
+    pub(super) fn token(&self) -> Option<String> {
+        let get = |name: &str| self.0(name);
+        if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) {
+            return None;
+        }
+        let named = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
+        let named = named
+            .iter()
+            .find_map(|name| get(name).filter(|token| !token.is_empty()));
+        named.and_then(|token| cleaned(&token)).or_else(|| {
+            let file = self.path("HF_TOKEN_PATH");
+            let file = file.unwrap_or_else(|| self.home().join("token"));
+            cleaned(&std::fs::read_to_string(file).ok()?)
+        })
+    }
+
+    /// The directory of all that concerns the Hub.
+    fn home(&self) -> PathBuf {
+        self.path("HF_HOME").unwrap_or_else(|| {
+            let cache = self.path("XDG_CACHE_HOME");
+            cache
+                .unwrap_or_else(|| self.expanded("~/.cache"))
+                .join("huggingface")
+        })
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.expanded(&self.0(name)?))
+    }
+
+    /// `os.path.expandvars(os.path.expanduser(path))`, except that `~somebody` stays as it is.
+    fn expanded(&self, path: &str) -> PathBuf {
+        let path = self.variables(path);
+        let home = || Some(PathBuf::from(self.0("HOME")?));
+        match path.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {
+                Some(home) => home.join(rest.trim_start_matches('/')),
+                None => PathBuf::from(path),
+            },
+            _ => Path::new(&path).to_path_buf(),
+        }
+    }
+
+    /// With the values of `$NAME` and `${NAME}` in their place; unknown names stay.
+    fn variables(&self, path: &str) -> String {
+        let mut expanded = String::new();
+        let mut rest = path;
+        while let Some((before, behind)) = rest.split_once('$') {
+            expanded.push_str(before);
+            let (name, after) = match behind.strip_prefix('{').and_then(|b| b.split_once('}')) {
+                Some(braced) => braced,
+                None => behind.split_at(
+                    behind
+                        .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                        .unwrap_or(behind.len()),
+                ),
+            };
+            match self.0(name).filter(|_| !name.is_empty()) {
+                Some(value) => {
+                    expanded.push_str(&value);
+                    rest = after;
+                }
+                None => {
+                    expanded.push('$');
+                    rest = behind;
+                }
+            }
+        }
+        expanded + rest
+    }
+}
+
+/// The environment of this process.
+pub(super) fn of_process() -> Environment<impl Fn(&str) -> Option<String>> {
+    Environment(|name: &str| std::env::var(name).ok())
+}
+
+/// The words for yes of `huggingface_hub`.
+pub(super) fn is_true(value: &str) -> bool {
+    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
+}
+
+/// Without line ends and the space around it; `None` if nothing is left.
+fn cleaned(token: &str) -> Option<String> {
+    let token = token.replace(['\r', '\n'], "");
+    Some(token.trim().to_string()).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and values.
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn with<'a>(
+        variables: Variables<'a>,
+    ) -> Environment<impl Fn(&str) -> Option<String> + use<'a>> {
+        Environment(|name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.to_string())
+        })
+    }
+
+    // What Python prints for `constants.HF_HUB_CACHE` with these variables.
+    #[test]
+    fn the_cache_is_where_huggingface_hub_has_it() {
+        let cases: [(Variables, &str); 9] = [
+            (&[], "/home/me/.cache/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/c")], "/c/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/c"), ("HF_HOME", "/h")], "/h/hub"),
+            (&[("HF_HOME", "~/models")], "/home/me/models/hub"),
+            (&[("HF_HOME", "$HOME/models")], "/home/me/models/hub"),
+            (&[("HF_HUB_CACHE", "${DATA}/hub"), ("DATA", "/d")], "/d/hub"),
+            (&[("HF_HUB_CACHE", "/x/$UNSET/y")], "/x/$UNSET/y"),
+            (&[("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+            (
+                &[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "~")],
+                "/home/me",
+            ),
+        ];
+        for (variables, expected) in cases {
+            let all = [variables, &[("HOME", "/home/me")]].concat();
+            assert_eq!(with(&all).cache_dir(), Path::new(expected), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_the_one_that_huggingface_hub_sends() {
+        let home = tempfile::tempdir().unwrap();
+        let stored = home.path().join("token");
+        std::fs::write(&stored, "hf_stored\n").unwrap();
+        let (home, stored) = (home.path().to_str().unwrap(), stored.to_str().unwrap());
+        let cases: [(Variables, Option<&str>); 7] = [
+            (&[("HF_TOKEN", "hf_secret\n")], Some("hf_secret")),
+            (&[("HUGGING_FACE_HUB_TOKEN", " hf_old\r\n")], Some("hf_old")),
+            (&[("HF_HOME", home)], Some("hf_stored")),
+            (
+                &[("HF_TOKEN", ""), ("HF_TOKEN_PATH", stored)],
+                Some("hf_stored"),
+            ),
+            (&[("HF_TOKEN", " \n"), ("HF_HOME", home)], Some("hf_stored")),
+            (
+                &[("HF_TOKEN", "a"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")],
+                Some("a"),
+            ),
+            (
+                &[("HF_TOKEN", "a"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "yes")],
+                None,
+            ),
+        ];
+        for (variables, expected) in cases {
+            assert_eq!(
+                with(variables).token().as_deref(),
+                expected,
+                "{variables:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_words_for_offline_are_those_of_huggingface_hub() {
+        assert!(["1", "on", "Yes", "TRUE"].into_iter().all(is_true));
+        assert!(
+            ["0", "off", "no", "2", ""]
+                .into_iter()
+                .all(|value| !is_true(value))
+        );
+    }
+}
