@@ -8,6 +8,7 @@ use candle_blocks::verify::{Basis, Comparer, Fixture, Outcome, Report, Scope, ve
 use candle_core::{DType, Device, Tensor};
 
 use planted::{Case, DIMS, Draft, good_run};
+use safetensors::tensor::Dtype;
 
 /// The same with a final norm and gradients.
 fn good_run_with_gradients() -> (Draft, HashMap<String, Tensor>) {
@@ -301,4 +302,31 @@ fn zeros_do_not_pass_for_a_gradient_in_bad_company() {
             .any(|c| c.name == name && !c.passed())
     };
     assert!(failed(&wrong), "{right}\n{wrong}");
+}
+
+/// What PyTorch's two precisions make of dropped rows says nothing about the gradients.
+#[test]
+fn dropped_rows_of_a_gradient_are_no_company() {
+    let weight = Case::new(&[4, 16], 1.0, 4);
+    let mut input_gradient = Case::new(&DIMS, 1.0, 5);
+    input_gradient.exact[..4].copy_from_slice(&[9.0; 4]);
+    let bytes = [&[5.0; 4], &input_gradient.torch()[4..]].concat();
+    let bytes = bytes.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let (draft, mut produced) = good_run(1);
+    let draft = draft
+        .i64("attention_mask", &[2, 3], &[0, 1, 1, 1, 1, 1])
+        .raw("grads.hidden_states", Dtype::F32, &DIMS, bytes)
+        .f64("grads.hidden_states.f64", &DIMS, &input_gradient.exact)
+        .case("grads.h.0.weight", &weight);
+    let fixture = Fixture::open(draft.write()).unwrap();
+    let names = ["grads.hidden_states", "grads.h.0.weight"];
+    for (name, case) in names.into_iter().zip([&input_gradient, &weight]) {
+        produced.insert(name.to_string(), case.tensor(&case.ours()));
+    }
+    assert!(verify(&fixture, &produced).passed);
+    spoil(&mut produced, "grads.h.0.weight");
+    assert_eq!(
+        verify(&fixture, &produced).first_divergence.as_deref(),
+        Some("grads.h.0.weight")
+    );
 }

@@ -6,6 +6,7 @@
 
 use super::{
     expected::{Expected, elements},
+    kept_rows::KeptRows,
     tolerance::{largest, median},
 };
 
@@ -29,10 +30,13 @@ struct Errors<'f> {
 }
 
 /// The company of each gradient, in their order; `None` where none has a twin.
-pub(super) fn company(gradients: &[(String, Expected)]) -> Vec<Option<Company>> {
+pub(super) fn company(
+    gradients: &[(String, Expected)],
+    kept: Option<&KeptRows>,
+) -> Vec<Option<Company>> {
     let errors: Vec<Errors> = gradients
         .iter()
-        .filter_map(|(name, e)| errors(name, e))
+        .filter_map(|(name, e)| errors(name, e, kept))
         .collect();
     let mean =
         |of: fn(&Errors) -> f64| errors.iter().map(of).sum::<f64>() / errors.len().max(1) as f64;
@@ -52,15 +56,15 @@ pub(super) fn company(gradients: &[(String, Expected)]) -> Vec<Option<Company>> 
     gradients.iter().map(of).collect()
 }
 
-fn errors<'f>(name: &'f str, expected: &Expected) -> Option<Errors<'f>> {
+fn errors<'f>(name: &'f str, expected: &Expected, kept: Option<&KeptRows>) -> Option<Errors<'f>> {
     let torch = elements(expected.value()).ok()?;
     let exact = elements(expected.exact()?).ok()?;
-    let errors: Vec<f64> = torch
-        .iter()
-        .zip(&exact)
-        .map(|(t, e)| (t - e).abs())
-        .collect();
-    let values: Vec<f64> = exact.iter().map(|e| e.abs()).collect();
+    let rows = kept.and_then(|kept| kept.rows_of(name, expected.value().dims()));
+    let counts = |index: usize| rows.is_none_or(|(keep, width)| keep[index / width]);
+    let counting = (0..exact.len()).filter(|&index| counts(index));
+    let (errors, values): (Vec<f64>, Vec<f64>) = counting
+        .map(|i| ((torch[i] - exact[i]).abs(), exact[i].abs()))
+        .unzip();
     let (error, value) = (largest(&errors), largest(&values));
     // What is noise itself says nothing of the others.
     let is_noise = !(error < value && value.is_finite());
