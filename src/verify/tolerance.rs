@@ -59,8 +59,8 @@
 //! of blocks passed, forward and backward, ε the coarser of the run's and the fixture's, and ε_sum the
 //! same but never coarser than f32. The two attention paths differed by at most 0.43 of this bound in
 //! MiniLM's stages, and by 0.16 in its gradients on embeddings, 1.003 on noise. That is much wider than
-//! the rule above, which is why fixtures should have twins. (The gradient of a key bias is zero but for
-//! noise, and cannot be compared without one.)
+//! the rule above, which is why fixtures should have twins. A gradient that is smaller than this bound on its
+//! module's others is noise, such as that of a key bias: it only has to stay below that bound.
 //!
 //! **Too wide.** A bound that a tensor of all zeros would pass proves nothing, and is refused. The one
 //! exception is a tensor that already is pure rounding noise in PyTorch's own precision, such as the
@@ -206,12 +206,14 @@ impl Tolerance {
     }
 
     /// From PyTorch's results alone, all finite, of a tensor whose longest dimension is `length` and
-    /// which has passed through `depth` blocks; `None` if the bound is too wide to prove anything.
+    /// which has passed through `depth` blocks, in the company of a fixture's gradients; `None` if the bound is
+    /// too wide to prove anything.
     pub(super) fn from_model(
         torch: &[f64],
         precisions: Precisions,
         length: usize,
         depth: usize,
+        company: Option<Company>,
     ) -> Option<Self> {
         let magnitudes: Vec<f64> = torch.iter().map(|t| t.abs()).collect();
         let (length, depth) = (length as f64, depth as f64);
@@ -219,9 +221,12 @@ impl Tolerance {
         let sums = length.sqrt() * depth * epsilon.min(COARSEST_SUM);
         let stores = ALLOWED_ULPS * depth.sqrt() * epsilon;
         let relative = N_ERRING_SIDES * (sums + stores);
+        let max = largest(&magnitudes);
+        // Noise has no size of its own.
+        let noise = company.map_or(0.0, |company| relative * company.scale);
         (relative < 1.0).then(|| Self {
             basis: Basis::GrowthModel,
-            worst: relative * largest(&magnitudes),
+            worst: if max <= noise { noise } else { relative * max },
             typical: None,
             torch_error: None,
             torch_typical: None,
