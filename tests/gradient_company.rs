@@ -95,3 +95,25 @@ fn without_a_twin_the_noise_of_a_gradient_is_measured_by_its_module() {
     produced.insert("grads.key.bias".to_string(), ours(&large));
     assert!(!verify(&fixture, &produced).passed);
 }
+
+/// There a hundredth of a weight's gradient is within rounding, and may be right or wrong all the same.
+#[test]
+fn without_a_twin_no_small_gradient_counts_as_noise_in_half_precision() {
+    let in_bf16 = |case: &Case| {
+        let bits = |v: f32| half::bf16::from_f32(v).to_le_bytes();
+        case.torch().into_iter().flat_map(bits).collect()
+    };
+    let (weight, bias) = (Case::new(&[4, 16], 1.0, 4), Case::new(&[16], 1e-2, 5));
+    let (draft, mut produced) = good_run(1);
+    let draft = draft
+        .raw("grads.up.weight", Dtype::BF16, &[4, 16], in_bf16(&weight))
+        .raw("grads.up.bias", Dtype::BF16, &[16], in_bf16(&bias));
+    let fixture = Fixture::open(draft.write()).unwrap();
+    for (name, case) in [("grads.up.weight", &weight), ("grads.up.bias", &bias)] {
+        produced.insert(name.to_string(), case.tensor(&case.ours()));
+    }
+    assert!(verify(&fixture, &produced).passed);
+    let zeros = produced["grads.up.bias"].zeros_like().unwrap();
+    produced.insert("grads.up.bias".to_string(), zeros);
+    assert!(!verify(&fixture, &produced).passed);
+}
