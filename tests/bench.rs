@@ -165,6 +165,16 @@ fn the_instruction_set_that_is_forced_is_the_one_reported() {
 }
 
 #[test]
+fn an_unknown_instruction_set_is_refused_in_one_line() {
+    let mut command = program();
+    command.env("CANDLE_BLOCKS_ISA", "avx3");
+    command.env("RUST_BACKTRACE", "1");
+    let flags = ["bench", "--op", "feed_forward", "--d-model", "32"];
+    let answer = answer(command.args(flags));
+    answer.assert_refused(&["CANDLE_BLOCKS_ISA=avx3", "portable"]);
+}
+
+#[test]
 fn text_says_what_json_says() {
     let answer = bench(&[
         "--op",

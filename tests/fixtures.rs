@@ -9,7 +9,7 @@ use candle_blocks::verify::{Fixture, verify};
 use candle_core::DType;
 use safetensors::tensor::Dtype;
 
-use planted::{DIMS, Draft, good_run, values};
+use planted::{DIMS, Draft, good_run, normals, values};
 
 /// The file is refused, with a message that names it and holds every given part.
 #[track_caller]
@@ -215,6 +215,42 @@ fn results_that_prove_nothing_are_refused() {
     );
     let eight_bits = draft().raw("layers.0.output", Dtype::F8_E4M3, &[2], vec![0, 0]);
     assert_refused(&eight_bits, &["layers.0.output", "F8_E4M3"]);
+}
+
+/// In float64, transformers gives NaN where a row sees nothing, as on the left of a padded decoder.
+#[test]
+fn a_twin_may_hold_anything_in_rows_that_the_mask_drops() {
+    let mut exact = normals(1, 24);
+    exact[..4].fill(f64::NAN);
+    let draft = |mask: &[i64]| {
+        Draft::with_hidden_states(&DIMS)
+            .i64("attention_mask", &[2, 3], mask)
+            .f32("layers.0.output", &DIMS, 1)
+            .f64("layers.0.output.f64", &DIMS, &exact)
+    };
+    let fixture = Fixture::open(draft(&[0, 1, 1, 1, 1, 1]).write()).unwrap();
+    let ours = fixture.tensor("layers.0.output").unwrap().clone();
+    let produced = HashMap::from([("layers.0.output".to_string(), ours)]);
+    assert!(verify(&fixture, &produced).passed);
+    assert_refused(
+        &draft(&[1, 1, 1, 1, 1, 0]),
+        &["layers.0.output.f64", "4 element"],
+    );
+}
+
+#[test]
+fn an_input_file_may_hold_anything_besides_the_input() {
+    let draft = Draft::with_hidden_states(&DIMS)
+        .i64("attention_mask", &[2, 3], &[1, 1, 1, 1, 1, 0])
+        .i64("input_ids", &[1, 9], &[7; 9])
+        .i64("layers.0.output", &[1], &[1])
+        .f64("layers.1.output.f64", &DIMS, &[f64::NAN; 24])
+        .f32("grads.w", &[4, 0], 1);
+    let input = Fixture::open_input(draft.write()).unwrap();
+    assert_eq!(values(input.attention_mask().unwrap())[4..], [1.0, 0.0]);
+    assert!(input.stages().is_empty() && input.gradients().is_empty());
+    let error = Fixture::open_input(draft.i64("grad_output", &[1], &[1]).write()).unwrap_err();
+    assert!(error.to_string().contains("grad_output"), "{error}");
 }
 
 #[test]

@@ -54,10 +54,14 @@ fn stack(committed: &committed::Committed, changes: Map<String, Value>) -> Stack
 fn every_family_drops_what_transformers_drops() {
     let reference = Reference::open("training_mode");
     let (mut outputs, mut gradients, mut n_layer_drop) = (Vec::new(), Vec::new(), 0);
+    let mut left_out = Vec::new();
     for committed in committed::families() {
         let name = committed.name.strip_prefix("families/").unwrap();
         let part = committed.part.map(|part| format!(" {part}"));
         let name = format!("{name}{}", part.unwrap_or_default());
+        if changes(&name).is_none() {
+            left_out.push(name.clone());
+        }
         for label in [name.clone(), format!("{name} layerdrop")] {
             let Some(changes) = changes(&label) else {
                 continue;
@@ -90,7 +94,9 @@ fn every_family_drops_what_transformers_drops() {
     if outputs.is_empty() {
         return;
     }
-    assert!(outputs.len() >= 78 && n_layer_drop == 5);
+    // The hidden states of this one end behind a projection, which is not the stack's.
+    assert_eq!(left_out, ["opt-post-norm"], "run weights/export.py all");
+    assert_eq!(n_layer_drop, 6);
     assert_passed(&outputs);
     // In one gradient PyTorch's error is luck; in the mean over the stacks it is not (src/verify/tolerance.rs).
     let torch = |c: &Comparison| c.tolerance.unwrap().torch_error.unwrap();

@@ -6,6 +6,7 @@
 
 use super::{
     expected::{Expected, elements},
+    kept_rows::KeptRows,
     tolerance::{largest, median},
 };
 
@@ -20,30 +21,31 @@ pub(super) struct Company {
     pub scale: f64,
 }
 
-/// PyTorch's errors in one gradient.
-struct Errors<'f> {
+/// One gradient of PyTorch's.
+struct Gradient<'f> {
     module: &'f str,
-    worst: f64,
-    typical: f64,
     largest: f64,
+    /// Its largest error over its largest value, and its median error over its median value; `None` without a twin.
+    errors: Option<(f64, f64)>,
 }
 
-/// The company of each gradient, in their order; `None` where none has a twin.
-pub(super) fn company(gradients: &[(String, Expected)]) -> Vec<Option<Company>> {
-    let errors: Vec<Errors> = gradients
+/// The company of each gradient, in their order.
+pub(super) fn company(
+    gradients: &[(String, Expected)],
+    kept: Option<&KeptRows>,
+) -> Vec<Option<Company>> {
+    let known: Vec<Gradient> = gradients
         .iter()
-        .filter_map(|(name, e)| errors(name, e))
+        .filter_map(|(name, expected)| gradient(name, expected, kept))
         .collect();
-    let mean =
-        |of: fn(&Errors) -> f64| errors.iter().map(of).sum::<f64>() / errors.len().max(1) as f64;
-    let (worst, typical) = (mean(|e| e.worst), mean(|e| e.typical));
+    let errors: Vec<(f64, f64)> = known.iter().filter_map(|g| g.errors).collect();
+    let mean = |sum: f64| sum / errors.len().max(1) as f64;
+    let worst = mean(errors.iter().map(|(worst, _)| worst).sum());
+    let typical = mean(errors.iter().map(|(_, typical)| typical).sum());
     let of = |(name, _): &(String, Expected)| {
-        let siblings = errors
-            .iter()
-            .filter(|e| e.module == module(name))
-            .map(|e| e.largest);
-        let scale = largest(&siblings.collect::<Vec<_>>());
-        (!errors.is_empty()).then_some(Company {
+        let siblings = known.iter().filter(|g| g.module == module(name));
+        let scale = largest(&siblings.map(|g| g.largest).collect::<Vec<_>>());
+        Some(Company {
             worst,
             typical,
             scale,
@@ -52,15 +54,22 @@ pub(super) fn company(gradients: &[(String, Expected)]) -> Vec<Option<Company>> 
     gradients.iter().map(of).collect()
 }
 
-fn errors<'f>(name: &'f str, expected: &Expected) -> Option<Errors<'f>> {
+fn gradient<'f>(
+    name: &'f str,
+    expected: &Expected,
+    kept: Option<&KeptRows>,
+) -> Option<Gradient<'f>> {
     let torch = elements(expected.value()).ok()?;
-    let exact = elements(expected.exact()?).ok()?;
-    let errors: Vec<f64> = torch
-        .iter()
-        .zip(&exact)
-        .map(|(t, e)| (t - e).abs())
-        .collect();
-    let values: Vec<f64> = exact.iter().map(|e| e.abs()).collect();
+    let exact = match expected.exact() {
+        Some(exact) => elements(exact).ok()?,
+        None => torch.clone(),
+    };
+    let rows = kept.and_then(|kept| kept.rows_of(name, expected.value().dims()));
+    let counts = |index: usize| rows.is_none_or(|(keep, width)| keep[index / width]);
+    let counting = (0..exact.len()).filter(|&index| counts(index));
+    let (errors, values): (Vec<f64>, Vec<f64>) = counting
+        .map(|i| ((torch[i] - exact[i]).abs(), exact[i].abs()))
+        .unzip();
     let (error, value) = (largest(&errors), largest(&values));
     // What is noise itself says nothing of the others.
     let is_noise = !(error < value && value.is_finite());
@@ -71,11 +80,14 @@ fn errors<'f>(name: &'f str, expected: &Expected) -> Option<Errors<'f>> {
             error / value
         }
     };
-    Some(Errors {
+    let relative = (
+        relative(error, value),
+        relative(median(errors), median(values)),
+    );
+    Some(Gradient {
         module: module(name),
-        worst: relative(error, value),
-        typical: relative(median(errors), median(values)),
         largest: if value.is_finite() { value } else { 0.0 },
+        errors: expected.exact().map(|_| relative),
     })
 }
 

@@ -93,7 +93,7 @@ impl<'a> Comparer<'a> {
             Tolerance::from_twin(&torch, &exact, precisions, company)
         } else {
             let longest = dims.iter().copied().max().unwrap_or(1);
-            Tolerance::from_model(&torch, precisions, longest, expected.depth())
+            Tolerance::from_model(&torch, precisions, longest, expected.depth(), company)
         };
         let tolerance = tolerance.ok_or(Outcome::ToleranceTooWide)?;
         let n_non_finite = pairs.len() - finite.len();

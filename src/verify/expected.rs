@@ -26,6 +26,16 @@ impl Expected {
     /// infinite or NaN where the value is finite (PyTorch's error would then be infinite, and anything would
     /// pass).
     pub fn new(value: Tensor, exact: Option<Tensor>) -> Result<Self> {
+        Self::of_rows(value, exact, None)
+    }
+
+    /// As [`Self::new`], of which only some rows count: for each whether it does, and the elements in one. The
+    /// twin may hold anything in the others: in float64, transformers gives NaN where nothing can be seen.
+    pub(super) fn of_rows(
+        value: Tensor,
+        exact: Option<Tensor>,
+        rows: Option<(&[bool], usize)>,
+    ) -> Result<Self> {
         if epsilon(value.dtype()).is_none() {
             return Err(Error::input(
                 "expected value",
@@ -33,7 +43,7 @@ impl Expected {
             ));
         }
         if let Some(exact) = &exact {
-            check_twin(&value, exact)?;
+            check_twin(&value, exact, rows)?;
         }
         Ok(Self {
             value,
@@ -65,7 +75,7 @@ impl Expected {
     }
 }
 
-fn check_twin(value: &Tensor, exact: &Tensor) -> Result<()> {
+fn check_twin(value: &Tensor, exact: &Tensor, rows: Option<(&[bool], usize)>) -> Result<()> {
     let refuse = |reason: String| Err(Error::input("f64 twin", reason));
     if exact.dtype() != DType::F64 {
         return refuse(format!("is {:?}, expected F64", exact.dtype()));
@@ -78,9 +88,10 @@ fn check_twin(value: &Tensor, exact: &Tensor) -> Result<()> {
         ));
     }
     let (value_elements, exact_elements) = (elements(value)?, elements(exact)?);
-    let pairs = value_elements.iter().zip(&exact_elements);
+    let counts = |index: usize| rows.is_none_or(|(keep, width)| keep[index / width]);
+    let pairs = value_elements.iter().zip(&exact_elements).enumerate();
     let n_broken = pairs
-        .filter(|(value, exact)| value.is_finite() && !exact.is_finite())
+        .filter(|&(index, (value, exact))| counts(index) && value.is_finite() && !exact.is_finite())
         .count();
     if n_broken > 0 {
         return refuse(format!(

@@ -23,6 +23,7 @@ use candle_core::Tensor;
 use self::{decode::decode, reader::Reader};
 use super::expected::Expected;
 use super::kept_rows::KeptRows;
+use super::names;
 use crate::{Error, Result};
 
 /// A run that PyTorch computed, read into CPU tensors and validated.
@@ -48,14 +49,25 @@ impl Fixture {
     /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or otherwise invalid, such as a
     ///   mask that drops every row.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        Self::read(path.as_ref(), |_| true)
+    }
+
+    /// Reads and validates only what a run starts from; everything else in the file is ignored, whatever it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`], about the inputs.
+    pub fn open_input(path: impl AsRef<Path>) -> Result<Self> {
+        Self::read(path.as_ref(), names::starts_a_run)
+    }
+
+    fn read(path: &Path, is_wanted: fn(&str) -> bool) -> Result<Self> {
         let found = std::fs::metadata(path).map_err(|source| Error::io(path, "read", source))?;
         // A device or a pipe has no end.
         if !found.is_file() {
             return Err(Error::irregular(path));
         }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
-        let (metadata, tensors) = decode(path, &bytes)?;
+        let (metadata, tensors) = decode(path, &bytes, is_wanted)?;
         let reader = Reader { path, tensors };
 
         let hidden_states = reader.hidden_states()?;
@@ -63,7 +75,8 @@ impl Fixture {
         reader.check_input_ids(&hidden_states)?;
         reader.check_grad_output(&hidden_states)?;
         reader.check_no_orphan_twins()?;
-        let (stages, gradients) = reader.results()?;
+        let kept = attention_mask.as_ref().map(|(_, rows)| rows);
+        let (stages, gradients) = reader.results(kept)?;
 
         Ok(Self {
             path: path.to_path_buf(),

@@ -61,14 +61,18 @@ pub(super) fn is_gradient(name: &str) -> bool {
     name.starts_with(GRADIENT)
 }
 
-/// Whether a name is that of a tensor that lets a run start, rather than a result of it.
+/// Whether a name is that of an input, rather than a result.
 pub(super) fn is_input(name: &str) -> bool {
+    starts_a_run(name) || name == "input_ids"
+}
+
+/// Whether a name is that of a tensor from which a run starts; token ids only say where it came from.
+pub(super) fn starts_a_run(name: &str) -> bool {
     matches!(
         name,
         "hidden_states"
             | "attention_mask"
             | "position_ids"
-            | "input_ids"
             | "encoder_hidden_states"
             | "encoder_attention_mask"
             | "grad_output"

@@ -69,7 +69,9 @@ impl Comparer<'_> {
             None => Comparison::missing(name, expected),
         };
         let stages = fixture.stages().iter().map(|stage| compare(None, stage));
-        let in_company = company(gradients).into_iter().zip(gradients);
+        let in_company = company(gradients, comparer.kept())
+            .into_iter()
+            .zip(gradients);
         let gradients = in_company.map(|(company, gradient)| compare(company, gradient));
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());

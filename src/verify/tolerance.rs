@@ -59,8 +59,9 @@
 //! of blocks passed, forward and backward, ε the coarser of the run's and the fixture's, and ε_sum the
 //! same but never coarser than f32. The two attention paths differed by at most 0.43 of this bound in
 //! MiniLM's stages, and by 0.16 in its gradients on embeddings, 1.003 on noise. That is much wider than
-//! the rule above, which is why fixtures should have twins. (The gradient of a key bias is zero but for
-//! noise, and cannot be compared without one.)
+//! the rule above, which is why fixtures should have twins. A gradient that is smaller than this bound on its
+//! module's others is noise, such as that of a key bias: it only has to stay below that bound. (In a fixture
+//! in half precision the bound is too wide to say so, and such a gradient cannot be compared without a twin.)
 //!
 //! **Too wide.** A bound that a tensor of all zeros would pass proves nothing, and is refused. The one
 //! exception is a tensor that already is pure rounding noise in PyTorch's own precision, such as the
@@ -206,22 +207,32 @@ impl Tolerance {
     }
 
     /// From PyTorch's results alone, all finite, of a tensor whose longest dimension is `length` and
-    /// which has passed through `depth` blocks; `None` if the bound is too wide to prove anything.
+    /// which has passed through `depth` blocks, in the company of a fixture's gradients; `None` if the bound is
+    /// too wide to prove anything.
     pub(super) fn from_model(
         torch: &[f64],
         precisions: Precisions,
         length: usize,
         depth: usize,
+        company: Option<Company>,
     ) -> Option<Self> {
         let magnitudes: Vec<f64> = torch.iter().map(|t| t.abs()).collect();
+        let max = largest(&magnitudes);
         let (length, depth) = (length as f64, depth as f64);
-        let epsilon = precisions.fixture.max(precisions.run);
-        let sums = length.sqrt() * depth * epsilon.min(COARSEST_SUM);
-        let stores = ALLOWED_ULPS * depth.sqrt() * epsilon;
-        let relative = N_ERRING_SIDES * (sums + stores);
-        (relative < 1.0).then(|| Self {
+        let growth = |epsilon: f64| {
+            let sums = length.sqrt() * depth * epsilon.min(COARSEST_SUM);
+            let stores = ALLOWED_ULPS * depth.sqrt() * epsilon;
+            N_ERRING_SIDES * (sums + stores)
+        };
+        // In half precision a small gradient that is none would count as noise as well.
+        let is_noise = |scale: &f64| {
+            precisions.fixture <= COARSEST_SUM && max <= growth(precisions.fixture) * scale
+        };
+        let noise_of = company.map(|company| company.scale).filter(is_noise);
+        let relative = growth(precisions.fixture.max(precisions.run));
+        (relative < 1.0).then_some(Self {
             basis: Basis::GrowthModel,
-            worst: relative * largest(&magnitudes),
+            worst: relative * noise_of.unwrap_or(max),
             typical: None,
             torch_error: None,
             torch_typical: None,

@@ -12,6 +12,7 @@ mod verify;
 
 use std::process::ExitCode;
 
+use candle_blocks::candle_core;
 use clap::{Parser, Subcommand};
 
 /// Inspect a transformer checkpoint, run its blocks, verify them against PyTorch, and measure their speed.
@@ -51,8 +52,17 @@ fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Mismatch) => ExitCode::from(1),
         Err(error) => {
-            output::warn(format_args!("error: {error:#}"));
+            output::warn(format_args!("error: {}", line(&error)));
             ExitCode::from(2)
         }
     }
+}
+
+/// An error and its causes in one line, without the backtrace that candle's carry where `RUST_BACKTRACE` is set.
+fn line(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(|cause| match cause.downcast_ref() {
+        Some(candle_core::Error::WithBacktrace { inner, .. }) => inner.to_string(),
+        _ => cause.to_string(),
+    });
+    causes.collect::<Vec<_>>().join(": ")
 }

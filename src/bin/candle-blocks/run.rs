@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
     check_output(args, &checkpoint)?;
-    let input = trace_input(&Fixture::open(&args.input)?)?;
+    let input = trace_input(&Fixture::open_input(&args.input)?)?;
     let dtype = args.compute.dtype();
     let stages = match args.compute.form(args.backward)? {
         Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),

@@ -74,8 +74,8 @@ fn precision_note(form: Form, dtype: DType) -> Option<&'static str> {
             "there is no tolerance for int8; with --dtype bf16 its results are held to the tolerance of \
              bf16, which they meet for some models only",
         ),
-        (Form::Packed(Precision::Bf16), DType::F32) => Some(
-            "results in f32 are held to the tolerance of f32, which weights in bf16 cannot meet; \
+        (Form::Packed(Precision::Bf16), DType::F32 | DType::F16) => Some(
+            "results are held to the tolerance of --dtype, which is finer than weights in bf16 can meet; \
              give --dtype bf16 with --precision bf16",
         ),
         _ => None,

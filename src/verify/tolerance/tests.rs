@@ -37,7 +37,7 @@ fn the_tolerance_scales_with_the_values() {
     assert_eq!(small.typical.unwrap(), large.typical.unwrap() * tiny);
     let zero = Tolerance::from_twin(&[0.0; 4], &[0.0; 4], F32, None).unwrap();
     assert_eq!((zero.worst, zero.typical), (0.0, Some(0.0)));
-    let zero = Tolerance::from_model(&[0.0; 4], F32, 4, 1).unwrap();
+    let zero = Tolerance::from_model(&[0.0; 4], F32, 4, 1, None).unwrap();
     assert_eq!(zero.worst, 0.0);
 }
 
@@ -68,8 +68,11 @@ fn bounds_that_zeros_would_pass_are_refused() {
     let noise = Tolerance::from_twin(&[1e-9, -2e-9], &[1e-18, 1e-18], F32, None).unwrap();
     assert!(noise.worst < 5e-9, "{noise:?}");
     // Without a twin, a model of astronomical depth.
-    assert!(Tolerance::from_model(&exact, in_bf16, 768, 48).is_some());
-    assert_eq!(Tolerance::from_model(&exact, F32, 768, usize::MAX), None);
+    assert!(Tolerance::from_model(&exact, in_bf16, 768, 48, None).is_some());
+    assert_eq!(
+        Tolerance::from_model(&exact, F32, 768, usize::MAX, None),
+        None
+    );
 }
 
 #[test]
