@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
 
-use self::{decode::decode, reader::Reader};
+use self::{
+    decode::{Decoded, decode},
+    reader::Reader,
+};
 use super::expected::Expected;
 use super::kept_rows::KeptRows;
 use super::names;
@@ -67,8 +70,16 @@ impl Fixture {
             return Err(Error::irregular(path));
         }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
-        let (metadata, tensors) = decode(path, &bytes, is_wanted)?;
-        let reader = Reader { path, tensors };
+        let Decoded {
+            metadata,
+            names,
+            tensors,
+        } = decode(path, &bytes, is_wanted)?;
+        let reader = Reader {
+            path,
+            names,
+            tensors,
+        };
 
         let hidden_states = reader.hidden_states()?;
         let attention_mask = reader.attention_mask(&hidden_states)?;
