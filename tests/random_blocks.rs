@@ -256,7 +256,8 @@ fn loss(y: &Tensor) -> Tensor {
 
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
-    const STEP: f64 = 1e-6;
+    // A step may cross the kink of an activation, or lead to other experts; a tenth of it hardly does as well.
+    const STEPS: [f64; 2] = [1e-6, 1e-7];
     assert_none(failures(|config, request| {
         let (layers, parameters) =
             drawn::made_with_parameters(DType::F64, |vb| Stack::new(config, vb));
@@ -306,10 +307,14 @@ fn gradients_are_the_slopes_of_the_loss() {
             }
             Ok::<_, String>(loss()?.to_scalar::<f64>().unwrap())
         };
-        let found = (at(STEP)? - at(-STEP)?) / (2.0 * STEP);
-        if (found - slope).abs() > 1e-5 * slope.abs().max(1.0) {
-            return Err(format!("{slope} by gradients, {found} by differences"));
+        let mut found = Vec::new();
+        for step in STEPS {
+            let difference = (at(step)? - at(-step)?) / (2.0 * step);
+            if (difference - slope).abs() <= 1e-5 * slope.abs().max(1.0) {
+                return Ok(());
+            }
+            found.push(difference);
         }
-        Ok(())
+        Err(format!("{slope} by gradients, {found:?} by differences"))
     }));
 }

@@ -2,6 +2,8 @@
 
 mod request;
 
+use std::collections::BTreeMap;
+
 use candle_blocks::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
     BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement,
@@ -39,10 +41,9 @@ pub fn made_with_parameters<L>(
         let value = value.to_dtype(DType::F32).unwrap().to_dtype(dtype).unwrap();
         parameter.set(&value).unwrap();
     }
-    let by_name = parameters
-        .iter()
-        .map(|(name, parameter)| (name.clone(), parameter.clone()));
-    (layer, by_name.collect())
+    // In an order that is not another each time, as that of the map is.
+    let by_name: BTreeMap<String, Var> = parameters.clone().into_iter().collect();
+    (layer, by_name.into_iter().collect())
 }
 
 /// Whether scores of self-attention are biased by position.
