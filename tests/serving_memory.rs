@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use candle_blocks::{ForwardContext, Precision};
+use candle_blocks::Precision;
 use small::{WIDTH, numbers, stack};
 
 /// The system's allocator, counting.
@@ -89,7 +89,7 @@ fn resident() -> usize {
 fn a_cache_that_is_reset_for_other_batches_gives_their_memory_back() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let packed = stack(&small::decoder()).pack(Precision::F32).unwrap();
-    let context = ForwardContext::evaluation();
+    let context = candle_blocks::ForwardContext::evaluation();
     let mut cache = packed.new_cache();
     let mut after_batches = |n: usize| {
         for i in 0..n {
