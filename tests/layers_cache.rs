@@ -18,6 +18,20 @@ fn bits(x: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
+/// Two sequences of five positions are seen.
+fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
+    let mut cache = stack.new_cache();
+    let x = numbers(&[2, 5, WIDTH], 1);
+    stack.forward_cached(&x, context, &mut cache).unwrap();
+    cache
+}
+
+/// The two positions behind those that a cache has seen.
+fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u32> {
+    let x = numbers(&[2, 2, WIDTH], 2);
+    bits(&stack.forward_cached(&x, context, cache).unwrap())
+}
+
 #[test]
 fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
     let config = small::decoder();
@@ -25,16 +39,8 @@ fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
     let vb = VarBuilder::zeros(DType::F64, &Device::Cpu);
     let others = Stack::new(&config, vb).unwrap();
     let plain = ForwardContext::evaluation();
-    let begun = || {
-        let mut cache = layers.new_cache();
-        let x = numbers(&[2, 5, WIDTH], 1);
-        layers.forward_cached(&x, &plain, &mut cache).unwrap();
-        cache
-    };
-    let next = |cache: &mut KvCache| {
-        let x = numbers(&[2, 2, WIDTH], 2);
-        bits(&layers.forward_cached(&x, &plain, cache).unwrap())
-    };
+    let begun = || after_five(&layers, &plain);
+    let next = |cache: &mut KvCache| next(&layers, &plain, cache);
     let mut cache = begun();
     let x = numbers(&[2, 1, WIDTH], 3).to_dtype(DType::F64).unwrap();
     let refused = others.forward_cached(&x, &plain, &mut cache);
@@ -110,16 +116,8 @@ fn a_refused_call_leaves_the_cache_as_it_was() {
     ];
     for config in [small::decoder(), small::cross_decoder()] {
         let layers = stack(&config);
-        let begun = || {
-            let mut cache = layers.new_cache();
-            let x = numbers(&[2, 5, WIDTH], 1);
-            layers.forward_cached(&x, &plain, &mut cache).unwrap();
-            cache
-        };
-        let next = |cache: &mut KvCache| {
-            let x = numbers(&[2, 2, WIDTH], 2);
-            bits(&layers.forward_cached(&x, &plain, cache).unwrap())
-        };
+        let begun = || after_five(&layers, &plain);
+        let next = |cache: &mut KvCache| next(&layers, &plain, cache);
         let expected = next(&mut begun());
         let mut n_refused = 0;
         for (shape, context) in &wrong {

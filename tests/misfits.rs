@@ -10,7 +10,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
 };
-use small::{MEMORY, WIDTH, block, made, numbers, outcome, refusal, stack};
+use small::{MEMORY, WIDTH, block, made, norm, numbers, outcome, refusal, stack};
 
 /// That a call is refused in words that contain these.
 #[track_caller]
@@ -132,15 +132,6 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
     says(&["[8, 3]", "[8, 2]"], || {
         RelativeBias::from_parts(numbers(&[8, 3], 1), &config, Visibility::Causal)
     });
-}
-
-fn norm(width: usize) -> Norm {
-    Norm::from_parts(
-        numbers(&[width], 1),
-        None,
-        NormConfig::rms_norm(width, 1e-6),
-    )
-    .unwrap()
 }
 
 #[test]

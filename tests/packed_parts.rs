@@ -4,10 +4,10 @@ mod small;
 
 use candle_blocks::{
     AttentionConfig, AttentionMask, BlockConfig, BranchScale, FeedForwardConfig, ForwardContext,
-    Linear, Norm, NormConfig, NormPlacement, ParallelNorm, Precision, Stack, Sublayer,
-    SublayerNorm, Topology, TransformerBlock, candle_core::Module,
+    Linear, NormConfig, NormPlacement, ParallelNorm, Precision, Stack, Sublayer, SublayerNorm,
+    Topology, TransformerBlock, candle_core::Module,
 };
-use small::{made, numbers, refusal, stack};
+use small::{made, norm, numbers, refusal, stack};
 
 #[test]
 fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
@@ -55,15 +55,6 @@ fn block_of(width: usize) -> TransformerBlock {
         NormPlacement::Pre,
     );
     made(|vb| TransformerBlock::new(&config, vb))
-}
-
-fn norm(width: usize) -> Norm {
-    Norm::from_parts(
-        numbers(&[width], 1),
-        None,
-        NormConfig::rms_norm(width, 1e-6),
-    )
-    .unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_blocks::{
     AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig, ExpertsConfig,
-    FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement, ParallelNorm, Position,
+    FeedForwardConfig, FeedForwardForm, Norm, NormConfig, NormPlacement, ParallelNorm, Position,
     RelativeBiasConfig, RotaryConfig, RoutingWeights, Stack, StackConfig, Topology,
     candle_core::{self, DType, Device, Tensor},
     candle_nn::{VarBuilder, VarMap},
@@ -43,6 +43,16 @@ pub fn numbers(shape: &[usize], start: usize) -> Tensor {
     let n: usize = shape.iter().product();
     let values = (0..n).map(|i| (((i + 7 * start) * 37 % 101) as f32 - 50.0) / 40.0);
     Tensor::from_vec(values.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap()
+}
+
+/// A root mean square norm of rows of a width.
+pub fn norm(width: usize) -> Norm {
+    Norm::from_parts(
+        numbers(&[width], 1),
+        None,
+        NormConfig::rms_norm(width, 1e-6),
+    )
+    .unwrap()
 }
 
 fn attention() -> AttentionConfig {
