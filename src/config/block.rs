@@ -290,10 +290,9 @@ impl StackConfig {
         probability("layer drop", self.layer_drop)?;
         probability("output dropout", self.output_dropout)?;
         if let Some(bias) = &self.relative_bias {
-            let attentions = self.blocks.iter().map(|block| &block.attention);
-            attentions
-                .into_iter()
-                .try_for_each(|attention| bias.validate(attention))?;
+            self.blocks
+                .iter()
+                .try_for_each(|block| bias.validate(&block.attention))?;
         }
         match self
             .layers

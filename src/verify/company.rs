@@ -30,10 +30,7 @@ struct Gradient<'f> {
 }
 
 /// The company of each gradient, in their order.
-pub(super) fn company(
-    gradients: &[(String, Expected)],
-    kept: Option<&KeptRows>,
-) -> Vec<Option<Company>> {
+pub(super) fn company(gradients: &[(String, Expected)], kept: Option<&KeptRows>) -> Vec<Company> {
     let known: Vec<Gradient> = gradients
         .iter()
         .filter_map(|(name, expected)| gradient(name, expected, kept))
@@ -45,11 +42,11 @@ pub(super) fn company(
     let of = |(name, _): &(String, Expected)| {
         let siblings = known.iter().filter(|g| g.module == module(name));
         let scale = largest(&siblings.map(|g| g.largest).collect::<Vec<_>>());
-        Some(Company {
+        Company {
             worst,
             typical,
             scale,
-        })
+        }
     };
     gradients.iter().map(of).collect()
 }

@@ -72,7 +72,7 @@ impl Comparer<'_> {
         let in_company = company(gradients, comparer.kept())
             .into_iter()
             .zip(gradients);
-        let gradients = in_company.map(|(company, gradient)| compare(company, gradient));
+        let gradients = in_company.map(|(company, gradient)| compare(Some(company), gradient));
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {
