@@ -39,10 +39,13 @@ pub struct DotTile<'a, F: Format> {
 /// What a tile prefetches of the right operand while it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// Nothing: another tile of rows uses the same chunk next.
+    /// Nothing: the columns are packed as they are needed.
     Nothing,
     /// The next chunk, which lies directly behind this one.
     NextChunk,
+    /// One of as many equal shares of the next chunk as tiles of rows use this one. All of it during one tile
+    /// would be more cache lines than a core can wait for at a time.
+    ShareOfNextChunk { tile: usize, n_tiles: usize },
 }
 
 /// Adds `Σ a·b` over the chunk to the totals.
@@ -110,6 +113,9 @@ impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
     fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
@@ -117,9 +123,27 @@ impl<F: Format> DotTile<'_, F> {
         let lanes = D::PANEL / WIDTH;
         let Self { depth, a, b, .. } = self;
         let groups = depth.div_ceil(F::GROUP);
-        let next = match self.ahead {
-            Ahead::Nothing => std::ptr::null(),
-            Ahead::NextChunk => b.as_ptr().wrapping_add((F::HEAD + groups) * D::PANEL),
+        let next = b
+            .as_ptr()
+            .wrapping_add((F::HEAD + groups) * D::PANEL)
+            .cast::<u8>();
+        let panel_bytes = D::PANEL * size_of::<F::Word>();
+        // How many bytes the prefetching advances for each group, and a mask for the groups that do it: those
+        // with none of these bits.
+        let (ahead, step, mask) = match self.ahead {
+            // One hint too many instead of a second condition in the loop.
+            Ahead::Nothing => (next, 0, usize::MAX),
+            Ahead::NextChunk => (next, panel_bytes, 0),
+            Ahead::ShareOfNextChunk { tile, n_tiles } => {
+                let groups_per_line = (n_tiles * LINE / panel_bytes).clamp(1, LINE);
+                let shift = groups_per_line.ilog2();
+                let share = groups.div_ceil(1 << shift) * LINE;
+                (
+                    next.wrapping_add(tile * share),
+                    LINE >> shift,
+                    (1 << shift) - 1,
+                )
+            }
         };
         assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
         assert!(b.len() >= (F::HEAD + groups) * D::PANEL);
@@ -139,13 +163,16 @@ impl<F: Format> DotTile<'_, F> {
         for group in 0..groups {
             if ROWS > 3 {
                 // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
-                let line = 64 / size_of::<F::Word>();
+                let line = LINE / size_of::<F::Word>();
                 v.prefetch(row(ROWS).wrapping_add(group * line).cast());
-                if !next.is_null() {
+                if group & mask == 0 {
+                    let ahead = ahead.wrapping_add(group * step);
+                    v.prefetch_far(ahead.cast());
                     // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
                     // second hint runs one row further ahead.
-                    v.prefetch_far(next.wrapping_add(group * D::PANEL).cast());
-                    v.prefetch_far(next.wrapping_add(group * D::PANEL + line).cast());
+                    if self.ahead == Ahead::NextChunk {
+                        v.prefetch_far(ahead.wrapping_add(LINE).cast());
+                    }
                 }
             }
             // No branch between widening the columns and multiplying them: across one, the compiler spilled

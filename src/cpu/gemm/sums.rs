@@ -130,10 +130,9 @@ impl<F: Format> Product<'_, F> {
                     depth: terms.len(),
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
-                    ahead: if tile + 1 == n_tiles && matches!(self.b, Columns::Packed(_)) {
-                        Ahead::NextChunk
-                    } else {
-                        Ahead::Nothing
+                    ahead: match self.b {
+                        Columns::Packed(_) => Ahead::ShareOfNextChunk { tile, n_tiles },
+                        Columns::InPlace(_) => Ahead::Nothing,
                     },
                     totals,
                     total,
