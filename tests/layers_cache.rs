@@ -7,16 +7,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
 };
-use small::{MEMORY, WIDTH, numbers, stack};
-
-fn with_memory(shape: &[usize]) -> ForwardContext {
-    ForwardContext::evaluation().with_memory(numbers(shape, 5), AttentionMask::none())
-}
-
-fn bits(x: &Tensor) -> Vec<u32> {
-    let values = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
-}
+use small::{MEMORY, WIDTH, bits, numbers, stack, with_memory};
 
 /// Two sequences of five positions are seen.
 fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {

@@ -6,19 +6,10 @@ use candle_blocks::{
     AttentionMask, ForwardContext, PackedCache, PackedStack, Precision, StackConfig,
     candle_core::{DType, Device, Tensor},
 };
-use small::{MEMORY, WIDTH, numbers, stack};
+use small::{MEMORY, WIDTH, bits, numbers, stack, with_memory};
 
 fn packed(config: &StackConfig) -> PackedStack {
     stack(config).pack(Precision::F32).unwrap()
-}
-
-fn with_memory(shape: &[usize]) -> ForwardContext {
-    ForwardContext::evaluation().with_memory(numbers(shape, 5), AttentionMask::none())
-}
-
-fn bits(x: &Tensor) -> Vec<u32> {
-    let values = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
 }
 
 /// Two sequences of five positions are seen.

@@ -6,16 +6,11 @@ use candle_blocks::{
     AttentionMask, ForwardContext, Precision,
     candle_core::{Device, Tensor},
 };
-use small::{MEMORY, WIDTH, numbers, stack};
+use small::{MEMORY, WIDTH, bits, numbers, stack};
 
 /// Two sequences make a group, and the last is left for all threads.
 const BATCH: usize = 9;
 const SEQ: usize = 60;
-
-fn bits(x: &Tensor) -> Vec<u32> {
-    let values = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
-}
 
 /// Marks by a rule on sequence and position.
 fn marks(rule: impl Fn(usize, usize) -> bool) -> Tensor {

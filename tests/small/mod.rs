@@ -7,9 +7,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_blocks::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig, ExpertsConfig,
-    FeedForwardConfig, FeedForwardForm, Norm, NormConfig, NormPlacement, ParallelNorm, Position,
-    RelativeBiasConfig, RotaryConfig, RoutingWeights, Stack, StackConfig, Topology,
+    AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, AttentionMask, BlockConfig,
+    ExpertsConfig, FeedForwardConfig, FeedForwardForm, ForwardContext, Norm, NormConfig,
+    NormPlacement, ParallelNorm, Position, RelativeBiasConfig, RotaryConfig, RoutingWeights, Stack,
+    StackConfig, Topology,
     candle_core::{self, DType, Device, Tensor},
     candle_nn::{VarBuilder, VarMap},
 };
@@ -20,6 +21,16 @@ pub const WIDTH: usize = 12;
 pub const MEMORY: usize = 10;
 
 const HEADS: usize = 4;
+
+/// An evaluation in which cross-attention reads a memory of this shape.
+pub fn with_memory(shape: &[usize]) -> ForwardContext {
+    ForwardContext::evaluation().with_memory(numbers(shape, 5), AttentionMask::none())
+}
+
+pub fn bits(x: &Tensor) -> Vec<u32> {
+    let values = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
 
 /// A layer made by `make` from parameters without a pattern that it could hide behind.
 pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
