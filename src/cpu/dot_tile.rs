@@ -86,6 +86,9 @@ pub struct WholePanel<'a, F: Format> {
 /// Bytes at the start of the next panel that are prefetched while this panel's results are written.
 pub(super) const NEXT_PANEL: usize = 2 << 10;
 
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+
 impl<F: Format> DotTask<F> for WholePanel<'_, F> {
     #[inline(always)]
     fn run<D: Dots<F>>(self, dots: D) {
@@ -106,15 +109,12 @@ impl<F: Format> DotTask<F> for WholePanel<'_, F> {
             tile.run(dots);
         }
         let end = self.b.as_ptr().wrapping_add(self.b.len());
-        for line in (0..NEXT_PANEL).step_by(64) {
+        for line in (0..NEXT_PANEL).step_by(LINE) {
             let line = end.cast::<u8>().wrapping_add(line);
             dots.vectors().prefetch(line.cast());
         }
     }
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 impl<F: Format> DotTile<'_, F> {
     #[inline(always)]

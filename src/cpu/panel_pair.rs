@@ -8,7 +8,7 @@
 use super::{
     Real,
     arch::Vectors,
-    dot_tile::NEXT_PANEL,
+    dot_tile::{LINE, NEXT_PANEL},
     format::{DotTask, Dots, Format},
     tile::WIDTH,
 };
@@ -64,7 +64,7 @@ impl<F: Format> PanelPairs<'_, F> {
         // While the results are written, the start of either stream of the next run arrives.
         let end = self.b.as_ptr().wrapping_add(self.b.len());
         for next in [end, end.wrapping_add(stream)] {
-            for line in (0..NEXT_PANEL).step_by(64) {
+            for line in (0..NEXT_PANEL).step_by(LINE) {
                 v.prefetch(next.cast::<u8>().wrapping_add(line).cast());
             }
         }
