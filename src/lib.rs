@@ -159,7 +159,7 @@
 
 pub mod checkpoint;
 pub mod config;
-mod cpu;
+
 mod error;
 pub mod layers;
 pub mod ops;

@@ -1,0 +1,233 @@
+//! Attention of all heads, `softmax(scale · q·kᵀ + biases)·v`, with no more scores in memory than the rows of
+//! one tile need.
+//!
+//! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks of
+//! positions, packed as the micro-kernel reads them ([`chunk`](super::chunk)): for this call only, or long before
+//! ([`KeyValuePanels`]). A chunk has as many positions as the format's products sum in registers. Each tile of
+//! queries ([`tile`](super::tile)) passes over its chunks twice:
+//!
+//! ```text
+//! pass 1   for each chunk: scores = queries · keysᵀ, biases, masks; the maximum of each row so far
+//!          (the scores of all chunks stay in the first caches)
+//! pass 2   for each chunk: exponentials of the scores less the maximum, their sums, and · values
+//! end      totals / sums
+//! ```
+//!
+//! Two passes over a row that is in the cache cost less than an online softmax, which would moreover tie a
+//! row's bits to where its blocks begin. The products' operands are f32 or bfloat16 ([`Stored`]); all else is
+//! f32.
+//!
+//! **The order of addition** is that of [`multiply`](crate::products::multiply), where the chunks of the second product begin at
+//! multiples of the chunk length; the exponentials are added in as many lanes as two vectors have, and the
+//! division by their sum comes last. An unseen key adds an exact zero, wherever it stands. So a row's bits
+//! depend on its query, and on the keys and values that it sees at their positions: not on the other rows, the
+//! batch, the threads, padding behind it, or whether keys and values were packed before.
+
+use std::ops::Range;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::bf16;
+
+use super::{
+    chunk::{Chunk, Values},
+    fill::Fill,
+    heads::{Heads, Shape},
+    kernel::{Kernel, WithKernel},
+    key_value::KeyValue,
+    mask::{Kept, Scoring},
+    operand::{Operand, Stored},
+    plan::Group,
+    tile::Rows,
+    tile_memory::TileMemory,
+};
+use crate::{
+    cpu::Cpu,
+    memory::scratch::{lend, scratch},
+    threads::{parallel, target::Target},
+};
+
+/// Attention of all queries. Row `i` of `out` has the result of query `i`: `n_heads` heads of `head_dim`
+/// columns from column 0 on. The rows of `out` are `out.len() / n_rows` apart; what lies between them is left
+/// as it is.
+///
+/// A query that sees nothing, or nothing but scores of `-inf`, gives zeros.
+///
+/// # Panics
+/// If the lengths do not fit, or panels were packed for another level, format or shape.
+pub fn attend(
+    cpu: Cpu,
+    stored: Stored,
+    shape: &Shape,
+    scoring: &Scoring,
+    query: Heads,
+    key_value: KeyValue,
+    out: &mut [f32],
+) {
+    let n_rows = shape.queries.n_rows();
+    let width = shape.n_heads * shape.head_dim;
+    if n_rows == 0 || width == 0 {
+        return;
+    }
+    assert!(out.len().is_multiple_of(n_rows) && out.len() / n_rows >= width);
+    shape.check();
+    query.check(n_rows, width);
+    key_value.check(cpu.isa, stored, shape);
+    scoring.check(shape, &key_value);
+    let work = (n_rows * width).saturating_mul(key_value.longest());
+    let threads = if work < PARALLEL_FROM {
+        1
+    } else {
+        cpu.threads
+    };
+    let row_length = out.len() / n_rows;
+    let call = Call {
+        shape,
+        scoring,
+        query,
+        key_value,
+        out: Target::row_major(out, n_rows, row_length),
+        threads,
+    };
+    match stored {
+        Stored::F32 => call.compute(&*f32::kernel(cpu.isa)),
+        Stored::Bf16 => call.compute(&*bf16::kernel(cpu.isa)),
+    }
+}
+
+/// Multiplications for the scores below which all work stays on the calling thread: that many take it some 10
+/// µs, and the product with the values as long again; waking another thread costs as much.
+const PARALLEL_FROM: usize = 1 << 18;
+
+scratch! {
+    /// Packed keys and values of one task.
+    PACKED
+}
+
+scratch! {
+    /// Queries, scores, exponentials and sums of one tile.
+    TILE
+}
+
+/// The arguments of one call of [`attend`].
+struct Call<'a> {
+    shape: &'a Shape<'a>,
+    scoring: &'a Scoring<'a>,
+    query: Heads<'a>,
+    key_value: KeyValue<'a>,
+    out: Target<'a, f32>,
+    threads: usize,
+}
+
+impl<'a> Call<'a> {
+    fn compute<F: Operand>(&self, kernel: &dyn Kernel<F>) {
+        let n_kv_heads = self.shape.n_kv_heads;
+        let n_heads = self.shape.queries.batch() * n_kv_heads;
+        let n_parts = self.n_parts(n_heads, kernel.rows());
+        parallel::for_tasks(self.threads, n_heads * n_parts, |task| {
+            let (head, part) = (task / n_parts, task % n_parts);
+            let (sequence, head) = (head / n_kv_heads, head % n_kv_heads);
+            let n_rows = self.shape.queries.rows(sequence).len() * self.shape.group();
+            // The last queries of a causal sequence see the most, and take longest: they come first, so that no
+            // thread is left with a long task at the end.
+            let part = n_parts - 1 - part;
+            let rows = part * n_rows / n_parts..(part + 1) * n_rows / n_parts;
+            self.head(kernel, sequence, head, rows);
+        });
+    }
+
+    /// Into how many parts to divide the rows of each of `n_heads` key/value heads: enough to keep all threads
+    /// busy to the end, few enough that packing keys and values for each part costs little.
+    fn n_parts(&self, n_heads: usize, tile: usize) -> usize {
+        if self.threads == 1 {
+            return 1;
+        }
+        let least = match self.key_value {
+            KeyValue::Projected { .. } => 8 * tile,
+            KeyValue::Packed(_) => tile,
+        };
+        let n_rows = self.shape.queries.longest() * self.shape.group();
+        let wanted = (4 * self.threads).div_ceil(n_heads);
+        wanted.min(n_rows.div_ceil(least)).max(1)
+    }
+
+    /// Computes some rows of a key/value head of one sequence.
+    fn head<F: Operand>(
+        &self,
+        kernel: &dyn Kernel<F>,
+        sequence: usize,
+        head: usize,
+        part: Range<usize>,
+    ) {
+        let rows = Rows {
+            group: Group {
+                shape: self.shape,
+                scoring: self.scoring,
+                sequence,
+                first_head: head * self.shape.group(),
+                kept: Kept::of(self.scoring, sequence, &self.key_value.positions(sequence)),
+            },
+            first_line: self.shape.queries.rows(sequence).start,
+            query: self.query,
+            layout: kernel.layout(self.shape.head_dim),
+            out: &self.out,
+        };
+        let span = rows.group.span(&part, rows.layout);
+        match self.key_value {
+            KeyValue::Packed(panels) => {
+                let chunk = |index| panels.chunk::<F>(sequence, head, index);
+                self.tiles(kernel, &rows, part, &span, &chunk);
+            }
+            KeyValue::Projected { keys, key, value } => {
+                let layout = rows.layout;
+                let first_row = keys.rows(sequence).start;
+                let first = span.start / F::CHUNK;
+                let n_chunks = span.end.div_ceil(F::CHUNK) - first;
+                lend(PACKED, n_chunks * layout.len(), |memory: &mut [u32]| {
+                    let mut values = Values::Finite;
+                    for (i, memory) in memory.chunks_exact_mut(layout.len()).enumerate() {
+                        let start = span.start.max((first + i) * F::CHUNK);
+                        let end = span.end.min((first + i + 1) * F::CHUNK);
+                        let view =
+                            |heads: Heads<'a>| heads.view(first_row, end, head, layout.head_dim);
+                        kernel.fill(Fill {
+                            layout,
+                            key: view(key),
+                            value: view(value),
+                            rows: start..end,
+                            position: start % F::CHUNK,
+                            memory: cast_slice_mut(memory),
+                            values: &mut values,
+                        });
+                    }
+                    let chunk = |index: usize| Chunk::<F> {
+                        layout,
+                        memory: cast_slice(
+                            &memory[(index - first) * layout.len()..][..layout.len()],
+                        ),
+                        values,
+                    };
+                    self.tiles(kernel, &rows, part, &span, &chunk);
+                });
+            }
+        }
+    }
+
+    /// Computes some rows of a key/value head, tile by tile; none of them sees a position outside of `span`.
+    fn tiles<'c, F: Operand>(
+        &self,
+        kernel: &dyn Kernel<F>,
+        rows: &Rows,
+        part: Range<usize>,
+        span: &Range<usize>,
+        chunk: &dyn Fn(usize) -> Chunk<'c, F>,
+    ) {
+        let n_tiles = part.len().div_ceil(kernel.rows());
+        let length = TileMemory::len(kernel, rows.layout, kernel.rows(), span.len());
+        lend(TILE, length, |memory| {
+            let start = |tile: usize| part.start + tile * part.len() / n_tiles;
+            for tile in 0..n_tiles {
+                rows.tile(kernel, start(tile)..start(tile + 1), chunk, memory);
+            }
+        });
+    }
+}

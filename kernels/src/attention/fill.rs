@@ -1,0 +1,203 @@
+//! Packing of keys and values into a chunk.
+
+use std::ops::Range;
+
+use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
+
+use super::{
+    chunk::{Layout, Values},
+    operand::{Numbers, Operand, OperandDots, Step},
+};
+use crate::{
+    products::{tile::WIDTH, transpose::PackColumns, view::View},
+    vectors::level::{MAX_LANES, Vectors},
+};
+
+/// Packs rows of keys and values into a chunk.
+pub(crate) struct Fill<'a, F: Operand> {
+    pub(crate) layout: Layout,
+    /// `[positions, head_dim]`; ends with the last row to pack.
+    pub(crate) key: View<'a, f32>,
+    /// As `key`.
+    pub(crate) value: View<'a, f32>,
+    /// The rows to pack, which must fit into the chunk.
+    pub(crate) rows: Range<usize>,
+    /// The position within the chunk of the first of these rows.
+    pub(crate) position: usize,
+    pub(crate) memory: &'a mut [F::Word],
+    /// Updated with what the new values are.
+    pub(crate) values: &'a mut Values,
+}
+
+impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
+    #[inline(always)]
+    fn compute(mut self, d: D) {
+        assert_eq!(self.rows.end, self.key.rows());
+        if self.rows.is_empty() {
+            return;
+        }
+        self.fill_keys(d);
+        for panel in 0..self.layout.value_panels() {
+            let probe = self.fill_values(d, panel);
+            *self.values = self.values.and(verdict(d.vectors(), probe));
+        }
+    }
+}
+
+/// Dimensions of a key that are packed at a time: a cache line of bfloat16.
+const BLOCK: usize = 32;
+
+/// Columns of the widest panel of any level.
+pub(crate) const MAX_WIDTH: usize = WIDTH * MAX_LANES;
+
+impl<F: Operand> Fill<'_, F> {
+    #[inline(always)]
+    fn fill_keys<D: OperandDots<F>>(&mut self, d: D) {
+        let width = self.layout.width;
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let at = self.position + row - self.rows.start;
+            if at.is_multiple_of(width) {
+                // The whole panel at once, as there is nothing to preserve behind the last row.
+                self.fill_key_panel(d, row, at);
+                row += width;
+            } else {
+                self.fill_key(d, row, at);
+                row += 1;
+            }
+        }
+    }
+
+    /// Packs a whole panel of keys, with zeros behind the last row.
+    #[inline(always)]
+    fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let key = self.key;
+        if F::NUMBERS {
+            return PackColumns {
+                b: key.transposed(),
+                columns: row..row + width,
+                rows: 0..head_dim,
+                panel: cast_slice_mut(&mut self.memory[self.layout.key_panel(at)]),
+            }
+            .pack(d.vectors());
+        }
+        let mut block = [F::Word::zeroed(); MAX_WIDTH * BLOCK];
+        let stride = BLOCK / F::GROUP;
+        let n_rows = width.min(self.rows.end - row);
+        for (terms, panel) in self.key_blocks(at) {
+            for (i, words) in block.chunks_exact_mut(stride).take(n_rows).enumerate() {
+                d.pack_right(key.row(row + i, terms.clone()), words);
+            }
+            // Moved as numbers of f32, which leaves any bits as they are.
+            let block = View::new(
+                cast_slice(&block),
+                (n_rows, panel.len() / width),
+                (stride, 1),
+            );
+            PackColumns {
+                b: block.transposed(),
+                columns: 0..width,
+                rows: 0..panel.len() / width,
+                panel: cast_slice_mut(panel),
+            }
+            .pack(d.vectors());
+        }
+    }
+
+    /// Packs one key into a column of its panel.
+    #[inline(always)]
+    fn fill_key<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
+        let (width, key) = (self.layout.width, self.key);
+        let mut words = [F::Word::zeroed(); BLOCK];
+        for (terms, panel) in self.key_blocks(at) {
+            d.pack_right(key.row(row, terms), &mut words);
+            for (panel, word) in panel.chunks_exact_mut(width).zip(words) {
+                panel[at % width] = word;
+            }
+        }
+    }
+
+    /// The panel of keys that holds a position, in blocks of [`BLOCK`] dimensions: the dimensions, and their
+    /// words.
+    #[inline(always)]
+    fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let panel = &mut self.memory[self.layout.key_panel(at)];
+        let words = panel.chunks_mut(BLOCK / F::GROUP * width);
+        let dimensions = (0..head_dim).step_by(BLOCK);
+        dimensions
+            .map(move |first| first..head_dim.min(first + BLOCK))
+            .zip(words)
+    }
+
+    /// Packs the rows into one panel of values. Returns the sums over the rows of zero times each value: see
+    /// [`verdict`].
+    #[inline(always)]
+    fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
+        let Layout {
+            width, head_dim, ..
+        } = self.layout;
+        let columns = panel * width..head_dim.min((panel + 1) * width);
+        let at = self.position..self.position + self.rows.len();
+        let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
+        let values = self.value.from(self.rows.start, columns.start);
+        let mut probe = [d.vectors().splat(0.0); WIDTH];
+        let mut padded = [0.0; MAX_WIDTH];
+        for (i, position) in at.enumerate() {
+            let word = position / F::GROUP - self.position / F::GROUP;
+            let packed = &mut packed[word * width..(word + 1) * width];
+            let values = &values[i * self.value.row_stride()..][..columns.len()];
+            let values = if columns.len() == width {
+                values
+            } else {
+                padded[..values.len()].copy_from_slice(values);
+                &padded[..width]
+            };
+            probe = put(d, position % F::GROUP, values, packed, probe);
+        }
+        probe
+    }
+}
+
+/// Stores one row, as wide as a panel, as term `term` of each word; returns `probe` plus zero times each value.
+#[inline(always)]
+fn put<F: Operand, D: OperandDots<F>>(
+    d: D,
+    term: usize,
+    from: &[f32],
+    to: &mut [F::Word],
+    mut probe: [Numbers<F, D>; WIDTH],
+) -> [Numbers<F, D>; WIDTH] {
+    let v = d.vectors();
+    let lanes = D::PANEL / WIDTH;
+    assert_eq!((from.len(), to.len()), (D::PANEL, D::PANEL));
+    for (j, probe) in probe.iter_mut().enumerate() {
+        // SAFETY: `from` and `to` hold WIDTH vectors of numbers and words, by the assertion above.
+        unsafe {
+            let values = v.load(from.as_ptr().add(j * lanes));
+            // Twice the value, because the largest finite numbers become infinite when rounded to bfloat16.
+            *probe = v.multiply_add(v.add(values, values), v.splat(0.0), *probe);
+            F::put_right(v, term, values, to.as_mut_ptr().add(j * lanes));
+        }
+    }
+    probe
+}
+
+/// Judges a sum of zeros times values: NaN, if any value was infinite or NaN, else zero.
+#[inline(always)]
+fn verdict<V: Vectors<f32>>(v: V, probe: [V::Vector; WIDTH]) -> Values {
+    let mut lanes = [0.0; MAX_LANES];
+    for sum in probe {
+        // SAFETY: no vector has more than MAX_LANES.
+        unsafe { v.store(sum, lanes.as_mut_ptr()) };
+        if lanes.iter().any(|lane| lane.is_nan()) {
+            return Values::NonFinite;
+        }
+    }
+    Values::Finite
+}

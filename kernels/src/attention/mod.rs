@@ -1,0 +1,28 @@
+//! `softmax(scale · q·kᵀ + biases)·v` of all heads, and the cache of keys and values.
+
+mod attend;
+mod cache;
+mod chunk;
+mod exp;
+mod fill;
+mod heads;
+mod kernel;
+mod key_value;
+mod mask;
+mod operand;
+mod plan;
+mod softmax;
+mod tile;
+mod tile_memory;
+
+pub use attend::attend;
+pub use cache::{KeyValuePanels, PanelShape};
+pub use heads::{Heads, Sequences, Shape};
+pub use key_value::KeyValue;
+pub use mask::{Bias, Scoring};
+pub use operand::Stored;
+
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;

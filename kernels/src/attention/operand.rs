@@ -1,0 +1,161 @@
+//! The formats that queries, keys, values and exponentials are stored in, and the instructions that multiply them.
+//!
+//! It extends [`Format`] and [`Dots`] by what attention needs beside products: to pack operands one vector at a
+//! time, as they leave the softmax or enter the cache, instead of whole rows and columns.
+
+use std::fmt;
+
+use half::bf16;
+
+use super::exp::map;
+#[cfg(target_arch = "x86_64")]
+use crate::vectors::avx512::Avx512Bf16;
+use crate::{
+    products::{
+        format::{DotTask, Dots, Format},
+        formats::bf16::round,
+        tile::WIDTH,
+    },
+    vectors::level::{Level, MAX_LANES, Vectors},
+};
+
+/// How queries, keys, values and exponentials are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// f32, unchanged.
+    F32,
+    /// Rounded to bfloat16, two in a word.
+    Bf16,
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+/// A format for attention's operands: each term is stored by itself, without a scale that depends on its row.
+pub(crate) trait Operand: Format<Number = f32> {
+    /// Stores term number `term` of a group for as many columns of the right operand as there are lanes. Term 0
+    /// clears the others. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// `LANES` words can be read and written at `words`.
+    unsafe fn put_right<V: Vectors<f32>>(
+        v: V,
+        term: usize,
+        of_columns: V::Vector,
+        words: *mut Self::Word,
+    );
+}
+
+/// The f32 vector of a level.
+pub(crate) type Numbers<F, D> = <<D as Dots<F>>::Vectors as Vectors<f32>>::Vector;
+
+/// Dot products with packing of whole vectors.
+pub(crate) trait OperandDots<F: Operand>: Dots<F> {
+    /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
+    const LEFT_WORDS: usize = Self::ROW_WORDS / (F::CHUNK / Self::PANEL);
+
+    /// Packs a panel's width of consecutive terms of a row of the left operand.
+    ///
+    /// # Safety
+    /// [`Self::LEFT_WORDS`] words can be written at `words`.
+    unsafe fn pack_left(self, terms: [Numbers<F, Self>; WIDTH], words: *mut F::Word);
+
+    /// Packs consecutive terms of a column of the right operand.
+    fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
+        F::pack_column(terms, words);
+    }
+
+    /// Computes a step, compiled with these instructions.
+    fn enter_step(self, step: impl Step<F, Self>) {
+        self.enter(Entered { dots: self, step });
+    }
+}
+
+/// As a [`DotTask`], for what needs [`OperandDots`].
+pub(crate) trait Step<F, D> {
+    /// Computes it with the instructions of `dots`; `#[inline(always)]`, as all that it calls.
+    fn compute(self, dots: D);
+}
+
+struct Entered<D, S> {
+    dots: D,
+    step: S,
+}
+
+impl<F: Format, D: Dots<F>, S: Step<F, D>> DotTask<F> for Entered<D, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<Same: Dots<F>>(self, _: Same) {
+        self.step.compute(self.dots);
+    }
+}
+
+impl Operand for f32 {
+    #[inline(always)]
+    unsafe fn put_right<V: Vectors<f32>>(v: V, _: usize, of_columns: V::Vector, words: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { v.store(of_columns, words) };
+    }
+}
+
+impl<V: Level> OperandDots<f32> for V {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<f32, V>; WIDTH], words: *mut f32) {
+        for (j, terms) in terms.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { Vectors::<f32>::store(self, terms, words.add(j * <V as Vectors<f32>>::LANES)) };
+        }
+    }
+}
+
+impl Operand for bf16 {
+    /// Rounds to bfloat16, and stores to the lower (`half` 0) or upper (1) half of each word.
+    #[inline(always)]
+    unsafe fn put_right<V: Vectors<f32>>(v: V, half: usize, numbers: V::Vector, words: *mut u32) {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
+        unsafe { v.store(numbers, lanes.as_mut_ptr()) };
+        // SAFETY: the caller's promise; words are 32 bits of any value.
+        let words = unsafe { std::slice::from_raw_parts_mut(words, V::LANES) };
+        for (word, &x) in words.iter_mut().zip(&lanes) {
+            let rounded = u32::from(round(x));
+            *word = if half == 0 {
+                rounded
+            } else {
+                *word & 0xffff | rounded << 16
+            };
+        }
+    }
+}
+
+impl<V: Level> OperandDots<bf16> for V {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<bf16, V>; WIDTH], words: *mut u32) {
+        for (j, terms) in terms.into_iter().enumerate() {
+            let rounded = map(self, terms, |x: f32| f32::from_bits(u32::from(round(x)) << 16));
+            // SAFETY: the caller's promise.
+            unsafe { Vectors::<f32>::store(self, rounded, words.add(j * <V as Vectors<f32>>::LANES).cast()) };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl OperandDots<bf16> for Avx512Bf16 {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store_pairs(terms, words) };
+    }
+
+    #[inline(always)]
+    fn pack_right(self, terms: &[f32], words: &mut [u32]) {
+        self.pack_row(terms, words);
+    }
+}

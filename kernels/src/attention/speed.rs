@@ -1,0 +1,264 @@
+//! The speed of attention. Run on an idle machine:
+//! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
+
+use std::{hint::black_box, ops::Range};
+
+use crate::{attention::attend::*, reference::normal, timing::least, vectors::level::{Kernels, MAX_LANES, Task, Vectors}};
+
+fn random(n: usize, seed: u64) -> Vec<f32> {
+    normal(n, 0.0, 1.0, seed)
+        .iter()
+        .map(|&x| x as f32)
+        .collect()
+}
+
+/// Adds up numbers as fast as they can be read.
+struct Read<'a> {
+    data: &'a [f32],
+    sum: &'a mut f32,
+}
+
+impl Task<f32> for Read<'_> {
+    #[inline(always)]
+    fn run<V: Vectors<f32>>(self, v: V) {
+        const SUMS: usize = 8;
+        let mut sums = [v.splat(0.0); SUMS];
+        for numbers in self.data.chunks_exact(SUMS * V::LANES) {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: there are SUMS * LANES numbers.
+                *sum = v.add(*sum, unsafe { v.load(numbers.as_ptr().add(j * V::LANES)) });
+            }
+        }
+        let mut lanes = [0.0; MAX_LANES];
+        for sum in sums {
+            // SAFETY: no vector has more than MAX_LANES.
+            unsafe { v.store(sum, lanes.as_mut_ptr()) };
+            *self.sum += lanes[0];
+        }
+    }
+}
+
+/// [`Read`], within the level's instructions.
+struct ReadOn<'a>(Read<'a>);
+
+impl Task<f32> for ReadOn<'_> {
+    fn run<V: Vectors<f32>>(self, v: V) {
+        v.run(self.0);
+    }
+}
+
+/// Bytes per second at which `threads` threads read `len` numbers of f32.
+fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
+    let data = random(len, 3);
+    let part = len.div_ceil(threads);
+    let seconds = least(200, || {
+        parallel::for_tasks(threads, threads, |task| {
+            let mut sum = 0.0;
+            let data = &data[task * part..len.min((task + 1) * part)];
+            let sum = &mut sum;
+            f32::run(isa, ReadOn(Read { data, sum }));
+            black_box(&sum);
+        });
+    });
+    (len * 4) as f64 / seconds
+}
+
+struct Case {
+    name: &'static str,
+    /// Number of sequences, and queries of each.
+    sizes: (usize, usize),
+    /// Number of query heads, number of key/value heads, and dimensions of a head.
+    heads: (usize, usize, usize),
+    keys: usize,
+    visible: Visible,
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Visible {
+    All,
+    Causal,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Memory {
+    Projected,
+    Packed,
+}
+
+fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
+    let keys = case.keys;
+    let (batch, queries) = case.sizes;
+    let (n_heads, n_kv_heads, head_dim) = case.heads;
+    let sequences = |seq| Sequences::Equal { batch, seq };
+    let shape = Shape {
+        queries: sequences(queries),
+        n_heads,
+        n_kv_heads,
+        head_dim,
+    };
+    let (q_width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
+    let row_stride = q_width + 2 * kv_width;
+    let data = random(batch * keys * row_stride, 1);
+    let heads = |offset| Heads {
+        data: &data,
+        row_stride,
+        offset,
+    };
+    let (key, value) = (heads(q_width), heads(q_width + kv_width));
+    let first = keys - queries;
+    let causal = |query: usize| 0..first + query + 1;
+    let all = |_: usize| 0..keys;
+    let reach: &(dyn Fn(usize) -> Range<usize> + Sync) = match case.visible {
+        Visible::All => &all,
+        Visible::Causal => &causal,
+    };
+    let scoring = Scoring {
+        scale: (head_dim as f32).sqrt().recip(),
+        soft_cap: None,
+        biases: &[],
+        keep: None,
+        reach,
+    };
+    let mut panels = KeyValuePanels::new(PanelShape {
+        arithmetic,
+        batch,
+        n_kv_heads,
+        head_dim,
+    });
+    let key_value = match case.memory {
+        Memory::Projected => KeyValue::Projected {
+            keys: sequences(keys),
+            key,
+            value,
+        },
+        Memory::Packed => {
+            panels.append(keys, key, value, 1);
+            KeyValue::Packed(&panels)
+        }
+    };
+    let mut out = vec![0.0; batch * queries * q_width];
+    let pairs: usize = (0..queries).map(|query| reach(query).len()).sum();
+    let operations = (batch * n_heads * pairs * head_dim * 4) as f64;
+    let times = (3e9 / operations) as usize;
+    let seconds = least(times.clamp(20, 20000), || {
+        attend(
+            arithmetic,
+            &shape,
+            &scoring,
+            heads(0),
+            key_value,
+            &mut out,
+            threads,
+        );
+    });
+    let size = match arithmetic.stored {
+        Stored::F32 => 4,
+        Stored::Bf16 => 2,
+    };
+    let bytes = (batch * kv_width * keys * 2 * size) as f64;
+    (operations / seconds / threads as f64, bytes / seconds)
+}
+
+#[test]
+#[ignore = "measures; needs an idle machine and a minute"]
+fn attention_in_operations_per_second() {
+    let case = |name, (batch, queries, keys), heads, visible, memory| Case {
+        name,
+        sizes: (batch, queries),
+        heads,
+        keys,
+        visible,
+        memory,
+    };
+    use Memory::*;
+    use Visible::*;
+    let mini = (12, 12, 32);
+    let cases = [
+        case("MiniLM 1x16", (1, 16, 16), mini, All, Projected),
+        case("MiniLM 4x32", (4, 32, 32), mini, All, Projected),
+        case("MiniLM 1x128", (1, 128, 128), mini, All, Projected),
+        case("MiniLM 8x128", (8, 128, 128), mini, All, Projected),
+        case("MiniLM 1x512", (1, 512, 512), mini, All, Projected),
+        case("BERT 1x128", (1, 128, 128), (12, 12, 64), All, Projected),
+        case("BERT 1x512", (1, 512, 512), (12, 12, 64), All, Projected),
+        case(
+            "GPT-2 1x512",
+            (1, 512, 512),
+            (12, 12, 64),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 64 1x512",
+            (1, 512, 512),
+            (32, 8, 64),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 128 1x512",
+            (1, 512, 512),
+            (32, 8, 128),
+            Causal,
+            Projected,
+        ),
+        case(
+            "Llama 64, 1 of 512",
+            (1, 1, 512),
+            (32, 8, 64),
+            Causal,
+            Packed,
+        ),
+        case(
+            "Llama 128, 1 of 512",
+            (1, 1, 512),
+            (32, 8, 128),
+            Causal,
+            Packed,
+        ),
+        case(
+            "Llama 128, 1 of 4096",
+            (1, 1, 4096),
+            (32, 8, 128),
+            Causal,
+            Packed,
+        ),
+        case("GPT-2, 1 of 512", (1, 1, 512), (12, 12, 64), Causal, Packed),
+        case(
+            "GPT-2, 1 of 4096",
+            (1, 1, 4096),
+            (12, 12, 64),
+            Causal,
+            Packed,
+        ),
+    ];
+    let levels = Isa::levels().into_iter();
+    let ways =
+        levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Arithmetic { isa, stored }));
+    for way in ways {
+        let isa = way.isa;
+        println!(
+            "{} {:?}: GFLOP/s per thread, GB/s of keys and values",
+            isa.name(),
+            way.stored
+        );
+        for case in &cases {
+            for threads in [1, 2] {
+                let (operations, bytes) = measure(way, case, threads);
+                print!(
+                    "  {:20} {threads}: {:6.1} {:6.1}",
+                    case.name,
+                    1e-9 * operations,
+                    1e-9 * bytes
+                );
+                if case.memory == Packed {
+                    let (_, n_kv_heads, head_dim) = case.heads;
+                    let len = 2 * case.keys * n_kv_heads * head_dim;
+                    print!(" of {:.1}", 1e-9 * reading(isa, len, threads));
+                }
+                println!();
+            }
+        }
+    }
+}

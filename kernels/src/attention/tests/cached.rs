@@ -1,0 +1,171 @@
+//! Positions packed earlier give the bits of those packed for the call.
+
+use crate::attention::tests::{*, case::{Case, Reach}};
+
+/// Rows `some` of each sequence, where sequences have `seq` rows.
+fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32> {
+    let sequences = data.chunks_exact(seq * stride);
+    let part = |rows: &[f32]| rows[some.start * stride..some.end * stride].to_vec();
+    sequences.flat_map(part).collect()
+}
+
+fn panel_shape(
+    way: Arithmetic,
+    (batch, n_kv_heads, head_dim): (usize, usize, usize),
+) -> PanelShape {
+    PanelShape {
+        arithmetic: way,
+        batch,
+        n_kv_heads,
+        head_dim,
+    }
+}
+
+/// The case's sequences in steps: each step appends positions up to its end, and attends with the queries of
+/// the new ones. Returns the results in the order of the whole case.
+fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
+    let Case {
+        batch,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        ..
+    } = *case;
+    let width = n_heads * head_dim;
+    let mut panels = KeyValuePanels::new(panel_shape(way, (batch, n_kv_heads, head_dim)));
+    let mut out = vec![0.0; batch * case.keys * width];
+    let mut start = 0;
+    for &end in steps {
+        let step = Case {
+            queries: end - start,
+            keys: end,
+            first_query: start,
+            keep: case.keep.as_ref().map(|keep| {
+                let sequences = keep.chunks_exact(case.keys);
+                sequences.flat_map(|keep| keep[..end].to_vec()).collect()
+            }),
+            query: rows(
+                &case.query,
+                case.query_heads().row_stride,
+                case.keys,
+                start..end,
+            ),
+            key_value: rows(
+                &case.key_value,
+                case.key_heads().row_stride,
+                case.keys,
+                start..end,
+            ),
+            ..case.clone()
+        };
+        panels.append(end - start, step.key_heads(), step.value_heads(), 2);
+        if let Some(window) = window {
+            panels.drop_before((start + 1).saturating_sub(window));
+        }
+        assert_eq!(panels.positions().end, end);
+        let found = step.attend(way, KeyValue::Packed(&panels), 2);
+        for (sequence, found) in found.chunks_exact((end - start) * width).enumerate() {
+            let at = (sequence * case.keys + start) * width;
+            out[at..at + found.len()].copy_from_slice(found);
+        }
+        start = end;
+    }
+    out
+}
+
+const LENGTH: usize = if cfg!(miri) { 20 } else { 290 };
+
+fn steps() -> Vec<Vec<usize>> {
+    vec![
+        vec![LENGTH],
+        (1..=LENGTH).collect(),
+        vec![1, LENGTH / 3, LENGTH / 3 + 1, LENGTH],
+        (1..=LENGTH)
+            .filter(|end| end % 19 == 0)
+            .chain([LENGTH])
+            .collect(),
+    ]
+}
+
+#[test]
+fn steps_behind_a_cache_give_the_bits_of_the_whole() {
+    for way in ways() {
+        for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
+            let case = Case {
+                reach: Reach::Causal,
+                ..Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
+            };
+            let left_padded = case.clone().keeping(|b, key| key >= 7 * b);
+            let mut sloped = case.clone();
+            let slope = |i: usize| (i / LENGTH + 1) as f32 * -0.01 * (i % LENGTH) as f32;
+            let slopes = (0..n_heads * LENGTH).map(slope).collect();
+            sloped.biases.push((slopes, [0, LENGTH, 0, 1]));
+            for case in [case, left_padded, sloped] {
+                let expected = case.run(way, 1);
+                for steps in steps() {
+                    let what = format!("{} in {} steps", way.name(), steps.len());
+                    assert_same(&in_steps(way, &case, &steps, None), &expected, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_window_dropped_is_not_missed() {
+    for way in ways() {
+        for window in [1, 5, 130] {
+            let case = Case {
+                reach: Reach::CausalWindow(window),
+                ..Case::new((2, LENGTH, LENGTH), (2, 1, 36))
+            };
+            let expected = case.run(way, 1);
+            for steps in steps() {
+                let what = format!("{} window {window}, {} steps", way.name(), steps.len());
+                assert_same(
+                    &in_steps(way, &case, &steps, Some(window)),
+                    &expected,
+                    &what,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
+    for way in ways() {
+        let case = Case::new((1, 4, 300), (1, 1, 8));
+        let mut panels = KeyValuePanels::new(panel_shape(way, (1, 1, 8)));
+        for round in 0..3 {
+            // NaN that was there before must not be.
+            let mut spoiled = case.clone();
+            spoiled.key_value.fill(f32::NAN);
+            panels.append(300, spoiled.key_heads(), spoiled.value_heads(), 2);
+            panels.reset();
+            assert_eq!(panels.positions(), 0..0);
+            panels.append(300, case.key_heads(), case.value_heads(), 1);
+            panels.drop_before(140 + round);
+            panels.drop_before(3);
+            assert_eq!(panels.positions(), 140 + round..300);
+            let expected = case
+                .clone()
+                .keeping(|_, key| key >= 140 + round)
+                .run(way, 1);
+            let found = case.attend(way, KeyValue::Packed(&panels), 1);
+            assert_same(&found, &expected, &way.name());
+            panels.reset();
+        }
+        let chunk = way.chunk();
+        assert_eq!(panels.capacity(), 300usize.next_multiple_of(chunk));
+    }
+}
+
+#[test]
+#[should_panic(expected = "panels of another level or shape")]
+fn panels_of_another_shape_are_refused() {
+    let way = best();
+    let case = Case::new((1, 2, 3), (2, 2, 8));
+    let panels = KeyValuePanels::new(panel_shape(way, (1, 1, 8)));
+    case.attend(way, KeyValue::Packed(&panels), 1);
+}

@@ -1,0 +1,264 @@
+//! All sizes and masks against f64.
+
+use crate::{attention::tests::{*, case::{Case, Reach, random}}, products::tile::CHUNK};
+
+/// The exact value of an element, and the rounding errors on the way to it: the root of the sum of their
+/// squares, in units of rounding.
+struct Exact {
+    value: f64,
+    /// Those of the computation in f32.
+    roundings: f64,
+    /// Those of operands that are stored with fewer digits.
+    of_operands: f64,
+}
+
+/// The exact sum of terms, and the squares of its rounding errors, in the order of addition of products.
+fn sum(terms: impl Iterator<Item = (usize, f64)>) -> (f64, f64) {
+    let (mut total, mut sum, mut squares, mut chunk) = (0.0, 0.0, 0.0, 0);
+    for (i, term) in terms {
+        if i / CHUNK != chunk {
+            total += sum;
+            squares += total * total;
+            (sum, chunk) = (0.0, i / CHUNK);
+        }
+        sum += term;
+        // The product is rounded at the portable level only, where it counts for little.
+        squares += sum * sum + term * term;
+    }
+    (total + sum, squares + (total + sum).powi(2))
+}
+
+/// The results of all heads of all queries of all sequences.
+fn exact(case: &Case) -> Vec<Exact> {
+    let rows = 0..case.batch * case.queries;
+    rows.flat_map(|row| exact_row(case, row / case.queries, row % case.queries))
+        .collect()
+}
+
+/// The results of all heads of one query.
+fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
+    let Case {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        ..
+    } = *case;
+    let mut results = Vec::new();
+    for head in 0..n_heads {
+        let kv_head = head / (n_heads / n_kv_heads);
+        let row = sequence * case.queries + query;
+        let q = case.query_heads().from(row, head, head_dim);
+        let row = |heads: Heads, key: usize| {
+            let at = case.at(heads, sequence, key, kv_head * head_dim);
+            case.key_value[at..at + head_dim]
+                .iter()
+                .map(|&x| f64::from(x))
+        };
+        let seen: Vec<usize> = (0..case.keys)
+            .filter(|&key| case.sees(sequence, query, key))
+            .collect();
+        // Scores, and the squares of their errors.
+        let mut scores = Vec::new();
+        for &key in &seen {
+            let scaled = q.iter().map(|&q| f64::from(q) * f64::from(case.scale));
+            let terms = scaled.zip(row(case.key_heads(), key)).map(|(q, k)| q * k);
+            let terms: Vec<f64> = terms.collect();
+            let (mut score, mut squares) = sum(terms.iter().copied().enumerate());
+            // The scaled query is rounded too.
+            let of_terms: f64 = terms.iter().map(|term| term * term).sum();
+            squares += of_terms;
+            if let Some(cap) = case.soft_cap.map(f64::from) {
+                // The quotient two roundings, its tangent at most 1.34 of twice the size, the product one.
+                squares += 2.0 * score * score;
+                score = cap * (score / cap).tanh();
+                squares += 9.0 * score * score;
+            }
+            for (bias, strides) in &case.biases {
+                let at = [sequence, head, query, key];
+                let at: usize = at.iter().zip(strides).map(|(i, stride)| i * stride).sum();
+                score += f64::from(bias[at]);
+                squares += score * score;
+            }
+            // No step between the operands and the product enlarges the errors of query and key.
+            scores.push((score, squares, 2.0 * of_terms));
+        }
+        let largest = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(b.0));
+        let weights: Vec<f64> = scores.iter().map(|(s, ..)| (s - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for d in 0..head_dim {
+            let values: Vec<f64> = seen
+                .iter()
+                .map(|&key| {
+                    let at = case.at(case.value_heads(), sequence, key, kv_head * head_dim + d);
+                    f64::from(case.key_value[at])
+                })
+                .collect();
+            let terms = weights.iter().zip(&values).map(|(w, v)| w * v / total);
+            let (value, mut squares) = sum(seen.iter().copied().zip(terms));
+            let mut of_operands = 0.0;
+            let weighed = scores.iter().zip(&weights).zip(&values);
+            for ((&(score, of_score, of_query_and_key), weight), v) in weighed {
+                // The difference to the largest score, and exp with at most one unit in the last place: two
+                // roundings.
+                let of_weight = of_score + (score - largest).powi(2) + 4.0;
+                let share = weight / total;
+                squares += (share * (v - value)).powi(2) * of_weight;
+                // Weight and value are rounded to the format after the sum of the weights was taken.
+                of_operands += (share * (v - value)).powi(2) * of_query_and_key;
+                of_operands += 2.0 * (share * v).powi(2);
+            }
+            // The sum of 8 lanes or more, and the quotient.
+            squares += value * value * (1.0 + seen.len() as f64 / 64.0 + 2.0);
+            results.push(Exact {
+                value: if seen.is_empty() { 0.0 } else { value },
+                roundings: squares.sqrt(),
+                of_operands: of_operands.sqrt(),
+            });
+        }
+    }
+    results
+}
+
+/// The largest error as a share of what is allowed: four times the root of the sum of the squared roundings, as
+/// in the tests of [`gemm`](crate::cpu::gemm).
+fn share_of_error(way: Arithmetic, case: &Case, exact: &[Exact]) -> f64 {
+    let found = case.run(way, 2);
+    assert_eq!(found.len(), exact.len());
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    let unit_of_operands = match way.stored {
+        Stored::F32 => 0.0,
+        Stored::Bf16 => bf16::EPSILON.to_f64() / 2.0,
+    };
+    let mut worst: f64 = 0.0;
+    for (i, (&found, exact)) in found.iter().zip(exact).enumerate() {
+        assert!(!found.is_nan(), "{i}: NaN, expected {}", exact.value);
+        let allowed = unit * exact.roundings + unit_of_operands * exact.of_operands;
+        let allowed = 4.0 * allowed + f64::from(f32::MIN_POSITIVE);
+        worst = worst.max((f64::from(found) - exact.value).abs() / allowed);
+    }
+    worst
+}
+
+const HEAD_DIMS: &[usize] = if cfg!(miri) {
+    &[1, 9, 17]
+} else {
+    &[1, 4, 8, 15, 16, 17, 32, 64, 80, 96, 128, 256]
+};
+/// Numbers of queries and keys.
+const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
+    &[(0, 3), (2, 0), (1, 1), (5, 9), (1, 130)]
+} else {
+    &[
+        (0, 5),
+        (5, 0),
+        (1, 1),
+        (13, 14),
+        (14, 13),
+        (15, 16),
+        (16, 17),
+        (17, 31),
+        (33, 32),
+        (1, 129),
+        (127, 33),
+        (29, 128),
+        (13, 127),
+        (31, 300),
+    ]
+};
+
+/// Every mask alone, and combinations.
+fn masked(case: Case) -> Vec<(&'static str, Case)> {
+    let Case {
+        batch,
+        queries,
+        n_heads,
+        ..
+    } = case;
+    let keys = case.keys;
+    let reach = |reach| Case {
+        reach,
+        ..case.clone()
+    };
+    let capped = |case: Case| Case {
+        soft_cap: Some(3.0),
+        ..case
+    };
+    let biased = |mut case: Case, what: usize| {
+        // Slopes by distance (ALiBi); then biases with a stride of 0 in some dimensions.
+        if what != 1 {
+            let slope = |head: usize, key: usize| {
+                -0.5f32.powi(head as i32 + 1) * (keys as f32 - 1.0 - key as f32)
+            };
+            let slopes = (0..n_heads * keys).map(|i| slope(i / keys, i % keys));
+            case.biases.push((slopes.collect(), [0, keys, 0, 1]));
+        }
+        if what != 0 {
+            let all = random(batch * queries * keys, 1.0, 5);
+            case.biases.push((all, [queries * keys, 0, keys, 1]));
+            // By query alone, which cancels in the softmax; and one whose keys are not contiguous.
+            case.biases.push((random(queries, 1.0, 6), [0, 0, 1, 0]));
+            case.biases.push((random(2 * keys, 1.0, 7), [0, 0, 0, 2]));
+        }
+        case
+    };
+    let holes = |case: Case| case.keeping(|b, key| (key + b) % 3 != 1 && key + b >= 2);
+    let padded = |case: Case| case.keeping(|b, key| key + 3 * b < 11 * keys / 12);
+    vec![
+        ("everything", case.clone()),
+        ("causal", reach(Reach::Causal)),
+        ("causal window", reach(Reach::CausalWindow(5))),
+        ("long causal window", reach(Reach::CausalWindow(100))),
+        ("window", reach(Reach::Window(7))),
+        ("padding", padded(case.clone())),
+        ("holes", holes(case.clone())),
+        ("cap", capped(case.clone())),
+        ("slopes", biased(case.clone(), 0)),
+        ("biases", biased(case.clone(), 1)),
+        ("padded causal", padded(reach(Reach::Causal))),
+        (
+            "all together",
+            holes(capped(biased(reach(Reach::Window(40)), 2))),
+        ),
+    ]
+}
+
+#[test]
+fn every_size_and_mask_is_within_its_roundings_of_the_reference() {
+    let ways = ways();
+    let mut worst = vec![0.0f64; ways.len()];
+    for &head_dim in HEAD_DIMS {
+        for (i, &(queries, keys)) in LENGTHS.iter().enumerate() {
+            let heads = [(1, 1), (2, 2), (4, 2), (3, 1)][i % 4];
+            let case = Case::new((1 + i % 2, queries, keys), (heads.0, heads.1, head_dim));
+            for (name, case) in masked(case) {
+                let exact = exact(&case);
+                for (way, worst) in ways.iter().zip(&mut worst) {
+                    let share = share_of_error(*way, &case, &exact);
+                    let what = format!("{} {head_dim}, {queries} x {keys} {name}", way.name());
+                    assert!(share <= 1.0, "{what}: {share} of the tolerance");
+                    *worst = worst.max(share);
+                }
+            }
+        }
+    }
+    for (way, worst) in ways.iter().zip(worst) {
+        println!(
+            "{}: {:.0} % of the tolerance used",
+            way.name(),
+            100.0 * worst
+        );
+        assert!(worst > 0.2, "the tolerance proves little ({worst})");
+    }
+}
+
+#[test]
+fn large_scores_neither_overflow_nor_lose_their_order() {
+    for way in ways() {
+        let case = Case {
+            scale: 40.0,
+            ..Case::new((1, 20, 50), (2, 2, 16))
+        };
+        let share = share_of_error(way, &case, &exact(&case));
+        assert!(share <= 1.0, "{}: {share}", way.name());
+    }
+}

@@ -1,0 +1,207 @@
+//! A row's bits do not depend on anything around it.
+
+use rayon::prelude::*;
+
+use crate::attention::tests::{*, case::{Case, Reach}};
+
+const REACHES: [Reach; 4] = [
+    Reach::All,
+    Reach::Causal,
+    Reach::CausalWindow(70),
+    Reach::Window(21),
+];
+
+const SIZES: [(usize, usize); 4] = if cfg!(miri) {
+    [(6, 6), (2, 9), (3, 11), (1, 20)]
+} else {
+    [(150, 150), (40, 300), (17, 131), (1, 290)]
+};
+
+/// Some queries of one of the case's sequences, as a case of its own.
+fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
+    let rows = |data: &[f32], stride: usize, rows: Range<usize>| {
+        data[rows.start * stride..rows.end * stride].to_vec()
+    };
+    let (all, keys) = (case.queries, case.keys);
+    let first = sequence * all;
+    let keep = case.keep.as_ref();
+    Case {
+        batch: 1,
+        queries: queries.len(),
+        first_query: case.first_query + queries.start,
+        keep: keep.map(|keep| keep[sequence * keys..(sequence + 1) * keys].to_vec()),
+        query: rows(
+            &case.query,
+            case.query_heads().row_stride,
+            first + queries.start..first + queries.end,
+        ),
+        key_value: rows(
+            &case.key_value,
+            case.key_heads().row_stride,
+            sequence * keys..(sequence + 1) * keys,
+        ),
+        ..case.clone()
+    }
+}
+
+#[test]
+fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
+    for way in ways() {
+        for reach in REACHES {
+            for (queries, keys) in SIZES {
+                let case = Case {
+                    reach,
+                    ..Case::new((2, queries, keys), (4, 2, 20))
+                };
+                let width = 4 * 20;
+                let all = case.run(way, 1);
+                let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
+                for threads in [2, 5] {
+                    assert_same(&case.run(way, threads), &all, &what);
+                }
+                for sequence in 0..2 {
+                    let first = sequence * queries;
+                    for some in [0..queries, 0..1, queries / 2..queries, queries - 1..queries] {
+                        let expected =
+                            &all[(first + some.start) * width..(first + some.end) * width];
+                        let found = part(&case, sequence, some.clone()).run(way, 1);
+                        assert_same(&found, expected, &format!("{what}, queries {some:?}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn callers_at_once_and_within_rayon_get_the_same_bits() {
+    let way = best();
+    let (queries, keys) = SIZES[0];
+    let cases: Vec<Case> = (1..7)
+        .map(|i| Case::new((2, queries, keys), (4, 2, 9 * i)))
+        .collect();
+    let alone: Vec<_> = cases.iter().map(|case| case.run(way, 1)).collect();
+    let found: Vec<_> = cases.par_iter().map(|case| case.run(way, 4)).collect();
+    for (found, alone) in found.iter().zip(&alone) {
+        assert_same(found, alone, "within rayon");
+    }
+    std::thread::scope(|scope| {
+        for (case, alone) in cases.iter().zip(&alone) {
+            scope.spawn(|| assert_same(&case.run(way, 3), alone, "from a thread"));
+        }
+    });
+}
+
+/// Longer sequences, whose last keys are dropped and hold NaN.
+#[test]
+fn padding_on_the_right_does_not_change_a_bit() {
+    for way in ways() {
+        for reach in REACHES {
+            for (queries, keys) in SIZES {
+                let case = Case {
+                    reach,
+                    ..Case::new((1, queries, keys), (2, 1, 33))
+                };
+                let expected = case.run(way, 1);
+                for padding in [1, 2, 31, 200] {
+                    let stride = case.key_heads().row_stride;
+                    let mut padded = Case {
+                        keys: keys + padding,
+                        ..case.clone()
+                    }
+                    .keeping(|_, key| key < keys);
+                    padded.key_value.resize((keys + padding) * stride, f32::NAN);
+                    let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
+                    assert_same(
+                        &padded.run(way, 1),
+                        &expected,
+                        &format!("{what} + {padding}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As many heads with the same keys and values in each give the bits of one key/value head that all share.
+#[test]
+fn a_shared_head_gives_the_bits_of_copies_of_it() {
+    for way in ways() {
+        let shared = Case {
+            reach: Reach::Causal,
+            ..Case::new((2, 40, 40), (6, 1, 12))
+        };
+        let mut copied = Case {
+            query: shared.query.clone(),
+            reach: Reach::Causal,
+            ..Case::new((2, 40, 40), (6, 6, 12))
+        };
+        for sequence in 0..2 {
+            for key in 0..40 {
+                for column in 0..6 * 12 {
+                    let value = |heads| shared.at(heads, sequence, key, column % 12);
+                    let key_element = shared.key_value[value(shared.key_heads())];
+                    let value_element = shared.key_value[value(shared.value_heads())];
+                    let at = copied.at(copied.key_heads(), sequence, key, column);
+                    copied.key_value[at] = key_element;
+                    let at = copied.at(copied.value_heads(), sequence, key, column);
+                    copied.key_value[at] = value_element;
+                }
+            }
+        }
+        assert_same(&shared.run(way, 1), &copied.run(way, 1), &way.name());
+    }
+}
+
+/// Sequences of different lengths without padding, some of them empty.
+#[test]
+fn sequences_without_padding_give_the_bits_of_each_alone() {
+    let lengths = if cfg!(miri) {
+        [3, 0, 9, 1]
+    } else {
+        [130, 0, 45, 1]
+    };
+    for way in ways() {
+        for reach in REACHES {
+            let alone = lengths.map(|seq| {
+                let case = Case {
+                    reach,
+                    ..Case::new((1, seq, seq), (4, 2, 20))
+                };
+                let mut case = case.reseeded(seq as u64);
+                case.first_query = 0;
+                case
+            });
+            let expected: Vec<f32> = alone.iter().flat_map(|case| case.run(way, 1)).collect();
+            let mut all = alone[0].clone();
+            all.query = alone.iter().flat_map(|case| case.query.clone()).collect();
+            all.key_value = alone
+                .iter()
+                .flat_map(|case| case.key_value.clone())
+                .collect();
+            // What a sequence may see must not end where the longest does.
+            all.keys = 1000;
+            let starts = [
+                0,
+                lengths[0],
+                lengths[0],
+                lengths[0] + lengths[2],
+                lengths.iter().sum(),
+            ];
+            let sequences = Sequences::Ragged { starts: &starts };
+            let shape = Shape {
+                queries: sequences,
+                ..all.shape()
+            };
+            let key_value = KeyValue::Projected {
+                keys: sequences,
+                key: all.key_heads(),
+                value: all.value_heads(),
+            };
+            for threads in [1, 3] {
+                let found = all.attend_as(way, &shape, key_value, threads);
+                assert_same(&found, &expected, &format!("{} {reach:?}", way.name()));
+            }
+        }
+    }
+}

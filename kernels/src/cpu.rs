@@ -1,0 +1,49 @@
+//! What a computation runs on: an instruction set, and a number of threads.
+
+use crate::{
+    threads::parallel,
+    vectors::isa::{Isa, IsaError},
+};
+
+/// An instruction set of this CPU, and the most threads that may take part. It travels with every call as one value;
+/// results depend on the instruction set only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// The instruction set.
+    pub isa: Isa,
+    /// The number of threads, the caller's included.
+    pub threads: usize,
+}
+
+impl Cpu {
+    /// The instruction set that the environment asks for, or else the fastest of this CPU: see [`Isa::selected`].
+    ///
+    /// # Errors
+    /// If it asks for one that is unknown, or that this CPU lacks.
+    pub fn selected(threads: usize) -> Result<Self, IsaError> {
+        Ok(Self {
+            isa: Isa::selected()?,
+            threads,
+        })
+    }
+
+    /// The same instruction set on so many threads.
+    pub fn on(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// On the calling thread alone.
+    pub fn alone(self) -> Self {
+        self.on(1)
+    }
+
+    /// On all threads if so many multiplications are worth it, and else on the calling thread alone.
+    pub(crate) fn for_work(self, work: usize) -> Self {
+        self.on(parallel::threads_worth(work, self.threads))
+    }
+
+    /// On all threads if so many elements of a norm, a softmax or an activation are worth it.
+    pub(crate) fn for_elements(self, elements: usize) -> Self {
+        self.on(parallel::threads_for(elements, self.threads))
+    }
+}

@@ -1,0 +1,9 @@
+//! Memory that is aligned, on large pages, or kept between calls.
+
+pub(crate) mod large_pages;
+pub(crate) mod recycled;
+pub(crate) mod scratch;
+
+pub use large_pages::LargePages;
+pub use recycled::{Buffer, Keeper, Recycled, give_back};
+pub use scratch::{Aligned, Scratch, lend};

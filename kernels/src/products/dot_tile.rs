@@ -1,0 +1,190 @@
+//! The micro-kernel of every format: one chunk of one tile of the product, with its accumulators in registers.
+//!
+//! For each group of terms it loads [`WIDTH`] vectors of the panel, broadcasts the group of each row, and adds
+//! `rows · WIDTH` dot products to the accumulators. A full tile is as high as the register file allows: its
+//! accumulators, these vectors and a broadcast are never spilled.
+//!
+//! ```text
+//!                  b: one row of words of the panel
+//!                  [ vector 0 ][ vector 1 ]
+//! a: row 0 group → [  sum 00  ][  sum 01  ]
+//!    row 1 group → [  sum 10  ][  sum 11  ]      ROWS × PANEL sums
+//!    ..                  ..          ..
+//! ```
+
+use super::{
+    format::{DotTask, Dots, Format},
+    tile::{Total, WIDTH},
+};
+use crate::vectors::{
+    level::Vectors,
+    prefetch::{self, LINE},
+};
+
+/// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
+pub struct DotTile<'a, F: Format> {
+    /// Rows of the tile, at most [`Dots::ROWS`].
+    pub rows: usize,
+    /// Terms in this chunk, at most [`Format::CHUNK`].
+    pub depth: usize,
+    /// The left operand: packed rows, [`Dots::ROW_WORDS`] apart.
+    pub a: &'a [F::Word],
+    /// The right operand: the panel's words from this chunk on.
+    pub b: &'a [F::Word],
+    /// What to prefetch of the words behind this chunk.
+    pub ahead: Ahead,
+    /// Running totals, `[rows, Dots::PANEL]`.
+    pub totals: &'a mut [F::Number],
+    /// Whether `totals` already holds the sums of preceding chunks.
+    pub total: Total,
+}
+
+/// What a tile prefetches of the right operand while it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Nothing: the columns are packed as they are needed.
+    Nothing,
+    /// The next chunk, which lies directly behind this one.
+    NextChunk,
+    /// One of as many equal shares of the next chunk as tiles of rows use this one. All of it during one tile
+    /// would be more cache lines than a core can wait for at a time.
+    ShareOfNextChunk { tile: usize, n_tiles: usize },
+}
+
+/// Adds `Σ a·b` over the chunk to the totals.
+impl<F: Format> DotTask<F> for DotTile<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, dots: D) {
+        macro_rules! by_rows {
+            ($($rows:literal)*) => {
+                match self.rows {
+                    // Heights for which this level lacks registers are eliminated at compile time.
+                    $($rows if $rows <= D::ROWS => self.accumulate::<D, $rows>(dots),)*
+                    rows => panic!("a tile of {rows} rows"),
+                }
+            };
+        }
+        by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    }
+}
+
+impl<F: Format> DotTile<'_, F> {
+    #[inline(always)]
+    fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
+        let lanes = D::PANEL / WIDTH;
+        let Self { depth, a, b, .. } = self;
+        let groups = depth.div_ceil(F::GROUP);
+        let next = b
+            .as_ptr()
+            .wrapping_add((F::HEAD + groups) * D::PANEL)
+            .cast::<u8>();
+        let panel_bytes = D::PANEL * size_of::<F::Word>();
+        // How many bytes the prefetching advances for each group, and a mask for the groups that do it: those
+        // with none of these bits.
+        let (ahead, step, mask) = match self.ahead {
+            // One hint too many instead of a second condition in the loop.
+            Ahead::Nothing => (next, 0, usize::MAX),
+            Ahead::NextChunk => (next, panel_bytes, 0),
+            Ahead::ShareOfNextChunk { tile, n_tiles } => {
+                let groups_per_line = (n_tiles * LINE / panel_bytes).clamp(1, LINE);
+                let shift = groups_per_line.ilog2();
+                let share = groups.div_ceil(1 << shift) * LINE;
+                (
+                    next.wrapping_add(tile * share),
+                    LINE >> shift,
+                    (1 << shift) - 1,
+                )
+            }
+        };
+        assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
+        assert!(b.len() >= (F::HEAD + groups) * D::PANEL);
+        assert!(self.totals.len() >= ROWS * D::PANEL);
+        let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
+        let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
+        // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
+        // through memory.
+        // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
+        let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: i < ROWS and j < WIDTH, and the assertions above.
+                *sum = unsafe { d.start(row(i), heads(j)) };
+            }
+        }
+        for group in 0..groups {
+            if ROWS > 3 {
+                // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
+                let line = LINE / size_of::<F::Word>();
+                prefetch::near(row(ROWS).wrapping_add(group * line));
+                if group & mask == 0 {
+                    let ahead = ahead.wrapping_add(group * step);
+                    prefetch::far(ahead);
+                    // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
+                    // second hint runs one row further ahead.
+                    if self.ahead == Ahead::NextChunk {
+                        prefetch::far(ahead.wrapping_add(LINE));
+                    }
+                }
+            }
+            // No branch between widening the columns and multiplying them: across one, the compiler spilled
+            // sums to keep operands widened (int8 on NEON).
+            let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
+                // SAFETY: group < groups, so the load ends within the (HEAD + groups) * PANEL words of `b`.
+                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
+            });
+            for (i, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
+                let a = unsafe { d.left(row(i), group) };
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = d.dot(a, b, *sum);
+                }
+            }
+        }
+        // Unrolled by hand: the compiler would not unroll a loop of this length, and would keep the sums in
+        // memory.
+        macro_rules! finish_rows {
+            ($($i:literal)*) => {
+                $(if $i < ROWS {
+                    // SAFETY: i < ROWS, and the assertions above.
+                    unsafe { self.finish_row(d, row($i), sums[if $i < ROWS { $i } else { 0 }], $i) };
+                })*
+            };
+        }
+        finish_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+    }
+
+    /// Adds the sums of row `i` to its totals.
+    ///
+    /// # Safety
+    /// `row` points to [`Dots::ROW_WORDS`] packed words, and `self.b` begins with [`Format::HEAD`] rows of a
+    /// panel.
+    #[inline(always)]
+    unsafe fn finish_row<D: Dots<F>>(
+        &mut self,
+        d: D,
+        row: *const F::Word,
+        sums: [D::Sum; WIDTH],
+        i: usize,
+    ) {
+        let v = d.vectors();
+        let lanes = D::PANEL / WIDTH;
+        let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
+        for (j, (sum, totals)) in sums
+            .into_iter()
+            .zip(totals.chunks_exact_mut(lanes))
+            .enumerate()
+        {
+            // SAFETY: the caller's promise, and j < WIDTH.
+            let sum = unsafe { d.numbers(sum, row, self.b.as_ptr().wrapping_add(j * lanes)) };
+            let total = match self.total {
+                Total::New => sum,
+                // SAFETY: `totals` holds as many numbers as a vector.
+                Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),
+            };
+            // SAFETY: as above.
+            unsafe { v.store(total, totals.as_mut_ptr()) };
+        }
+    }
+}

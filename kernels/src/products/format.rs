@@ -1,0 +1,165 @@
+//! Number formats of a product's operands: f32, f64, bfloat16 and int8.
+//!
+//! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
+//! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
+//! consecutive terms (a *group*), so that one instruction adds all products of a word to an accumulator.
+//! [`Dots`] are these instructions at one level. Accumulators start anew in each chunk of [`Format::CHUNK`]
+//! terms, and their sums are added, in order, to totals of [`Format::Number`]: that is what makes a row's bits
+//! independent of everything around it, in every format.
+//!
+//! ```text
+//! left operand [rows, depth]              right operand [depth, columns]
+//! [chunk][row][word]                      [panel][chunk][head or word][column of the panel]
+//!
+//! chunk 0  row 0  w w w .. (ROW_WORDS)    panel 0  chunk 0  head    h h h .. (PANEL columns)
+//!          row 1  w w w ..                                  word 0  w w w ..
+//!          ..                                               word 1  w w w ..
+//! chunk 1  row 0  w w w ..                                  ..
+//!          ..                                      chunk 1  head    h h h ..
+//!                                                           ..
+//!                                         panel 1  chunk 0  ..
+//! ```
+//!
+//! The micro-kernel broadcasts one group of a row and multiplies it by a panel's row of words. What a column
+//! needs beside its terms (int8: its scale and sum) are its *head* words, which precede the terms in each
+//! chunk. Rows are packed as the level's instructions take them: where there are none for a narrow format, its
+//! terms are widened already, and a group of a row is two words. The left operand is packed by
+//! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::{packed_rows::Chunks, tile::WIDTH};
+use crate::{rows::activation::Computed, vectors::level::{Level, Task, Vectors}};
+
+/// How the operands of a product are stored. Implemented by the type that numbers are stored in.
+pub trait Format: Copy + Send + Sync + 'static {
+    /// The type of the rows that come in, of the results, and of the totals.
+    type Number: Computed;
+    /// The element of packed operands; as large as a number.
+    type Word: Pod + Send + Sync;
+    /// Consecutive terms of a column in one word. Divides [`Self::CHUNK`].
+    const GROUP: usize;
+    /// Terms that are summed in registers before they are added to the total. It is part of every result: see
+    /// [`multiply`](super::multiply) on the order of addition.
+    const CHUNK: usize;
+    /// Head words of a column, which precede its terms in each chunk.
+    const HEAD: usize = 0;
+    /// Words of a column in a whole chunk, its head included.
+    const CHUNK_WORDS: usize = Self::HEAD + Self::CHUNK / Self::GROUP;
+    /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
+    /// each chunk.
+    const NUMBERS: bool = false;
+
+    /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
+    /// head.
+    fn column_words(depth: usize) -> usize {
+        Self::HEAD * depth.div_ceil(Self::CHUNK).max(1) + depth.div_ceil(Self::GROUP)
+    }
+
+    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the
+    /// last group is padded with terms whose products are zero.
+    fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
+}
+
+/// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.
+pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
+    /// The level's vectors of totals; each lane is a column.
+    type Vectors: Vectors<F::Number>;
+    /// The terms of one group of one row, broadcast to all lanes.
+    type Left: Copy;
+    /// The terms of one group of each lane's column.
+    type Right: Copy;
+    /// The accumulator of a chunk, one sum per lane.
+    type Sum: Copy;
+    /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
+    const ROWS: usize;
+    /// Words that one row occupies in a chunk of the packed left operand, with whatever precedes its terms.
+    const ROW_WORDS: usize;
+    /// How a packed row is divided into chunks.
+    const CHUNKS: Chunks = Chunks {
+        columns: F::CHUNK,
+        words: Self::ROW_WORDS,
+    };
+    /// Columns of a panel, which is as wide as a tile.
+    const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
+
+    /// Computes a task, compiled with these instructions; see [`Task`].
+    fn enter<T: DotTask<F>>(self, task: T) -> T::Output;
+
+    /// The vectors that totals are computed in.
+    fn vectors(self) -> Self::Vectors;
+
+    /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. The last
+    /// group is padded with zeros; words behind it may be left as they were.
+    fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
+
+    /// Group number `group` of a packed row, broadcast.
+    ///
+    /// # Safety
+    /// `row` points to [`Self::ROW_WORDS`] packed words, and `group` is below `CHUNK / GROUP`.
+    unsafe fn left(self, row: *const F::Word, group: usize) -> Self::Left;
+
+    /// One group of each of `LANES` neighbouring columns.
+    ///
+    /// # Safety
+    /// As many words can be read at `from` as a vector has lanes.
+    unsafe fn right(self, from: *const F::Word) -> Self::Right;
+
+    /// The initial accumulator of a chunk, for one row and one vector of columns.
+    ///
+    /// # Safety
+    /// `row` points to [`Self::ROW_WORDS`] packed words, and `heads` to a vector of words in each of
+    /// [`Format::HEAD`] consecutive rows of a panel.
+    unsafe fn start(self, row: *const F::Word, heads: *const F::Word) -> Self::Sum;
+
+    /// `sum + left · right`.
+    fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
+
+    /// Converts a chunk's accumulators to numbers.
+    ///
+    /// # Safety
+    /// The same as for [`Self::start`].
+    unsafe fn numbers(
+        self,
+        sum: Self::Sum,
+        row: *const F::Word,
+        heads: *const F::Word,
+    ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
+}
+
+/// An algorithm over the dot products of any level; as a [`Task`].
+pub trait DotTask<F: Format> {
+    /// What it computes, besides what it writes.
+    type Output;
+
+    /// Computes it with the instructions of `dots`.
+    fn compute<D: Dots<F>>(self, dots: D) -> Self::Output;
+}
+
+/// Adapts a [`DotTask`] to [`Level::enter`], for dot products that are composed of a level's vector operations.
+pub struct Within<F, D, T> {
+    dots: D,
+    task: T,
+    format: PhantomData<F>,
+}
+
+impl<F, D, T> Within<F, D, T> {
+    pub fn new(dots: D, task: T) -> Self {
+        Self {
+            dots,
+            task,
+            format: PhantomData,
+        }
+    }
+}
+
+impl<F: Format, D: Dots<F>, T: DotTask<F>> Task for Within<F, D, T> {
+    type Output = T::Output;
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) -> T::Output {
+        self.task.compute(self.dots)
+    }
+}

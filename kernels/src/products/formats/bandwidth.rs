@@ -1,0 +1,102 @@
+//! How fast weights stream through the product of a few rows, as a share of a plain read of the same memory.
+//! Run on an idle machine: `cargo test --release --lib format::bandwidth -- --ignored --nocapture`
+
+use std::{hint::black_box, time::Instant};
+
+use half::bf16;
+
+use crate::{products::{epilogue::Epilogue, format::*, formats::speed::random, packed_matrix::PackedMatrix, view::View}, threads::parallel};
+
+/// A plain read of words by `threads` threads, each reading consecutive parts.
+struct ReadAll<'a, F: Format> {
+    words: &'a [F::Word],
+    threads: usize,
+}
+
+impl<F: Format<Number = f32>> DotTask<F> for ReadAll<'_, F> {
+    fn run<D: Dots<F>>(self, d: D) {
+        let n_tasks = match self.threads {
+            1 => 1,
+            threads => 4 * threads,
+        };
+        parallel::for_tasks(self.threads, n_tasks, |task| {
+            let start = |task: usize| self.words.len() * task / n_tasks;
+            d.run(Read(&self.words[start(task)..start(task + 1)]));
+        });
+    }
+}
+
+/// Loads every vector, and adds it to one of eight sums.
+struct Read<'a, W>(&'a [W]);
+
+impl<F: Format> DotTask<F> for Read<'_, F::Word> {
+    #[inline(always)]
+    fn run<D: Dots<F>>(self, d: D) {
+        let v = d.vectors();
+        let numbers: &[F::Number] = bytemuck::cast_slice(self.0);
+        let lanes = D::PANEL / WIDTH;
+        let mut sums = [v.splat(F::Number::ZERO); 8];
+        for piece in numbers.chunks_exact(8 * lanes) {
+            for (sum, x) in sums.iter_mut().zip(piece.chunks_exact(lanes)) {
+                // SAFETY: this is a vector's numbers.
+                *sum = v.add(*sum, unsafe { v.load(x.as_ptr()) });
+            }
+        }
+        black_box(sums);
+    }
+}
+
+/// Times two works alternately, since what other machines on the same memory leave of its bandwidth changes by
+/// the minute.
+fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
+    let time = |work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    let (mut ones, mut others): (Vec<f64>, Vec<f64>) = (0..times)
+        .map(|_| (time(&mut one), time(&mut other)))
+        .unzip();
+    ones.sort_by(f64::total_cmp);
+    others.sort_by(f64::total_cmp);
+    (ones[times / 2], others[times / 2])
+}
+
+fn shares<F: Format<Number = f32>>(name: &str) {
+    let isa = Isa::selected().unwrap();
+    for megabytes in [0.5, 8.0, 200.0] {
+        let k = 768;
+        let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
+        let weight = random(n * k, 1);
+        let b = View::row_major(&weight, n, k).transposed();
+        let packed = PackedMatrix::<F>::new(isa, b, 2);
+        let times = (1 << 30) / packed.bytes() + 5;
+        for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
+            let a = random(m * k, 2);
+            let mut y = vec![0.0; m * n];
+            // The team is called together once, as for all products of a forward pass.
+            let (read, multiplied) = parallel::with_team(threads, || {
+                let words = packed.words();
+                let read = || F::run(isa, ReadAll::<F> { words, threads });
+                let a = View::row_major(&a, m, k);
+                let multiply = || packed.multiply(a, &Epilogue::NONE, &mut y, threads);
+                medians(times, read, multiply)
+            });
+            let per_second = |seconds: f64| 1e-9 * packed.bytes() as f64 / seconds;
+            println!(
+                "{name} {megabytes:5.1} MB, {threads} threads, {m} rows: {:6.1} of {:6.1} GB/s ({:3.0} %)",
+                per_second(multiplied),
+                per_second(read),
+                100.0 * read / multiplied
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures; needs an idle machine and a minute"]
+fn weights_stream_as_fast_as_they_are_read() {
+    shares::<f32>("f32");
+    shares::<bf16>("bf16");
+    shares::<i8>("int8");
+}

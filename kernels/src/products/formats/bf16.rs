@@ -1,0 +1,120 @@
+//! bfloat16: half the memory of f32, and twice its products per instruction where the CPU has one for them.
+//!
+//! A word holds two terms, the first in its lower half. Their products are exact in f32; the second one is
+//! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
+//! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
+//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros.
+
+use half::bf16;
+
+use crate::{
+    products::{
+        format::{DotTask, Dots, Format, Within},
+        tile,
+    },
+    vectors::level::{Level, Vectors},
+};
+
+/// As many bytes of a row as a chunk of f32.
+const CHUNK: usize = 2 * tile::CHUNK;
+
+impl Format for bf16 {
+    type Number = f32;
+    type Word = u32;
+    const GROUP: usize = 2;
+    const CHUNK: usize = CHUNK;
+
+    #[inline(always)]
+    fn pack_column(terms: &[f32], words: &mut [u32]) {
+        pack_pairs(terms, words);
+    }
+}
+
+/// Packs consecutive terms in pairs, each rounded to nearest, ties to even; an odd last term is paired with
+/// zero.
+#[inline(always)]
+pub fn pack_pairs(terms: &[f32], words: &mut [u32]) {
+    let (pairs, last) = terms.as_chunks::<2>();
+    for (word, [first, second]) in words.iter_mut().zip(pairs) {
+        *word = u32::from(round(*first)) | u32::from(round(*second)) << 16;
+    }
+    if let [last] = last {
+        words[pairs.len()] = round(*last).into();
+    }
+}
+
+/// Words of a row packed by [`pack_pairs`], as the instruction takes it.
+#[cfg(target_arch = "x86_64")]
+pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
+
+/// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, but without branches.
+#[inline(always)]
+pub fn round(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40; // A NaN whose payload is in the lower bits only must not become infinity.
+    (if x.is_nan() { quiet } else { nearest }) as u16
+}
+
+/// The f32 vector of a level.
+type Single<V> = <V as Vectors<f32>>::Vector;
+
+/// Dot products from f32 multiply-adds, for levels without the instruction: rows are packed already widened
+/// (one term in the upper half of each word, which is its f32), columns are widened in registers.
+impl<V: Level> Dots<bf16> for V {
+    type Vectors = V;
+    type Left = [Single<V>; 2];
+    type Right = [Single<V>; 2];
+    type Sum = Single<V>;
+    const ROWS: usize = V::WIDENED_ROWS;
+    const ROW_WORDS: usize = CHUNK;
+
+    fn enter<T: DotTask<bf16>>(self, task: T) -> T::Output {
+        Level::enter(self, Within::new(self, task))
+    }
+
+    #[inline(always)]
+    fn vectors(self) -> V {
+        self
+    }
+
+    #[inline(always)]
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+        for (word, &x) in words.iter_mut().zip(row) {
+            *word = u32::from(round(x)) << 16;
+        }
+        if !row.len().is_multiple_of(2) {
+            words[row.len()] = 0;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn left(self, row: *const u32, group: usize) -> [Single<V>; 2] {
+        // SAFETY: the caller's promise; a group is two words.
+        let [first, second] = unsafe { *row.add(2 * group).cast::<[f32; 2]>() };
+        [self.splat(first), self.splat(second)]
+    }
+
+    #[inline(always)]
+    unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { self.load_words(from) };
+        [self.low_halves(pairs), self.high_halves(pairs)]
+    }
+
+    #[inline(always)]
+    unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> {
+        Vectors::<f32>::splat(self, 0.0)
+    }
+
+    #[inline(always)]
+    fn dot(self, left: [Single<V>; 2], right: [Single<V>; 2], sum: Single<V>) -> Single<V> {
+        let sum = Vectors::<f32>::multiply_add(self, left[1], right[1], sum);
+        Vectors::<f32>::multiply_add(self, left[0], right[0], sum)
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> {
+        sum
+    }
+}

@@ -1,0 +1,79 @@
+//! f32 and f64, stored as they are computed: a word is one number, and a dot product is a multiply-add.
+
+use crate::{
+    products::{
+        format::{DotTask, Dots, Format, Within},
+        tile::CHUNK,
+    },
+    vectors::level::{Level, Vectors},
+};
+
+macro_rules! stored_as_computed {
+    ($type:ty) => {
+        impl Format for $type {
+            type Number = Self;
+            type Word = Self;
+            const GROUP: usize = 1;
+            const CHUNK: usize = CHUNK;
+            const NUMBERS: bool = true;
+
+            #[inline(always)]
+            fn pack_column(terms: &[Self], words: &mut [Self]) {
+                words[..terms.len()].copy_from_slice(terms);
+            }
+        }
+
+        impl<V: Level> Dots<$type> for V {
+            type Vectors = V;
+            type Left = <V as Vectors<$type>>::Vector;
+            type Right = <V as Vectors<$type>>::Vector;
+            type Sum = <V as Vectors<$type>>::Vector;
+            const ROWS: usize = <V as Vectors<$type>>::ROWS;
+            const ROW_WORDS: usize = CHUNK;
+
+            fn enter<T: DotTask<$type>>(self, task: T) -> T::Output {
+                Level::enter(self, Within::new(self, task))
+            }
+
+            #[inline(always)]
+            fn vectors(self) -> V {
+                self
+            }
+
+            #[inline(always)]
+            fn pack_row(self, row: &[$type], words: &mut [$type]) {
+                words[..row.len()].copy_from_slice(row);
+            }
+
+            #[inline(always)]
+            unsafe fn left(self, row: *const $type, group: usize) -> Self::Left {
+                // SAFETY: the caller's promise; a group is one word.
+                self.splat(unsafe { *row.add(group) })
+            }
+
+            #[inline(always)]
+            unsafe fn right(self, from: *const $type) -> Self::Right {
+                // SAFETY: the caller's promise.
+                unsafe { self.load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum {
+                Vectors::<$type>::splat(self, 0.0)
+            }
+
+            #[inline(always)]
+            fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum {
+                Vectors::<$type>::multiply_add(self, left, right, sum)
+            }
+
+            #[inline(always)]
+            unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: *const $type) -> Self::Sum {
+                sum
+            }
+        }
+    };
+}
+
+stored_as_computed!(f32);
+stored_as_computed!(f64);

@@ -1,0 +1,148 @@
+//! Products of a few rows with a weight that is read where it lies.
+//!
+//! For a row or two, packing a panel costs more than multiplying it. Here a small square of the weight is
+//! transposed in registers and multiplied at once. The order of addition is that of the tiles, so the bits are
+//! the same.
+
+use std::ops::Range;
+
+use super::{
+    format::{DotTask, Dots, Format},
+    tile::{CHUNK, Total},
+    view::View,
+};
+use crate::vectors::{
+    element::Real,
+    level::{MAX_LANES, Vectors, columns_at_once},
+    prefetch::{self, LINE},
+};
+
+/// Vectors of columns computed at a time: their chains of multiply-adds are independent, so that neither waits
+/// for the latency of the other.
+const GROUPS: usize = 2;
+
+/// The most rows for which reading in place is faster than packing.
+pub const MAX_ROWS: usize = 4;
+
+/// One chunk of a tile of at most [`MAX_ROWS`] rows; as [`DotTile`](super::dot_tile::DotTile), but with the
+/// right operand in place.
+pub struct InPlaceTile<'a, T> {
+    /// Rows of the tile, at most [`MAX_ROWS`].
+    pub rows: usize,
+    /// The left operand: rows, [`CHUNK`] numbers apart.
+    pub a: &'a [T],
+    /// The weight `[columns, depth]`, which is the right operand transposed. Its rows are contiguous.
+    pub weight: View<'a, T>,
+    /// The terms of this chunk, at most [`CHUNK`].
+    pub terms: Range<usize>,
+    /// The weight's rows that are the tile's columns.
+    pub columns: Range<usize>,
+    /// Running totals, `[rows, columns]`.
+    pub totals: &'a mut [T],
+    /// Whether `totals` already holds the sums of preceding chunks.
+    pub total: Total,
+}
+
+impl<F: Format> DotTask<F> for InPlaceTile<'_, F::Number> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, d: D) {
+        self.multiply(d.vectors());
+    }
+}
+
+impl<T: Real> InPlaceTile<'_, T> {
+    #[inline(always)]
+    fn multiply<V: Vectors<T>>(self, vectors: V) {
+        let transposer = vectors.transposer();
+        match self.rows {
+            1 => self.accumulate::<V::Transposer, 1>(transposer),
+            2 => self.accumulate::<V::Transposer, 2>(transposer),
+            3 => self.accumulate::<V::Transposer, 3>(transposer),
+            MAX_ROWS => self.accumulate::<V::Transposer, MAX_ROWS>(transposer),
+            rows => panic!("a tile of {rows} rows"),
+        }
+    }
+}
+
+impl<T: Real> InPlaceTile<'_, T> {
+    #[inline(always)]
+    fn accumulate<V: Vectors<T>, const ROWS: usize>(self, v: V) {
+        let (width, depth) = (self.columns.len(), self.terms.len());
+        let stride = self.weight.row_stride();
+        assert!(depth <= CHUNK && self.a.len() >= (ROWS - 1) * CHUNK + depth);
+        assert!(self.totals.len() >= ROWS * width && width.is_multiple_of(GROUPS * V::LANES));
+        if depth == 0 {
+            // An empty sum. A weight without terms has no address to read from.
+            return self.totals[..ROWS * width].fill(T::ZERO);
+        }
+        let weight = self.weight.from(self.columns.start, self.terms.start);
+        assert!(weight.len() >= (width - 1) * stride + depth);
+        let line = LINE / size_of::<T>();
+        let in_lines = depth - depth % line;
+        for first in (0..width).step_by(GROUPS * V::LANES) {
+            let mut sums = [[v.splat(T::ZERO); ROWS]; GROUPS];
+            for k in (0..in_lines).step_by(line) {
+                for (group, sums) in sums.iter_mut().enumerate() {
+                    let at = (first + group * V::LANES) * stride + k;
+                    for i in 0..V::LANES {
+                        // The rows of the weight are too many streams, too far apart, for the hardware
+                        // prefetcher.
+                        prefetch::near(weight.as_ptr().wrapping_add(at + i * stride + CHUNK));
+                    }
+                    for square in (0..line).step_by(columns_at_once::<T>()) {
+                        let each = |j: usize, column: V::Vector| {
+                            self.add_column(v, k + square + j, column, sums);
+                        };
+                        // SAFETY: rows below `width` and terms below `depth`, which all lie in `weight` by the
+                        // assertion above.
+                        unsafe { v.for_columns(weight.as_ptr().add(at + square), stride, each) };
+                    }
+                }
+            }
+            for k in in_lines..depth {
+                for (group, sums) in sums.iter_mut().enumerate() {
+                    let row = first + group * V::LANES;
+                    let mut column = [T::ZERO; MAX_LANES];
+                    for (i, element) in column[..V::LANES].iter_mut().enumerate() {
+                        *element = weight[(row + i) * stride + k];
+                    }
+                    // SAFETY: `column` holds MAX_LANES numbers, as many as the longest vector.
+                    let column = unsafe { v.load(column.as_ptr()) };
+                    self.add_column(v, k, column, sums);
+                }
+            }
+            for (group, sums) in sums.iter().enumerate() {
+                for (i, sum) in sums.iter().enumerate() {
+                    let at = i * width + first + group * V::LANES;
+                    let totals = &mut self.totals[at..at + V::LANES];
+                    let total = match self.total {
+                        Total::New => *sum,
+                        // SAFETY: `totals` holds LANES numbers.
+                        Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, *sum),
+                    };
+                    // SAFETY: as above.
+                    unsafe { v.store(total, totals.as_mut_ptr()) };
+                }
+            }
+        }
+    }
+
+    /// Adds `a[i][k] · column` to the sums of each row `i`.
+    #[inline(always)]
+    fn add_column<V: Vectors<T>, const ROWS: usize>(
+        &self,
+        v: V,
+        k: usize,
+        column: V::Vector,
+        sums: &mut [V::Vector; ROWS],
+    ) {
+        debug_assert!((ROWS - 1) * CHUNK + k < self.a.len());
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: i < ROWS and k < depth; `accumulate` asserted that `a` reaches to the last of these.
+            let a = unsafe { *self.a.get_unchecked(i * CHUNK + k) };
+            *sum = v.multiply_add(v.splat(a), column, *sum);
+        }
+    }
+}

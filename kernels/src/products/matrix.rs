@@ -1,0 +1,63 @@
+//! A matrix of a number type that is known at run time.
+
+use super::view::View;
+use crate::vectors::slice::{Slice, Stored};
+
+/// `rows × columns` numbers of a slice, with a stride for either index.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    data: Slice<'a>,
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of columns.
+    pub columns: usize,
+    strides: (usize, usize),
+}
+
+impl<'a> Matrix<'a> {
+    /// Element (i, j) is `data[i * row_stride + j * column_stride]`.
+    pub fn new(data: Slice<'a>, (rows, columns): (usize, usize), strides: (usize, usize)) -> Self {
+        Self {
+            data,
+            rows,
+            columns,
+            strides,
+        }
+    }
+
+    /// Rows of `columns` numbers without gaps.
+    pub fn of_rows(data: Slice<'a>, columns: usize) -> Self {
+        let rows = data.len().checked_div(columns).unwrap_or(0);
+        Self::new(data, (rows, columns), (columns, 1))
+    }
+
+    /// The same numbers with rows and columns exchanged.
+    pub fn transposed(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            strides: (self.strides.1, self.strides.0),
+            ..self
+        }
+    }
+
+    /// # Panics
+    /// If an element lies outside of the data, or is of another type.
+    pub(crate) fn view<T: Stored>(self) -> View<'a, T> {
+        View::new(T::of_slice(self.data), (self.rows, self.columns), self.strides)
+    }
+
+    /// The elements, widened, row by row.
+    pub(crate) fn widened<T: Stored>(self) -> Vec<T::Acc> {
+        let view = self.view::<T>();
+        let mut wide = Vec::with_capacity(self.rows * self.columns);
+        for row in 0..self.rows {
+            if view.has_whole_rows() {
+                wide.extend(view.row(row, 0..self.columns).iter().map(|x| x.widen()));
+            } else {
+                wide.extend((0..self.columns).map(|column| view.at(row, column).widen()));
+            }
+        }
+        wide
+    }
+}

@@ -1,0 +1,39 @@
+//! Matrix products in every format.
+
+mod blocks;
+pub(crate) mod dot_tile;
+mod epilogue;
+pub(crate) mod format;
+pub(crate) mod formats;
+mod in_place;
+pub(crate) mod kernel;
+mod matrix;
+mod multiply;
+mod pack_panel;
+mod pack_panels;
+mod pack_row;
+mod pack_rows;
+mod packed_matrix;
+mod packed_rows;
+mod panel;
+mod panel_pair;
+mod peak;
+mod product;
+mod registers;
+mod scratch;
+mod streams;
+pub(crate) mod tile;
+pub(crate) mod transpose;
+pub(crate) mod view;
+mod weight;
+
+pub use epilogue::{Epilogue, Scale};
+pub use matrix::Matrix;
+pub use multiply::{Added, multiply};
+pub use peak::peak;
+pub use weight::{PackedWeight, WeightFormat};
+
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Matrix products `y = a·b`, with the same bits however they are computed.
+//!
+//! **The order of addition.** Each element of `y` is a sum over `k` of `a[i][k] · b[k][j]`. The terms of
+//! [`Format::CHUNK`] consecutive `k` are added one by one, first to last, to a sum that starts at zero, each
+//! with one rounding (two at the portable level); the sums of the chunks are added one by one, first to last,
+//! to that of the first; the epilogue comes last. Nothing else enters: neither the other rows or their number,
+//! nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in every product with the same
+//! `b` at the same [`Isa`]. Short chains also round less than one long chain: at a depth of 768 the error is
+//! near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. (So much for f32 and f64; what differs within a
+//! chunk of bfloat16 or int8 is said in [`format`](super::format).)
+//!
+//! **The order of work.** From the outside in (the loops of BLIS, with `a` in the second-level cache):
+//!
+//! ```text
+//! blocks   rows of `a`, packed together; each thread takes its own, or all share one     blocks.rs
+//! tasks    parts of a block's rows × some panels of `b`'s columns, shared by threads      product.rs
+//! panels   PANEL columns of `b` (for a row or two, two panels at a time, streams.rs);
+//!          a part's totals in one panel stay in the L2 cache                              sums.rs
+//! chunks   CHUNK terms of the depth; a panel's chunk stays in the L1 cache                sums.rs
+//! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers             dot_tile.rs
+//! ```
+//!
+//! Behind the last chunk, the epilogue turns a tile's totals into results while they are still in the cache,
+//! and writes them once: as rows, or packed as the left operand of the next product.
+
+use std::ops::Range;
+
+use super::{
+    blocks::{BLOCK_ROWS, Rows},
+    epilogue::Epilogue,
+    format::Format,
+    kernel::WithKernel,
+    matrix::Matrix,
+    pack_rows::pack_rows,
+    packed_matrix::PackedMatrix,
+    packed_rows::PackedRows,
+    product::{Columns, Product, To},
+    scratch::{HIDDEN, PACKED},
+    view::View,
+};
+use crate::{
+    cpu::Cpu,
+    memory::scratch::{give_back, lend, take},
+    rows::activation::Computed,
+    threads::target::Target,
+    vectors::slice::{Slice, SliceMut, Stored},
+};
+
+/// What is added to a product.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Added<'a> {
+    /// One number for each column.
+    pub bias: Option<Slice<'a>>,
+    /// Rows without gaps, in the shape of the result; added last. Not to products of half types.
+    pub residual: Option<Slice<'a>>,
+}
+
+/// `y = a · b + bias + residual`; `y` is row-major without gaps, and all numbers are of one type. Half types are widened
+/// to f32, and rounded once.
+///
+/// # Panics
+/// If lengths or types do not fit, or a product of a half type is to have a residual.
+pub fn multiply(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
+    match y {
+        SliceMut::F32(y) => multiply_as_is::<f32>(cpu, a, b, added, y),
+        SliceMut::F64(y) => multiply_as_is::<f64>(cpu, a, b, added, y),
+        SliceMut::F16(y) => multiply_widened(cpu, a, b, added, y),
+        SliceMut::Bf16(y) => multiply_widened(cpu, a, b, added, y),
+    }
+}
+
+fn multiply_as_is<T: Plain + Stored>(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: &mut [T]) {
+    let epilogue = Epilogue {
+        residual: added.residual.map(T::of_slice),
+        ..Epilogue::bias(added.bias.map(T::of_slice))
+    };
+    multiply_views(cpu, a.view(), b.view(), &epilogue, y);
+}
+
+fn multiply_widened<T: Stored<Acc = f32>>(
+    cpu: Cpu,
+    a: Matrix,
+    b: Matrix,
+    added: Added,
+    y: &mut [T],
+) {
+    assert!(added.residual.is_none(), "a residual of a half type");
+    let (wide_a, wide_b) = (a.widened::<T>(), b.widened::<T>());
+    let bias = added.bias.map(|bias| widened(T::of_slice(bias)));
+    let mut wide_y = vec![0.0; y.len()];
+    let [a, b] = [(&wide_a, a), (&wide_b, b)].map(|(wide, of)| View::row_major(wide, of.rows, of.columns));
+    multiply_views(cpu, a, b, &Epilogue::bias(bias.as_deref()), &mut wide_y);
+    for (y, wide) in y.iter_mut().zip(wide_y) {
+        *y = T::narrow(wide);
+    }
+}
+
+fn widened<T: Stored<Acc = f32>>(numbers: &[T]) -> Vec<f32> {
+    numbers.iter().map(|x| x.widen()).collect()
+}
+
+/// A format whose words are its numbers, so that a matrix can be read where it lies: f32 and f64.
+pub trait Plain: Computed + WithKernel + Format<Number = Self, Word = Self> {}
+
+impl Plain for f32 {}
+impl Plain for f64 {}
+
+/// `y = epilogue(a · b)` in f32 or f64; `y` is row-major without gaps.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub(crate) fn multiply_views<T: Plain>(
+    cpu: Cpu,
+    a: View<T>,
+    b: View<T>,
+    epilogue: &Epilogue<T>,
+    y: &mut [T],
+) {
+    if a.rows() > BLOCK_ROWS {
+        // Packed once: each block of rows would otherwise pack `b` again.
+        let b = PackedMatrix::<T>::new_in(take(HIDDEN), cpu, b);
+        multiply_packed(cpu, &b, a, epilogue, y);
+        return give_back(HIDDEN, b.into_memory());
+    }
+    multiply_columns::<T>(cpu, Columns::InPlace(b), a, epilogue, y);
+}
+
+/// `y = epilogue(a · b)`, with a right operand packed in advance, in that operand's format.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub(crate) fn multiply_packed<F: WithKernel>(
+    cpu: Cpu,
+    b: &PackedMatrix<F>,
+    a: View<F::Number>,
+    epilogue: &Epilogue<F::Number>,
+    y: &mut [F::Number],
+) {
+    assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
+    multiply_columns(cpu, Columns::Packed(b), a, epilogue, y);
+}
+
+fn multiply_columns<F: WithKernel>(
+    cpu: Cpu,
+    b: Columns<F>,
+    a: View<F::Number>,
+    epilogue: &Epilogue<F::Number>,
+    y: &mut [F::Number],
+) {
+    let kernel = &*F::kernel(cpu.isa);
+    let (depth, columns) = b.shape();
+    let y = Target::row_major(y, a.rows(), columns);
+    let product = Product::new((cpu, kernel), b, epilogue, To::Rows(&y), a.rows());
+    assert_eq!(a.columns(), depth, "a has other columns than b has rows");
+    if a.rows() == 0 || columns == 0 {
+        // Nothing to write, though of rows without elements there may be any number.
+        return;
+    }
+    let words = |rows| PackedRows::<F::Word>::words(rows, depth, kernel.chunks());
+    let block = |rows: Range<usize>, threads| {
+        let (first_row, n_rows) = (rows.start, rows.len());
+        lend(PACKED, words(n_rows), |packed| {
+            pack_rows(kernel, a, rows, packed, threads);
+            let packed = PackedRows::new(packed, n_rows, depth, kernel.chunks());
+            product.on(threads).block(first_row, packed);
+        });
+    };
+    match product.b {
+        Columns::Packed(b) => {
+            let rows = Rows {
+                len: a.rows(),
+                per_tile: kernel.rows(),
+                row_bytes: words(1) * size_of::<F::Word>(),
+                weight_bytes: b.bytes(),
+            };
+            rows.for_blocks(product.cpu.threads, block);
+        }
+        // A single block, since each would pack the columns again.
+        Columns::InPlace(_) => block(0..a.rows(), product.cpu.threads),
+    }
+}

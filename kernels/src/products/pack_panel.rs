@@ -1,0 +1,155 @@
+//! The two ways to pack columns of the right operand into panels.
+
+use std::ops::Range;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::{
+    format::{DotTask, Dots, Format},
+    tile::WIDTH,
+    transpose::Strip,
+    view::View,
+};
+use crate::vectors::{
+    element::Element,
+    level::{MAX_LANES, Vectors},
+    prefetch,
+};
+
+/// How many rows ahead [`CopyPanels`] prefetches.
+const ROWS_AHEAD: usize = 8;
+
+/// Packs columns whose words are their numbers from contiguous rows: a copy, without transposition.
+pub struct CopyPanels<'a, T> {
+    pub b: View<'a, T>,
+    pub columns: Range<usize>,
+    /// Panels to write, as many as the columns take.
+    pub out: &'a mut [T],
+}
+
+impl<F: Format> DotTask<F> for CopyPanels<'_, F::Number> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, _: D) {
+        let Self { b, columns, out } = self;
+        let words = b.rows() * D::PANEL;
+        for row in 0..b.rows() {
+            let terms = b.row(row, columns.clone());
+            // The next rows lie far from this one, where the hardware prefetcher does not look.
+            let ahead = b.from(row, columns.start).as_ptr();
+            let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
+            prefetch::bytes(ahead, size_of_val(terms));
+            for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
+                let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
+                if terms.len() == D::PANEL {
+                    // A trip count known at compile time, so that the loop vectorises without a remainder.
+                    for j in 0..D::PANEL {
+                        to[j] = terms[j];
+                    }
+                    continue;
+                }
+                let (filled, rest) = to.split_at_mut(terms.len());
+                filled.copy_from_slice(terms);
+                rest.fill(F::Number::ZERO);
+            }
+        }
+    }
+}
+
+/// Distance between gathered columns: one cache line more than a multiple of lines, so that columns do not lie
+/// multiples of a page apart, which would compete for the same cache sets.
+pub const fn gathered_stride(depth: usize) -> usize {
+    depth.next_multiple_of(GATHERED) + GATHERED
+}
+
+/// Numbers that are gathered at a time of each column: a cache line of f32.
+const GATHERED: usize = 16;
+
+/// Columns that are transposed together.
+pub const fn transposed_columns<F: Format, D: Dots<F>>() -> usize {
+    <<D::Vectors as Vectors<F::Number>>::Transposer as Vectors<F::Number>>::LANES
+}
+
+/// Packs some columns into a panel: their terms to words, and these transposed.
+pub struct PackPanel<'a, F: Format> {
+    pub b: View<'a, F::Number>,
+    pub columns: Range<usize>,
+    /// The columns, each contiguous, if those of `b` are not; otherwise empty.
+    pub gathered: &'a mut [F::Number],
+    /// Up to `lanes` packed columns.
+    pub words: &'a mut [F::Word],
+    pub panel: &'a mut [F::Word],
+}
+
+impl<F: Format> DotTask<F> for PackPanel<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(mut self, dots: D) {
+        let depth = self.b.rows();
+        let n_words = F::column_words(depth);
+        if n_words == 0 {
+            return;
+        }
+        if !self.gathered.is_empty() {
+            self.gather(dots.vectors().transposer());
+        }
+        let transposed = self.b.transposed();
+        let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
+        let lanes = transposed_columns::<F, D>();
+        for first in (0..self.columns.len()).step_by(lanes) {
+            let strip = first..self.columns.len().min(first + lanes);
+            for (j, words) in strip.clone().zip(self.words.chunks_exact_mut(n_words)) {
+                if self.gathered.is_empty() {
+                    let terms = transposed.row(self.columns.start + j, 0..depth);
+                    F::pack_column(terms, words);
+                } else {
+                    let gathered = &self.gathered[j * gathered_stride(depth)..];
+                    F::pack_column(&gathered[..depth], words);
+                }
+            }
+            let words = cast_slice::<F::Word, F::Number>(self.words);
+            let strip = Strip {
+                from: View::new(words, (strip.len(), n_words), (n_words, 1)),
+                rows: 0..strip.len(),
+                columns: 0..n_words,
+            };
+            strip.transpose(dots.vectors().transposer(), &mut panel[first..], D::PANEL);
+        }
+    }
+}
+
+impl<F: Format> PackPanel<'_, F> {
+    /// Copies the columns to `gathered`, one after the other.
+    #[inline(always)]
+    fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
+        let (depth, width) = (self.b.rows(), self.columns.len());
+        let stride = gathered_stride(depth);
+        let mut block = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        for first in (0..depth).step_by(GATHERED) {
+            let rows = first..depth.min(first + GATHERED);
+            for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {
+                if self.b.has_whole_rows() {
+                    let row = self.b.row(row, self.columns.clone());
+                    to.copy_from_slice(row);
+                } else {
+                    for (to, column) in to.iter_mut().zip(self.columns.clone()) {
+                        *to = self.b.at(row, column);
+                    }
+                }
+            }
+            for below in (0..rows.len()).step_by(V::LANES) {
+                let strip = Strip {
+                    from: View::new(&block, (rows.len(), width), (width, 1)),
+                    rows: below..rows.len().min(below + V::LANES),
+                    columns: 0..width,
+                };
+                strip.transpose(v, &mut self.gathered[first + below..], stride);
+            }
+        }
+    }
+}
+
+/// Columns of the widest panel of any level.
+const MAX_COLUMNS: usize = WIDTH * MAX_LANES;

@@ -1,0 +1,121 @@
+//! Packing of the left operand, in any format: `[chunk][row][ROW_WORDS]`.
+//!
+//! Within each chunk of [`Format::CHUNK`] columns the rows lie one after the other: tiles of any height can be
+//! cut from it, and a producer (a norm, the epilogue of another product) can write it without knowing them.
+
+use std::ops::Range;
+
+use bytemuck::cast_slice_mut;
+
+use super::{
+    format::{DotTask, Dots, Format},
+    packed_rows::PackedTarget,
+    tile::CHUNK,
+    transpose::GatherRows,
+    view::View,
+};
+use crate::vectors::element::Element;
+
+/// Packs all chunks of one row.
+pub struct PackRow<'a, F: Format> {
+    /// The whole row.
+    row: &'a [F::Number],
+    /// Its row number in the target.
+    i: usize,
+    to: &'a PackedTarget<'a, F::Word>,
+}
+
+impl<'a, F: Format> PackRow<'a, F> {
+    /// To write `row` to row `i` of the target.
+    ///
+    /// # Safety
+    /// While the task runs, no other borrow of this row of the target is in use.
+    pub unsafe fn new(row: &'a [F::Number], i: usize, to: &'a PackedTarget<'a, F::Word>) -> Self {
+        Self { row, i, to }
+    }
+}
+
+impl<F: Format> DotTask<F> for PackRow<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, d: D) {
+        if self.row.is_empty() {
+            // A chunk too, of no terms: what a format stores beside them is read all the same.
+            // SAFETY: the promise of whoever called `new`.
+            d.pack_row(&[], unsafe { self.to.chunk(0, self.i..self.i + 1) });
+        }
+        for (chunk, terms) in self.row.chunks(F::CHUNK).enumerate() {
+            // SAFETY: as above.
+            d.pack_row(terms, unsafe { self.to.chunk(chunk, self.i..self.i + 1) });
+        }
+    }
+}
+
+/// Packs some rows of the left operand in one chunk of columns, as `[row][Dots::ROW_WORDS]`.
+pub struct PackRows<'a, F: Format> {
+    /// The left operand.
+    pub a: View<'a, F::Number>,
+    /// Its rows to pack.
+    pub rows: Range<usize>,
+    /// Its columns to pack, at most a chunk.
+    pub columns: Range<usize>,
+    /// Where to write them.
+    pub packed: &'a mut [F::Word],
+}
+
+/// Rows that are gathered at a time from a matrix whose rows are not contiguous.
+const GATHERED: usize = 16;
+
+/// Columns of the longest chunk of any format.
+const MAX_COLUMNS: usize = 2 * CHUNK;
+
+impl<F: Format> DotTask<F> for PackRows<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, d: D) {
+        let Self { a, columns, .. } = self;
+        const { assert!(F::CHUNK <= MAX_COLUMNS) };
+        assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
+        if a.has_whole_rows() {
+            let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
+            for (row, words) in self.rows.zip(packed) {
+                d.pack_row(a.row(row, columns.clone()), words);
+            }
+            return;
+        }
+        if F::NUMBERS {
+            let packed = cast_slice_mut(self.packed);
+            let gather = GatherRows {
+                a,
+                rows: self.rows,
+                columns,
+                gathered: packed,
+                stride: F::CHUNK,
+            };
+            return gather.gather(d.vectors());
+        }
+        let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
+        let mut gathered = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        for first in self.rows.clone().step_by(GATHERED) {
+            let rows = first..self.rows.end.min(first + GATHERED);
+            let n_rows = rows.len();
+            let gather = GatherRows {
+                a,
+                rows,
+                columns: columns.clone(),
+                gathered: &mut gathered,
+                stride: F::CHUNK,
+            };
+            gather.gather(d.vectors());
+            for (row, words) in gathered
+                .chunks_exact(F::CHUNK)
+                .take(n_rows)
+                .zip(&mut packed)
+            {
+                d.pack_row(&row[..columns.len()], words);
+            }
+        }
+    }
+}

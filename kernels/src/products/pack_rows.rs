@@ -1,0 +1,66 @@
+//! Packing of all rows of a left operand, shared by threads.
+
+use std::ops::Range;
+
+use super::{
+    format::Format,
+    kernel::Kernel,
+    pack_row::{PackRow, PackRows},
+    packed_rows::PackedTarget,
+    view::View,
+};
+use crate::threads::parallel;
+
+/// Packs some rows in all chunks: the memory of a [`PackedRows`](super::packed_rows::PackedRows).
+pub fn pack_rows<F: Format>(
+    kernel: &dyn Kernel<F>,
+    a: View<F::Number>,
+    rows: Range<usize>,
+    packed: &mut [F::Word],
+    threads: usize,
+) {
+    let depth = a.columns();
+    let threads = if packed.len() < PACK_PARALLEL_FROM {
+        1
+    } else {
+        threads
+    };
+    if a.has_whole_rows() {
+        return pack_whole_rows(kernel, a, rows, packed, threads);
+    }
+    let length = rows.len() * kernel.chunks().words;
+    parallel::for_pieces(threads, packed, length, |chunk, packed| {
+        kernel.pack_rows(PackRows {
+            a,
+            rows: rows.clone(),
+            columns: chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK),
+            packed,
+        });
+    });
+}
+
+/// Packs contiguous rows, each from end to end, which is the fastest order to read them in.
+fn pack_whole_rows<F: Format>(
+    kernel: &dyn Kernel<F>,
+    a: View<F::Number>,
+    rows: Range<usize>,
+    packed: &mut [F::Word],
+    threads: usize,
+) {
+    let (depth, n_rows) = (a.columns(), rows.len());
+    let packed = PackedTarget::new(packed, n_rows, depth, kernel.chunks());
+    parallel::for_tasks(threads, n_rows.div_ceil(ROWS_PER_TASK), |task| {
+        for row in task * ROWS_PER_TASK..n_rows.min((task + 1) * ROWS_PER_TASK) {
+            let numbers = a.row(rows.start + row, 0..depth);
+            // SAFETY: `for_tasks` gives out each number once, and no two tasks have a row in common.
+            kernel.pack_row(unsafe { PackRow::new(numbers, row, &packed) });
+        }
+    });
+}
+
+/// Rows of the left operand that one task packs.
+const ROWS_PER_TASK: usize = 16;
+
+/// Packed words below which packing stays on the calling thread.
+pub const PACK_PARALLEL_FROM: usize = 1 << 16;
+

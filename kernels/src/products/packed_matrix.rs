@@ -1,0 +1,129 @@
+//! The packed right operand of a product: a sequence of panels as wide as a tile, each with its rows one after
+//! the other, and the last one padded with zeros. [`format`](super::format) draws it.
+
+use std::ops::Range;
+
+use super::{format::Format, kernel::WithKernel, pack_panels::pack_panels, tile::WIDTH, view::View};
+use crate::{cpu::Cpu, memory::scratch::Aligned, vectors::isa::Isa};
+
+/// What the columns of a packed matrix consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halves {
+    /// The columns of one matrix.
+    One,
+    /// Those of two matrices, interleaved so that a vector of the gate's columns lies beside a vector of up's:
+    /// both results of a gated feed-forward meet in one tile.
+    GateAndUp,
+}
+
+impl Halves {
+    /// Columns of the result that a panel of `width` columns holds.
+    pub fn columns_per_panel(self, width: usize) -> usize {
+        match self {
+            Self::One => width,
+            Self::GateAndUp => width / WIDTH,
+        }
+    }
+}
+
+/// A right operand packed in a format for one level of instructions; other levels cannot use it.
+pub struct PackedMatrix<F: Format> {
+    isa: Isa,
+    rows: usize,
+    columns: usize,
+    halves: Halves,
+    /// Columns of a panel.
+    width: usize,
+    panels: Aligned<F::Word>,
+}
+
+impl<F: WithKernel> PackedMatrix<F> {
+    /// As [`Self::new_in`], in newly allocated memory.
+    #[cfg(test)]
+    pub fn new(cpu: Cpu, b: View<F::Number>) -> Self {
+        Self::new_in(Aligned::empty(), cpu, b)
+    }
+
+    /// Packs `b`; a weight `[n, k]` is the transposed view of itself. Reuses memory that [`Self::into_memory`]
+    /// returned, if it is large enough.
+    pub fn new_in(memory: Aligned<F::Word>, cpu: Cpu, b: View<F::Number>) -> Self {
+        Self::of(memory, cpu, &[b], Halves::One)
+    }
+
+    /// Packs two matrices of one shape whose results are to be multiplied; memory as for [`Self::new_in`].
+    pub fn gated_in(
+        memory: Aligned<F::Word>,
+        cpu: Cpu,
+        gate: View<F::Number>,
+        up: View<F::Number>,
+    ) -> Self {
+        assert_eq!((gate.rows(), gate.columns()), (up.rows(), up.columns()));
+        Self::of(memory, cpu, &[gate, up], Halves::GateAndUp)
+    }
+
+    fn of(
+        memory: Aligned<F::Word>,
+        cpu: Cpu,
+        matrices: &[View<F::Number>],
+        halves: Halves,
+    ) -> Self {
+        let kernel = F::kernel(cpu.isa);
+        Self {
+            isa: cpu.isa,
+            rows: matrices[0].rows(),
+            columns: matrices[0].columns(),
+            halves,
+            width: kernel.panel(),
+            panels: pack_panels(memory, &*kernel, matrices, cpu.threads),
+        }
+    }
+}
+
+impl<F: Format> PackedMatrix<F> {
+    /// Its memory, for packing another matrix.
+    pub fn into_memory(self) -> Aligned<F::Word> {
+        self.panels
+    }
+
+    /// The level that it was packed for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The number of rows, which is the depth of a product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns of a product.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Whether it holds one matrix or two.
+    pub fn halves(&self) -> Halves {
+        self.halves
+    }
+
+    /// Bytes of memory that the panels take.
+    pub fn bytes(&self) -> usize {
+        self.panels.len() * size_of::<F::Word>()
+    }
+
+    /// All panels.
+    #[cfg(test)]
+    pub fn words(&self) -> &[F::Word] {
+        &self.panels
+    }
+
+    /// The words of a panel from a chunk on.
+    pub fn chunk(&self, panel: usize, chunk: usize) -> &[F::Word] {
+        &self.panels(panel..panel + 1)[chunk * F::CHUNK_WORDS * self.width..]
+    }
+
+    /// The words of consecutive panels.
+    pub fn panels(&self, panels: Range<usize>) -> &[F::Word] {
+        let words = F::column_words(self.rows) * self.width;
+        &self.panels[panels.start * words..panels.end * words]
+    }
+}

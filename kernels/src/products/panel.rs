@@ -1,0 +1,147 @@
+//! One part's rows times some panels of columns: the loops over chunks and tiles, and the epilogue behind the
+//! last chunk.
+
+use std::ops::Range;
+
+use bytemuck::cast_slice;
+
+use super::{
+    dot_tile::{Ahead, DotTile},
+    epilogue::{Finish, Results},
+    format::Format,
+    in_place::{self, InPlaceTile},
+    packed_rows::PackedRows,
+    product::{Columns, Part, Product, Sums},
+    tile::{NEXT_PANEL, Total},
+    transpose::PackColumns,
+    view::View,
+};
+use crate::{
+    threads::parallel,
+    vectors::{element::Real, prefetch},
+};
+
+impl<F: Format> Product<'_, F> {
+    /// Computes and writes the results of one panel of a part.
+    pub(crate) fn panel(
+        &self,
+        part: &Part,
+        panel: usize,
+        a: PackedRows<F::Word>,
+        sums: &mut Sums<F::Number>,
+        results: &Results<F::Number>,
+    ) {
+        let (depth, _) = self.b.shape();
+        let (kernel, width) = (self.kernel, self.kernel.panel());
+        let columns = &results.columns;
+        let n_rows = part.rows.len();
+        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
+        let n_tiles = n_rows.div_ceil(kernel.rows());
+        let Sums {
+            totals,
+            columns: packing,
+        } = sums;
+        let totals = &mut totals[..n_rows * width];
+        let finish = |rows: Range<usize>, sums: &mut [F::Number]| {
+            kernel.finish(Finish {
+                results,
+                rows,
+                sums,
+            });
+        };
+        if let Columns::Packed(b) = self.b
+            && n_tiles == 1
+        {
+            let rows = (n_rows, a.chunk(0, part.rows.start), a.chunk_words());
+            self.whole_panel(rows, b.chunk(panel, 0), totals);
+            return finish(0..n_rows, totals);
+        }
+        for chunk in 0..n_chunks {
+            let terms = chunk * F::CHUNK..depth.min((chunk + 1) * F::CHUNK);
+            let is_last = chunk + 1 == n_chunks;
+            let total = Total::of_chunk(chunk);
+            let b = match self.b {
+                Columns::Packed(b) => b.chunk(panel, chunk),
+                Columns::InPlace(b) if reads_in_place(n_rows, b, columns, width) => {
+                    kernel.multiply_in_place(InPlaceTile {
+                        rows: n_rows,
+                        a: cast_slice(a.chunk(chunk, 0)),
+                        weight: b.transposed(),
+                        terms,
+                        columns: columns.clone(),
+                        totals,
+                        total,
+                    });
+                    if is_last {
+                        finish(0..n_rows, totals);
+                    }
+                    continue;
+                }
+                Columns::InPlace(b) => {
+                    kernel.pack_columns(PackColumns {
+                        b,
+                        columns: columns.start..columns.start + width,
+                        rows: terms.clone(),
+                        panel: packing,
+                    });
+                    cast_slice(packing)
+                }
+            };
+            for tile in 0..n_tiles {
+                let rows = parallel::part(n_rows, n_tiles, tile);
+                let totals = &mut totals[rows.start * width..rows.end * width];
+                if is_last {
+                    results.prefetch(rows.clone());
+                }
+                kernel.multiply(DotTile {
+                    rows: rows.len(),
+                    depth: terms.len(),
+                    a: a.chunk(chunk, part.rows.start + rows.start),
+                    b,
+                    ahead: match self.b {
+                        Columns::Packed(_) => Ahead::ShareOfNextChunk { tile, n_tiles },
+                        Columns::InPlace(_) => Ahead::Nothing,
+                    },
+                    totals,
+                    total,
+                });
+                if is_last {
+                    finish(rows, totals);
+                }
+            }
+        }
+    }
+
+    /// Overwrites the totals of a panel that only one tile of rows uses, so that it streams in from memory.
+    ///
+    /// The panel is read from end to end, and the next one lies directly behind it: a single sequential stream,
+    /// which the hardware prefetcher recognises. The rows are given by their number, their packed words, and the words
+    /// from one chunk of them to the next.
+    pub(crate) fn whole_panel(
+        &self,
+        (rows, a, a_stride): (usize, &[F::Word], usize),
+        b: &[F::Word],
+        totals: &mut [F::Number],
+    ) {
+        let (depth, _) = self.b.shape();
+        for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
+            self.kernel.multiply(DotTile {
+                rows,
+                depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                a: &a[chunk * a_stride..],
+                b: &b[chunk * F::CHUNK_WORDS * self.kernel.panel()..],
+                ahead: Ahead::NextChunk,
+                totals,
+                total: Total::of_chunk(chunk),
+            });
+        }
+        let end = F::column_words(depth) * self.kernel.panel();
+        prefetch::bytes(b.as_ptr().wrapping_add(end), NEXT_PANEL);
+    }
+}
+
+/// Whether it is faster to read a panel where it lies than to pack it: few rows, a whole panel, and columns
+/// whose terms are contiguous.
+fn reads_in_place<T: Real>(rows: usize, b: View<T>, columns: &Range<usize>, width: usize) -> bool {
+    rows <= in_place::MAX_ROWS && columns.len() == width && b.transposed().has_whole_rows()
+}

@@ -1,0 +1,140 @@
+//! The micro-kernel for a row or two: two panels at a time.
+//!
+//! Each group of terms adds to every accumulator of a row, and the next group waits for the latency of these
+//! additions. A single row has only as many accumulators as a panel has vectors, too few to hide that latency:
+//! reading weights from the cache would wait for arithmetic. Two panels have twice as many independent chains,
+//! each with the same order of addition, and so the same bits.
+
+use super::{
+    format::{DotTask, Dots, Format},
+    tile::{NEXT_PANEL, WIDTH},
+};
+use crate::vectors::{element::Real, level::Vectors, prefetch};
+
+/// The most rows: with more, a single panel has accumulators enough.
+pub const MAX_ROWS: usize = 2;
+
+/// Panels in a pair.
+const STREAMS: usize = 2;
+
+/// All chunks of an even number of consecutive panels. Those of the first half and of the second are two streams, and
+/// make pairs in this order.
+pub struct PanelPairs<'a, F: Format> {
+    /// Rows of the tile: at most [`MAX_ROWS`], and at most half of [`Dots::ROWS`].
+    pub rows: usize,
+    /// Terms of all chunks together.
+    pub depth: usize,
+    /// The left operand: packed rows. Those of the next chunk lie `a_stride` words further on.
+    pub a: &'a [F::Word],
+    pub a_stride: usize,
+    /// The panels.
+    pub b: &'a [F::Word],
+    /// Totals, `[panels, rows, Dots::PANEL]`, overwritten.
+    pub totals: &'a mut [F::Number],
+}
+
+impl<F: Format> DotTask<F> for PanelPairs<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<D: Dots<F>>(self, dots: D) {
+        match self.rows {
+            1 => self.accumulate::<D, 1>(dots),
+            // A level with fewer registers would spill the accumulators.
+            MAX_ROWS if 2 * MAX_ROWS <= D::ROWS => self.accumulate::<D, MAX_ROWS>(dots),
+            rows => panic!("pairs of panels of {rows} rows"),
+        }
+    }
+}
+
+impl<F: Format> PanelPairs<'_, F> {
+    #[inline(always)]
+    fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
+        let panel_words = F::column_words(self.depth) * D::PANEL;
+        let (results, stream) = (ROWS * D::PANEL, self.b.len() / STREAMS);
+        let totals = std::mem::take(&mut self.totals);
+        let (first, second) = totals.split_at_mut(totals.len() / STREAMS);
+        let totals = first
+            .chunks_exact_mut(results)
+            .zip(second.chunks_exact_mut(results));
+        for (panel, (first, second)) in totals.enumerate() {
+            self.pair::<D, ROWS>(d, panel * panel_words, [first, second]);
+        }
+        // While the results are written, the start of either stream of the next run arrives.
+        let end = self.b.as_ptr().wrapping_add(self.b.len());
+        for next in [end, end.wrapping_add(stream)] {
+            prefetch::bytes(next, NEXT_PANEL);
+        }
+    }
+
+    /// All chunks of the pair of panels whose first begins with the word `first`.
+    #[inline(always)]
+    fn pair<D: Dots<F>, const ROWS: usize>(
+        &self,
+        d: D,
+        first: usize,
+        to: [&mut [F::Number]; STREAMS],
+    ) {
+        let v = d.vectors();
+        let stream = self.b.len() / STREAMS;
+        let lanes = D::PANEL / WIDTH;
+        let mut totals = [[[v.splat(F::Number::of(0.0)); WIDTH]; ROWS]; STREAMS];
+        for chunk in 0..self.depth.div_ceil(F::CHUNK).max(1) {
+            let depth = (self.depth - chunk * F::CHUNK).min(F::CHUNK);
+            let groups = depth.div_ceil(F::GROUP);
+            let a = &self.a[chunk * self.a_stride..];
+            let b = &self.b[first + chunk * F::CHUNK_WORDS * D::PANEL..];
+            assert!(a.len() >= ROWS * D::ROW_WORDS);
+            assert!(b.len() >= (STREAMS - 1) * stream + (F::HEAD + groups) * D::PANEL);
+            let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
+            let words = |panel: usize, row: usize, j: usize| {
+                let at = panel * stream + row * D::PANEL + j * lanes;
+                b.as_ptr().wrapping_add(at)
+            };
+            // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
+            // sums through memory.
+            // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.
+            let mut sums = [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
+            for (panel, sums) in sums.iter_mut().enumerate() {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        // SAFETY: i < ROWS, panel < STREAMS and j < WIDTH, and the assertions above.
+                        *sum = unsafe { d.start(row(i), words(panel, 0, j)) };
+                    }
+                }
+            }
+            for group in 0..groups {
+                // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
+                let a: [D::Left; ROWS] = std::array::from_fn(|i| unsafe { d.left(row(i), group) });
+                for (panel, sums) in sums.iter_mut().enumerate() {
+                    for j in 0..WIDTH {
+                        // SAFETY: group < groups, so the load ends within the chunk's words of either panel.
+                        let b = unsafe { d.right(words(panel, F::HEAD + group, j)) };
+                        for (sums, &a) in sums.iter_mut().zip(&a) {
+                            sums[j] = d.dot(a, b, sums[j]);
+                        }
+                    }
+                }
+            }
+            for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {
+                for (i, (sums, totals)) in sums.into_iter().zip(totals).enumerate() {
+                    for (j, (sum, total)) in sums.into_iter().zip(totals).enumerate() {
+                        // SAFETY: as where the sums start.
+                        let sum = unsafe { d.numbers(sum, row(i), words(panel, 0, j)) };
+                        *total = match chunk {
+                            0 => sum,
+                            _ => v.add(*total, sum),
+                        };
+                    }
+                }
+            }
+        }
+        for (totals, to) in totals.iter().zip(to) {
+            let to = to[..ROWS * D::PANEL].chunks_exact_mut(lanes);
+            for (&total, to) in totals.as_flattened().iter().zip(to) {
+                // SAFETY: `to` holds as many numbers as a vector.
+                unsafe { v.store(total, to.as_mut_ptr()) };
+            }
+        }
+    }
+}

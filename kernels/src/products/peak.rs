@@ -1,0 +1,71 @@
+//! How fast the CPU multiplies and adds when nothing holds it up: the ceiling of every product.
+
+use std::{sync::Barrier, thread, time::Instant};
+
+use half::bf16;
+
+use super::{
+    kernel::WithKernel,
+    weight::WeightFormat,
+};
+use crate::cpu::Cpu;
+
+/// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
+/// two. The best of many short runs, as interference by other processes only lengthens one. More threads than
+/// the CPU runs at once add nothing.
+pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
+    let run: &(dyn Fn() -> usize + Sync) = match format {
+        WeightFormat::F32 => &|| f32::kernel(cpu.isa).multiply_registers(),
+        WeightFormat::Bf16 => &|| bf16::kernel(cpu.isa).multiply_registers(),
+        WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(),
+    };
+    const TIMES: usize = 20;
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    let threads = cpu.threads.clamp(1, at_once);
+    let barrier = Barrier::new(threads);
+    let fastest = || {
+        let mut operations = 0;
+        let mut seconds = f64::INFINITY;
+        for _ in 0..TIMES {
+            // Started together: otherwise one thread would be measured while the others leave it what they
+            // share.
+            barrier.wait();
+            let start = Instant::now();
+            operations = run();
+            seconds = seconds.min(start.elapsed().as_secs_f64());
+        }
+        operations as f64 / seconds
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(fastest)).collect();
+        let own = fastest();
+        let others = others.into_iter().map(|thread| match thread.join() {
+            Ok(speed) => speed,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        own + others.sum::<f64>()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop that the compiler removed would seem to run at any speed; one outside of the level's instructions
+    /// calls a function for each addition.
+    #[test]
+    fn every_level_has_a_speed_that_a_cpu_can_have() {
+        for isa in Isa::levels() {
+            let speeds = [
+                operations_per_second::<f32>(isa, 1),
+                operations_per_second::<half::bf16>(isa, 1),
+                operations_per_second::<i8>(isa, 1),
+            ];
+            // Upper bound: 512 bits, 2 units, 7 GHz. Lower bound: a multiplication and an addition in 100 ns.
+            for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
+                let possible = (2e7..450e9 * group).contains(&speed);
+                assert!(possible, "{}: {speed}", isa.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! For a row or two, panels are read in pairs, which gives the bits of one panel at a time.
+
+use half::bf16;
+
+use crate::{products::tests::*, threads::parallel};
+
+/// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
+fn rows_by_themselves<F: Format<Number = T>, T: Number<Acc = T>>(n: usize) {
+    // Not a whole number of groups or chunks.
+    let k = 2 * F::CHUNK + F::GROUP + 1;
+    let rows = 5;
+    let (a, gate, up): (Vec<T>, Vec<T>, Vec<T>) =
+        (random(rows * k, 11), random(n * k, 12), random(n * k, 13));
+    let view = |w| View::row_major(w, n, k).transposed();
+    for isa in Isa::levels() {
+        let memory = Aligned::empty;
+        for packed in [
+            PackedMatrix::<F>::new_in(memory(), isa, view(&gate), 1),
+            PackedMatrix::<F>::gated_in(memory(), isa, view(&gate), view(&up), 1),
+        ] {
+            let product = |m: usize, threads: usize| {
+                let mut y = vec![T::ZERO; m * n];
+                let a = View::row_major(&a[..m * k], m, k);
+                let multiply = || packed.multiply(a, &Epilogue::NONE, &mut y, threads);
+                parallel::with_team(threads, multiply);
+                y
+            };
+            let together = product(rows, 1);
+            for (m, threads) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)] {
+                assert_same(&product(m, threads), &together[..m * n], || {
+                    format!("{} {m} rows, {:?}", isa.name(), packed.halves())
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_have_the_same_bits_when_panels_go_by_in_pairs() {
+    // Seven of the widest panels and a part of one; 72, which are several runs.
+    for n in [229, 2301] {
+        rows_by_themselves::<f32, f32>(n);
+        rows_by_themselves::<f64, f64>(n);
+        rows_by_themselves::<bf16, f32>(n);
+        rows_by_themselves::<i8, f32>(n);
+    }
+}

@@ -1,0 +1,238 @@
+//! The packed weight of a linear map in one of several number formats, and the products it takes part in.
+//!
+//! This is where a format chosen at run time becomes a type parameter.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::{
+    blocks::Rows,
+    epilogue::Epilogue,
+    format::Format,
+    kernel::{Kernel, WithKernel},
+    matrix::Matrix,
+    pack_row::PackRow,
+    packed_matrix::PackedMatrix,
+    packed_rows::{PackedRows, PackedTarget},
+    product::{Columns, Product, To},
+    scratch::{HIDDEN, PACKED},
+};
+use crate::{
+    cpu::Cpu,
+    memory::{
+        large_pages::LargePages,
+        scratch::{Aligned, lend},
+    },
+    rows::source::Source,
+    threads::{shared::Shared, target::Target},
+};
+
+/// The format that weights are stored and multiplied in. Sums, and everything between products, are f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// f32, unchanged.
+    F32,
+    /// bfloat16, 16 bits each; see `products/formats/bf16.rs`.
+    Bf16,
+    /// int8, with a scale for each chunk of each row of the weight; see `products/formats/int8.rs`.
+    Int8,
+}
+
+/// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
+pub struct PackedWeight(AnyMatrix);
+
+enum AnyMatrix {
+    F32(PackedMatrix<f32>),
+    Bf16(PackedMatrix<bf16>),
+    Int8(PackedMatrix<i8>),
+}
+
+/// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
+macro_rules! with_matrix {
+    ($weight:expr, $matrix:ident => $body:expr) => {
+        match &$weight.0 {
+            AnyMatrix::F32($matrix) => $body,
+            AnyMatrix::Bf16($matrix) => $body,
+            AnyMatrix::Int8($matrix) => $body,
+        }
+    };
+}
+
+/// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`.
+macro_rules! in_format {
+    ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
+        in_format!($format, $pages, $memory => $pack; F32 Bf16 Int8)
+    };
+    ($format:expr, $pages:expr, $memory:ident => $pack:expr; $($storage:ident)*) => {
+        match $format {
+            $(WeightFormat::$storage => {
+                let $memory = Aligned::empty_in($pages);
+                PackedWeight(AnyMatrix::$storage($pack))
+            })*
+        }
+    };
+}
+
+impl PackedWeight {
+    /// Packs a weight `[d_out, d_in]` into memory from `pages`.
+    pub fn new(cpu: Cpu, format: WeightFormat, weight: Matrix, pages: &LargePages) -> Self {
+        let b = weight.transposed().view();
+        in_format!(format, pages, memory => PackedMatrix::new_in(memory, cpu, b))
+    }
+
+    /// Packs the two weights of a gated feed-forward, each `[d_out, d_in]`, into memory from `pages`.
+    pub fn gated(
+        cpu: Cpu,
+        format: WeightFormat,
+        gate: Matrix,
+        up: Matrix,
+        pages: &LargePages,
+    ) -> Self {
+        let (gate, up) = (gate.transposed().view(), up.transposed().view());
+        in_format!(format, pages, memory => PackedMatrix::gated_in(memory, cpu, gate, up))
+    }
+
+    /// The width of its input.
+    pub fn d_in(&self) -> usize {
+        with_matrix!(self, matrix => matrix.rows())
+    }
+
+    /// The width of its output.
+    pub fn d_out(&self) -> usize {
+        with_matrix!(self, matrix => matrix.columns())
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        with_matrix!(self, matrix => matrix.bytes())
+    }
+
+    /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
+    ///
+    /// # Panics
+    /// If the lengths do not fit, or the weight was packed for another instruction set.
+    pub fn multiply(&self, cpu: Cpu, x: &Source, epilogue: &Epilogue<f32>, y: &mut [f32]) {
+        assert_eq!(y.len(), x.rows() * self.d_out());
+        with_matrix!(self, matrix => map(LinearMap {
+            cpu,
+            up: None,
+            down: matrix,
+            x,
+            epilogue,
+            y: Shared::new(y),
+        }));
+    }
+
+    /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which is packed as it is computed
+    /// and stays in the cache.
+    ///
+    /// # Panics
+    /// If the two weights are stored in different formats, or packed for another instruction set.
+    pub fn multiply_hidden(
+        &self,
+        cpu: Cpu,
+        (up, up_epilogue): (&Self, &Epilogue<f32>),
+        x: &Source,
+        epilogue: &Epilogue<f32>,
+        y: &mut [f32],
+    ) {
+        assert_eq!(y.len(), x.rows() * self.d_out());
+        macro_rules! matching {
+            ($($storage:ident)*) => {
+                match (&up.0, &self.0) {
+                    $((AnyMatrix::$storage(up), AnyMatrix::$storage(down)) => map(LinearMap {
+                        cpu,
+                        up: Some((up, up_epilogue)),
+                        down,
+                        x,
+                        epilogue,
+                        y: Shared::new(y),
+                    }),)*
+                    _ => panic!("weights of different formats"),
+                }
+            };
+        }
+        matching!(F32 Bf16 Int8);
+    }
+}
+
+/// One linear map, or two with an epilogue between them.
+struct LinearMap<'a, F: Format> {
+    cpu: Cpu,
+    up: Option<(&'a PackedMatrix<F>, &'a Epilogue<'a, f32>)>,
+    down: &'a PackedMatrix<F>,
+    x: &'a Source<'a>,
+    epilogue: &'a Epilogue<'a, f32>,
+    y: Shared<'a, f32>,
+}
+
+fn map<F: WithKernel<Number = f32>>(map: LinearMap<F>) {
+    assert_eq!(map.down.isa(), map.cpu.isa, "a weight packed for another level");
+    map.compute(&*F::kernel(map.cpu.isa));
+}
+
+impl<F: Format<Number = f32>> LinearMap<'_, F> {
+    fn compute(&self, kernel: &dyn Kernel<F>) {
+        let row_words = |columns| PackedRows::<F::Word>::words(1, columns, kernel.chunks());
+        let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
+        let rows = Rows {
+            len: self.x.rows(),
+            per_tile: kernel.rows(),
+            row_bytes: (row_words(self.x.width()) + hidden) * size_of::<F::Word>(),
+            weight_bytes: self.down.bytes(),
+        };
+        rows.for_blocks(self.cpu.threads, |rows, threads| {
+            self.block((self.cpu.on(threads), kernel), rows);
+        });
+    }
+
+    /// Computes some rows of the result, which no other call computes.
+    fn block(&self, on: (Cpu, &dyn Kernel<F>), rows: Range<usize>) {
+        let Self {
+            up, down, epilogue, ..
+        } = *self;
+        let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks());
+        let elements = rows.start * columns..rows.end * columns;
+        let residual = epilogue.residual;
+        let epilogue = Epilogue {
+            residual: residual.map(|residual| &residual[elements.clone()]),
+            ..*epilogue
+        };
+        // SAFETY: no two calls have a row in common.
+        let y = unsafe { self.y.range(elements) };
+        let y = Target::row_major(y, n_rows, columns);
+        let x = self.x.part(rows);
+        let product = Product::new(on, Columns::Packed(down), &epilogue, To::Rows(&y), n_rows);
+        let Some((up, up_epilogue)) = up else {
+            return with_packed(on, &x, |x| product.block(0, x));
+        };
+        let d_ff = up.columns();
+        let words = PackedRows::<F::Word>::words(n_rows, d_ff, chunks);
+        lend(HIDDEN, words, |hidden| {
+            let to = PackedTarget::new(hidden, n_rows, d_ff, chunks);
+            let (columns, to) = (Columns::Packed(up), To::Operand(&to));
+            let up_product = Product::new(on, columns, up_epilogue, to, n_rows);
+            with_packed(on, &x, |x| up_product.block(0, x));
+            product.block(0, PackedRows::new(hidden, n_rows, d_ff, chunks));
+        });
+    }
+}
+
+/// Packs rows, normalized if so asked, and lends them to `work`.
+fn with_packed<F: Format<Number = f32>>(
+    (cpu, kernel): (Cpu, &dyn Kernel<F>),
+    x: &Source,
+    work: impl FnOnce(PackedRows<F::Word>),
+) {
+    let (rows, width, chunks) = (x.rows(), x.width(), kernel.chunks());
+    let words = PackedRows::<F::Word>::words(rows, width, chunks);
+    lend(PACKED, words, |packed| {
+        let to = PackedTarget::new(packed, rows, width, chunks);
+        x.for_rows(cpu, |i, row| {
+            // SAFETY: `for_rows` gives out each row once.
+            kernel.pack_row(unsafe { PackRow::new(row, i, &to) });
+        });
+        work(PackedRows::new(packed, rows, width, chunks));
+    });
+}

@@ -1,0 +1,177 @@
+//! The loops that apply activations and their slopes to slices.
+
+use std::marker::PhantomData;
+
+use super::function::{Activation, Function, WithFunction};
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::{Element, Real},
+        fused::FusedF32,
+        isa::Isa,
+        level::{Level, Task},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Elements per piece of work: 32 KiB of f32, the size of a first-level cache.
+const CHUNK: usize = 8192;
+
+/// Elements that are widened and computed at a time, so that they stay in the first-level cache.
+const BLOCK: usize = 512;
+
+impl Activation {
+    /// `y = f(x)` for each number; `x` and `y` are of one type.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit.
+    pub fn forward(self, cpu: Cpu, x: Slice, y: SliceMut) {
+        with_type!(x, T => {
+            let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
+            assert_eq!(x.len(), y.len());
+            let threads = cpu.for_elements(y.len()).threads;
+            parallel::for_chunks(threads, y, CHUNK, |start, y| {
+                let x = x[start..][..y.len()].chunks(BLOCK);
+                let mut block = [<T as Element>::Acc::ZERO; BLOCK];
+                for (x, y) in x.zip(y.chunks_mut(BLOCK)) {
+                    let values = &mut block[..x.len()];
+                    cpu.isa.enter(Widen { from: x, to: values });
+                    self.apply(cpu.isa, values);
+                    cpu.isa.enter(Narrow { from: values, to: y });
+                }
+            });
+        });
+    }
+
+    /// Turns the gradient of the value into that of `x`: `gradient = gradient · f'(x)`; both are of one type.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit.
+    pub fn backward(self, cpu: Cpu, x: Slice, gradient: SliceMut) {
+        with_type!(x, T => {
+            let (x, gradient) = (T::of_slice(x), T::of_slice_mut(gradient));
+            assert_eq!(x.len(), gradient.len());
+            let threads = cpu.for_elements(x.len()).threads;
+            parallel::for_chunks(threads, gradient, CHUNK, |start, gradient| {
+                let x = x[start..][..gradient.len()].chunks(BLOCK);
+                let mut block = [<T as Element>::Acc::ZERO; BLOCK];
+                for (x, gradient) in x.zip(gradient.chunks_mut(BLOCK)) {
+                    let slopes = &mut block[..x.len()];
+                    cpu.isa.enter(Widen { from: x, to: slopes });
+                    self.with_slope(Apply { isa: cpu.isa, values: slopes });
+                    cpu.isa.enter(MultiplyBy { slopes, gradient });
+                }
+            });
+        });
+    }
+
+    /// Replaces each number by the function's value, on the calling thread.
+    pub(crate) fn apply<T: Computed>(self, isa: Isa, values: &mut [T]) {
+        if self != Self::Identity {
+            self.with_value(Apply { isa, values });
+        }
+    }
+}
+
+/// Number types that functions are computed in: f32 and f64.
+pub(crate) trait Computed: Real {
+    /// `x = F(x)` for each value, on the calling thread.
+    fn compute<F: Function>(isa: Isa, values: &mut [Self]);
+}
+
+impl Computed for f32 {
+    fn compute<F: Function>(isa: Isa, values: &mut [f32]) {
+        match F::pieces() {
+            Some(pieces) => pieces.apply(isa, values),
+            None => isa.enter(InVectors::<F>(values, PhantomData)),
+        }
+    }
+}
+
+impl Computed for f64 {
+    // Its functions are calls into a library, which no instruction set changes.
+    fn compute<F: Function>(_: Isa, values: &mut [f64]) {
+        for x in values {
+            *x = F::at(*x);
+        }
+    }
+}
+
+struct Apply<'a, T> {
+    isa: Isa,
+    values: &'a mut [T],
+}
+
+impl<T: Computed> WithFunction for Apply<'_, T> {
+    fn with<F: Function>(self) {
+        T::compute::<F>(self.isa, self.values);
+    }
+}
+
+struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
+
+impl<F: Function> Task for InVectors<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        if L::HAS_FUSED {
+            for x in FusedF32::of_slice(self.0) {
+                *x = F::at(*x);
+            }
+        } else {
+            for x in self.0 {
+                *x = F::at(*x);
+            }
+        }
+    }
+}
+
+struct Widen<'a, T: Element> {
+    from: &'a [T],
+    to: &'a mut [T::Acc],
+}
+
+impl<T: Element> Task for Widen<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = from.widen();
+        }
+    }
+}
+
+struct Narrow<'a, T: Element> {
+    from: &'a [T::Acc],
+    to: &'a mut [T],
+}
+
+impl<T: Element> Task for Narrow<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        for (to, &from) in self.to.iter_mut().zip(self.from) {
+            *to = T::narrow(from);
+        }
+    }
+}
+
+struct MultiplyBy<'a, T: Element> {
+    slopes: &'a [T::Acc],
+    gradient: &'a mut [T],
+}
+
+impl<T: Element> Task for MultiplyBy<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        for (dy, &slope) in self.gradient.iter_mut().zip(self.slopes) {
+            *dy = T::narrow(dy.widen() * slope);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Element-wise activations, each with its slope.
+
+mod apply;
+mod function;
+mod pieces;
+pub(crate) mod smooth;
+mod straight;
+
+pub(crate) use apply::Computed;
+pub use function::Activation;
+pub use smooth::{LAPLACE_CENTRE, LAPLACE_WIDTH};
+
+#[cfg(test)]
+mod tests;

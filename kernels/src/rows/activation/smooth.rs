@@ -1,0 +1,225 @@
+//! Activations without kinks, each with its slope.
+//!
+//! Where a formula cancels and an equal one does not, the latter is used: `x/2 · (1 + tanh u)` is `x · σ(2u)`,
+//! and `tanh(softplus x)` is a ratio of positive sums.
+
+use crate::vectors::element::Real;
+
+/// `x/2 · (1 + erf(x/√2))`.
+#[inline(always)]
+pub fn gelu<R: Real>(x: R) -> R {
+    x * gelu_gate(x)
+}
+
+/// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left as PyTorch's does, with
+/// an error near one unit in the last place of 1, not of the result.
+#[inline(always)]
+pub fn gelu_gate<R: Real>(x: R) -> R {
+    R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+}
+
+/// Slope of [`gelu`]: `Φ(x) + x φ(x)`.
+#[inline(always)]
+pub fn gelu_slope<R: Real>(x: R) -> R {
+    let density = (x * x * R::of(-0.5)).exp() * R::of(ONE_OVER_SQRT_TAU);
+    gelu_gate(x) + x * density
+}
+
+/// [`gelu`] clipped to `[-10, 10]`; only the upper limit is ever reached.
+#[inline(always)]
+pub fn clipped_gelu<R: Real>(x: R) -> R {
+    gelu(x).at_most(R::of(10.0))
+}
+
+/// Slope of [`clipped_gelu`]; 0 from the limit on.
+#[inline(always)]
+pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
+    if gelu(x) >= R::of(10.0) {
+        R::ZERO
+    } else {
+        gelu_slope(x)
+    }
+}
+
+/// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+#[inline(always)]
+pub fn gelu_tanh<R: Real>(x: R) -> R {
+    x * gelu_tanh_gate(x)
+}
+
+/// What [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
+#[inline(always)]
+pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
+    sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
+}
+
+/// Slope of [`gelu_tanh`].
+#[inline(always)]
+pub fn gelu_tanh_slope<R: Real>(x: R) -> R {
+    // From 20 on the slope is 0 or 1, and further out its factors would overflow.
+    let x = x.at_most(R::of(20.0)).at_least(R::of(-20.0));
+    let square = x * x;
+    let twice_inner = R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * square * x);
+    let inner_slope = R::of(2.0 * SQRT_2_OVER_PI) * (R::of(1.0) + R::of(3.0 * CUBIC) * square);
+    let (sigmoid, complement) = sigmoid_and_complement(twice_inner);
+    sigmoid + x * sigmoid * complement * inner_slope
+}
+
+/// `x σ(1.702 x)`.
+#[inline(always)]
+pub fn quick_gelu<R: Real>(x: R) -> R {
+    x * sigmoid(R::of(1.702) * x)
+}
+
+/// Slope of [`quick_gelu`].
+#[inline(always)]
+pub fn quick_gelu_slope<R: Real>(x: R) -> R {
+    let scaled = R::of(1.702) * x;
+    let (sigmoid, complement) = sigmoid_and_complement(scaled);
+    sigmoid * (R::of(1.0) + scaled * complement)
+}
+
+/// `x σ(x)`.
+#[inline(always)]
+pub fn silu<R: Real>(x: R) -> R {
+    x * sigmoid(x)
+}
+
+/// Slope of [`silu`].
+#[inline(always)]
+pub fn silu_slope<R: Real>(x: R) -> R {
+    let (sigmoid, complement) = sigmoid_and_complement(x);
+    sigmoid * (R::of(1.0) + x * complement)
+}
+
+/// `1 / (1 + exp(-x))`.
+#[inline(always)]
+pub fn sigmoid<R: Real>(x: R) -> R {
+    sigmoid_and_complement(x).0
+}
+
+/// Slope of [`sigmoid`].
+#[inline(always)]
+pub fn sigmoid_slope<R: Real>(x: R) -> R {
+    let (sigmoid, complement) = sigmoid_and_complement(x);
+    sigmoid * complement
+}
+
+/// `tanh(x)`.
+#[inline(always)]
+pub fn tanh<R: Real>(x: R) -> R {
+    x.tanh()
+}
+
+/// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which keeps its relative precision far out, unlike `1 - tanh²`.
+#[inline(always)]
+pub fn tanh_slope<R: Real>(x: R) -> R {
+    R::of(4.0) * sigmoid_slope(x + x)
+}
+
+/// `x tanh(ln(1 + exp(x)))`.
+#[inline(always)]
+pub fn mish<R: Real>(x: R) -> R {
+    let (ratio, _) = tanh_of_softplus(x);
+    x * ratio
+}
+
+/// Slope of [`mish`].
+#[inline(always)]
+pub fn mish_slope<R: Real>(x: R) -> R {
+    let (ratio, slope) = tanh_of_softplus(x);
+    ratio + x.at_most(R::of(MISH_LINEAR_FROM)) * slope
+}
+
+/// `√softplus(x)`.
+pub fn sqrt_softplus<R: Real>(x: R) -> R {
+    if x < R::of(SOFTPLUS_EXPONENTIAL_TO) {
+        // `exp(x)` would underflow long before its root does.
+        (R::of(0.5) * x).exp()
+    } else {
+        softplus(x).sqrt()
+    }
+}
+
+/// Slope of [`sqrt_softplus`].
+pub fn sqrt_softplus_slope<R: Real>(x: R) -> R {
+    let root = sqrt_softplus(x);
+    if x < R::of(SOFTPLUS_EXPONENTIAL_TO) {
+        return R::of(0.5) * root;
+    }
+    let inner = if x > R::of(SOFTPLUS_LINEAR_FROM) {
+        R::of(1.0)
+    } else {
+        sigmoid(x)
+    };
+    inner / (root + root)
+}
+
+/// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
+#[inline(always)]
+pub fn laplace<R: Real>(x: R) -> R {
+    R::of(0.5) * (R::of(1.0) + laplace_argument(x).erf())
+}
+
+/// Slope of [`laplace`].
+#[inline(always)]
+pub fn laplace_slope<R: Real>(x: R) -> R {
+    let z = laplace_argument(x);
+    (-(z * z)).exp() * R::of(0.5 * std::f64::consts::FRAC_2_SQRT_PI / LAPLACE_WIDTH)
+}
+
+const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+const ONE_OVER_SQRT_TAU: f64 = 0.5 * SQRT_2_OVER_PI;
+const CUBIC: f64 = 0.044715;
+
+/// The centre of [`laplace`]: the six digits that transformers has, and not 1/√2.
+#[allow(clippy::approx_constant)]
+pub const LAPLACE_CENTRE: f64 = 0.707107;
+/// The width of [`laplace`] times √2.
+pub const LAPLACE_WIDTH: f64 = 0.282095 * std::f64::consts::SQRT_2;
+
+/// From here on PyTorch's softplus is `x` itself, in f64 too.
+const SOFTPLUS_LINEAR_FROM: f64 = 20.0;
+
+/// Up to here softplus is `exp(x)` to the last bit of f64.
+const SOFTPLUS_EXPONENTIAL_TO: f64 = -40.0;
+
+/// From here on mish is `x` to the last bit of f64, while `exp` squared still fits into f32.
+const MISH_LINEAR_FROM: f64 = 40.0;
+
+/// `σ(x)` and `1 - σ(x) = σ(-x)`, both to full relative precision.
+#[inline(always)]
+fn sigmoid_and_complement<R: Real>(x: R) -> (R, R) {
+    let small = (-x.abs()).exp();
+    let near_one = R::of(1.0) / (R::of(1.0) + small);
+    let near_zero = small * near_one;
+    let positive = x > R::ZERO;
+    (
+        if positive { near_one } else { near_zero },
+        if positive { near_zero } else { near_one },
+    )
+}
+
+/// `tanh(softplus(x)) = n / (n + 2)` with `n = e²ˣ + 2eˣ`, and its slope.
+#[inline(always)]
+fn tanh_of_softplus<R: Real>(x: R) -> (R, R) {
+    let two = R::of(2.0);
+    let e = x.at_most(R::of(MISH_LINEAR_FROM)).exp();
+    let n = e * (e + two);
+    let ratio = n / (n + two);
+    let slope = (R::of(4.0) * e / (n + two)) * ((e + R::of(1.0)) / (n + two));
+    (ratio, slope)
+}
+
+fn softplus<R: Real>(x: R) -> R {
+    if x > R::of(SOFTPLUS_LINEAR_FROM) {
+        x
+    } else {
+        x.exp().ln_1p()
+    }
+}
+
+#[inline(always)]
+fn laplace_argument<R: Real>(x: R) -> R {
+    (x - R::of(LAPLACE_CENTRE)) / R::of(LAPLACE_WIDTH)
+}

@@ -1,0 +1,395 @@
+//! Activations against the f64 reference: values, slopes, kinks, limits, and half types.
+
+use half::{bf16, f16};
+
+use crate::{reference, reference::Rounding};
+use crate::rows::activation::apply::*;
+
+/// What `1 + erf` cancels: the error is relative to this and not to the result.
+#[derive(Clone, Copy)]
+enum Cancels {
+    Nothing,
+    /// Half a unit in the last place of 1, times x.
+    AtX,
+    /// Half a unit in the last place of 1.
+    AtOne,
+}
+
+/// A loop that writes the values at `x` to `y`.
+type Loop<T> = fn(Isa, &[T], &mut [T]);
+
+/// One activation in f32 and f64, with its exact value and the largest error of the f32 value: in roundings of
+/// `|y| + |x y'|` (an argument off by one rounding), plus what cancels.
+struct Case {
+    name: &'static str,
+    f32: [fn(f32) -> f32; 2],
+    f16s: Loop<f16>,
+    bf16s: Loop<bf16>,
+    fused: fn(FusedF32) -> FusedF32,
+    f64: [fn(f64) -> f64; 2],
+    exact: fn(f64) -> f64,
+    cancels: Cancels,
+    units: f64,
+    kinks: &'static [f64],
+}
+
+macro_rules! case {
+    ($value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {{
+        struct Value;
+        impl Function for Value {
+            #[inline(always)]
+            fn at<R: Real>(x: R) -> R {
+                $value(x)
+            }
+        }
+        Case {
+            name: stringify!($value),
+            f32: [$value, $slope],
+            f16s: forward::<_, Value>,
+            bf16s: forward::<_, Value>,
+            fused: $value,
+            f64: [$value, $slope],
+            exact: $exact,
+            cancels: Cancels::$cancels,
+            units: $units,
+            kinks: $kinks,
+        }
+    }};
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        case!(gelu, gelu_slope, reference::gelu, AtX, 1.0, &[]),
+        case!(
+            clipped_gelu,
+            clipped_gelu_slope,
+            |x| reference::gelu(x).min(10.0),
+            AtX,
+            1.0,
+            &[10.0]
+        ),
+        case!(
+            gelu_tanh,
+            gelu_tanh_slope,
+            reference::gelu_tanh,
+            Nothing,
+            4.0,
+            &[]
+        ),
+        case!(
+            quick_gelu,
+            quick_gelu_slope,
+            |x| x * reference::sigmoid(1.702 * x),
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(
+            silu,
+            silu_slope,
+            |x| x * reference::sigmoid(x),
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(
+            sigmoid,
+            sigmoid_slope,
+            reference::sigmoid,
+            Nothing,
+            3.0,
+            &[]
+        ),
+        case!(tanh, tanh_slope, libm::tanh, Nothing, 2.0, &[]),
+        case!(
+            mish,
+            mish_slope,
+            |x| x * libm::tanh(reference::softplus(x)),
+            Nothing,
+            4.0,
+            &[]
+        ),
+        case!(
+            sqrt_softplus,
+            sqrt_softplus_slope,
+            |x| reference::softplus(x).sqrt(),
+            Nothing,
+            3.0,
+            &[20.0]
+        ),
+        case!(laplace, laplace_slope, reference::laplace, AtOne, 1.0, &[]),
+        case!(relu, relu_slope, |x| x.max(0.0), Nothing, 0.0, &[0.0]),
+        case!(
+            relu2,
+            relu2_slope,
+            |x| x.max(0.0).powi(2),
+            Nothing,
+            0.5,
+            &[0.0]
+        ),
+        case!(
+            relu6,
+            relu6_slope,
+            |x| x.clamp(0.0, 6.0),
+            Nothing,
+            0.0,
+            &[0.0, 6.0]
+        ),
+        case!(
+            leaky_relu,
+            leaky_relu_slope,
+            |x| if x > 0.0 { x } else { 0.01 * x },
+            Nothing,
+            1.0,
+            &[0.0]
+        ),
+        case!(
+            hard_swish,
+            hard_swish_slope,
+            reference::hard_swish,
+            Nothing,
+            2.0,
+            &[-3.0, 3.0]
+        ),
+        case!(identity, identity_slope, |x| x, Nothing, 0.0, &[]),
+    ]
+}
+
+/// Every magnitude from subnormal numbers to where all activations are flat or linear, with both signs.
+fn arguments() -> Vec<f32> {
+    let grid = (-4000..=4000).map(|i| i as f32 * 0.005);
+    let scales = (-149..=6).flat_map(|e| [1.0, 1.37, 1.83].map(|m| m * libm::exp2f(e as f32)));
+    grid.chain(scales.clone())
+        .chain(scales.map(|x| -x))
+        .collect()
+}
+
+impl Case {
+    fn allowed(&self, x: f64, unit: f64) -> f64 {
+        let sensitivity = (self.exact)(x).abs() + (x * (self.f64[1])(x)).abs();
+        let cancelled = match self.cancels {
+            Cancels::Nothing => 0.0,
+            Cancels::AtX => x.abs(),
+            Cancels::AtOne => 1.0,
+        };
+        self.units * unit * (sensitivity + cancelled)
+    }
+
+    fn check_f32(&self, kind: &str, value: impl Fn(f32) -> f32) {
+        let name = format!("{kind}{}", self.name);
+        let mut worst = (0.0, 0.0);
+        for &x in &arguments() {
+            let exact = (self.exact)(x as f64);
+            let error = (value(x) as f64 - exact).abs();
+            let allowed = self.allowed(x as f64, f32::STORE) + f32::LEAST * (1.0 + x.abs() as f64);
+            assert!(
+                error <= allowed,
+                "{name}({x:e}) is off by {error:e}, {allowed:e} allowed",
+            );
+            // Among subnormal results half a unit is always used up, which says nothing about the rest.
+            if x.abs() > f32::MIN_POSITIVE && error / allowed > worst.0 {
+                worst = (error / allowed, x);
+            }
+        }
+        println!(
+            "{name}: {:.0} % of the bound used, at {:e}",
+            100.0 * worst.0,
+            worst.1
+        );
+        assert!(
+            self.units == 0.0 || worst.0 > 0.3,
+            "{name}: the bound proves little",
+        );
+    }
+}
+
+#[test]
+fn f32_values_are_within_their_units_of_the_exact_value() {
+    for case in cases() {
+        case.check_f32("", case.f32[0]);
+    }
+}
+
+#[test]
+fn fused_values_are_within_the_same_units() {
+    for case in cases() {
+        case.check_f32("fused ", |x| {
+            let mut value = [x];
+            let [fused] = FusedF32::of_slice(&mut value) else {
+                unreachable!()
+            };
+            *fused = (case.fused)(*fused);
+            value[0]
+        });
+    }
+}
+
+#[test]
+fn f64_values_are_exact_to_f64() {
+    for case in cases() {
+        for &x in &arguments() {
+            // PyTorch cuts softplus off at 20, and so do we.
+            if case.name == "sqrt_softplus" && x > 20.0 {
+                continue;
+            }
+            let x = x as f64;
+            let error = ((case.f64[0])(x) - (case.exact)(x)).abs();
+            // Both sides go through libm, with an error of up to one unit each.
+            let allowed =
+                2.0 * case.allowed(x, f64::STORE) + 4.0 * f64::STORE * (case.exact)(x).abs();
+            assert!(
+                error <= allowed + f64::LEAST * (1.0 + x.abs()),
+                "{}({x:e}) is off by {error:e}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn slopes_are_the_derivatives() {
+    let step = libm::exp2(-13.0);
+    for case in cases() {
+        for &x in &arguments() {
+            let x = x as f64;
+            if case.kinks.iter().any(|kink| (x - kink).abs() <= 2.0 * step) {
+                continue;
+            }
+            let value = case.f64[0];
+            // Five points: the truncation error is step⁴/30 · f⁗′, whose largest value is near 400.
+            let rise = 8.0 * (value(x + step) - value(x - step))
+                - (value(x + 2.0 * step) - value(x - 2.0 * step));
+            let quotient = rise / (12.0 * step);
+            let slope = (case.f64[1])(x);
+            let rounding = 4.0 * f64::EPSILON * (value(x).abs() + x.abs() + 1.0) / step;
+            let allowed = rounding + 400.0 / 30.0 * step.powi(4);
+            let error = (quotient - slope).abs();
+            assert!(
+                error <= allowed,
+                "{}'({x}) = {slope}, measured {quotient}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn f32_slopes_agree_with_f64_slopes() {
+    for case in cases() {
+        let mut worst: f64 = 0.0;
+        for &x in &arguments() {
+            if case.kinks.contains(&(x as f64)) {
+                continue;
+            }
+            let exact = (case.f64[1])(x as f64);
+            let error =
+                ((case.f32[1])(x) as f64 - exact).abs() / (4.0 * f32::STORE * exact.abs().max(1.0));
+            assert!(
+                error <= 1.0,
+                "{}'({x:e}) is off by {error} of its bound",
+                case.name
+            );
+            worst = worst.max(error);
+        }
+        println!("{}': {:.0} % of the bound used", case.name, 100.0 * worst);
+    }
+}
+
+#[test]
+fn kinks_have_pytorchs_slope() {
+    assert_eq!(relu_slope(0.0f32), 0.0);
+    assert_eq!(relu2_slope(0.0f32), 0.0);
+    assert_eq!([relu6_slope(0.0f32), relu6_slope(6.0)], [0.0, 0.0]);
+    assert_eq!(
+        [leaky_relu_slope(0.0f32), leaky_relu_slope(-0.0)],
+        [0.01, 0.01]
+    );
+    assert_eq!(
+        [hard_swish_slope(-3.0f32), hard_swish_slope(3.0)],
+        [0.0, 1.0]
+    );
+    assert_eq!(
+        [clipped_gelu_slope(10.0f32), clipped_gelu_slope(9.0)],
+        [0.0, 1.0]
+    );
+}
+
+#[test]
+fn nan_stays_nan_and_far_values_stay_finite() {
+    for case in cases() {
+        assert!((case.f32[0])(f32::NAN).is_nan(), "{}", case.name);
+        assert!((case.f64[0])(f64::NAN).is_nan(), "{}", case.name);
+        for x in [-1e18f32, -1e4, -200.0, 200.0, 1e4, 1e18] {
+            let (value, slope) = ((case.f32[0])(x), (case.f32[1])(x));
+            assert!(
+                value.is_finite() && slope.is_finite(),
+                "{}({x}): {value}, {slope}",
+                case.name
+            );
+            assert!(
+                x > 0.0 || slope.abs() <= 1.0,
+                "{}'({x}) = {slope}",
+                case.name
+            );
+        }
+        let right = (case.f32[0])(f32::INFINITY);
+        assert!(right > 0.0, "{}(inf) = {right}", case.name);
+    }
+}
+
+#[test]
+fn half_types_are_the_exact_value_rounded_once() {
+    fn check<T: Element<Acc = f32> + Rounding>(forward: impl Fn(&Case) -> Loop<T>) {
+        for case in cases() {
+            let x: Vec<T> = arguments().iter().map(|&x| T::from_f64(x as f64)).collect();
+            let mut y = vec![T::ZERO; x.len()];
+            forward(&case)(Isa::best(), &x, &mut y);
+            for (x, y) in x.iter().zip(&y) {
+                let exact = (case.exact)(x.to_f64());
+                let before = case.allowed(x.to_f64(), T::COMPUTE);
+                let allowed = before + T::STORE * (exact.abs() + before) + T::LEAST;
+                let error = (y.to_f64() - exact).abs();
+                assert!(
+                    error <= allowed,
+                    "{}({}) = {}",
+                    case.name,
+                    x.to_f64(),
+                    y.to_f64()
+                );
+            }
+        }
+    }
+    check::<f16>(|case| case.f16s);
+    check::<bf16>(|case| case.bf16s);
+}
+
+struct SiluSlope;
+
+impl Function for SiluSlope {
+    #[inline(always)]
+    fn at<R: Real>(x: R) -> R {
+        silu_slope(x)
+    }
+}
+
+#[test]
+fn the_loops_take_every_element_at_every_length() {
+    for isa in Isa::levels() {
+        for n in reference::WIDTHS
+            .into_iter()
+            .chain([2 * CHUNK + 1, 5 * CHUNK])
+        {
+            let normal = |seed| reference::normal(n, 0.0, 1.0, seed).into_iter();
+            let x: Vec<f32> = normal(1).map(|x| 2.0 * x as f32).collect();
+            let dy: Vec<f32> = normal(2).map(|dy| dy as f32).collect();
+            let mut slopes = vec![0.0; n];
+            forward::<_, SiluSlope>(isa, &x, &mut slopes);
+            let mut dx = dy.clone();
+            backward::<_, SiluSlope>(isa, &x, &mut dx);
+            for i in 0..n {
+                assert!((slopes[i] - silu_slope(x[i])).abs() <= 4.0 * f32::EPSILON);
+                assert_eq!(dx[i], dy[i] * slopes[i]);
+            }
+        }
+    }
+}

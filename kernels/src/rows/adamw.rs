@@ -1,0 +1,339 @@
+//! AdamW's update of a parameter, and the sum of squares that gradients are clipped by.
+
+use crate::{
+    cpu::Cpu,
+    threads::{parallel, shared::Shared},
+    vectors::{
+        element::{Element, Real},
+        lanes::LANES,
+        level::{Level, Task},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// The settings of one update, the same for every element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update {
+    /// Step size.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay; times the learning rate it is the share of the parameter that is subtracted.
+    pub weight_decay: f64,
+    /// The number of this parameter's update, counted from 1.
+    pub step: u64,
+    /// Factor on the gradient, as from clipping.
+    pub gradient_scale: f64,
+}
+
+/// What an update multiplies by, in the type that it is computed in.
+struct Constants<R> {
+    scale: R,
+    keep: R,
+    beta2: R,
+    first_weight: R,
+    /// Whether the first moment is computed from the gradient's side, `first_weight` being negative then.
+    from_gradient: bool,
+    second_weight: R,
+    second_root: R,
+    eps: R,
+    step_size: R,
+}
+
+impl Update {
+    /// `1 - βᵗ` for both moments.
+    pub fn bias_corrections(&self) -> (f64, f64) {
+        let power = |beta: f64| 1.0 - libm::pow(beta, self.step as f64);
+        (power(self.beta1), power(self.beta2))
+    }
+
+    fn constants<R: Real>(&self) -> Constants<R> {
+        let (first, second) = self.bias_corrections();
+        // From the nearer side, as torch's `lerp`: with a decay of 0 the moment is the gradient, without what is left
+        // of an earlier one when that is subtracted from itself.
+        let from_gradient = self.beta1 <= 0.5;
+        let first_weight = match from_gradient {
+            true => -self.beta1,
+            false => 1.0 - self.beta1,
+        };
+        Constants {
+            scale: R::of(self.gradient_scale),
+            keep: R::of(1.0 - self.learning_rate * self.weight_decay),
+            beta2: R::of(self.beta2),
+            first_weight: R::of(first_weight),
+            from_gradient,
+            second_weight: R::of(1.0 - self.beta2),
+            second_root: R::of(second.sqrt()),
+            eps: R::of(self.eps),
+            step_size: R::of(self.learning_rate / first),
+        }
+    }
+}
+
+/// Elements per piece of work: its parts of the four arrays, 256 KiB in f32, fit a core's L2 cache.
+const CHUNK: usize = 16 * 1024;
+
+/// Moves `parameter` and both moments by one step, in one pass over the four arrays (`torch.optim.AdamW`, in
+/// its order of operations; Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>). The moments are f64 for f64
+/// parameters, and else f32.
+///
+/// Every level gives the same bits: nothing is summed across elements, and nothing is fused.
+///
+/// # Panics
+/// If lengths or types do not fit.
+pub fn update(
+    cpu: Cpu,
+    update: &Update,
+    parameter: SliceMut,
+    gradient: Slice,
+    [first, second]: [SliceMut; 2],
+) {
+    with_type!(gradient, T => {
+        let (parameter, gradient) = (T::of_slice_mut(parameter), T::of_slice(gradient));
+        let moments = [Stored::of_slice_mut(first), Stored::of_slice_mut(second)];
+        typed_update::<T>(cpu, update, parameter, gradient, moments);
+    });
+}
+
+fn typed_update<T: Element>(
+    cpu: Cpu,
+    update: &Update,
+    parameter: &mut [T],
+    gradient: &[T],
+    [first, second]: [&mut [T::Acc]; 2],
+) {
+    assert!(
+        [gradient.len(), first.len(), second.len()] == [parameter.len(); 3],
+        "arrays of one length"
+    );
+    let constants = &update.constants::<T::Acc>();
+    let len = parameter.len();
+    let (parameter, first, second) = (
+        Shared::new(parameter),
+        Shared::new(first),
+        Shared::new(second),
+    );
+    parallel::for_tasks(cpu.threads, len.div_ceil(CHUNK), |task| {
+        let range = task * CHUNK..len.min((task + 1) * CHUNK);
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        let parameter = unsafe { parameter.range(range.clone()) };
+        // SAFETY: as above.
+        let (first, second) = unsafe { (first.range(range.clone()), second.range(range.clone())) };
+        cpu.isa.enter(Piece {
+            constants,
+            parameter,
+            gradient: &gradient[range],
+            first,
+            second,
+        });
+    });
+}
+
+/// The same range of the four arrays.
+struct Piece<'a, T: Element> {
+    constants: &'a Constants<T::Acc>,
+    parameter: &'a mut [T],
+    gradient: &'a [T],
+    first: &'a mut [T::Acc],
+    second: &'a mut [T::Acc],
+}
+
+impl<T: Element> Task for Piece<'_, T> {
+    type Output = ();
+
+    // Scalar code, which the compiler vectorises with the level's instructions.
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        let (n, c) = (self.parameter.len(), self.constants);
+        let (parameter, gradient) = (self.parameter, &self.gradient[..n]);
+        let (first, second) = (&mut self.first[..n], &mut self.second[..n]);
+        for i in 0..n {
+            let g = gradient[i].widen() * c.scale;
+            let from = if c.from_gradient { g } else { first[i] };
+            first[i] = from + c.first_weight * (g - first[i]);
+            second[i] = second[i] * c.beta2 + c.second_weight * g * g;
+            let root = second[i].sqrt() / c.second_root + c.eps;
+            let kept = parameter[i].widen() * c.keep;
+            parameter[i] = T::narrow(kept - c.step_size * first[i] / root);
+        }
+    }
+}
+
+/// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or an infinity anywhere makes the sum one.
+pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
+    let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
+    parallel::for_pieces(cpu.threads, &mut sums, 1, |index, total| {
+        let piece = x.part(index * CHUNK..x.len().min((index + 1) * CHUNK));
+        total[0] = with_type!(piece, T => cpu.isa.enter(Squares(T::of_slice(piece))));
+    });
+    sums.iter().sum()
+}
+
+/// The sum of squares of one piece.
+struct Squares<'a, T>(&'a [T]);
+
+impl<T: Element<Acc: Into<f64>>> Task for Squares<'_, T> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) -> f64 {
+        let mut lanes = [0.0; LANES];
+        let (chunks, tail) = self.0.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                let x: f64 = x.widen().into();
+                *lane += x * x;
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(tail) {
+            let x: f64 = x.widen().into();
+            *lane += x * x;
+        }
+        lanes.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// AdamW as its paper writes it, in f64.
+    fn naive(u: &Update, p: f64, g: f64, m: f64, v: f64) -> (f64, f64, f64) {
+        let g = g * u.gradient_scale;
+        let m = u.beta1 * m + (1.0 - u.beta1) * g;
+        let v = u.beta2 * v + (1.0 - u.beta2) * g * g;
+        let m_hat = m / (1.0 - u.beta1.powi(u.step as i32));
+        let v_hat = v / (1.0 - u.beta2.powi(u.step as i32));
+        let p = p - u.learning_rate * (m_hat / (v_hat.sqrt() + u.eps) + u.weight_decay * p);
+        (p, m, v)
+    }
+
+    #[test]
+    fn every_element_moves_as_in_the_paper_at_lengths_around_the_chunks() {
+        let u = Update {
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            step: 3,
+            gradient_scale: 0.5,
+        };
+        let value = |i: usize, k: f64| ((i as f64 + 0.5) * k).sin();
+        let sizes = [0, 1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
+        for (isa, n) in Isa::levels()
+            .into_iter()
+            .flat_map(|isa| sizes.map(|n| (isa, n)))
+        {
+            let make = |k: f64| (0..n).map(|i| value(i, k)).collect::<Vec<f64>>();
+            let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
+            let mut v: Vec<f64> = make(1.3).iter().map(|v| v.abs()).collect();
+            let old = (p.clone(), m.clone(), v.clone());
+            update(isa, 2, &u, &mut p, &g, &mut m, &mut v);
+            for i in 0..n {
+                let expected = naive(&u, old.0[i], g[i], old.1[i], old.2[i]);
+                for (found, expected) in
+                    [(p[i], expected.0), (m[i], expected.1), (v[i], expected.2)]
+                {
+                    assert!((found - expected).abs() <= 1e-14, "{i} of {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_decay_the_first_moment_is_the_gradient() {
+        for (beta1, expected) in [(0.0, 1e-6f32), (0.25, 1e-6 + 0.25 * (1e4 - 1e-6))] {
+            let u = Update {
+                learning_rate: 0.01,
+                beta1,
+                beta2: 0.0,
+                eps: 1e-8,
+                weight_decay: 0.0,
+                step: 2,
+                gradient_scale: 1.0,
+            };
+            let (mut m, mut v) = ([1e4f32], [1e8f32]);
+            update(Isa::best(), 1, &u, &mut [1f32], &[1e-6], &mut m, &mut v);
+            assert_eq!(m, [expected]);
+        }
+    }
+
+    #[test]
+    fn every_level_gives_the_same_bits() {
+        let u = Update {
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            step: 5,
+            gradient_scale: 0.3,
+        };
+        let make = |k: f32| {
+            (0..1000)
+                .map(|i| (i as f32 * k).sin())
+                .collect::<Vec<f32>>()
+        };
+        let run = |isa| {
+            let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
+            let mut v: Vec<f32> = make(1.3).iter().map(|v| v.abs()).collect();
+            update(isa, 1, &u, &mut p, &g, &mut m, &mut v);
+            let bits = [p, m, v].concat().into_iter().map(f32::to_bits);
+            (
+                bits.collect::<Vec<u32>>(),
+                sum_of_squares(isa, 1, &g).to_bits(),
+            )
+        };
+        let portable = run(Isa::named("portable").unwrap());
+        assert!(Isa::levels().into_iter().all(|isa| run(isa) == portable));
+    }
+
+    #[test]
+    fn half_types_keep_their_moments_in_f32() {
+        let u = Update {
+            learning_rate: 1e-2,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            step: 1,
+            gradient_scale: 1.0,
+        };
+        let mut p = [half::bf16::from_f32(1.0); 3];
+        // Its square is below bf16's precision beside others, but not below f32's.
+        let g = [half::bf16::from_f32(1e-3); 3];
+        let (mut m, mut v) = ([0f32; 3], [0f32; 3]);
+        update(Isa::best(), 1, &u, &mut p, &g, &mut m, &mut v);
+        let g = f64::from(g[0].to_f32());
+        let (expected, ..) = naive(&u, 1.0, g, 0.0, 0.0);
+        assert_eq!(p[0], half::bf16::from_f64(expected));
+        assert!((f64::from(v[0]) - 1e-3 * g * g).abs() < 1e-12 * 1e-3);
+    }
+
+    #[test]
+    fn squares_are_summed_whole_and_on_any_number_of_threads() {
+        for n in [0, 1, 255, 257, CHUNK, 2 * CHUNK + 3] {
+            let x: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 3.0).collect();
+            let expected: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            for (isa, threads) in Isa::levels()
+                .into_iter()
+                .flat_map(|isa| [1, 2, 5].map(|t| (isa, t)))
+            {
+                assert_eq!(sum_of_squares(isa, threads, &x), expected, "{n}");
+            }
+        }
+        let mut x = vec![1f32; 2 * CHUNK];
+        x[CHUNK + 3] = f32::NAN;
+        let isa = Isa::best();
+        assert!(sum_of_squares(isa, 2, &x).is_nan());
+        x[CHUNK + 3] = f32::NEG_INFINITY;
+        assert_eq!(sum_of_squares(isa, 2, &x), f64::INFINITY);
+        // The square of 1e30 is beyond f32.
+        assert!((sum_of_squares(isa, 1, &[1e30f32]) / 1e60 - 1.0).abs() < 1e-6);
+    }
+}

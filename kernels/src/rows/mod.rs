@@ -1,0 +1,17 @@
+//! What is computed of each row or element by itself, and sums over rows.
+
+pub mod activation;
+pub mod adamw;
+pub mod cross_entropy;
+mod dropout;
+pub mod norm;
+pub mod rotary;
+pub mod softmax;
+pub(crate) mod source;
+mod sums;
+
+pub use activation::Activation;
+pub use dropout::dropout;
+pub use norm::Norm;
+pub use source::{RowNorm, Source};
+pub use sums::{add, column_sums};

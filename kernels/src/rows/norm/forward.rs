@@ -1,0 +1,270 @@
+//! The forward norm of one row: f32 in vectors of f64, other types in loops that the compiler vectorises.
+
+use super::kind::{Affine, Norm, Statistic};
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::{Element, Real},
+        isa::Isa,
+        level::{Level, MAX_LANES, Task, Widening},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Elements per piece of work; any number of rows may be one piece.
+const CHUNK: usize = 8192;
+
+impl Norm {
+    /// Writes the norm of each row of `x` to `y`; all are of one type.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit.
+    pub fn forward(&self, cpu: Cpu, x: Slice, weight: Slice, bias: Option<Slice>, y: SliceMut) {
+        with_type!(x, T => {
+            let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
+            let affine = self.affine(T::of_slice(weight), bias.map(T::of_slice));
+            let width = affine.width();
+            assert_eq!(x.len(), y.len());
+            if width == 0 {
+                return;
+            }
+            let chunk = (CHUNK / width).max(1) * width;
+            let threads = cpu.for_elements(y.len()).threads;
+            parallel::for_chunks(threads, y, chunk, |start, y| {
+                T::normalize(cpu.isa, self, &affine, &x[start..][..y.len()], y);
+            });
+        });
+    }
+
+    /// Writes the norm of one row to `y`.
+    pub(crate) fn row(&self, isa: Isa, x: &[f32], affine: &Affine<f64>, y: &mut [f32]) {
+        isa.enter(SingleRow::new(self, affine, x, y));
+    }
+
+    /// Replaces a row by its norm.
+    pub(crate) fn row_in_place(&self, isa: Isa, row: &mut [f32], affine: &Affine<f64>) {
+        isa.enter(SingleRow::in_place(self, affine, row));
+    }
+}
+
+/// A row of f32 whose norm is written elsewhere or in place.
+///
+/// Two passes: one for both moments about some number of the row, one for the results. A number of the row is
+/// at most `√n` deviations away from the mean, so that the difference of the moments (`E[d²] - E[d]²`) loses at
+/// most `log2(n)` of the 29 bits by which f64 is more precise than f32.
+pub struct SingleRow<'a> {
+    norm: &'a Norm,
+    affine: &'a Affine<f64>,
+    /// `width` numbers to read; may be the same memory as `y`.
+    x: *const f32,
+    /// `width` numbers to write, which nobody else accesses.
+    y: *mut f32,
+}
+
+/// Vectors of partial sums: enough to hide the latency of additions, few enough for 16 registers.
+const VECTORS: usize = 4;
+
+impl<'a> SingleRow<'a> {
+    /// # Panics
+    /// If the lengths differ.
+    pub fn new(norm: &'a Norm, affine: &'a Affine<f64>, x: &'a [f32], y: &'a mut [f32]) -> Self {
+        assert_eq!((x.len(), y.len()), (affine.width(), affine.width()));
+        Self {
+            norm,
+            affine,
+            x: x.as_ptr(),
+            y: y.as_mut_ptr(),
+        }
+    }
+
+    /// # Panics
+    /// If the lengths differ.
+    pub fn in_place(norm: &'a Norm, affine: &'a Affine<f64>, row: &'a mut [f32]) -> Self {
+        assert_eq!(row.len(), affine.width());
+        let y = row.as_mut_ptr();
+        let x = y;
+        Self { norm, affine, x, y }
+    }
+
+    /// The mean to subtract (0 for RMSNorm), and the factor to multiply by afterwards.
+    #[inline(always)]
+    fn moments<V: Widening>(&self, v: V) -> (f64, f64) {
+        let width = self.affine.width();
+        let origin = match self.norm.statistic {
+            // SAFETY: `new` and `in_place` asserted `width` numbers.
+            Statistic::Variance if width > 0 => unsafe { *self.x },
+            Statistic::Variance | Statistic::MeanSquare => 0.0,
+        };
+        let minus_origin = v.splat(-f64::from(origin));
+        let mut sums = [v.splat(0.0); VECTORS];
+        let mut squares = sums;
+        let at_once = VECTORS * V::LANES;
+        let whole = width - width % at_once;
+        for i in (0..whole).step_by(at_once) {
+            // SAFETY: i + VECTORS * LANES <= width.
+            unsafe { add(v, self.x.add(i), minus_origin, &mut sums, &mut squares) };
+        }
+        if whole < width {
+            // Padding: the origin's distance to itself is 0.
+            let mut rest = [origin; VECTORS * MAX_LANES];
+            for (i, rest) in rest[..width - whole].iter_mut().enumerate() {
+                // SAFETY: whole + i < width.
+                *rest = unsafe { *self.x.add(whole + i) };
+            }
+            // SAFETY: no vector has more than MAX_LANES.
+            unsafe { add(v, rest.as_ptr(), minus_origin, &mut sums, &mut squares) };
+        }
+        // Independent of the sums, so that the division overlaps with them.
+        let share = 1.0 / width as f64;
+        let (distance, square) = (total(v, sums) * share, total(v, squares) * share);
+        match self.norm.statistic {
+            Statistic::MeanSquare => (0.0, self.norm.scale(square)),
+            Statistic::Variance => {
+                let variance = (square - distance * distance).at_least(0.0);
+                (f64::from(origin) + distance, self.norm.scale(variance))
+            }
+        }
+    }
+}
+
+impl Task for SingleRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, level: L) {
+        self.write(level);
+    }
+}
+
+impl SingleRow<'_> {
+    #[inline(always)]
+    fn write<V: Widening>(self, v: V) {
+        // As slices: through the `Vec`s, the compiler would have to reload their addresses after each store.
+        let (gain, bias) = (&self.affine.gain[..], &self.affine.bias[..]);
+        let width = gain.len();
+        assert_eq!(bias.len(), width);
+        let (mean, scale) = self.moments(v);
+        // x̂ = x · scale - mean · scale. Its rounding does not show for a mean of at most 2²⁴ deviations,
+        // beyond which f32 itself holds no deviations.
+        let offset = -mean * scale;
+        let (scales, offsets) = (v.splat(scale), v.splat(offset));
+        let whole = width - width % V::LANES;
+        for i in (0..whole).step_by(V::LANES) {
+            // SAFETY: i + LANES <= width; `new` and `in_place` asserted `width` numbers in both rows, and
+            // `affine` has as many.
+            unsafe {
+                let x = v.load_single(self.x.add(i));
+                let normal = v.multiply_add(x, scales, offsets);
+                let (gain, bias) = (v.load(gain.as_ptr().add(i)), v.load(bias.as_ptr().add(i)));
+                v.store_single(v.multiply_add(normal, gain, bias), self.y.add(i));
+            }
+        }
+        for i in whole..width {
+            // SAFETY: i < width.
+            let x = f64::from(unsafe { *self.x.add(i) });
+            let y = (x * scale + offset) * gain[i] + bias[i];
+            // SAFETY: i < width.
+            unsafe { *self.y.add(i) = y as f32 };
+        }
+    }
+}
+
+/// Adds the distances of numbers to an origin, and their squares, to the sums.
+///
+/// # Safety
+/// `VECTORS * LANES` numbers can be read at `from`.
+#[inline(always)]
+unsafe fn add<V: Widening>(
+    v: V,
+    from: *const f32,
+    minus_origin: V::Vector,
+    sums: &mut [V::Vector; VECTORS],
+    squares: &mut [V::Vector; VECTORS],
+) {
+    for (j, (sum, square)) in sums.iter_mut().zip(squares).enumerate() {
+        // SAFETY: the caller's promise, and j < VECTORS.
+        let x = unsafe { v.load_single(from.add(j * V::LANES)) };
+        // `x - origin` as a multiply-add, which most CPUs execute on other ports than the additions below.
+        let x = v.multiply_add(x, v.splat(1.0), minus_origin);
+        *sum = v.add(*sum, x);
+        *square = v.multiply_add(x, x, *square);
+    }
+}
+
+/// The sum of all lanes of all vectors.
+#[inline(always)]
+fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
+    let sum = v.add(v.add(a, b), v.add(c, d));
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: no vector has more than MAX_LANES.
+    unsafe { v.store(sum, lanes.as_mut_ptr()) };
+    let mut half = V::LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Number types that a norm takes rows of.
+trait Rows: Element {
+    /// Writes the norm of each row of `x` to `y`, on the calling thread.
+    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
+}
+
+impl Rows for f32 {
+    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<f64>, x: &[f32], y: &mut [f32]) {
+        let width = affine.width();
+        for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+            norm.row(isa, x, affine, y);
+        }
+    }
+}
+
+macro_rules! as_any_row {
+    ($($type:ty)*) => {
+        $(impl Rows for $type {
+            fn normalize(
+                isa: Isa,
+                norm: &Norm,
+                affine: &Affine<Self::Wide>,
+                x: &[Self],
+                y: &mut [Self],
+            ) {
+                isa.enter(AnyRows { norm, affine, x, y });
+            }
+        })*
+    };
+}
+
+as_any_row!(f64 half::f16 half::bf16);
+
+/// Rows of any type.
+struct AnyRows<'a, T: Element> {
+    norm: &'a Norm,
+    affine: &'a Affine<T::Wide>,
+    x: &'a [T],
+    y: &'a mut [T],
+}
+
+impl<T: Element> Task for AnyRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        let Self { norm, affine, .. } = self;
+        let (gain, bias) = (&affine.gain[..], &affine.bias[..]);
+        let mut centred = vec![T::Wide::ZERO; gain.len()];
+        let rows = self.x.chunks_exact(gain.len());
+        for (x, y) in rows.zip(self.y.chunks_exact_mut(gain.len())) {
+            let scale = norm.centre(x, &mut centred);
+            let affine = gain.iter().zip(bias);
+            for ((y, &centred), (&gain, &bias)) in y.iter_mut().zip(&centred).zip(affine) {
+                *y = T::from_wide(norm.rounded::<T>(centred * scale) * gain + bias);
+            }
+        }
+    }
+}

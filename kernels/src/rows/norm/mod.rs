@@ -1,0 +1,12 @@
+//! LayerNorm and RMSNorm of rows, forward and backward.
+
+mod backward;
+mod forward;
+pub(crate) mod kind;
+
+pub use kind::{Gain, Norm, Statistic};
+
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! The time that a norm takes. Run on an idle machine:
+//! `cargo test --release --lib norm::speed -- --ignored --nocapture`
+
+use std::hint::black_box;
+
+use crate::{reference::normal, rows::{norm::shape::*, source::RowNorm}, timing::least};
+
+#[test]
+#[ignore = "measures; needs an idle machine"]
+fn rows_of_a_second_cache() {
+    const ROWS: usize = 16;
+    for statistic in [Statistic::Variance, Statistic::MeanSquare] {
+        let norm = Norm {
+            statistic,
+            gain: Gain::Weight,
+            eps: 1e-5,
+        };
+        for width in [64, 384, 768, 1024] {
+            let numbers = |n, seed| -> Vec<f32> {
+                let numbers = normal(n, 0.3, 1.5, seed);
+                numbers.into_iter().map(|x| x as f32).collect()
+            };
+            let x = numbers(ROWS * width, 1);
+            let norm = RowNorm::new(norm, &numbers(width, 2), Some(&numbers(width, 3)));
+            let mut y = vec![0.0; x.len()];
+            for isa in Isa::levels() {
+                let seconds = least(2000, || {
+                    for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+                        norm.row(isa, x, y);
+                    }
+                    black_box(&y);
+                });
+                println!(
+                    "{statistic:?} {width:4} {:12} {:5.2} ns for 16 numbers",
+                    isa.name(),
+                    1e9 * seconds / (x.len() as f64 / 16.0)
+                );
+            }
+        }
+    }
+}

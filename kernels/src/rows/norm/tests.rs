@@ -1,0 +1,314 @@
+//! Norms against the f64 reference, gradients against differences, and bits against thread counts.
+
+use half::{bf16, f16};
+
+use crate::{reference, reference::{Rounding, WIDTHS, normal}};
+use crate::rows::norm::shape::*;
+
+const LAYER_NORM: Norm = Norm {
+    statistic: Statistic::Variance,
+    gain: Gain::Weight,
+    eps: 1e-5,
+};
+const RMS_NORM: Norm = Norm {
+    statistic: Statistic::MeanSquare,
+    gain: Gain::WeightAfterRounding,
+    eps: 1e-6,
+};
+const GEMMA_NORM: Norm = Norm {
+    gain: Gain::OnePlusWeight,
+    ..RMS_NORM
+};
+const NORMS: [Norm; 3] = [LAYER_NORM, RMS_NORM, GEMMA_NORM];
+
+impl Norm {
+    /// `(x̂, gain)` of the reference.
+    fn exact(&self, row: &[f64], weight: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let normal = match self.statistic {
+            Statistic::Variance => reference::standardise(row, self.eps),
+            Statistic::MeanSquare => reference::scale_to_unit_mean_square(row, self.eps),
+        };
+        let one = if self.gain == Gain::OnePlusWeight {
+            1.0
+        } else {
+            0.0
+        };
+        (normal, weight.iter().map(|w| one + w).collect())
+    }
+}
+
+fn typed<T: Rounding>(values: &[f64]) -> Vec<T> {
+    values.iter().map(|&v| T::from_f64(v)).collect()
+}
+
+fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|v| v.to_f64()).collect()
+}
+
+/// The largest share of the allowed error over all rows.
+///
+/// Allowed are eight roundings in the wide type (square, sum, quotient, root, reciprocal,
+/// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
+/// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
+/// rounding to the stored type, twice where the norm rounds `x̂` first.
+fn share_of_tolerance<T: Rounding + Rows>(
+    norm: Norm,
+    rows: usize,
+    width: usize,
+    mean: f64,
+    deviation: f64,
+) -> f64 {
+    let x: Vec<T> = typed(&normal(rows * width, mean, deviation, 7));
+    let weight: Vec<T> = typed(&normal(width, 1.0, 0.3, 8));
+    let bias: Vec<T> = typed(&normal(width, 0.2, 0.5, 9));
+    let levels = Isa::levels().into_iter();
+    let shares = levels.map(|isa| {
+        let mut y = vec![T::ZERO; x.len()];
+        norm.forward(isa, &x, &weight, Some(&bias), &mut y);
+        share_used(norm, &x, &weight, &bias, &y)
+    });
+    shares.fold(0.0, f64::max)
+}
+
+fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
+    let width = weight.len();
+    let rows = x.len().checked_div(width).unwrap_or(0);
+    let mut worst: f64 = 0.0;
+    for row in 0..rows {
+        let at = row * width..(row + 1) * width;
+        let (normal, gain) = norm.exact(&exact(&x[at.clone()]), &exact(weight));
+        let roundings = 8.0 + (width as f64 / 16.0).max(1.0).log2();
+        let is_half = size_of::<T>() < 4;
+        let stored = if is_half && norm.gain == Gain::WeightAfterRounding {
+            2.0
+        } else {
+            1.0
+        };
+        let largest = normal.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
+        for (i, y) in y[at].iter().enumerate() {
+            let product = normal[i] * gain[i];
+            let terms = product.abs() + bias[i].to_f64().abs();
+            let mean = 2.0 * T::WIDE * largest * gain[i].abs();
+            let allowed =
+                (roundings * T::WIDE + stored * T::STORE * 1.01) * terms + mean + T::LEAST;
+            let error = (y.to_f64() - (product + bias[i].to_f64())).abs();
+            assert!(error.is_finite());
+            worst = worst.max(error / allowed);
+        }
+    }
+    worst
+}
+
+#[test]
+fn every_width_and_type_is_within_its_roundings_of_the_reference() {
+    fn check<T: Rounding + Rows>(name: &str) {
+        for norm in NORMS {
+            let mut worst: f64 = 0.0;
+            for width in WIDTHS {
+                for rows in [0, 1, 5] {
+                    worst = worst.max(share_of_tolerance::<T>(norm, rows, width, 0.3, 1.5));
+                }
+            }
+            println!(
+                "{name} {norm:?}: {:.0} % of the tolerance used",
+                100.0 * worst
+            );
+            assert!(worst <= 1.0, "{name} {norm:?}: {worst} of the tolerance");
+            assert!(
+                worst > 0.15,
+                "{name} {norm:?}: the tolerance proves little ({worst})"
+            );
+        }
+    }
+    check::<f32>("f32");
+    check::<f64>("f64");
+    check::<f16>("f16");
+    check::<bf16>("bf16");
+}
+
+#[test]
+fn rows_with_a_large_mean_and_small_deviation_keep_their_digits() {
+    let norm = Norm {
+        eps: 1e-12,
+        ..LAYER_NORM
+    };
+    for width in [16, 33, 768, 1024] {
+        let worst = share_of_tolerance::<f32>(norm, 40, width, 1e3, 1e-2);
+        assert!(worst <= 1.0, "width {width}: {worst} of the tolerance");
+    }
+}
+
+/// Moments are taken about the first number, which cannot lie further from the mean than this.
+#[test]
+fn a_first_number_far_from_the_others_costs_no_digits() {
+    for width in [2, 31, 384, 4096] {
+        let mut x: Vec<f32> = typed(&normal(width, 0.0, 1.0, 31));
+        x[0] = 1e6;
+        let (weight, bias) = (vec![1.0; width], vec![0.0; width]);
+        for isa in Isa::levels() {
+            let mut y = vec![0.0; width];
+            LAYER_NORM.forward(isa, &x, &weight, Some(&bias), &mut y);
+            let share = share_used(LAYER_NORM, &x, &weight, &bias, &y);
+            assert!(share <= 1.0, "{} {width}: {share}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
+    for width in WIDTHS {
+        let x: Vec<f32> = typed(&normal(width, 0.3, 1.5, 32));
+        let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 33));
+        for norm in NORMS {
+            let affine = norm.affine(&weight, None);
+            for isa in Isa::levels() {
+                let (mut y, mut row) = (vec![0.0; width], x.clone());
+                norm.row(isa, &x, &affine, &mut y);
+                norm.row_in_place(isa, &mut row, &affine);
+                assert_eq!(row, y, "{norm:?} {} {width}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn constant_and_zero_rows_give_the_bias() {
+    for value in [0.0f32, 1000.1, -3e-20] {
+        let x = [value; 24];
+        let mut y = [9.0; 24];
+        let norm = Norm {
+            eps: 1e-12,
+            ..LAYER_NORM
+        };
+        norm.forward(Isa::best(), &x, &[2.0; 24], Some(&[0.5; 24]), &mut y);
+        for y in y {
+            assert!((y - 0.5).abs() <= 1e-4, "{value} gives {y}");
+        }
+    }
+    let mut y = [9.0f32; 24];
+    RMS_NORM.forward(Isa::best(), &[0.0; 24], &[2.0; 24], None, &mut y);
+    assert_eq!(y, [0.0; 24]);
+}
+
+#[test]
+fn nan_and_infinity_spoil_their_row_and_no_other() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut x: Vec<f32> = (0..60).map(|i| i as f32).collect();
+        x[25] = bad;
+        for norm in NORMS {
+            let mut y = [0.0; 60];
+            norm.forward(Isa::best(), &x, &[1.0; 20], None, &mut y);
+            assert!(y[25].is_nan(), "{norm:?}, {bad}");
+            assert!(y[..20].iter().chain(&y[40..]).all(|y| y.is_finite()));
+        }
+    }
+}
+
+/// `Σ dy · norm(x)` and its gradients.
+fn loss(norm: Norm, x: &[f64], weight: &[f64], bias: &[f64], dy: &[f64]) -> f64 {
+    let mut y = vec![0.0; x.len()];
+    norm.forward(Isa::best(), x, weight, Some(bias), &mut y);
+    y.iter().zip(dy).map(|(y, dy)| y * dy).sum()
+}
+
+/// The central difference of `f` along element `i`, as a relative error of `found`.
+fn gradient_error(values: &[f64], i: usize, found: f64, f: impl Fn(&[f64]) -> f64) -> f64 {
+    let step = f64::EPSILON.cbrt();
+    let mut moved = values.to_vec();
+    moved[i] = values[i] + step;
+    let above = f(&moved);
+    moved[i] = values[i] - step;
+    ((above - f(&moved)) / (2.0 * step) - found).abs() / found.abs().max(1.0)
+}
+
+#[test]
+fn gradients_equal_central_differences() {
+    // Half the digits of f64, less what the curvature of narrow rows takes.
+    let allowed = 100.0 * f64::EPSILON.cbrt().powi(2);
+    for norm in NORMS {
+        for (rows, width) in [(1, 1), (3, 2), (5, 7), (2, 33), (70, 3)] {
+            let x = normal(rows * width, 0.5, 1.0, 1);
+            let weight = normal(width, 1.0, 0.3, 2);
+            let bias = normal(width, 0.0, 0.3, 3);
+            let dy = normal(rows * width, 0.2, 1.0, 4);
+            // The eps tames rows of two equal elements, whose third derivative is without bound.
+            let norm = Norm { eps: 0.1, ..norm };
+            let mut dx = vec![0.0; x.len()];
+            let found = norm.backward(Isa::best(), &x, &weight, &dy, &mut dx);
+            for (i, &dx) in dx.iter().enumerate() {
+                let error = gradient_error(&x, i, dx, |x| loss(norm, x, &weight, &bias, &dy));
+                assert!(
+                    error <= allowed,
+                    "{norm:?} {rows}x{width} dx[{i}]: {error:e}"
+                );
+            }
+            for i in 0..width {
+                let error = gradient_error(&weight, i, found.dweight[i], |w| {
+                    loss(norm, &x, w, &bias, &dy)
+                });
+                assert!(error <= allowed, "{norm:?} dweight[{i}]: {error:e}");
+                let error = gradient_error(&bias, i, found.dbias[i], |b| {
+                    loss(norm, &x, &weight, b, &dy)
+                });
+                assert!(error <= allowed, "{norm:?} dbias[{i}]: {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_gradients_agree_with_f64_gradients() {
+    for norm in NORMS {
+        for (rows, width) in [(5, 17), (300, 100), (70, 768)] {
+            let x = normal(rows * width, 0.3, 1.5, 11);
+            let weight = normal(width, 1.0, 0.3, 12);
+            let dy = normal(rows * width, 0.1, 1.0, 13);
+            let (mut exact_dx, mut found_dx) = (vec![0.0; x.len()], vec![0f32; x.len()]);
+            let exact = norm.backward(Isa::best(), &x, &weight, &dy, &mut exact_dx);
+            let (x, weight, of_y) = (typed(&x), typed(&weight), typed(&dy));
+            let found = norm.backward::<f32>(Isa::best(), &x, &weight, &of_y, &mut found_dx);
+            let share = |found: &[f32], exact: &[f64], roundings: f64, size: f64| {
+                let errors = found.iter().zip(exact).map(|(f, e)| (*f as f64 - e).abs());
+                errors.fold(0.0, f64::max) / (roundings * f32::STORE * size)
+            };
+            let largest = |values: &[f64]| values.iter().fold(0.0, |a: f64, v| a.max(v.abs()));
+            // `rows` summands of random sign, times x̂ of unit size: the error grows as the root.
+            let summed = (rows as f64).sqrt();
+            let shares = [
+                share(&found_dx, &exact_dx, 16.0, largest(&exact_dx)),
+                share(&found.dweight, &exact.dweight, 8.0, summed * largest(&dy)),
+                share(&found.dbias, &exact.dbias, 8.0, summed * largest(&dy)),
+            ];
+            println!("{norm:?} {rows}x{width}: shares of the tolerance {shares:.2?}");
+            assert!(shares.iter().all(|&s| s <= 1.0), "{shares:?}");
+        }
+    }
+}
+
+#[test]
+fn the_thread_count_does_not_change_a_bit() {
+    let (rows, width) = (501, 96);
+    let x: Vec<f32> = typed(&normal(rows * width, 0.3, 1.5, 21));
+    let dy: Vec<f32> = typed(&normal(rows * width, 0.1, 1.0, 22));
+    let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 23));
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            let mut y = vec![0.0; x.len()];
+            LAYER_NORM.forward(Isa::best(), &x, &weight, None, &mut y);
+            let mut dx = vec![0.0; x.len()];
+            let gradients = LAYER_NORM.backward(Isa::best(), &x, &weight, &dy, &mut dx);
+            let all = y
+                .into_iter()
+                .chain(dx)
+                .chain(gradients.dweight)
+                .chain(gradients.dbias);
+            all.map(f32::to_bits).collect::<Vec<_>>()
+        })
+    };
+    let one = run(1);
+    assert!(one == run(2) && one == run(3));
+}

@@ -1,0 +1,214 @@
+//! Rotary position embedding: pairs of dimensions, rotated by angles given as cosines and sines.
+
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::{Element, Real},
+        isa::Isa,
+        level::{Level, Task},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Which dimensions form a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// `i` and `i + pairs`: the first half with the second.
+    Halves,
+    /// `2i` and `2i + 1`: neighbours.
+    Interleaved,
+}
+
+/// Which way to turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// By the angles.
+    Forward,
+    /// By the opposite angles, which is the gradient.
+    Back,
+}
+
+/// A rotation of heads, each `head_dim` numbers long, whose first `2·pairs` dimensions turn.
+pub struct Rotation<'a> {
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Pairs that turn; the dimensions behind them stay.
+    pub pairs: usize,
+    /// Which dimensions form a pair.
+    pub pairing: Pairing,
+    /// Which way they turn.
+    pub direction: Direction,
+    /// Rows of `pairs` cosines.
+    pub cos: Slice<'a>,
+    /// Rows of `pairs` sines.
+    pub sin: Slice<'a>,
+    /// The row of cosines and sines for each head, counted through all.
+    pub table_row: &'a (dyn Fn(usize) -> usize + Sync),
+}
+
+/// Elements per piece of work.
+const CHUNK: usize = 8192;
+
+impl Rotation<'_> {
+    /// Writes the heads of `x`, rotated, to `y`; all numbers are of one type.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit.
+    pub fn apply(&self, cpu: Cpu, x: Slice, y: SliceMut) {
+        with_type!(x, T => {
+            let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
+            assert_eq!(x.len(), y.len());
+            let width = self.head_dim;
+            if width == 0 {
+                return;
+            }
+            assert!(2 * self.pairs <= width);
+            let chunk = (CHUNK / width).max(1) * width;
+            let threads = cpu.for_elements(y.len()).threads;
+            parallel::for_chunks(threads, y, chunk, |start, y| {
+                y.copy_from_slice(&x[start..][..y.len()]);
+                for (head, y) in y.chunks_exact_mut(width).enumerate() {
+                    let at = (self.table_row)(start / width + head) * self.pairs;
+                    cpu.isa.enter(RotateHeads {
+                        row: y,
+                        head_dim: width,
+                        cos: &T::of_slice(self.cos)[at..][..self.pairs],
+                        sin: &T::of_slice(self.sin)[at..][..self.pairs],
+                        pairing: self.pairing,
+                        direction: self.direction,
+                    });
+                }
+            });
+        });
+    }
+}
+
+/// Rotates the first `2·pairs` dimensions of each head of a row in place, by `pairs` cosines and sines.
+pub fn rotate_heads(
+    isa: Isa,
+    row: &mut [f32],
+    head_dim: usize,
+    cos: &[f32],
+    sin: &[f32],
+    pairing: Pairing,
+) {
+    assert!(cos.len() == sin.len() && 2 * cos.len() <= head_dim);
+    isa.enter(RotateHeads {
+        row,
+        head_dim,
+        cos,
+        sin,
+        pairing,
+        direction: Direction::Forward,
+    });
+}
+
+struct RotateHeads<'a, T> {
+    row: &'a mut [T],
+    head_dim: usize,
+    cos: &'a [T],
+    sin: &'a [T],
+    pairing: Pairing,
+    direction: Direction,
+}
+
+impl<T: Element> Task for RotateHeads<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        let turns = || self.cos.iter().zip(self.sin);
+        for head in self.row.chunks_exact_mut(self.head_dim) {
+            match self.pairing {
+                Pairing::Halves => {
+                    let (first, rest) = head.split_at_mut(self.cos.len());
+                    for ((a, b), (&cos, &sin)) in first.iter_mut().zip(rest).zip(turns()) {
+                        (*a, *b) = turn(*a, *b, cos, sin, self.direction);
+                    }
+                }
+                Pairing::Interleaved => {
+                    for (pair, (&cos, &sin)) in head.chunks_exact_mut(2).zip(turns()) {
+                        (pair[0], pair[1]) = turn(pair[0], pair[1], cos, sin, self.direction);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn turn<T: Element>(a: T, b: T, cos: T, sin: T, direction: Direction) -> (T, T) {
+    let (a, b, cos, sin) = (a.widen(), b.widen(), cos.widen(), sin.widen());
+    let sin = match direction {
+        Direction::Forward => sin,
+        Direction::Back => T::Acc::of(-1.0) * sin,
+    };
+    (T::narrow(a * cos + -(b * sin)), T::narrow(b * cos + a * sin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_turn_in_place_as_rows_do() {
+        let (head_dim, pairs, heads) = (9, 3, 4);
+        let x: Vec<f32> = (0..heads * head_dim).map(|i| (i as f32).sin()).collect();
+        let (cos, sin) = ([0.5, 0.25, -0.125], [0.75, -1.0, 0.3]);
+        for pairing in [Pairing::Halves, Pairing::Interleaved] {
+            let mut expected = vec![0.0; x.len()];
+            rotate(
+                &x,
+                head_dim,
+                &cos,
+                &sin,
+                pairs,
+                pairing,
+                |_| 0,
+                &mut expected,
+            );
+            for isa in Isa::levels() {
+                let mut found = x.clone();
+                rotate_heads(isa, &mut found, head_dim, &cos, &sin, pairing);
+                assert_eq!(found, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_turn_and_turn_back() {
+        let (width, pairs, rows) = (7, 2, 5);
+        let x: Vec<f64> = (0..rows * width).map(|i| (i as f64).sin()).collect();
+        let angle = |i: usize| 0.3 + i as f64;
+        let cos: Vec<f64> = (0..rows * pairs).map(|i| angle(i).cos()).collect();
+        let sin: Vec<f64> = (0..rows * pairs).map(|i| angle(i).sin()).collect();
+        for pairing in [Pairing::Halves, Pairing::Interleaved] {
+            let mut y = vec![0.0; x.len()];
+            rotate(&x, width, &cos, &sin, pairs, pairing, |row| row, &mut y);
+            let (first, second) = match pairing {
+                Pairing::Halves => (1, 3),
+                Pairing::Interleaved => (2, 3),
+            };
+            let row = 3 * width;
+            let (c, s) = (angle(3 * pairs + 1).cos(), angle(3 * pairs + 1).sin());
+            assert_eq!(y[row + first], x[row + first] * c - x[row + second] * s);
+            assert_eq!(y[row + second], x[row + second] * c + x[row + first] * s);
+            assert_eq!(y[row + 4..row + 7], x[row + 4..row + 7]);
+            let mut back = vec![0.0; x.len()];
+            rotate(
+                &y,
+                width,
+                &cos,
+                &negated(&sin),
+                pairs,
+                pairing,
+                |row| row,
+                &mut back,
+            );
+            for (a, b) in back.iter().zip(&x) {
+                assert!((a - b).abs() < 1e-15);
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Softmax of rows over the elements that each row may see, forward and backward.
+//!
+//! `y = exp(x - max) / Σ exp(x - max)` over the elements seen; exactly 0 for the others, and for all of a row
+//! that sees nothing finite. Elements that are not seen are never read, so that not even a NaN there changes a
+//! bit. And since element `i` is always added in lane `i mod 16`, neither does the number of unseen elements
+//! behind the seen ones.
+
+use std::ops::Range;
+
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::{Element, Real},
+        isa::Isa,
+        lanes::{LANES, max, sum_pairs, update_and_sum},
+        level::{Level, Task},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Which elements a row sees.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen<'a> {
+    /// The elements that may be seen: those of this range.
+    pub range: Range<usize>,
+    /// Marks of all elements of the row, 0 for one that is not seen; without marks all of `range` are.
+    pub keep: Option<&'a [u8]>,
+}
+
+/// Elements per piece of work; any number of rows may be one piece.
+const CHUNK: usize = 8192;
+
+/// Writes the softmax of each row of `width` elements of `x` to `y`; both are of one type.
+///
+/// # Panics
+/// If lengths or types do not fit.
+pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
+    with_type!(x, T => {
+        let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
+        assert_eq!(x.len(), y.len());
+        if width == 0 {
+            return;
+        }
+        let chunk = (CHUNK / width).max(1) * width;
+        let threads = cpu.for_elements(y.len()).threads;
+        parallel::for_chunks(threads, y, chunk, |start, y| {
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen {
+                range: 0..width,
+                keep: None,
+            });
+        });
+    });
+}
+
+/// Writes the gradient of `x` for the cotangent `dy` of its softmax `y`: see [`backward_here`].
+///
+/// # Panics
+/// If lengths or types do not fit.
+pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
+    with_type!(y, T => {
+        let (y, dy, dx) = (T::of_slice(y), T::of_slice(dy), T::of_slice_mut(dx));
+        assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
+        if width == 0 {
+            return;
+        }
+        let chunk = (CHUNK / width).max(1) * width;
+        let threads = cpu.for_elements(dx.len()).threads;
+        parallel::for_chunks(threads, dx, chunk, |start, dx| {
+            backward_here(cpu.isa, &y[start..], &dy[start..], dx, width);
+        });
+    });
+}
+
+/// Writes the softmax of each row of `width` elements of `x` to `y`, on the calling thread; `seen(i)` applies to row
+/// `i`.
+pub(crate) fn forward_here<'a, T: Element>(
+    isa: Isa,
+    x: &[T],
+    y: &mut [T],
+    width: usize,
+    seen: impl Fn(usize) -> Seen<'a>,
+) {
+    assert_eq!(x.len(), y.len());
+    let mut scratch = vec![T::Acc::ZERO; width];
+    let rows = x
+        .chunks_exact(width.max(1))
+        .zip(y.chunks_exact_mut(width.max(1)));
+    for (index, (x, y)) in rows.enumerate() {
+        let seen = seen(index);
+        isa.enter(Forward {
+            x,
+            y,
+            seen: &seen,
+            scratch: &mut scratch,
+        });
+    }
+}
+
+/// Gradient of `x` for the cotangent `dy`, from the softmax `y`: `dx = y · (dy - Σ y · dy)`; on the calling thread, for
+/// as many rows as `dx` has.
+///
+/// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not add up to exactly 1, which would leave
+/// a part of whatever all cotangents have in common; the second pass removes what the first one left.
+///
+/// Where `y` is 0 so is `dx`, whatever the cotangent.
+pub(crate) fn backward_here<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
+    if width > 0 {
+        isa.enter(Backward { y, dy, dx, width });
+    }
+}
+
+struct Forward<'a, T: Element> {
+    x: &'a [T],
+    y: &'a mut [T],
+    seen: &'a Seen<'a>,
+    scratch: &'a mut [T::Acc],
+}
+
+impl<T: Element> Task for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        row(self.x, self.y, self.seen, self.scratch);
+    }
+}
+
+struct Backward<'a, T> {
+    y: &'a [T],
+    dy: &'a [T],
+    dx: &'a mut [T],
+    width: usize,
+}
+
+impl<T: Element> Task for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        let mut probabilities = vec![T::Acc::ZERO; self.width];
+        let mut cotangents = vec![T::Acc::ZERO; self.width];
+        let rows = self
+            .y
+            .chunks_exact(self.width)
+            .zip(self.dy.chunks_exact(self.width));
+        for ((y, dy), dx) in rows.zip(self.dx.chunks_exact_mut(self.width)) {
+            let read = probabilities.iter_mut().zip(&mut cotangents);
+            for ((probability, cotangent), (y, dy)) in read.zip(y.iter().zip(dy)) {
+                let (y, dy) = (y.widen(), dy.widen());
+                *probability = y;
+                *cotangent = if y == T::Acc::ZERO { y } else { dy };
+            }
+            let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
+            let left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
+            for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
+                let slope = y * ((dy - mean) - left);
+                *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
+    let unseen = T::Acc::of(f64::NEG_INFINITY);
+    let end = seen.range.end.min(x.len());
+    let start = seen.range.start.min(end);
+    // The sums start at a lane boundary of the whole row.
+    let first = start - start % LANES;
+    scratch[first..start].fill(unseen);
+    match seen.keep {
+        None => {
+            for (score, x) in scratch[start..end].iter_mut().zip(&x[start..end]) {
+                *score = x.widen();
+            }
+        }
+        Some(keep) => {
+            let marked = x[start..end].iter().zip(&keep[start..end]);
+            for (score, (x, &keep)) in scratch[start..end].iter_mut().zip(marked) {
+                *score = if keep == 0 { unseen } else { x.widen() };
+            }
+        }
+    }
+
+    let largest = max(&scratch[first..end]);
+    // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
+    let shift = if largest == unseen {
+        T::Acc::ZERO
+    } else {
+        largest
+    };
+    let total = update_and_sum(
+        &mut scratch[first..end],
+        |score| (score - shift).exp(),
+        |e| e,
+    );
+    let divisor = if total == T::Acc::ZERO {
+        T::Acc::of(1.0)
+    } else {
+        total
+    };
+
+    y[..start].fill(T::ZERO);
+    y[end..].fill(T::ZERO);
+    for (y, &e) in y[start..end].iter_mut().zip(&scratch[start..end]) {
+        *y = T::narrow(e / divisor);
+    }
+    if let Some(keep) = seen.keep {
+        // 0 / NaN is NaN: a NaN that is seen must not spread to elements that are not.
+        for (y, &keep) in y[start..end].iter_mut().zip(&keep[start..end]) {
+            *y = if keep == 0 { T::ZERO } else { *y };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! Softmax against the f64 reference, and against itself with other unseen elements.
+
+use half::{bf16, f16};
+
+use crate::{reference, reference::{Rounding, WIDTHS, normal}};
+use crate::rows::softmax::*;
+
+fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
+    move |_| Seen {
+        range: 0..width,
+        keep: None,
+    }
+}
+
+fn run<'a, T: Element>(
+    x: &[T],
+    width: usize,
+    seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
+) -> Vec<T> {
+    let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
+    forward(Isa::best(), x, &mut y, width, seen);
+    y
+}
+
+#[test]
+fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
+    fn check<T: Rounding>(name: &str, spread: f64, rounded_sides: f64) {
+        let mut worst: f64 = 0.0;
+        for width in WIDTHS {
+            for rows in [0, 1, 5] {
+                let x: Vec<T> = normal(rows * width, 1.0, spread, 3)
+                    .into_iter()
+                    .map(T::from_f64)
+                    .collect();
+                let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 3 != 1)).collect();
+                let range = |row: usize| width * row / 16..width - width * row / 11;
+                let y = run(&x, width, |row| Seen {
+                    range: range(row),
+                    keep: Some(&keep),
+                });
+                for row in 0..if width == 0 { 0 } else { rows } {
+                    let at = row * width..(row + 1) * width;
+                    let scores: Vec<f64> = x[at.clone()].iter().map(|x| x.to_f64()).collect();
+                    let seen = |j: usize| range(row).contains(&j) && keep[j] != 0;
+                    let exact = reference::softmax(&scores, seen);
+                    let largest = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+                    for (j, y) in y[at].iter().enumerate() {
+                        if !seen(j) {
+                            assert!(*y == T::ZERO, "row {row}, key {j} is not seen");
+                            continue;
+                        }
+                        // The difference to the maximum is rounded, and exp passes that on; then two
+                        // roundings of exp itself, the sum's, and the quotient's.
+                        let roundings = (largest - scores[j]) + 5.0;
+                        let allowed = (rounded_sides * roundings * T::COMPUTE + T::STORE * 1.01)
+                            * exact[j]
+                            + T::LEAST;
+                        worst = worst.max((y.to_f64() - exact[j]).abs() / allowed);
+                    }
+                }
+            }
+        }
+        println!("{name}: {:.0} % of the tolerance used", 100.0 * worst);
+        assert!(worst <= 1.0, "{name}: {worst} of the tolerance");
+        assert!(worst > 0.2, "{name}: the tolerance proves little ({worst})");
+    }
+    check::<f32>("f32", 3.0, 1.0);
+    // The reference itself is f64 and rounds as much.
+    check::<f64>("f64", 3.0, 2.0);
+    check::<f16>("f16", 2.0, 1.0);
+    check::<bf16>("bf16", 3.0, 1.0);
+}
+
+#[test]
+fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
+    let infinite = [f32::NEG_INFINITY; 20];
+    let keep = [0u8; 20];
+    for y in [
+        run(&infinite, 20, everything(20)),
+        run(&[1.0; 20], 20, |_| Seen {
+            range: 0..20,
+            keep: Some(&keep),
+        }),
+        run(&[f32::NAN; 20], 20, |_| Seen {
+            range: 7..7,
+            keep: None,
+        }),
+    ] {
+        assert_eq!(y, [0.0; 20]);
+        let mut dx = [9.0; 20];
+        backward(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20);
+        assert_eq!(dx, [0.0; 20]);
+    }
+}
+
+#[test]
+fn what_is_not_seen_does_not_change_a_bit() {
+    let width = 37;
+    let row: Vec<f32> = normal(width, 0.0, 2.0, 5)
+        .into_iter()
+        .map(|x| x as f32)
+        .collect();
+    let expected = run(&row, width, everything(width));
+    for padding in [1, 3, 16, 27] {
+        let mut padded = row.clone();
+        padded.resize(width + padding, f32::NAN);
+        let mut keep = vec![1; width];
+        keep.resize(width + padding, 0);
+        let cut = run(&padded, width + padding, |_| Seen {
+            range: 0..width,
+            keep: None,
+        });
+        let masked = run(&padded, width + padding, |_| Seen {
+            range: 0..width + padding,
+            keep: Some(&keep),
+        });
+        for y in [cut, masked] {
+            assert_eq!(y[..width], expected);
+            assert!(y[width..].iter().all(|&y| y == 0.0));
+        }
+    }
+}
+
+#[test]
+fn nan_and_positive_infinity_spoil_what_is_seen_of_their_row_only() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut x = [0.5f32; 60];
+        x[25] = bad;
+        let mut keep = [1u8; 20];
+        keep[0] = 0;
+        let y = run(&x, 20, |_| Seen {
+            range: 0..18,
+            keep: Some(&keep),
+        });
+        assert!(y[21..38].iter().all(|y| y.is_nan()));
+        assert_eq!([y[20], y[38], y[39]], [0.0; 3]);
+        assert!(y[..20].iter().chain(&y[40..]).all(|y| y.is_finite()));
+    }
+    let all_nan = run(&[f32::NAN; 3], 3, everything(3));
+    assert!(all_nan.iter().all(|y| y.is_nan()));
+}
+
+#[test]
+fn scores_far_apart_neither_overflow_nor_vanish_wrongly() {
+    assert_eq!(
+        run(&[3e38f32, -3e38, 0.0], 3, everything(3)),
+        [1.0, 0.0, 0.0]
+    );
+    assert_eq!(
+        run(&[-3e38f32, f32::NEG_INFINITY], 2, everything(2)),
+        [1.0, 0.0]
+    );
+}
+
+#[test]
+fn gradients_equal_central_differences() {
+    let step = f64::EPSILON.cbrt();
+    for (rows, width) in [(1, 1), (2, 7), (3, 33)] {
+        let x = normal(rows * width, 0.0, 1.0, 1);
+        let dy = normal(rows * width, 0.0, 1.0, 2);
+        let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 4 != 2)).collect();
+        let seen = |row: usize| Seen {
+            range: row..width,
+            keep: Some(&keep),
+        };
+        let loss = |x: &[f64]| -> f64 {
+            run(x, width, seen)
+                .iter()
+                .zip(&dy)
+                .map(|(y, dy)| y * dy)
+                .sum()
+        };
+        let mut dx = vec![9.0; x.len()];
+        backward(Isa::best(), &run(&x, width, seen), &dy, &mut dx, width);
+        for i in 0..x.len() {
+            let mut moved = x.clone();
+            moved[i] += step;
+            let above = loss(&moved);
+            moved[i] = x[i] - step;
+            let quotient = (above - loss(&moved)) / (2.0 * step);
+            // Truncation and rounding of the difference each stay below step².
+            assert!(
+                (quotient - dx[i]).abs() <= 4.0 * step * step,
+                "{i}: {} and {quotient}",
+                dx[i]
+            );
+        }
+    }
+}
+
+#[test]
+fn what_all_cotangents_share_is_not_left_in_a_gradient() {
+    for width in WIDTHS.into_iter().filter(|&width| width > 1) {
+        let scores = normal(width, 0.0, 2.0, 5);
+        let x: Vec<f32> = scores.iter().map(|&x| x as f32).collect();
+        // Exact in f32, and a thousand times the size of what differs.
+        let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
+        let mut dx = vec![0.0; width];
+        backward(
+            Isa::best(),
+            &run(&x, width, everything(width)),
+            &dy,
+            &mut dx,
+            width,
+        );
+        let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let y = reference::softmax(&exact, |_| true);
+        let mean: f64 = y.iter().zip(&dy).map(|(y, &dy)| y * f64::from(dy)).sum();
+        for (i, &dx) in dx.iter().enumerate() {
+            // Roundings of the probability's exponent and of the differences, which are at most 1.
+            let error = (f64::from(dx) - y[i] * (f64::from(dy[i]) - mean)).abs();
+            let allowed = 24.0 * f64::from(f32::EPSILON) * y[i] + 1e-30;
+            assert!(
+                error <= allowed,
+                "width {width}, {i}: {error:e} of {allowed:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_thread_count_does_not_change_a_bit() {
+    let (rows, width) = (501, 96);
+    let x: Vec<f32> = normal(rows * width, 0.0, 3.0, 1)
+        .into_iter()
+        .map(|x| x as f32)
+        .collect();
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            let y = run(&x, width, |row| Seen {
+                range: 0..width.min(row + 1),
+                keep: None,
+            });
+            let mut dx = vec![0.0; x.len()];
+            backward(Isa::best(), &y, &x, &mut dx, width);
+            y.into_iter()
+                .chain(dx)
+                .map(f32::to_bits)
+                .collect::<Vec<_>>()
+        })
+    };
+    let one = run(1);
+    assert!(one == run(2) && one == run(3));
+}

@@ -1,0 +1,151 @@
+//! The input rows of a product: as they are, or normalised on the way into the packed operand.
+
+use std::ops::Range;
+
+use crate::{
+    cpu::Cpu,
+    memory::scratch::{lend, scratch},
+    rows::norm::kind::{Affine, Norm},
+    threads::{parallel, target::Target},
+    vectors::{isa::Isa, prefetch},
+};
+
+/// f32 rows without gaps, with an optional norm to apply to each.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    rows: &'a [f32],
+    width: usize,
+    norm: Option<&'a RowNorm>,
+}
+
+/// A norm with its weight and bias, widened once.
+#[derive(Clone, Debug)]
+pub struct RowNorm {
+    norm: Norm,
+    affine: Affine<f64>,
+}
+
+scratch! {
+    /// One normalized row.
+    NORMALIZED_ROW
+}
+
+/// Rows that one task reads.
+const ROWS: usize = 16;
+
+impl RowNorm {
+    /// Of a norm's weight and bias as stored.
+    pub fn new(norm: Norm, weight: &[f32], bias: Option<&[f32]>) -> Self {
+        Self {
+            norm,
+            affine: norm.affine(weight, bias),
+        }
+    }
+
+    /// The length of a row.
+    pub fn width(&self) -> usize {
+        self.affine.width()
+    }
+
+    /// Writes the norm of row `x` to `y`.
+    pub fn row(&self, isa: Isa, x: &[f32], y: &mut [f32]) {
+        self.norm.row(isa, x, &self.affine, y);
+    }
+
+    /// Replaces a row by its norm.
+    pub fn row_in_place(&self, isa: Isa, row: &mut [f32]) {
+        self.norm.row_in_place(isa, row, &self.affine);
+    }
+
+    /// Replaces each row of `rows` by its norm.
+    pub fn rows_in_place(&self, cpu: Cpu, rows: &mut [f32]) {
+        let width = self.width();
+        let threads = cpu.for_elements(rows.len()).threads;
+        parallel::for_chunks(threads, rows, ROWS * width, |_, rows| {
+            let mut rest = rows;
+            while let Some(row) = rest.split_off_mut(..width) {
+                prefetch::all(&rest[..width.min(rest.len())]);
+                self.row_in_place(cpu.isa, row);
+            }
+        });
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Rows of `width` numbers as they are.
+    pub fn new(rows: &'a [f32], width: usize) -> Self {
+        assert!(width > 0 && rows.len().is_multiple_of(width));
+        Self {
+            rows,
+            width,
+            norm: None,
+        }
+    }
+
+    /// The same rows, with a norm to apply to each.
+    pub fn with_norm(self, norm: Option<&'a RowNorm>) -> Self {
+        assert!(norm.is_none_or(|norm| norm.width() == self.width));
+        Self { norm, ..self }
+    }
+
+    /// The rows as they are stored, without the norm.
+    pub fn stored(&self) -> &'a [f32] {
+        self.rows
+    }
+
+    /// Whether a norm is applied to the rows.
+    pub fn is_normalized(&self) -> bool {
+        self.norm.is_some()
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows.len() / self.width
+    }
+
+    /// The number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Some of the rows.
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        Self {
+            rows: &self.rows[rows.start * self.width..rows.end * self.width],
+            ..*self
+        }
+    }
+
+    /// Calls `take(i, row i)` for every row, normalised if so asked.
+    pub fn for_rows(&self, cpu: Cpu, take: impl Fn(usize, &[f32]) + Sync) {
+        let n_rows = self.rows();
+        let threads = cpu.for_elements(self.rows.len()).threads;
+        parallel::for_tasks(threads, n_rows.div_ceil(ROWS), |task| {
+            lend(NORMALIZED_ROW, self.width, |normal: &mut [f32]| {
+                let rows = task * ROWS..n_rows.min((task + 1) * ROWS);
+                let mut rest = &self.rows[rows.start * self.width..rows.end * self.width];
+                for i in rows {
+                    let (row, behind) = rest.split_at(self.width);
+                    rest = behind;
+                    prefetch::all(&rest[..self.width.min(rest.len())]);
+                    match self.norm {
+                        None => take(i, row),
+                        Some(norm) => {
+                            norm.row(cpu.isa, row, normal);
+                            take(i, normal);
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    /// Writes every row, normalised if so asked, to `y` without gaps.
+    pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
+        let y = Target::row_major(y, self.rows(), self.width);
+        self.for_rows(cpu, |i, row| {
+            // SAFETY: `for_rows` gives out each row once.
+            unsafe { y.piece(i, 0..self.width) }.copy_from_slice(row);
+        });
+    }
+}

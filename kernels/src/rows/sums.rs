@@ -1,0 +1,97 @@
+//! Sums of gradients: of all rows, for a bias that is added to every row; and of two gradients of one tensor.
+
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::Element,
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Rows that are summed in sequence before they are added to the others. It is part of the result, since it
+/// fixes the order of addition.
+const ROWS_PER_SUM: usize = 64;
+
+/// Writes the sum of the rows of `dy` to `total`, which is as long as a row.
+///
+/// # Panics
+/// If lengths or types do not fit.
+pub fn column_sums(cpu: Cpu, dy: Slice, total: SliceMut) {
+    with_type!(dy, T => typed_column_sums::<T>(cpu, T::of_slice(dy), T::of_slice_mut(total)))
+}
+
+fn typed_column_sums<T: Element>(cpu: Cpu, dy: &[T], total: &mut [T]) {
+    let width = total.len();
+    if width == 0 {
+        return;
+    }
+    assert!(dy.len().is_multiple_of(width));
+    let chunk = ROWS_PER_SUM * width;
+    let mut partial = vec![T::Wide::ZERO; dy.len().div_ceil(chunk) * width];
+    let threads = cpu.for_elements(partial.len()).threads;
+    parallel::for_chunks(threads, &mut partial, width, |start, sums| {
+        let first = start / width * chunk;
+        let last = (first + chunk).min(dy.len());
+        for row in dy[first..last].chunks_exact(width) {
+            for (sum, dy) in sums.iter_mut().zip(row) {
+                *sum += dy.to_wide();
+            }
+        }
+    });
+    let mut sums = vec![T::Wide::ZERO; width];
+    for partial in partial.chunks_exact(width) {
+        for (sum, &partial) in sums.iter_mut().zip(partial) {
+            *sum += partial;
+        }
+    }
+    for (total, sum) in total.iter_mut().zip(sums) {
+        *total = T::from_wide(sum);
+    }
+}
+
+/// `sum += more`, element by element.
+///
+/// # Panics
+/// If lengths or types do not fit.
+pub fn add(cpu: Cpu, sum: SliceMut, more: Slice) {
+    with_type!(more, T => {
+        let (sum, more) = (T::of_slice_mut(sum), T::of_slice(more));
+        assert_eq!(sum.len(), more.len());
+        let threads = cpu.for_elements(sum.len()).threads;
+        parallel::for_chunks(threads, sum, CHUNK, |start, sum| {
+            for (sum, more) in sum.iter_mut().zip(&more[start..]) {
+                *sum = T::narrow(sum.widen() + more.widen());
+            }
+        });
+    });
+}
+
+/// Elements per piece of work.
+const CHUNK: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn column_sums_are_those_of_f64_rounded_once() {
+        for (rows, width) in [(0, 3), (1, 1), (2, 5), (63, 4), (64, 4), (65, 4), (300, 17)] {
+            let dy: Vec<f32> = (0..rows * width)
+                .map(|i| ((i * 37 % 101) as f32).sin() * 1e3)
+                .collect();
+            let expected: Vec<f32> = (0..width)
+                .map(|j| (0..rows).map(|i| f64::from(dy[i * width + j])).sum::<f64>() as f32)
+                .collect();
+            let sums = column_sums(&dy, width);
+            // Two orders of f64 additions may round to neighbouring f32.
+            for (sum, expected) in sums.iter().zip(&expected) {
+                assert!(
+                    (sum - expected).abs() <= expected.abs() * f32::EPSILON,
+                    "{rows} {width}"
+                );
+            }
+            assert_eq!(sums.len(), width);
+        }
+    }
+}

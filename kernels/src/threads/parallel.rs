@@ -1,0 +1,138 @@
+//! Work divided among threads, in pieces whose bounds do not depend on the number of threads.
+//!
+//! Everything here comes down to [`for_tasks`]: numbered tasks that threads take until none is left. Pieces of
+//! fixed size are what keeps results independent of the thread count.
+
+use std::ops::Range;
+
+use super::{
+    shared::Shared,
+    team::{is_here, step, with_team},
+};
+
+/// Calls `work` with each number below `tasks`, on at most `threads` threads, the caller's among them. A thread
+/// that is done with one takes the next.
+///
+/// May be called from several threads at once, and from within rayon: the caller can do all the work alone, and
+/// the others only help. Within [`with_team`] that team does the work.
+pub fn for_tasks(threads: usize, tasks: usize, work: impl Fn(usize) + Sync) {
+    // Not generic from here on: a task's work costs far more than a call through a pointer.
+    for_each_task(threads, tasks, &work);
+}
+
+fn for_each_task(threads: usize, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+    if threads.min(tasks) <= 1 {
+        return (0..tasks).for_each(work);
+    }
+    with_team(threads, || step(tasks, work));
+}
+
+/// Work below which a second thread does not pay off, in multiplications or equivalents, of which a thread does
+/// some 50 in a nanosecond. Waking a thread costs 10 µs; a member of a team joins in within some 0.3 µs.
+pub fn worthwhile() -> usize {
+    if is_here() { 1 << 15 } else { 1 << 19 }
+}
+
+/// Threads for so much work, measured as in [`worthwhile`]: 1, or `threads`.
+pub fn threads_worth(work: usize, threads: usize) -> usize {
+    if work < worthwhile() { 1 } else { threads }
+}
+
+/// Cost of an element of a norm, a softmax or an activation, in multiplications.
+pub const WORK_PER_ELEMENT: usize = 16;
+
+/// Threads for so many elements of a norm, a softmax or an activation: 1, or `threads`.
+pub fn threads_for(elements: usize, threads: usize) -> usize {
+    threads_worth(elements.saturating_mul(WORK_PER_ELEMENT), threads)
+}
+
+/// Calls `work(start, piece)` for each piece of `chunk` elements of `out`, as [`for_tasks`] does; the last piece may be
+/// shorter.
+pub fn for_chunks<T: Send>(
+    threads: usize,
+    out: &mut [T],
+    chunk: usize,
+    work: impl Fn(usize, &mut [T]) + Send + Sync,
+) {
+    let len = out.len();
+    let out = Shared::new(out);
+    for_tasks(threads, len.div_ceil(chunk), |index| {
+        let range = piece(len, chunk, index);
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        work(range.start, unsafe { out.range(range) });
+    });
+}
+
+/// As [`for_chunks`], with a piece of `second_chunk` elements of `second` beside each piece of `out`.
+pub fn for_chunk_pairs<T: Send, U: Send>(
+    threads: usize,
+    out: &mut [T],
+    chunk: usize,
+    second: &mut [U],
+    second_chunk: usize,
+    work: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+) {
+    let (len, second_len) = (out.len(), second.len());
+    let tasks = len.div_ceil(chunk);
+    assert_eq!(tasks, second_len.div_ceil(second_chunk));
+    let (out, second) = (Shared::new(out), Shared::new(second));
+    for_tasks(threads, tasks, |index| {
+        let range = piece(len, chunk, index);
+        let second_range = piece(second_len, second_chunk, index);
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        let (out, second) = unsafe { (out.range(range.clone()), second.range(second_range)) };
+        work(range.start, out, second);
+    });
+}
+
+fn piece(len: usize, chunk: usize, index: usize) -> Range<usize> {
+    index * chunk..len.min((index + 1) * chunk)
+}
+
+/// Calls `work(index, piece)` for each piece of `length` elements, as [`for_tasks`] does.
+pub fn for_pieces<T: Send>(
+    threads: usize,
+    all: &mut [T],
+    length: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    assert_eq!(all.len() % length, 0);
+    let tasks = all.len() / length;
+    let all = Shared::new(all);
+    for_tasks(threads, tasks, |index| {
+        let range = index * length..(index + 1) * length;
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        work(index, unsafe { all.range(range) });
+    });
+}
+
+/// Calls `work(index, piece)` for consecutive pieces of `all` of these lengths, as [`for_tasks`] does.
+pub fn for_pieces_of<T: Send>(
+    threads: usize,
+    all: &mut [T],
+    lengths: &[usize],
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let mut end = 0;
+    let pieces: Vec<Range<usize>> = lengths
+        .iter()
+        .map(|length| {
+            let start = end;
+            end += length;
+            start..end
+        })
+        .collect();
+    assert_eq!(end, all.len());
+    let all = Shared::new(all);
+    for_tasks(threads, lengths.len(), |index| {
+        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
+        work(index, unsafe { all.range(pieces[index].clone()) });
+    });
+}
+
+/// Part `i` when `0..len` is divided into `n` nearly equal parts, the longer ones first.
+pub fn part(len: usize, n: usize, i: usize) -> Range<usize> {
+    let (least, longer) = (len / n, len % n);
+    let start = |i: usize| i * least + i.min(longer);
+    start(i)..start(i + 1)
+}

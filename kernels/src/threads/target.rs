@@ -1,0 +1,53 @@
+//! Rows that several threads write at the same time.
+
+use std::ops::Range;
+
+use super::shared::Shared;
+
+/// Row-major memory that several threads write at the same time, each its own pieces.
+pub struct Target<'a, T> {
+    data: Shared<'a, T>,
+    rows: usize,
+    columns: usize,
+}
+
+impl<'a, T> Target<'a, T> {
+    /// Over rows of `columns` numbers without gaps.
+    pub fn row_major(data: &'a mut [T], rows: usize, columns: usize) -> Self {
+        assert_eq!(Some(data.len()), rows.checked_mul(columns));
+        Self {
+            data: Shared::new(data),
+            rows,
+            columns,
+        }
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The address of an element, for prefetching; it need not lie within the rows.
+    #[inline(always)]
+    pub fn address(&self, row: usize, column: usize) -> *const T {
+        self.data.address(row * self.columns + column)
+    }
+
+    /// Some columns of a row.
+    ///
+    /// # Safety
+    /// No other borrow of these elements is in use.
+    #[allow(clippy::mut_from_ref)] // as `Shared::range`
+    #[inline(always)]
+    pub unsafe fn piece(&self, row: usize, columns: Range<usize>) -> &mut [T] {
+        assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
+        let start = row * self.columns + columns.start;
+        // SAFETY: the caller's promise; the assertion keeps the piece within its row.
+        unsafe { self.data.range(start..start + columns.len()) }
+    }
+}

@@ -1,0 +1,304 @@
+//! Threads that stay awake between the steps of one computation.
+//!
+//! Waking a sleeping thread costs some 10 µs, as much as a small product. A team is called together once for a
+//! whole forward pass, and between its steps (each one [`for_tasks`](super::for_tasks)) the helpers spin.
+//! Nothing ever waits for a helper that has not come: the leader can do every step alone, so that a busy pool
+//! makes a team slow, never stuck, and a pass ends when its work is done, whatever else the pool does.
+//!
+//! Each member begins with its own share of a step's tasks, the same part in every step: what it wrote in one
+//! step is still in its cache when it reads the same rows in the next. Then it takes what is left of the
+//! others' shares.
+//!
+//! ```text
+//! leader   write work, tasks, next → open = true → take tasks → open = false → wait for active == 0 → next step
+//! helper   open? → active += 1 → still open? → read work, take tasks → active -= 1
+//! ```
+
+use std::{
+    any::Any,
+    cell::{Cell, UnsafeCell},
+    hint,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    ptr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+};
+
+/// The work of a step, called with task numbers. It borrows from the leader's stack.
+type Work<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// What the leader and its helpers share.
+struct Team {
+    /// The current step's work; valid while `open`, and then until `active` is 0.
+    work: UnsafeCell<Option<Work<'static>>>,
+    tasks: AtomicUsize,
+    /// The next task of each member's share.
+    next: Box<[CachePadded]>,
+    /// Whether a helper may begin to take tasks.
+    open: AtomicBool,
+    /// Helpers that read `work`, or are about to see that they may not.
+    active: AtomicUsize,
+    /// Whether the leader is done: there will be no further step.
+    closed: AtomicBool,
+    /// The payload of a panic in a helper's task.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// A counter on cache lines of its own; 128 bytes, as some CPUs prefetch lines in pairs.
+#[repr(align(128))]
+struct CachePadded(AtomicUsize);
+
+// SAFETY: only the leader writes `work`, and only while `open` is false and `active` is 0. Helpers read it only
+// after they raised `active` and then saw `open`: either the leader sees the raised `active` and waits, or the
+// helper sees that `open` is false. That needs a single total order of these four accesses, so all of them are
+// sequentially consistent.
+unsafe impl Sync for Team {}
+
+thread_local! {
+    /// The team that this thread leads; null within its steps.
+    static LED: Cell<*const Team> = const { Cell::new(ptr::null()) };
+    /// Whether this thread is doing a task of some team.
+    static IN_STEP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Helpers that no pool has begun to run.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Helpers that may wait at once. A pool that has other work, or none of whose threads came along in a fork, would
+/// collect one for every pass, and the team that each of them holds.
+const MAX_WAITING: usize = 1 << 10;
+
+/// Whether the calling thread leads a team.
+pub fn is_here() -> bool {
+    !LED.get().is_null()
+}
+
+/// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads`
+/// threads.
+///
+/// `work` should not wait for the rayon pool that it runs in: helpers keep workers of that pool until it ends.
+///
+/// There is no team with one thread, or within another team's step; within another team's `work` it is that
+/// team.
+pub fn with_team<R>(threads: usize, work: impl FnOnce() -> R) -> R {
+    let team = Team::called(threads);
+    let _led = team.as_deref().map(Led::new);
+    work()
+}
+
+/// Does one step with the team that this thread leads, or alone if it leads none.
+pub fn step(tasks: usize, work: Work) {
+    let team = LED.get();
+    // SAFETY: `LED` is not null only while `with_team` keeps the team alive.
+    match unsafe { team.as_ref() } {
+        Some(team) => team.step(tasks, work),
+        None => (0..tasks).for_each(work),
+    }
+}
+
+impl Team {
+    /// A team of so many threads, whose helpers are on their way; none where the calling thread is alone, or has one.
+    fn called(threads: usize) -> Option<Arc<Self>> {
+        if threads <= 1 || is_here() || IN_STEP.get() {
+            return None;
+        }
+        let counters = (0..threads).map(|_| CachePadded(AtomicUsize::new(0)));
+        let team = Arc::new(Self {
+            work: UnsafeCell::new(None),
+            tasks: AtomicUsize::new(0),
+            next: counters.collect(),
+            open: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        for member in 1..threads {
+            if WAITING.fetch_add(1, SeqCst) >= MAX_WAITING {
+                WAITING.fetch_sub(1, SeqCst);
+                break;
+            }
+            let team = team.clone();
+            rayon::spawn(move || {
+                WAITING.fetch_sub(1, SeqCst);
+                team.help(member);
+            });
+        }
+        Some(team)
+    }
+
+    fn step(&self, tasks: usize, work: Work) {
+        // Steps within a step are done by the thread that comes to them: the team is busy.
+        let _unled = Unled::new();
+        // SAFETY: only the lifetime is extended; `_closing` below waits, even in a panic, until no helper holds
+        // the reference.
+        let work: Work<'static> = unsafe { std::mem::transmute(work) };
+        // SAFETY: no step is open and no helper active, because the last step's `Closing` waited for that.
+        unsafe { *self.work.get() = Some(work) };
+        self.tasks.store(tasks, SeqCst);
+        for (member, next) in self.next.iter().enumerate() {
+            next.0.store(self.share(member, tasks).start, SeqCst);
+        }
+        self.open.store(true, SeqCst);
+        {
+            let _closing = Closing(self);
+            self.take_tasks(work, 0);
+        }
+        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(panic) = { panic }.take() {
+            resume_unwind(panic);
+        }
+    }
+
+    /// The tasks that a member begins with.
+    fn share(&self, member: usize, tasks: usize) -> Range<usize> {
+        let start = |member: usize| member * tasks / self.next.len();
+        start(member)..start(member + 1)
+    }
+
+    /// Takes the tasks of the member's own share, and then those left in the others'.
+    fn take_tasks(&self, work: Work, member: usize) {
+        let _in_step = InStep::new();
+        let (tasks, members) = (self.tasks.load(SeqCst), self.next.len());
+        for whose in (member..members).chain(0..member) {
+            let end = self.share(whose, tasks).end;
+            loop {
+                let task = self.next[whose].0.fetch_add(1, SeqCst);
+                if task >= end {
+                    break;
+                }
+                work(task);
+            }
+        }
+    }
+
+    fn has_tasks(&self) -> bool {
+        let tasks = self.tasks.load(SeqCst);
+        let mut shares = self.next.iter().enumerate();
+        shares.any(|(member, next)| next.0.load(SeqCst) < self.share(member, tasks).end)
+    }
+
+    /// What a helper does until the team is closed.
+    fn help(&self, member: usize) {
+        // This thread waits for rayon within a pass of its own, whose leader, helpers or tasks wait for it to return.
+        if is_here() || IN_STEP.get() {
+            return;
+        }
+        let mut idle = 0u32;
+        while !self.closed.load(SeqCst) {
+            if self.open.load(SeqCst) && self.has_tasks() {
+                idle = 0;
+                self.active.fetch_add(1, SeqCst);
+                let _leaving = Leaving(self);
+                if self.open.load(SeqCst) {
+                    // SAFETY: `active` was raised before `open` was seen, so the leader does not change `work`
+                    // until it is lowered.
+                    if let Some(work) = unsafe { *self.work.get() } {
+                        let done = catch_unwind(AssertUnwindSafe(|| self.take_tasks(work, member)));
+                        if let Err(panic) = done {
+                            let first = self.panic.lock();
+                            *first.unwrap_or_else(PoisonError::into_inner) = Some(panic);
+                        }
+                    }
+                }
+            } else if idle < SPINS {
+                idle += 1;
+                hint::spin_loop();
+            } else {
+                // Another thread may need this core more, perhaps the leader.
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Looks for the next step after which a helper starts to yield its core: some 20 µs.
+const SPINS: u32 = 1 << 10;
+
+/// Closes the step when dropped, and waits until no helper is in it.
+struct Closing<'a>(&'a Team);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let team = self.0;
+        // In a panic there are tasks left, which nobody is to begin.
+        for next in &team.next {
+            next.0.store(usize::MAX / 2, SeqCst);
+        }
+        team.open.store(false, SeqCst);
+        let mut waited = 0u32;
+        while team.active.load(SeqCst) != 0 {
+            waited += 1;
+            if waited.is_multiple_of(SPINS) {
+                thread::yield_now();
+            }
+            hint::spin_loop();
+        }
+        if thread::panicking() {
+            // The leader's own panic is on its way up; a helper's must not show in a later step.
+            *team.panic.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}
+
+/// Lowers `active` when dropped, also in a panic.
+struct Leaving<'a>(&'a Team);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, SeqCst);
+    }
+}
+
+/// While it lives, this thread is doing tasks, and does steps within them alone.
+struct InStep(bool);
+
+impl InStep {
+    fn new() -> Self {
+        Self(IN_STEP.replace(true))
+    }
+}
+
+impl Drop for InStep {
+    fn drop(&mut self) {
+        IN_STEP.set(self.0);
+    }
+}
+
+/// While it lives, this thread leads the team, which is closed when it is dropped.
+struct Led<'a>(&'a Team);
+
+impl<'a> Led<'a> {
+    fn new(team: &'a Team) -> Self {
+        LED.set(team);
+        Self(team)
+    }
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        LED.set(ptr::null());
+        self.0.closed.store(true, SeqCst);
+    }
+}
+
+/// While it lives, this thread leads no team.
+struct Unled(*const Team);
+
+impl Unled {
+    fn new() -> Self {
+        Self(LED.replace(ptr::null()))
+    }
+}
+
+impl Drop for Unled {
+    fn drop(&mut self) {
+        LED.set(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

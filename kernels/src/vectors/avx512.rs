@@ -1,0 +1,352 @@
+//! AVX-512 of the Skylake-X generation: 32 registers of 512 bits.
+
+use std::arch::x86_64::*;
+
+use super::{
+    avx2::Avx2,
+    level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words},
+};
+
+/// The token of this level: the proof that the CPU has AVX-512 F, BW, DQ and VL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512 {
+    avx2: Avx2,
+}
+
+/// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512Vnni {
+    avx512: Avx512,
+}
+
+/// The proof that the CPU has AVX-512 with VNNI and BF16, dot products of bfloat16 too (Sapphire Rapids, Zen 4).
+/// Every CPU that has those has VNNI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512Bf16 {
+    vnni: Avx512Vnni,
+}
+
+impl Avx512 {
+    /// The token, if the CPU has all the features that `enter` enables.
+    pub fn new() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        let avx2 = Avx2::new()?;
+        found.then_some(Self { avx2 })
+    }
+}
+
+impl Avx512Vnni {
+    /// The token, if the CPU has these instructions.
+    pub fn new() -> Option<Self> {
+        let avx512 = Avx512::new()?;
+        is_x86_feature_detected!("avx512vnni").then_some(Self { avx512 })
+    }
+
+    /// The level without these dot products.
+    #[inline(always)]
+    pub fn avx512(self) -> Avx512 {
+        self.avx512
+    }
+}
+
+impl Avx512Bf16 {
+    /// The token, if the CPU has these instructions.
+    pub fn new() -> Option<Self> {
+        let vnni = Avx512Vnni::new()?;
+        is_x86_feature_detected!("avx512bf16").then_some(Self { vnni })
+    }
+
+    /// The level with dot products of int8 only.
+    #[inline(always)]
+    pub fn vnni(self) -> Avx512Vnni {
+        self.vnni
+    }
+
+    /// The level without these dot products.
+    #[inline(always)]
+    pub fn avx512(self) -> Avx512 {
+        self.vnni.avx512
+    }
+}
+
+impl Level for Avx512 {
+    #[inline(always)]
+    fn enter<T: Task>(self, task: T) -> T::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        fn with_instructions<T: Task>(token: Avx512, task: T) -> T::Output {
+            task.compute(token)
+        }
+        // SAFETY: a token exists only where `new` found these features.
+        unsafe { with_instructions(self, task) }
+    }
+}
+
+impl Vectors<f32> for Avx512 {
+    type Vector = __m512;
+    const LANES: usize = 16;
+    type Transposer = Avx2;
+    // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
+    const ROWS: usize = 14;
+
+    #[inline(always)]
+    fn transposer(self) -> Avx2 {
+        self.avx2
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: the token proves AVX-512F; the caller promises 16 numbers.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: __m512, to: *mut f32) {
+        // SAFETY: the token proves AVX-512F; the caller promises room for 16 numbers.
+        unsafe { _mm512_storeu_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f32,
+        stride: usize,
+        mut each: impl FnMut(usize, __m512),
+    ) {
+        // The four columns of rows i, i + 4, i + 8 and i + 12, one row in each quarter.
+        let quartet = |i: usize| {
+            // SAFETY: the token proves AVX-512F; the caller promises 4 numbers of each of 16 rows.
+            unsafe {
+                let quarter = |i: usize| _mm_loadu_ps(from.add(i * stride));
+                let rows = _mm512_castps128_ps512(quarter(i));
+                let rows = _mm512_insertf32x4::<1>(rows, quarter(i + 4));
+                let rows = _mm512_insertf32x4::<2>(rows, quarter(i + 8));
+                _mm512_insertf32x4::<3>(rows, quarter(i + 12))
+            }
+        };
+        let rows = [quartet(0), quartet(1), quartet(2), quartet(3)];
+        // SAFETY: the token proves AVX-512F.
+        let columns = unsafe {
+            let low01 = _mm512_castps_pd(_mm512_unpacklo_ps(rows[0], rows[1]));
+            let high01 = _mm512_castps_pd(_mm512_unpackhi_ps(rows[0], rows[1]));
+            let low23 = _mm512_castps_pd(_mm512_unpacklo_ps(rows[2], rows[3]));
+            let high23 = _mm512_castps_pd(_mm512_unpackhi_ps(rows[2], rows[3]));
+            [
+                _mm512_castpd_ps(_mm512_unpacklo_pd(low01, low23)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(low01, low23)),
+                _mm512_castpd_ps(_mm512_unpacklo_pd(high01, high23)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(high01, high23)),
+            ]
+        };
+        for (j, column) in columns.into_iter().enumerate() {
+            each(j, column);
+        }
+    }
+}
+
+impl Vectors<f64> for Avx512 {
+    type Vector = __m512d;
+    const LANES: usize = 8;
+    type Transposer = Avx2;
+    const ROWS: usize = 14;
+
+    #[inline(always)]
+    fn transposer(self) -> Avx2 {
+        self.avx2
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f64) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_set1_pd(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512d, b: __m512d) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_add_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: __m512d, b: __m512d) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_mul_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m512d, b: __m512d, c: __m512d) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_fmadd_pd(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f64) -> __m512d {
+        // SAFETY: the token proves AVX-512F; the caller promises 8 numbers.
+        unsafe { _mm512_loadu_pd(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: __m512d, to: *mut f64) {
+        // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
+        unsafe { _mm512_storeu_pd(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f64,
+        stride: usize,
+        mut each: impl FnMut(usize, __m512d),
+    ) {
+        // The two columns of rows i, i + 2, i + 4 and i + 6, one row in each quarter.
+        let quartet = |i: usize| {
+            // SAFETY: the token proves AVX-512 F and DQ; the caller promises 4 numbers of each of 8 rows.
+            unsafe {
+                let quarter = |i: usize| _mm_loadu_pd(from.add(i * stride));
+                let rows = _mm512_castpd128_pd512(quarter(i));
+                let rows = _mm512_insertf64x2::<1>(rows, quarter(i + 2));
+                let rows = _mm512_insertf64x2::<2>(rows, quarter(i + 4));
+                _mm512_insertf64x2::<3>(rows, quarter(i + 6))
+            }
+        };
+        let rows = [quartet(0), quartet(1)];
+        // SAFETY: the token proves AVX-512F.
+        each(0, unsafe { _mm512_unpacklo_pd(rows[0], rows[1]) });
+        // SAFETY: the token proves AVX-512F.
+        each(1, unsafe { _mm512_unpackhi_pd(rows[0], rows[1]) });
+    }
+}
+
+impl Widening for Avx512 {
+    #[inline(always)]
+    unsafe fn load_single(self, from: *const f32) -> __m512d {
+        // SAFETY: the token proves AVX-512F; the caller promises 8 numbers.
+        unsafe { _mm512_cvtps_pd(_mm256_loadu_ps(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_single(self, vector: __m512d, to: *mut f32) {
+        // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
+        unsafe { _mm256_storeu_ps(to, _mm512_cvtpd_ps(vector)) }
+    }
+}
+
+impl Lookup for Avx512 {
+    type Table<'a> = __m512;
+
+    #[inline(always)]
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> __m512 {
+        // SAFETY: the token proves AVX-512F; the table has 16 numbers.
+        unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: __m512, places: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_permutexvar_ps(_mm512_castps_si512(places), table) }
+    }
+
+    #[inline(always)]
+    fn absolute(self, x: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_abs_ps(x) }
+    }
+
+    #[inline(always)]
+    fn with_sign_of(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and DQ.
+        unsafe { _mm512_xor_ps(a, _mm512_and_ps(_mm512_set1_ps(-0.0), b)) }
+    }
+
+    #[inline(always)]
+    fn least(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+}
+
+impl Words for Avx512 {
+    type Words = __m512i;
+    type Pairs = __m512i;
+    // Of 32 registers: 24 sums, 4 vectors of widened columns, 2 broadcasts of a row.
+    const WIDENED_ROWS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW; the caller promises 16 words.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_set1_epi32(word as i32) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> __m512i {
+        self.splat_word(word)
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, words: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_srli_epi16::<8>(words) }
+    }
+
+    #[inline(always)]
+    fn add_products_of_pairs(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    fn integers(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves AVX-512 F and BW.
+        unsafe { _mm512_cvtepi32_ps(words) }
+    }
+}

@@ -1,0 +1,103 @@
+//! f32 whose functions use fused multiply-adds, for levels that have the instruction.
+//!
+//! That is half the steps of a polynomial, with no larger error. Without the instruction `mul_add` is a call
+//! into the C library, so this type is only for code that runs within a level's instructions
+//! ([`Level::HAS_FUSED`](super::level::Level::HAS_FUSED)).
+
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use bytemuck::{Pod, TransparentWrapper, Zeroable};
+
+use crate::vectors::{math, element::{Element, Real}, math::Fused};
+
+/// An f32 with the [`Fused`] versions of `exp`, `erf` and `tanh`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Pod, Zeroable, TransparentWrapper)]
+#[repr(transparent)]
+pub struct FusedF32(f32);
+
+impl FusedF32 {
+    /// The same memory as numbers of this type.
+    pub fn of_slice(values: &mut [f32]) -> &mut [Self] {
+        Self::wrap_slice_mut(values)
+    }
+}
+
+macro_rules! as_f32_does {
+    ($($trait:ident $method:ident)*) => {
+        $(impl $trait for FusedF32 {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                Self($trait::$method(self.0, other.0))
+            }
+        })*
+    };
+}
+as_f32_does!(Add add Sub sub Mul mul Div div);
+
+impl Neg for FusedF32 {
+    type Output = Self;
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self(-self.0)
+    }
+}
+
+impl AddAssign for FusedF32 {
+    #[inline(always)]
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+
+impl Element for FusedF32 {
+    type Acc = Self;
+    type Wide = f64;
+    const ZERO: Self = Self(0.0);
+    #[inline(always)]
+    fn widen(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn narrow(value: Self) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn to_wide(self) -> f64 {
+        self.0.into()
+    }
+    #[inline(always)]
+    fn from_wide(value: f64) -> Self {
+        Self(value as f32)
+    }
+}
+
+impl Real for FusedF32 {
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        Self(value as f32)
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self(self.0.abs())
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(self.0.sqrt())
+    }
+    #[inline(always)]
+    fn exp(self) -> Self {
+        Self(math::exp::<Fused>(self.0))
+    }
+    #[inline(always)]
+    fn erf(self) -> Self {
+        Self(math::erf::<Fused>(self.0))
+    }
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        Self(math::tanh::<Fused>(self.0))
+    }
+    fn ln_1p(self) -> Self {
+        Self(libm::log1pf(self.0))
+    }
+}

@@ -1,0 +1,198 @@
+//! Which instruction set the kernels use: detected once, at run time.
+//!
+//! Each level is a token type whose values only a check of the CPU can make. Holding a token is the proof that
+//! its instructions may be executed, which is what the `SAFETY` notes in `arch` rely on.
+
+use std::{fmt, sync::OnceLock};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+use super::level::Task;
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
+use super::{level::Level, portable::Portable};
+
+/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
+/// `avx512_bf16`.
+pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
+
+/// The names of all levels; for each kind of CPU from slowest to fastest.
+const NAMES: [&str; 6] = [
+    "portable",
+    "neon",
+    "avx2",
+    "avx512",
+    "avx512_vnni",
+    "avx512_bf16",
+];
+
+/// An instruction set that this CPU has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Only what every CPU of the compilation target has.
+    Portable(Portable),
+    /// NEON, which every 64-bit Arm CPU has.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+    /// AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL).
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// AVX-512 with dot products of int8, which change nothing for other formats.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni(Avx512Vnni),
+    /// AVX-512 with dot products of int8 and bfloat16, which change nothing for f32 and f64.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512Bf16),
+}
+
+impl Isa {
+    /// The level named by [`VARIABLE`], or else the fastest one. Determined once per process.
+    pub fn selected() -> Result<Self, IsaError> {
+        static SELECTED: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
+        let select = || match std::env::var_os(VARIABLE) {
+            None => Ok(Self::best()),
+            Some(name) => Self::named(&name.to_string_lossy()),
+        };
+        SELECTED.get_or_init(select).clone()
+    }
+
+    /// The fastest level that this CPU has.
+    pub fn best() -> Self {
+        let fastest_first = NAMES.iter().rev();
+        fastest_first
+            .filter_map(|name| Self::named(name).ok())
+            .next()
+            .unwrap_or(Self::Portable(Portable))
+    }
+
+    /// Every level that this CPU has, slowest first; prints which ones it lacks.
+    #[cfg(test)]
+    pub fn levels() -> Vec<Self> {
+        let levels = NAMES.map(Self::named).into_iter();
+        let said = levels.map(|level| level.inspect_err(|error| println!("left out: {error}")));
+        said.flatten().collect()
+    }
+
+    /// The level with this name, if this CPU has it.
+    pub fn named(name: &str) -> Result<Self, IsaError> {
+        let missing = || IsaError::Unavailable(name.to_string());
+        match name {
+            "portable" => Ok(Self::Portable(Portable)),
+            #[cfg(target_arch = "aarch64")]
+            "neon" => Neon::new().map(Self::Neon).ok_or_else(missing),
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => Avx2::new().map(Self::Avx2).ok_or_else(missing),
+            #[cfg(target_arch = "x86_64")]
+            "avx512" => Avx512::new().map(Self::Avx512).ok_or_else(missing),
+            #[cfg(target_arch = "x86_64")]
+            "avx512_vnni" => Avx512Vnni::new().map(Self::Avx512Vnni).ok_or_else(missing),
+            #[cfg(target_arch = "x86_64")]
+            "avx512_bf16" => Avx512Bf16::new().map(Self::Avx512Bf16).ok_or_else(missing),
+            other if NAMES.contains(&other) => Err(missing()),
+            _ => Err(IsaError::Unknown(name.to_string())),
+        }
+    }
+
+    /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
+    /// product's kernel instead.
+    pub(crate) fn enter<T: Task>(self, task: T) -> T::Output {
+        match self {
+            Self::Portable(level) => level.enter(task),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(level) => level.enter(task),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(level) => level.enter(task),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(level) => level.enter(task),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(level) => level.avx512().enter(task),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(level) => level.avx512().enter(task),
+        }
+    }
+
+    /// The level's name, as [`VARIABLE`] takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable(_) => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(_) => "avx512_vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(_) => "avx512_bf16",
+        }
+    }
+}
+
+/// Why a level cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IsaError {
+    /// No level has this name.
+    Unknown(String),
+    /// This CPU, or this target, lacks the level of this name.
+    Unavailable(String),
+}
+
+impl fmt::Display for IsaError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let best = Isa::best().name();
+        match self {
+            Self::Unknown(name) => {
+                let names = NAMES.join(", ");
+                write!(
+                    f,
+                    "{VARIABLE}={name}: expected one of {names}; or unset it for {best}"
+                )
+            }
+            Self::Unavailable(name) => {
+                write!(
+                    f,
+                    "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for IsaError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_goes_by_the_name_that_forces_it() {
+        for name in NAMES {
+            match Isa::named(name) {
+                Ok(isa) => assert_eq!(isa.name(), name),
+                Err(error) => assert_eq!(error, IsaError::Unavailable(name.to_string())),
+            }
+        }
+        assert!(Isa::named("portable").is_ok());
+    }
+
+    #[test]
+    fn an_unknown_level_is_an_error_that_names_the_known_ones() {
+        for name in ["", "AVX2", "avx1024"] {
+            let message = Isa::named(name).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("{VARIABLE}={name}:")),
+                "{message}"
+            );
+            assert!(
+                message.contains("portable, neon, avx2, avx512, avx512_vnni, avx512_bf16"),
+                "{message}"
+            );
+        }
+    }
+}

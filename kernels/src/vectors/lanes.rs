@@ -1,0 +1,138 @@
+//! Sums in a fixed number of lanes: element `i` is added to lane `i mod LANES`.
+//!
+//! Sixteen partial sums accumulate a sixteenth of the rounding steps each, vectorise without permission to
+//! reassociate, and fix the order of addition, so that a sum has the same bits on every machine and with any
+//! number of threads.
+
+use crate::vectors::element::Real;
+
+/// Partial sums per row: as many as an AVX-512 register has elements of f32.
+pub const LANES: usize = 16;
+
+/// The sum of `term(x)`.
+#[inline(always)]
+pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
+    let mut lanes = [R::ZERO; LANES];
+    let (chunks, tail) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += term(value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(tail) {
+        *lane += term(value);
+    }
+    combine(lanes, |a, b| a + b)
+}
+
+/// The sum of `term(x, y)` over two slices of one length.
+#[inline(always)]
+pub fn sum_pairs<R: Real>(xs: &[R], ys: &[R], term: impl Fn(R, R) -> R) -> R {
+    assert_eq!(xs.len(), ys.len());
+    let mut lanes = [R::ZERO; LANES];
+    let (x_chunks, x_tail) = xs.as_chunks::<LANES>();
+    let (y_chunks, y_tail) = ys.as_chunks::<LANES>();
+    for (x_chunk, y_chunk) in x_chunks.iter().zip(y_chunks) {
+        for (lane, (&x, &y)) in lanes.iter_mut().zip(x_chunk.iter().zip(y_chunk)) {
+            *lane += term(x, y);
+        }
+    }
+    for (lane, (&x, &y)) in lanes.iter_mut().zip(x_tail.iter().zip(y_tail)) {
+        *lane += term(x, y);
+    }
+    combine(lanes, |a, b| a + b)
+}
+
+/// Replaces each `x` by `update(x)` and returns the sum of `term(update(x))`.
+#[inline(always)]
+pub fn update_and_sum<R: Real>(
+    values: &mut [R],
+    update: impl Fn(R) -> R,
+    term: impl Fn(R) -> R,
+) -> R {
+    let mut lanes = [R::ZERO; LANES];
+    let (chunks, tail) = values.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *value = update(*value);
+            *lane += term(*value);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(tail) {
+        *value = update(*value);
+        *lane += term(*value);
+    }
+    combine(lanes, |a, b| a + b)
+}
+
+/// The largest element that is not NaN; `-inf` where there is none.
+#[inline(always)]
+pub fn max<R: Real>(values: &[R]) -> R {
+    // Written so that NaN, which compares false, leaves the lane as it is.
+    let larger = |a: R, b: R| if b > a { b } else { a };
+    let mut lanes = [R::of(f64::NEG_INFINITY); LANES];
+    let (chunks, tail) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(tail) {
+        *lane = larger(*lane, value);
+    }
+    combine(lanes, larger)
+}
+
+/// Merges the upper half of the lanes into the lower half until one is left.
+// Not inlined: its pattern of halves would determine how the compiler vectorises the loops before it.
+#[inline(never)]
+fn combine<R: Real>(mut lanes: [R; LANES], merge: impl Fn(R, R) -> R) -> R {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = merge(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_is_counted_once_at_every_length() {
+        for n in 0..4 * LANES {
+            let mut values: Vec<f64> = (1..=n).map(|i| i as f64).collect();
+            let triangle = (n * (n + 1) / 2) as f64;
+            assert_eq!(sum(&values, |x| x), triangle);
+            assert_eq!(sum_pairs(&values, &values, |x, y| 2.0 * x - y), triangle);
+            let largest = if n == 0 { f64::NEG_INFINITY } else { n as f64 };
+            assert_eq!(max(&values), largest);
+            assert_eq!(
+                update_and_sum(&mut values, |x| x + 1.0, |x| x - 1.0),
+                triangle
+            );
+            assert!(values.iter().enumerate().all(|(i, &x)| x == (i + 2) as f64));
+        }
+    }
+
+    #[test]
+    fn trailing_zeros_do_not_change_a_bit() {
+        let row: Vec<f32> = (0..37).map(|i| 1.0 / (i as f32 + 3.0)).collect();
+        let expected = sum(&row, |x| x);
+        for padding in 1..40 {
+            let mut padded = row.clone();
+            padded.resize(row.len() + padding, 0.0);
+            assert_eq!(sum(&padded, |x| x).to_bits(), expected.to_bits());
+        }
+    }
+
+    #[test]
+    fn the_maximum_passes_over_nan() {
+        let values = [f32::NAN, -3.0, f32::NAN, -1.0, f32::NEG_INFINITY];
+        assert_eq!(max(&values), -1.0);
+        assert_eq!(max(&[f32::NAN]), f32::NEG_INFINITY);
+    }
+}

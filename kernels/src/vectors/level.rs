@@ -1,0 +1,175 @@
+//! The instruction sets: what a register holds, and what one instruction does with it.
+//!
+//! Algorithms are written once, over the traits [`Vectors`], [`Words`], [`Widening`] and [`Lookup`]. Each level
+//! implements these in a file of its own, in the same order, so that the files can be compared. An algorithm
+//! that is to be compiled with a level's instructions is a struct with an `#[inline(always)]` method ([`Task`])
+//! that a `#[target_feature]` function of the level calls ([`Level::enter`]): only what is inlined into that
+//! function is compiled with its instructions.
+
+use super::element::Real;
+
+/// The vectors of one level with elements of type `T`.
+///
+/// A value is the proof that the CPU has the level. The methods become single instructions only where they are
+/// inlined into [`Level::enter`]; anywhere else they are correct, but calls.
+pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
+    /// The contents of a register (NEON: of two).
+    type Vector: Copy;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// The vectors that transpose small squares fastest: a narrower vector takes fewer shuffles per number. Its
+    /// lanes compute the same bits.
+    type Transposer: Vectors<T>;
+    /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
+    const ROWS: usize;
+
+    /// The proof that the CPU has [`Self::Transposer`].
+    fn transposer(self) -> Self::Transposer;
+
+    /// `x` in every lane.
+    fn splat(self, x: T) -> Self::Vector;
+
+    /// `a + b`.
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a * b`.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a * b + c`: rounded once, except at the portable level, which rounds twice.
+    fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// Loads a vector; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` numbers can be read at `from`.
+    unsafe fn load(self, from: *const T) -> Self::Vector;
+
+    /// Stores a vector; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` numbers can be written at `to`.
+    unsafe fn store(self, vector: Self::Vector, to: *mut T);
+
+    /// Transposes [`columns_at_once`] columns of `LANES` rows, these `stride` numbers apart: calls `each(j, column j)`
+    /// in order.
+    ///
+    /// # Safety
+    /// From `from + i * stride` on, [`columns_at_once`] numbers can be read, for each `i` below `LANES`.
+    unsafe fn for_columns(
+        self,
+        from: *const T,
+        stride: usize,
+        each: impl FnMut(usize, Self::Vector),
+    );
+}
+
+/// Elements of the longest vector of any level: 512 bits of f32.
+pub const MAX_LANES: usize = 16;
+
+/// Vectors of 32-bit words that hold two or four narrow numbers each.
+pub trait Words: Vectors<f32> {
+    /// The contents of a register.
+    type Words: Copy;
+    /// Each word as a pair of signed 16-bit integers, in whichever order is multiplied fastest.
+    type Pairs: Copy;
+    /// The most rows of a tile two vectors wide whose operands are widened in registers.
+    const WIDENED_ROWS: usize;
+    /// The same for operands of bytes, which are multiplied as [`Self::Pairs`].
+    const BYTE_ROWS: usize = Self::WIDENED_ROWS;
+
+    /// Loads a vector of words; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` words can be read at `from`.
+    unsafe fn load_words(self, from: *const u32) -> Self::Words;
+
+    /// `word` in every lane.
+    fn splat_word(self, word: u32) -> Self::Words;
+
+    /// The lower half of each word, a bfloat16, as f32.
+    fn low_halves(self, words: Self::Words) -> Self::Vector;
+
+    /// The upper half of each word, a bfloat16, as f32.
+    fn high_halves(self, words: Self::Words) -> Self::Vector;
+
+    /// `word`, as a pair of 16-bit integers, in every lane.
+    fn splat_pair(self, word: u32) -> Self::Pairs;
+
+    /// Bytes 0 and 2 of each word, zero-extended to 16 bits.
+    fn even_bytes(self, words: Self::Words) -> Self::Pairs;
+
+    /// Bytes 1 and 3 of each word, zero-extended to 16 bits.
+    fn odd_bytes(self, words: Self::Words) -> Self::Pairs;
+
+    /// `sum + a.low · b.low + a.high · b.high` in 32 bits, which wrap around.
+    fn add_products_of_pairs(self, sum: Self::Words, a: Self::Pairs, b: Self::Pairs)
+    -> Self::Words;
+
+    /// Each word as a signed integer, converted to the nearest f32.
+    fn integers(self, words: Self::Words) -> Self::Vector;
+}
+
+/// Vectors of f64 whose elements are loaded from and stored to f32.
+pub trait Widening: Vectors<f64> {
+    /// Loads numbers of f32, widened.
+    ///
+    /// # Safety
+    /// `LANES` of them can be read at `from`.
+    unsafe fn load_single(self, from: *const f32) -> Self::Vector;
+
+    /// Stores numbers as f32, rounded to nearest, ties to even.
+    ///
+    /// # Safety
+    /// `LANES` of them can be written at `to`.
+    unsafe fn store_single(self, vector: Self::Vector, to: *mut f32);
+}
+
+/// Vectors of f32 with a lookup in a table of 16 numbers.
+pub trait Lookup: Vectors<f32> {
+    /// A table, in registers if there are enough of them.
+    type Table<'a>: Copy;
+
+    /// The table of these numbers.
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> Self::Table<'_>;
+
+    /// For each lane, the number of the table at the index in the lane's four lowest bits.
+    fn look_up(self, table: Self::Table<'_>, places: Self::Vector) -> Self::Vector;
+
+    /// `|x|`.
+    fn absolute(self, x: Self::Vector) -> Self::Vector;
+
+    /// `a` with its sign flipped where `b` is negative.
+    fn with_sign_of(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// The lesser of both in each lane; `b` where either is NaN.
+    fn least(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+}
+
+/// Numbers in a lookup table.
+pub const TABLE_LEN: usize = 16;
+
+/// Columns that [`Vectors::for_columns`] transposes at a time: 16 bytes, the part of a vector that a shuffle
+/// does not leave.
+pub const fn columns_at_once<T>() -> usize {
+    16 / size_of::<T>()
+}
+
+/// A level of instructions. A value is the proof that the CPU has them.
+pub trait Level: Words + Widening + Lookup {
+    /// Whether `mul_add` is an instruction; without it, it is a call into the C library.
+    const HAS_FUSED: bool = true;
+
+    /// Computes a task, compiled with this level's instructions.
+    fn enter<T: Task>(self, task: T) -> T::Output;
+}
+
+/// An algorithm over the vectors of any level, or scalar code for the compiler to vectorise with a level's
+/// instructions. Its `compute`, and everything that it calls, must be `#[inline(always)]`; it is a struct and
+/// not a closure, because a closure cannot be forced inline.
+pub trait Task {
+    /// What it computes, besides what it writes.
+    type Output;
+
+    /// Computes it with these instructions.
+    fn compute<L: Level>(self, level: L) -> Self::Output;
+}

@@ -1,0 +1,352 @@
+//! NEON: 32 registers of 128 bits. A vector is two of them, so that the accumulators of a single row do not
+//! wait for each other: by Arm's guides to Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
+//! two to four start in each.
+
+use std::arch::{aarch64::*, is_aarch64_feature_detected};
+
+use crate::vectors::level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
+
+type F32x8 = [float32x4_t; 2];
+type F64x4 = [float64x2_t; 2];
+type U32x8 = [uint32x4_t; 2];
+type I16x16 = [int16x8_t; 2];
+
+/// The token of this level: the proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neon {
+    _private: (),
+}
+
+impl Neon {
+    /// The token, if the CPU has all the features that `enter` enables.
+    pub fn new() -> Option<Self> {
+        is_aarch64_feature_detected!("neon").then_some(Self { _private: () })
+    }
+}
+
+impl Level for Neon {
+    #[inline(always)]
+    fn enter<T: Task>(self, task: T) -> T::Output {
+        #[target_feature(enable = "neon")]
+        fn with_instructions<T: Task>(token: Neon, task: T) -> T::Output {
+            task.compute(token)
+        }
+        // SAFETY: a token exists only where `new` found these instructions.
+        unsafe { with_instructions(self, task) }
+    }
+}
+
+impl Vectors<f32> for Neon {
+    type Vector = F32x8;
+    const LANES: usize = 8;
+    type Transposer = Self;
+    // Of 32 registers: 24 sums, 4 of columns, up to 4 broadcasts of rows.
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn transposer(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        [unsafe { vdupq_n_f32(x) }; 2]
+    }
+
+    #[inline(always)]
+    fn add(self, a: F32x8, b: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: F32x8, b: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: F32x8, b: F32x8, c: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> F32x8 {
+        // SAFETY: the token proves NEON; the caller promises 8 numbers.
+        unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: F32x8, to: *mut f32) {
+        // SAFETY: the token proves NEON; the caller promises room for 8 numbers.
+        unsafe {
+            vst1q_f32(to, vector[0]);
+            vst1q_f32(to.add(4), vector[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f32,
+        stride: usize,
+        mut each: impl FnMut(usize, F32x8),
+    ) {
+        // The four columns of rows i to i + 3.
+        let square = |i: usize| {
+            // SAFETY: the token proves NEON; the caller promises 4 numbers of each of 8 rows.
+            unsafe {
+                let row = |i: usize| vld1q_f32(from.add(i * stride));
+                let (row0, row1, row2, row3) = (row(i), row(i + 1), row(i + 2), row(i + 3));
+                let even01 = vreinterpretq_f64_f32(vtrn1q_f32(row0, row1));
+                let odd01 = vreinterpretq_f64_f32(vtrn2q_f32(row0, row1));
+                let even23 = vreinterpretq_f64_f32(vtrn1q_f32(row2, row3));
+                let odd23 = vreinterpretq_f64_f32(vtrn2q_f32(row2, row3));
+                [
+                    vreinterpretq_f32_f64(vtrn1q_f64(even01, even23)),
+                    vreinterpretq_f32_f64(vtrn1q_f64(odd01, odd23)),
+                    vreinterpretq_f32_f64(vtrn2q_f64(even01, even23)),
+                    vreinterpretq_f32_f64(vtrn2q_f64(odd01, odd23)),
+                ]
+            }
+        };
+        let (low, high) = (square(0), square(4));
+        for (j, column) in low.into_iter().zip(high).enumerate() {
+            each(j, column.into());
+        }
+    }
+}
+
+impl Vectors<f64> for Neon {
+    type Vector = F64x4;
+    const LANES: usize = 4;
+    type Transposer = Self;
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn transposer(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f64) -> F64x4 {
+        // SAFETY: the token proves NEON.
+        [unsafe { vdupq_n_f64(x) }; 2]
+    }
+
+    #[inline(always)]
+    fn add(self, a: F64x4, b: F64x4) -> F64x4 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vaddq_f64(a[0], b[0]), vaddq_f64(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: F64x4, b: F64x4) -> F64x4 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vmulq_f64(a[0], b[0]), vmulq_f64(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: F64x4, b: F64x4, c: F64x4) -> F64x4 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vfmaq_f64(c[0], a[0], b[0]), vfmaq_f64(c[1], a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f64) -> F64x4 {
+        // SAFETY: the token proves NEON; the caller promises 4 numbers.
+        unsafe { [vld1q_f64(from), vld1q_f64(from.add(2))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, vector: F64x4, to: *mut f64) {
+        // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
+        unsafe {
+            vst1q_f64(to, vector[0]);
+            vst1q_f64(to.add(2), vector[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn for_columns(
+        self,
+        from: *const f64,
+        stride: usize,
+        mut each: impl FnMut(usize, F64x4),
+    ) {
+        // SAFETY: the token proves NEON; the caller promises 2 numbers of each of 4 rows.
+        let rows = [0, 1, 2, 3].map(|i| unsafe { vld1q_f64(from.add(i * stride)) });
+        // SAFETY: the token proves NEON.
+        each(0, unsafe {
+            [vtrn1q_f64(rows[0], rows[1]), vtrn1q_f64(rows[2], rows[3])]
+        });
+        // SAFETY: the token proves NEON.
+        each(1, unsafe {
+            [vtrn2q_f64(rows[0], rows[1]), vtrn2q_f64(rows[2], rows[3])]
+        });
+    }
+}
+
+impl Widening for Neon {
+    #[inline(always)]
+    unsafe fn load_single(self, from: *const f32) -> F64x4 {
+        // SAFETY: the token proves NEON; the caller promises 4 numbers.
+        unsafe {
+            let single = vld1q_f32(from);
+            [
+                vcvt_f64_f32(vget_low_f32(single)),
+                vcvt_high_f64_f32(single),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_single(self, vector: F64x4, to: *mut f32) {
+        // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
+        unsafe {
+            let low = vcvt_f32_f64(vector[0]);
+            vst1q_f32(to, vcvt_high_f32_f64(low, vector[1]));
+        }
+    }
+}
+
+impl Lookup for Neon {
+    /// The numbers' bytes: NEON has table lookups of bytes only.
+    type Table<'a> = uint8x16x4_t;
+
+    #[inline(always)]
+    fn table(self, numbers: &[f32; TABLE_LEN]) -> uint8x16x4_t {
+        // SAFETY: the token proves NEON; they are 64 bytes.
+        unsafe { vld1q_u8_x4(numbers.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: uint8x16x4_t, places: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        places.map(|places| unsafe {
+            let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
+            // The indices of a number's four bytes.
+            let first = vmulq_u32(place, vdupq_n_u32(0x0404_0404));
+            let bytes = vorrq_u32(first, vdupq_n_u32(0x0302_0100));
+            vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
+        })
+    }
+
+    #[inline(always)]
+    fn absolute(self, x: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        unsafe { [vabsq_f32(x[0]), vabsq_f32(x[1])] }
+    }
+
+    #[inline(always)]
+    fn with_sign_of(self, a: F32x8, b: F32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        let turned = |a, b| unsafe {
+            let sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(1 << 31));
+            vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(a), sign))
+        };
+        [turned(a[0], b[0]), turned(a[1], b[1])]
+    }
+
+    #[inline(always)]
+    fn least(self, a: F32x8, b: F32x8) -> F32x8 {
+        // The instructions for a minimum return NaN where either operand is NaN.
+        // SAFETY: the token proves NEON.
+        let least = |a, b| unsafe { vbslq_f32(vcltq_f32(a, b), a, b) };
+        [least(a[0], b[0]), least(a[1], b[1])]
+    }
+}
+
+impl Words for Neon {
+    type Words = U32x8;
+    /// All lower halves in one register, and all upper ones in another: the two terms of a product lie in the
+    /// same lane.
+    type Pairs = I16x16;
+    // Of 32 registers: 20 sums, 8 of widened columns, 2 to 4 broadcasts of a row.
+    const WIDENED_ROWS: usize = 5;
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> U32x8 {
+        // SAFETY: the token proves NEON; the caller promises 8 words.
+        unsafe { [vld1q_u32(from), vld1q_u32(from.add(4))] }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, word: u32) -> U32x8 {
+        // SAFETY: the token proves NEON.
+        [unsafe { vdupq_n_u32(word) }; 2]
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: U32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        words.map(|words| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)) })
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: U32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        words.map(|words| unsafe {
+            vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
+        })
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, word: u32) -> I16x16 {
+        // SAFETY: the token proves NEON.
+        unsafe {
+            let pair = vreinterpret_s16_u32(vdup_n_u32(word));
+            [vdupq_lane_s16::<0>(pair), vdupq_lane_s16::<1>(pair)]
+        }
+    }
+
+    #[inline(always)]
+    fn even_bytes(self, words: U32x8) -> I16x16 {
+        // SAFETY: the token proves NEON.
+        unsafe { apart(words.map(|words| vandq_u32(words, vdupq_n_u32(0x00ff_00ff)))) }
+    }
+
+    #[inline(always)]
+    fn odd_bytes(self, words: U32x8) -> I16x16 {
+        let shifted = words.map(|words| {
+            // SAFETY: the token proves NEON.
+            unsafe { vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words))) }
+        });
+        // SAFETY: the token proves NEON.
+        unsafe { apart(shifted) }
+    }
+
+    #[inline(always)]
+    fn add_products_of_pairs(self, sum: U32x8, a: I16x16, b: I16x16) -> U32x8 {
+        // SAFETY: the token proves NEON.
+        unsafe {
+            let [mut first, mut last] = sum.map(|sum| vreinterpretq_s32_u32(sum));
+            for (a, b) in a.into_iter().zip(b) {
+                first = vmlal_s16(first, vget_low_s16(a), vget_low_s16(b));
+                last = vmlal_high_s16(last, a, b);
+            }
+            [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
+        }
+    }
+
+    #[inline(always)]
+    fn integers(self, words: U32x8) -> F32x8 {
+        // SAFETY: the token proves NEON.
+        words.map(|words| unsafe { vcvtq_f32_s32(vreinterpretq_s32_u32(words)) })
+    }
+}
+
+/// The lower halves of all words, and their upper halves.
+///
+/// # Safety
+/// The CPU has NEON.
+#[inline(always)]
+unsafe fn apart(words: U32x8) -> I16x16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [first, last] = words.map(|words| vreinterpretq_s16_u32(words));
+        [vuzp1q_s16(first, last), vuzp2q_s16(first, last)]
+    }
+}
