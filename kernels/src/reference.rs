@@ -2,6 +2,18 @@
 
 use std::f64::consts::{PI, SQRT_2};
 
+use crate::{Cpu, Isa, Stored};
+
+/// The fastest instruction set, on the calling thread.
+pub fn alone() -> Cpu {
+    on(Isa::best(), 1)
+}
+
+/// An instruction set on so many threads.
+pub fn on(isa: Isa, threads: usize) -> Cpu {
+    Cpu { isa, threads }
+}
+
 /// `x · Φ(x)`, without the cancellation of `1 + erf`.
 pub fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x / SQRT_2)
@@ -92,7 +104,7 @@ pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
 }
 
 /// The rounding errors of a number type and of its kernels.
-pub trait Rounding: super::Element {
+pub trait Rounding: Stored {
     /// Half a unit in the last place of 1 of the stored type.
     const STORE: f64;
     /// The same of the type that is computed in.

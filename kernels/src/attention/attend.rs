@@ -74,11 +74,7 @@ pub fn attend(
     key_value.check(cpu.isa, stored, shape);
     scoring.check(shape, &key_value);
     let work = (n_rows * width).saturating_mul(key_value.longest());
-    let threads = if work < PARALLEL_FROM {
-        1
-    } else {
-        cpu.threads
-    };
+    let threads = if work < PARALLEL_FROM { 1 } else { cpu.threads };
     let row_length = out.len() / n_rows;
     let call = Call {
         shape,

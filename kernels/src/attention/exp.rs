@@ -76,14 +76,25 @@ pub(crate) fn zip<V: Vectors<f32>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vectors::{isa::Isa, level::{Kernels, Task}};
+    use crate::vectors::{
+        isa::Isa,
+        level::{Level, Task},
+    };
 
     struct All<'a> {
         x: &'a mut [f32],
     }
 
-    impl Task<f32> for All<'_> {
-        fn run<V: Vectors<f32>>(self, v: V) {
+    impl Task for All<'_> {
+        type Output = ();
+
+        fn compute<L: Level>(self, level: L) {
+            self.replace(level);
+        }
+    }
+
+    impl All<'_> {
+        fn replace<V: Vectors<f32>>(self, v: V) {
             for x in self.x.chunks_exact_mut(V::LANES) {
                 // SAFETY: `x` holds LANES numbers.
                 unsafe { v.store(exp(v, v.load(x.as_ptr())), x.as_mut_ptr()) };
@@ -94,7 +105,7 @@ mod tests {
     fn run(isa: Isa, x: &[f32]) -> Vec<f32> {
         let mut y = x.to_vec();
         y.resize(x.len().next_multiple_of(MAX_LANES), 0.0);
-        f32::run(isa, All { x: &mut y });
+        isa.enter(All { x: &mut y });
         y.truncate(x.len());
         y
     }

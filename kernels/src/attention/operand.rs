@@ -110,7 +110,9 @@ impl<V: Level> OperandDots<f32> for V {
     unsafe fn pack_left(self, terms: [Numbers<f32, V>; WIDTH], words: *mut f32) {
         for (j, terms) in terms.into_iter().enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { Vectors::<f32>::store(self, terms, words.add(j * <V as Vectors<f32>>::LANES)) };
+            unsafe {
+                Vectors::<f32>::store(self, terms, words.add(j * <V as Vectors<f32>>::LANES))
+            };
         }
     }
 }
@@ -139,9 +141,17 @@ impl<V: Level> OperandDots<bf16> for V {
     #[inline(always)]
     unsafe fn pack_left(self, terms: [Numbers<bf16, V>; WIDTH], words: *mut u32) {
         for (j, terms) in terms.into_iter().enumerate() {
-            let rounded = map(self, terms, |x: f32| f32::from_bits(u32::from(round(x)) << 16));
+            let rounded = map(self, terms, |x: f32| {
+                f32::from_bits(u32::from(round(x)) << 16)
+            });
             // SAFETY: the caller's promise.
-            unsafe { Vectors::<f32>::store(self, rounded, words.add(j * <V as Vectors<f32>>::LANES).cast()) };
+            unsafe {
+                Vectors::<f32>::store(
+                    self,
+                    rounded,
+                    words.add(j * <V as Vectors<f32>>::LANES).cast(),
+                )
+            };
         }
     }
 }

@@ -1,9 +1,23 @@
 //! The speed of attention. Run on an idle machine:
-//! `cargo test --release --lib attention_in_operations -- --ignored --nocapture`
+//! `cargo test --release -p candle-blocks-kernels attention_in_operations -- --ignored --nocapture`
 
-use std::{hint::black_box, ops::Range};
+use std::ops::Range;
 
-use crate::{attention::attend::*, reference::normal, timing::least, vectors::level::{Kernels, MAX_LANES, Task, Vectors}};
+use super::tests::Way;
+use super::{
+    attend::attend,
+    cache::{KeyValuePanels, PanelShape},
+    heads::{Heads, Sequences, Shape},
+    key_value::KeyValue,
+    mask::Scoring,
+    operand::Stored,
+};
+use crate::{
+    products::formats::bandwidth::read_all,
+    reference::{normal, on},
+    timing::least,
+    vectors::isa::Isa,
+};
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
     normal(n, 0.0, 1.0, seed)
@@ -12,54 +26,10 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// Adds up numbers as fast as they can be read.
-struct Read<'a> {
-    data: &'a [f32],
-    sum: &'a mut f32,
-}
-
-impl Task<f32> for Read<'_> {
-    #[inline(always)]
-    fn run<V: Vectors<f32>>(self, v: V) {
-        const SUMS: usize = 8;
-        let mut sums = [v.splat(0.0); SUMS];
-        for numbers in self.data.chunks_exact(SUMS * V::LANES) {
-            for (j, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: there are SUMS * LANES numbers.
-                *sum = v.add(*sum, unsafe { v.load(numbers.as_ptr().add(j * V::LANES)) });
-            }
-        }
-        let mut lanes = [0.0; MAX_LANES];
-        for sum in sums {
-            // SAFETY: no vector has more than MAX_LANES.
-            unsafe { v.store(sum, lanes.as_mut_ptr()) };
-            *self.sum += lanes[0];
-        }
-    }
-}
-
-/// [`Read`], within the level's instructions.
-struct ReadOn<'a>(Read<'a>);
-
-impl Task<f32> for ReadOn<'_> {
-    fn run<V: Vectors<f32>>(self, v: V) {
-        v.run(self.0);
-    }
-}
-
 /// Bytes per second at which `threads` threads read `len` numbers of f32.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
     let data = random(len, 3);
-    let part = len.div_ceil(threads);
-    let seconds = least(200, || {
-        parallel::for_tasks(threads, threads, |task| {
-            let mut sum = 0.0;
-            let data = &data[task * part..len.min((task + 1) * part)];
-            let sum = &mut sum;
-            f32::run(isa, ReadOn(Read { data, sum }));
-            black_box(&sum);
-        });
-    });
+    let seconds = least(200, || read_all(isa, &data, threads));
     (len * 4) as f64 / seconds
 }
 
@@ -86,7 +56,7 @@ enum Memory {
     Packed,
 }
 
-fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
+fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
     let keys = case.keys;
     let (batch, queries) = case.sizes;
     let (n_heads, n_kv_heads, head_dim) = case.heads;
@@ -121,7 +91,8 @@ fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
         reach,
     };
     let mut panels = KeyValuePanels::new(PanelShape {
-        arithmetic,
+        isa: way.isa,
+        stored: way.stored,
         batch,
         n_kv_heads,
         head_dim,
@@ -133,7 +104,7 @@ fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
             value,
         },
         Memory::Packed => {
-            panels.append(keys, key, value, 1);
+            panels.append(on(way.isa, 1), keys, key, value);
             KeyValue::Packed(&panels)
         }
     };
@@ -142,17 +113,18 @@ fn measure(arithmetic: Arithmetic, case: &Case, threads: usize) -> (f64, f64) {
     let operations = (batch * n_heads * pairs * head_dim * 4) as f64;
     let times = (3e9 / operations) as usize;
     let seconds = least(times.clamp(20, 20000), || {
+        let cpu = on(way.isa, threads);
         attend(
-            arithmetic,
+            cpu,
+            way.stored,
             &shape,
             &scoring,
             heads(0),
             key_value,
             &mut out,
-            threads,
         );
     });
-    let size = match arithmetic.stored {
+    let size = match way.stored {
         Stored::F32 => 4,
         Stored::Bf16 => 2,
     };
@@ -234,8 +206,7 @@ fn attention_in_operations_per_second() {
         ),
     ];
     let levels = Isa::levels().into_iter();
-    let ways =
-        levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Arithmetic { isa, stored }));
+    let ways = levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Way { isa, stored }));
     for way in ways {
         let isa = way.isa;
         println!(

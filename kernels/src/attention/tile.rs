@@ -80,7 +80,14 @@ impl<'a> Rows<'a> {
                 sums: memory.sums,
                 total,
             });
-            self.multiply_values(kernel, &plan, &piece, &chunk(piece.chunk), &mut memory, total);
+            self.multiply_values(
+                kernel,
+                &plan,
+                &piece,
+                &chunk(piece.chunk),
+                &mut memory,
+                total,
+            );
             total = Total::Running;
         }
         kernel.finish(Finish {

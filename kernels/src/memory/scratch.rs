@@ -218,6 +218,8 @@ mod tests {
             lend(SCRATCH, 30, |inner: &mut [f64]| inner.fill(2.0));
             assert_eq!(outer, [1.0; 20]);
         });
-        lend(SCRATCH, 40, |memory: &mut [f32]| assert_eq!(memory.len(), 40));
+        lend(SCRATCH, 40, |memory: &mut [f32]| {
+            assert_eq!(memory.len(), 40)
+        });
     }
 }

@@ -244,7 +244,10 @@ impl<T: Computed> Finish<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
-            self.results.epilogue.activation.apply(self.results.isa, gates);
+            self.results
+                .epilogue
+                .activation
+                .apply(self.results.isa, gates);
             let first_row = self.rows.start + group * GROUP;
             for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
                 let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));

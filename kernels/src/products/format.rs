@@ -31,7 +31,10 @@ use std::marker::PhantomData;
 use bytemuck::Pod;
 
 use super::{packed_rows::Chunks, tile::WIDTH};
-use crate::{rows::activation::Computed, vectors::level::{Level, Task, Vectors}};
+use crate::{
+    rows::activation::Computed,
+    vectors::level::{Level, Task, Vectors},
+};
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
 pub trait Format: Copy + Send + Sync + 'static {

@@ -44,7 +44,11 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If an element lies outside of the data, or is of another type.
     pub(crate) fn view<T: Stored>(self) -> View<'a, T> {
-        View::new(T::of_slice(self.data), (self.rows, self.columns), self.strides)
+        View::new(
+            T::of_slice(self.data),
+            (self.rows, self.columns),
+            self.strides,
+        )
     }
 
     /// The elements, widened, row by row.

@@ -88,7 +88,8 @@ fn multiply_widened<T: Stored<Acc = f32>>(
     let (wide_a, wide_b) = (a.widened::<T>(), b.widened::<T>());
     let bias = added.bias.map(|bias| widened(T::of_slice(bias)));
     let mut wide_y = vec![0.0; y.len()];
-    let [a, b] = [(&wide_a, a), (&wide_b, b)].map(|(wide, of)| View::row_major(wide, of.rows, of.columns));
+    let [a, b] =
+        [(&wide_a, a), (&wide_b, b)].map(|(wide, of)| View::row_major(wide, of.rows, of.columns));
     multiply_views(cpu, a, b, &Epilogue::bias(bias.as_deref()), &mut wide_y);
     for (y, wide) in y.iter_mut().zip(wide_y) {
         *y = T::narrow(wide);

@@ -63,4 +63,3 @@ const ROWS_PER_TASK: usize = 16;
 
 /// Packed words below which packing stays on the calling thread.
 pub const PACK_PARALLEL_FROM: usize = 1 << 16;
-

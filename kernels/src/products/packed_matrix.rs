@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use super::{format::Format, kernel::WithKernel, pack_panels::pack_panels, tile::WIDTH, view::View};
+use super::{
+    format::Format, kernel::WithKernel, pack_panels::pack_panels, tile::WIDTH, view::View,
+};
 use crate::{cpu::Cpu, memory::scratch::Aligned, vectors::isa::Isa};
 
 /// What the columns of a packed matrix consist of.

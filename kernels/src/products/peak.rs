@@ -4,10 +4,7 @@ use std::{sync::Barrier, thread, time::Instant};
 
 use half::bf16;
 
-use super::{
-    kernel::WithKernel,
-    weight::WeightFormat,
-};
+use super::{kernel::WithKernel, weight::WeightFormat};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
@@ -50,17 +47,15 @@ pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Isa;
 
     /// A loop that the compiler removed would seem to run at any speed; one outside of the level's instructions
     /// calls a function for each addition.
     #[test]
     fn every_level_has_a_speed_that_a_cpu_can_have() {
         for isa in Isa::levels() {
-            let speeds = [
-                operations_per_second::<f32>(isa, 1),
-                operations_per_second::<half::bf16>(isa, 1),
-                operations_per_second::<i8>(isa, 1),
-            ];
+            let formats = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Int8];
+            let speeds = formats.map(|format| peak(Cpu { isa, threads: 1 }, format));
             // Upper bound: 512 bits, 2 units, 7 GHz. Lower bound: a multiplication and an addition in 100 ns.
             for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
                 let possible = (2e7..450e9 * group).contains(&speed);

@@ -1,13 +1,26 @@
 //! The speed of products as a share of the CPU's peak. Run on an idle machine:
-//! `cargo test --release --lib a_share_of_the_peak -- --ignored --nocapture`
+//! `cargo test --release -p candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
-use crate::{products::{multiply::*, peak::operations_per_second}, reference::normal, threads::parallel, timing::least};
+use super::{
+    epilogue::Epilogue,
+    multiply::{multiply_packed, multiply_views as multiply},
+    packed_matrix::PackedMatrix,
+    peak::peak,
+    view::View,
+    weight::WeightFormat,
+};
+use crate::{
+    reference::{normal, on},
+    threads::team::with_team,
+    timing::least,
+    vectors::isa::Isa,
+};
 
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::levels() {
-        let peak = operations_per_second::<f32>(isa, 1);
+        let peak = peak(on(isa, 1), WeightFormat::F32);
         println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");
         for (n, k) in [
@@ -22,7 +35,7 @@ fn products_as_a_share_of_the_peak() {
                 .map(|&x| x as f32)
                 .collect();
             let b = View::row_major(&w, n, k).transposed();
-            let packed = PackedMatrix::<f32>::new(isa, b, 2);
+            let packed = PackedMatrix::<f32>::new(on(isa, 2), b);
             for m in [1, 4, 8, 13, 32, 100, 128, 512, 2048] {
                 let a: Vec<f32> = normal(m * k, 0.0, 1.0, 2)
                     .iter()
@@ -35,10 +48,10 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        packed.multiply(a, &Epilogue::NONE, &mut y, threads)
+                        multiply_packed(on(isa, threads), &packed, a, &Epilogue::NONE, &mut y)
                     });
                     let in_place = least(times, || {
-                        multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)
+                        multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y)
                     });
                     println!(
                         "  {n:4}x{k:4} {m:4} {threads}: {:8.1} ({:3.0} %) {:8.1} ({:3.0} %)",
@@ -59,7 +72,7 @@ fn products_as_a_share_of_the_peak() {
 fn products_of_a_training_as_a_share_of_the_peak() {
     let isa = Isa::best();
     let threads = 2;
-    let peak = operations_per_second::<f32>(isa, threads);
+    let peak = peak(on(isa, threads), WeightFormat::F32);
     println!("{}: {:.0} GFLOP/s", isa.name(), peak * 1e-9);
     println!("  rows, d_in -> d_out: forward, dx, dweight; µs (% of the peak)");
     for (rows, d_in, d_out) in [
@@ -88,8 +101,8 @@ fn products_of_a_training_as_a_share_of_the_peak() {
         for (a, b) in [(x, w.transposed()), (dy, w), (dy.transposed(), x)] {
             let mut y = vec![0.0; a.rows() * b.columns()];
             let time = least(times, || {
-                parallel::with_team(threads, || {
-                    multiply(isa, a, b, &Epilogue::NONE, &mut y, threads)
+                with_team(threads, || {
+                    multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y)
                 });
             });
             let share = 100.0 * operations / time / peak;

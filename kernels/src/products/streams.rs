@@ -70,7 +70,9 @@ impl<'a, F: Format> Product<'a, F> {
                     To::Rows(_) => panels.len().max(1),
                     To::Operand(_) => units.per_unit,
                 };
-                let totals = sums.totals.chunks_mut(together * n_rows * self.kernel.panel());
+                let totals = sums
+                    .totals
+                    .chunks_mut(together * n_rows * self.kernel.panel());
                 for (first, totals) in panels.clone().step_by(together).zip(totals) {
                     let panels = first..panels.end.min(first + together);
                     self.placed(&rows, &panels, staged, |place| {

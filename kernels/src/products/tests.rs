@@ -4,10 +4,24 @@ mod epilogue;
 mod pairs;
 mod same_bits;
 
-use crate::{products::multiply::*, reference::{Rounding, normal}};
+use super::{
+    blocks::BLOCK_ROWS,
+    epilogue::{Epilogue, Scale},
+    kernel::WithKernel,
+    multiply::{Plain, multiply_packed, multiply_views as multiply},
+    packed_matrix::{Halves, PackedMatrix},
+    view::View,
+};
+use crate::{
+    memory::scratch::Aligned,
+    reference::{Rounding, normal, on},
+    rows::activation::{Activation, Computed},
+    threads::parallel::{self, part},
+    vectors::isa::Isa,
+};
 
 /// A number type with the fused multiply-add of the vector levels.
-trait Number: Kernels + Rounding + Format<Number = Self, Word = Self> {
+trait Number: Plain + Computed + Rounding {
     fn fused(a: Self, b: Self, c: Self) -> Self;
     fn bits(self) -> u64;
 }
@@ -96,13 +110,13 @@ impl<T: Number> Layouts<T> {
 
 fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    multiply(isa, a, b, &Epilogue::NONE, &mut y, threads);
+    multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y);
     y
 }
 
 fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    b.multiply(a, &Epilogue::NONE, &mut y, threads);
+    multiply_packed(on(b.isa(), threads), b, a, &Epilogue::NONE, &mut y);
     y
 }
 
@@ -154,7 +168,7 @@ fn every_size_and_layout<T: Number>() {
                     let expected = &all_y[..m * n];
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         let b = weight.transposed();
-                        let packed = PackedMatrix::new(isa, b, 1);
+                        let packed = PackedMatrix::new(on(isa, 1), b);
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let what = |how| {
                                 format!(
@@ -192,7 +206,7 @@ fn rows_without_elements_take_no_time_however_many() {
         View::row_major(none, 0, 0),
     );
     for isa in Isa::levels() {
-        multiply(isa, a, b, &Epilogue::NONE, &mut [], 2);
+        multiply(on(isa, 2), a, b, &Epilogue::NONE, &mut []);
     }
 }
 

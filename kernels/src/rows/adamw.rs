@@ -200,6 +200,23 @@ impl<T: Element<Acc: Into<f64>>> Task for Squares<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        reference::{alone, on},
+        vectors::isa::Isa,
+    };
+
+    /// One update, of slices of a known type.
+    fn moved<T: Stored<Acc: Stored>>(
+        cpu: Cpu,
+        u: &Update,
+        parameter: &mut [T],
+        gradient: &[T],
+        first: &mut [T::Acc],
+        second: &mut [T::Acc],
+    ) {
+        let moments = [Stored::slice_mut(first), Stored::slice_mut(second)];
+        update(cpu, u, T::slice_mut(parameter), T::slice(gradient), moments);
+    }
 
     /// AdamW as its paper writes it, in f64.
     fn naive(u: &Update, p: f64, g: f64, m: f64, v: f64) -> (f64, f64, f64) {
@@ -233,7 +250,7 @@ mod tests {
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f64> = make(1.3).iter().map(|v| v.abs()).collect();
             let old = (p.clone(), m.clone(), v.clone());
-            update(isa, 2, &u, &mut p, &g, &mut m, &mut v);
+            moved(on(isa, 2), &u, &mut p, &g, &mut m, &mut v);
             for i in 0..n {
                 let expected = naive(&u, old.0[i], g[i], old.1[i], old.2[i]);
                 for (found, expected) in
@@ -258,7 +275,7 @@ mod tests {
                 gradient_scale: 1.0,
             };
             let (mut m, mut v) = ([1e4f32], [1e8f32]);
-            update(Isa::best(), 1, &u, &mut [1f32], &[1e-6], &mut m, &mut v);
+            moved(alone(), &u, &mut [1f32], &[1e-6], &mut m, &mut v);
             assert_eq!(m, [expected]);
         }
     }
@@ -282,11 +299,11 @@ mod tests {
         let run = |isa| {
             let (mut p, g, mut m) = (make(0.3), make(0.7), make(1.1));
             let mut v: Vec<f32> = make(1.3).iter().map(|v| v.abs()).collect();
-            update(isa, 1, &u, &mut p, &g, &mut m, &mut v);
+            moved(on(isa, 1), &u, &mut p, &g, &mut m, &mut v);
             let bits = [p, m, v].concat().into_iter().map(f32::to_bits);
             (
                 bits.collect::<Vec<u32>>(),
-                sum_of_squares(isa, 1, &g).to_bits(),
+                sum_of_squares(on(isa, 1), f32::slice(&g)).to_bits(),
             )
         };
         let portable = run(Isa::named("portable").unwrap());
@@ -308,7 +325,7 @@ mod tests {
         // Its square is below bf16's precision beside others, but not below f32's.
         let g = [half::bf16::from_f32(1e-3); 3];
         let (mut m, mut v) = ([0f32; 3], [0f32; 3]);
-        update(Isa::best(), 1, &u, &mut p, &g, &mut m, &mut v);
+        moved(alone(), &u, &mut p, &g, &mut m, &mut v);
         let g = f64::from(g[0].to_f32());
         let (expected, ..) = naive(&u, 1.0, g, 0.0, 0.0);
         assert_eq!(p[0], half::bf16::from_f64(expected));
@@ -324,16 +341,20 @@ mod tests {
                 .into_iter()
                 .flat_map(|isa| [1, 2, 5].map(|t| (isa, t)))
             {
-                assert_eq!(sum_of_squares(isa, threads, &x), expected, "{n}");
+                assert_eq!(
+                    sum_of_squares(on(isa, threads), f32::slice(&x)),
+                    expected,
+                    "{n}"
+                );
             }
         }
         let mut x = vec![1f32; 2 * CHUNK];
         x[CHUNK + 3] = f32::NAN;
         let isa = Isa::best();
-        assert!(sum_of_squares(isa, 2, &x).is_nan());
+        assert!(sum_of_squares(on(isa, 2), f32::slice(&x)).is_nan());
         x[CHUNK + 3] = f32::NEG_INFINITY;
-        assert_eq!(sum_of_squares(isa, 2, &x), f64::INFINITY);
+        assert_eq!(sum_of_squares(on(isa, 2), f32::slice(&x)), f64::INFINITY);
         // The square of 1e30 is beyond f32.
-        assert!((sum_of_squares(isa, 1, &[1e30f32]) / 1e60 - 1.0).abs() < 1e-6);
+        assert!((sum_of_squares(alone(), f32::slice(&[1e30])) / 1e60 - 1.0).abs() < 1e-6);
     }
 }

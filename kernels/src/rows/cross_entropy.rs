@@ -62,12 +62,7 @@ pub fn gradient(cpu: Cpu, x: Slice, classes: &[Option<usize>], factor: f64, dx: 
 }
 
 /// Calls `work` with ranges of rows; each row is in exactly one of them.
-fn for_rows(
-    cpu: Cpu,
-    n_rows: usize,
-    width: usize,
-    work: impl Fn(std::ops::Range<usize>) + Sync,
-) {
+fn for_rows(cpu: Cpu, n_rows: usize, width: usize, work: impl Fn(std::ops::Range<usize>) + Sync) {
     if width == 0 {
         return;
     }

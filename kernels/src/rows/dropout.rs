@@ -39,8 +39,14 @@ mod tests {
     #[test]
     fn kept_values_are_divided_and_others_are_zero_even_where_x_is_not_finite() {
         let x = [1.0f32, -2.0, f32::NAN, f32::INFINITY, 5.0, f32::NAN];
-        let mut y = [9.0; 6];
-        dropout(crate::reference::alone(), (&x[..]).into(), &[1, 0, 0, 0, 1, 1], 0.7, (&mut y[..]).into());
+        let mut y = [9.0f32; 6];
+        dropout(
+            crate::reference::alone(),
+            (&x[..]).into(),
+            &[1, 0, 0, 0, 1, 1],
+            0.7,
+            (&mut y[..]).into(),
+        );
         assert_eq!(y[..5], [1.0 / 0.7, 0.0, 0.0, 0.0, 5.0 / 0.7]);
         assert!(y[5].is_nan());
     }

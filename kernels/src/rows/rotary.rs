@@ -144,12 +144,39 @@ fn turn<T: Element>(a: T, b: T, cos: T, sin: T, direction: Direction) -> (T, T) 
         Direction::Forward => sin,
         Direction::Back => T::Acc::of(-1.0) * sin,
     };
-    (T::narrow(a * cos + -(b * sin)), T::narrow(b * cos + a * sin))
+    (
+        T::narrow(a * cos + -(b * sin)),
+        T::narrow(b * cos + a * sin),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::alone;
+
+    fn rotated<T: Stored>(
+        x: &[T],
+        head_dim: usize,
+        (cos, sin): (&[T], &[T]),
+        pairs: usize,
+        pairing: Pairing,
+        direction: Direction,
+    ) -> Vec<T> {
+        let mut y = vec![T::ZERO; x.len()];
+        let n_rows = cos.len() / pairs;
+        let rotation = Rotation {
+            head_dim,
+            pairs,
+            pairing,
+            direction,
+            cos: T::slice(cos),
+            sin: T::slice(sin),
+            table_row: &|head| head % n_rows,
+        };
+        rotation.apply(alone(), T::slice(x), T::slice_mut(&mut y));
+        y
+    }
 
     #[test]
     fn heads_turn_in_place_as_rows_do() {
@@ -157,17 +184,8 @@ mod tests {
         let x: Vec<f32> = (0..heads * head_dim).map(|i| (i as f32).sin()).collect();
         let (cos, sin) = ([0.5, 0.25, -0.125], [0.75, -1.0, 0.3]);
         for pairing in [Pairing::Halves, Pairing::Interleaved] {
-            let mut expected = vec![0.0; x.len()];
-            rotate(
-                &x,
-                head_dim,
-                &cos,
-                &sin,
-                pairs,
-                pairing,
-                |_| 0,
-                &mut expected,
-            );
+            let tables = (&cos[..], &sin[..]);
+            let expected = rotated(&x, head_dim, tables, pairs, pairing, Direction::Forward);
             for isa in Isa::levels() {
                 let mut found = x.clone();
                 rotate_heads(isa, &mut found, head_dim, &cos, &sin, pairing);
@@ -184,8 +202,7 @@ mod tests {
         let cos: Vec<f64> = (0..rows * pairs).map(|i| angle(i).cos()).collect();
         let sin: Vec<f64> = (0..rows * pairs).map(|i| angle(i).sin()).collect();
         for pairing in [Pairing::Halves, Pairing::Interleaved] {
-            let mut y = vec![0.0; x.len()];
-            rotate(&x, width, &cos, &sin, pairs, pairing, |row| row, &mut y);
+            let y = rotated(&x, width, (&cos, &sin), pairs, pairing, Direction::Forward);
             let (first, second) = match pairing {
                 Pairing::Halves => (1, 3),
                 Pairing::Interleaved => (2, 3),
@@ -195,17 +212,7 @@ mod tests {
             assert_eq!(y[row + first], x[row + first] * c - x[row + second] * s);
             assert_eq!(y[row + second], x[row + second] * c + x[row + first] * s);
             assert_eq!(y[row + 4..row + 7], x[row + 4..row + 7]);
-            let mut back = vec![0.0; x.len()];
-            rotate(
-                &y,
-                width,
-                &cos,
-                &negated(&sin),
-                pairs,
-                pairing,
-                |row| row,
-                &mut back,
-            );
+            let back = rotated(&y, width, (&cos, &sin), pairs, pairing, Direction::Back);
             for (a, b) in back.iter().zip(&x) {
                 assert!((a - b).abs() < 1e-15);
             }

@@ -8,7 +8,11 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use bytemuck::{Pod, TransparentWrapper, Zeroable};
 
-use crate::vectors::{math, element::{Element, Real}, math::Fused};
+use crate::vectors::{
+    element::{Element, Real},
+    math,
+    math::Fused,
+};
 
 /// An f32 with the [`Fused`] versions of `exp`, `erf` and `tanh`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Pod, Zeroable, TransparentWrapper)]

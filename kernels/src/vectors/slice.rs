@@ -36,13 +36,13 @@ pub trait Stored: Element {
     ///
     /// # Panics
     /// If it holds another type.
-    fn of_slice(slice: Slice) -> &[Self];
+    fn of_slice(slice: Slice<'_>) -> &[Self];
 
     /// The numbers of a slice, to write.
     ///
     /// # Panics
     /// If it holds another type.
-    fn of_slice_mut(slice: SliceMut) -> &mut [Self];
+    fn of_slice_mut(slice: SliceMut<'_>) -> &mut [Self];
 
     /// Numbers of this type to read.
     fn slice(numbers: &[Self]) -> Slice<'_>;
@@ -55,14 +55,14 @@ macro_rules! stored {
     ($($type:ident $kind:ident)*) => {
         $(
             impl Stored for $type {
-                fn of_slice(slice: Slice) -> &[Self] {
+                fn of_slice(slice: Slice<'_>) -> &[Self] {
                     match slice {
                         Slice::$kind(numbers) => numbers,
                         other => panic!("numbers of {}, and not {}", other.type_name(), stringify!($type)),
                     }
                 }
 
-                fn of_slice_mut(slice: SliceMut) -> &mut [Self] {
+                fn of_slice_mut(slice: SliceMut<'_>) -> &mut [Self] {
                     match slice {
                         SliceMut::$kind(numbers) => numbers,
                         other => panic!(

@@ -1,7 +1,11 @@
 //! The operations of each level's vectors, lane by lane, against plain Rust; the kernels that use them have
 //! their own tests.
 
-use crate::vectors::level::*;
+use super::{
+    element::Real,
+    isa::Isa,
+    level::*,
+};
 
 /// Pseudo-random words, so that bits of every kind occur.
 fn bits(n: usize) -> impl Iterator<Item = u32> {
@@ -28,8 +32,17 @@ fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
 
 struct ThreeVectors;
 
-impl<T: Real> Task<T> for ThreeVectors {
-    fn run<V: Vectors<T>>(self, v: V) {
+impl Task for ThreeVectors {
+    type Output = ();
+
+    fn compute<L: Level>(self, level: L) {
+        Self::check::<f32, L>(level);
+        Self::check::<f64, L>(level);
+    }
+}
+
+impl ThreeVectors {
+    fn check<T: Real, V: Vectors<T>>(v: V) {
         let numbers = integers::<T>(3 * V::LANES + 1);
         let [a, b, c] = [0, 1, 2].map(|i| &numbers[i * V::LANES..][..V::LANES]);
         let x = numbers[3 * V::LANES];
@@ -44,8 +57,6 @@ impl<T: Real> Task<T> for ThreeVectors {
         expect(v.multiply(load(a), load(b)), &|i| a[i] * b[i]);
         let sum = v.multiply_add(load(a), load(b), load(c));
         expect(sum, &|i| a[i] * b[i] + c[i]);
-        v.prefetch(numbers.as_ptr());
-        v.prefetch_far(numbers.as_ptr());
     }
 }
 
@@ -53,15 +64,22 @@ impl<T: Real> Task<T> for ThreeVectors {
 fn every_level_computes_lane_by_lane() {
     for isa in Isa::levels() {
         println!("{}", isa.name());
-        f32::run(isa, ThreeVectors);
-        f64::run(isa, ThreeVectors);
+        isa.enter(ThreeVectors);
     }
 }
 
 struct Singles;
 
-impl WideningTask for Singles {
-    fn run<V: Widening>(self, v: V) {
+impl Task for Singles {
+    type Output = ();
+
+    fn compute<L: Level>(self, level: L) {
+        Self::check(level);
+    }
+}
+
+impl Singles {
+    fn check<V: Widening>(v: V) {
         // Ties to the even number below and above, and the neighbours of a tie.
         let wide = [1.0, 3.0, 1.0 + 1e-7, -3.0 - 1e-7, 0.5]
             .map(|x| 1.0 + x * f64::from(f32::EPSILON) / 2.0);
@@ -88,14 +106,22 @@ impl WideningTask for Singles {
 fn every_level_widens_and_rounds_to_the_nearest() {
     for isa in Isa::levels() {
         println!("{}", isa.name());
-        isa.widening(Singles);
+        isa.enter(Singles);
     }
 }
 
 struct Places;
 
-impl LookupTask for Places {
-    fn run<V: Lookup>(self, v: V) {
+impl Task for Places {
+    type Output = ();
+
+    fn compute<L: Level>(self, level: L) {
+        Self::check(level);
+    }
+}
+
+impl Places {
+    fn check<V: Lookup>(v: V) {
         let numbers = std::array::from_fn(|i| (i as f32).exp2() - 7.0);
         let table = v.table(&numbers);
         let places: Vec<f32> = bits(64 * V::LANES).map(f32::from_bits).collect();
@@ -129,6 +155,6 @@ impl LookupTask for Places {
 fn every_level_looks_up_by_the_lowest_four_bits_alone_and_turns_signs() {
     for isa in Isa::levels() {
         println!("{}", isa.name());
-        isa.looking_up(Places);
+        isa.enter(Places);
     }
 }

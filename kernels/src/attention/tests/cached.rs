@@ -1,6 +1,9 @@
 //! Positions packed earlier give the bits of those packed for the call.
 
-use crate::attention::tests::{*, case::{Case, Reach}};
+use super::{
+    case::{Case, Reach},
+    *,
+};
 
 /// Rows `some` of each sequence, where sequences have `seq` rows.
 fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32> {
@@ -9,12 +12,10 @@ fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32>
     sequences.flat_map(part).collect()
 }
 
-fn panel_shape(
-    way: Arithmetic,
-    (batch, n_kv_heads, head_dim): (usize, usize, usize),
-) -> PanelShape {
+fn panel_shape(way: Way, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -> PanelShape {
     PanelShape {
-        arithmetic: way,
+        isa: way.isa,
+        stored: way.stored,
         batch,
         n_kv_heads,
         head_dim,
@@ -23,7 +24,7 @@ fn panel_shape(
 
 /// The case's sequences in steps: each step appends positions up to its end, and attends with the queries of
 /// the new ones. Returns the results in the order of the whole case.
-fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
+fn in_steps(way: Way, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
     let Case {
         batch,
         n_heads,
@@ -58,7 +59,12 @@ fn in_steps(way: Arithmetic, case: &Case, steps: &[usize], window: Option<usize>
             ),
             ..case.clone()
         };
-        panels.append(end - start, step.key_heads(), step.value_heads(), 2);
+        panels.append(
+            on(way.isa, 2),
+            end - start,
+            step.key_heads(),
+            step.value_heads(),
+        );
         if let Some(window) = window {
             panels.drop_before((start + 1).saturating_sub(window));
         }
@@ -141,10 +147,15 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
             // NaN that was there before must not be.
             let mut spoiled = case.clone();
             spoiled.key_value.fill(f32::NAN);
-            panels.append(300, spoiled.key_heads(), spoiled.value_heads(), 2);
+            panels.append(
+                on(way.isa, 2),
+                300,
+                spoiled.key_heads(),
+                spoiled.value_heads(),
+            );
             panels.reset();
             assert_eq!(panels.positions(), 0..0);
-            panels.append(300, case.key_heads(), case.value_heads(), 1);
+            panels.append(on(way.isa, 1), 300, case.key_heads(), case.value_heads());
             panels.drop_before(140 + round);
             panels.drop_before(3);
             assert_eq!(panels.positions(), 140 + round..300);

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::{attention::attend::*, reference::normal};
+use super::*;
+use crate::reference::normal;
 
 /// Which positions a query sees; as the layers have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,7 +136,7 @@ impl Case {
     }
 
     /// `[batch · queries, n_heads · head_dim]`.
-    pub fn run(&self, way: Arithmetic, threads: usize) -> Vec<f32> {
+    pub fn run(&self, way: Way, threads: usize) -> Vec<f32> {
         self.attend(
             way,
             KeyValue::Projected {
@@ -150,14 +151,14 @@ impl Case {
         )
     }
 
-    pub fn attend(&self, way: Arithmetic, key_value: KeyValue, threads: usize) -> Vec<f32> {
+    pub fn attend(&self, way: Way, key_value: KeyValue, threads: usize) -> Vec<f32> {
         self.attend_as(way, &self.shape(), key_value, threads)
     }
 
     /// As [`Self::attend`], with other sequences than the case's own.
     pub fn attend_as(
         &self,
-        way: Arithmetic,
+        way: Way,
         shape: &Shape,
         key_value: KeyValue,
         threads: usize,
@@ -182,7 +183,8 @@ impl Case {
         let n_rows = shape.queries.n_rows();
         let mut out = vec![9.0; n_rows * (width + 2)];
         let query = self.query_heads();
-        attend(way, shape, &scoring, query, key_value, &mut out, threads);
+        let cpu = on(way.isa, threads);
+        attend(cpu, way.stored, shape, &scoring, query, key_value, &mut out);
         let rows = out.chunks_exact(width + 2);
         rows.flat_map(|row| {
             assert_eq!(row[width..], [9.0; 2], "columns behind the heads");

@@ -1,6 +1,10 @@
 //! All sizes and masks against f64.
 
-use crate::{attention::tests::{*, case::{Case, Reach, random}}, products::tile::CHUNK};
+use super::{
+    case::{Case, Reach, random},
+    *,
+};
+use crate::products::tile::CHUNK;
 
 /// The exact value of an element, and the rounding errors on the way to it: the root of the sum of their
 /// squares, in units of rounding.
@@ -121,7 +125,7 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
 
 /// The largest error as a share of what is allowed: four times the root of the sum of the squared roundings, as
 /// in the tests of [`gemm`](crate::cpu::gemm).
-fn share_of_error(way: Arithmetic, case: &Case, exact: &[Exact]) -> f64 {
+fn share_of_error(way: Way, case: &Case, exact: &[Exact]) -> f64 {
     let found = case.run(way, 2);
     assert_eq!(found.len(), exact.len());
     let unit = f64::from(f32::EPSILON) / 2.0;

@@ -7,27 +7,43 @@ mod exact;
 mod same_bits;
 mod unseen;
 
+use std::ops::Range;
+
 use half::bf16;
 
-use crate::{attention::attend::*, products::format::Format, vectors::isa::Isa};
+use super::{
+    attend::attend,
+    cache::{KeyValuePanels, PanelShape},
+    heads::{Heads, Sequences, Shape},
+    key_value::KeyValue,
+    mask::{Bias, Scoring},
+    operand::Stored,
+};
+use crate::{products::format::Format, reference::on, vectors::isa::Isa};
+
+/// An instruction set, and how operands are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Way {
+    pub isa: Isa,
+    pub stored: Stored,
+}
 
 /// Every level with every format.
-fn ways() -> Vec<Arithmetic> {
+fn ways() -> Vec<Way> {
     let levels = Isa::levels().into_iter();
-    let ways =
-        levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Arithmetic { isa, stored }));
+    let ways = levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Way { isa, stored }));
     ways.collect()
 }
 
 /// The fastest level, with the format in which most can go wrong.
-fn best() -> Arithmetic {
-    Arithmetic {
+fn best() -> Way {
+    Way {
         isa: Isa::best(),
         stored: Stored::Bf16,
     }
 }
 
-impl Arithmetic {
+impl Way {
     fn name(self) -> String {
         format!("{} {:?}", self.isa.name(), self.stored)
     }

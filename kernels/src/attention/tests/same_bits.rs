@@ -2,7 +2,10 @@
 
 use rayon::prelude::*;
 
-use crate::attention::tests::{*, case::{Case, Reach}};
+use super::{
+    case::{Case, Reach},
+    *,
+};
 
 const REACHES: [Reach; 4] = [
     Reach::All,

@@ -1,6 +1,9 @@
 //! Keys and values that are not seen have no effect, whatever they hold.
 
-use crate::attention::tests::{*, case::{Case, Reach}};
+use super::{
+    case::{Case, Reach},
+    *,
+};
 
 /// Sets a key and its value to a number that spoils everything it is used in.
 fn spoil(case: &mut Case, sequence: usize, key: usize, with: f32) {

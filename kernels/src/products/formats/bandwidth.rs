@@ -1,43 +1,54 @@
 //! How fast weights stream through the product of a few rows, as a share of a plain read of the same memory.
-//! Run on an idle machine: `cargo test --release --lib format::bandwidth -- --ignored --nocapture`
+//! Run on an idle machine: `cargo test --release -p candle-blocks-kernels formats::bandwidth -- --ignored --nocapture`
 
 use std::{hint::black_box, time::Instant};
 
 use half::bf16;
 
-use crate::{products::{epilogue::Epilogue, format::*, formats::speed::random, packed_matrix::PackedMatrix, view::View}, threads::parallel};
+use crate::{
+    products::{
+        epilogue::Epilogue, formats::speed::random, kernel::WithKernel, multiply::multiply_packed,
+        packed_matrix::PackedMatrix, view::View,
+    },
+    reference::on,
+    threads::{parallel, team::with_team},
+    vectors::{
+        isa::Isa,
+        level::{Level, Task, Vectors},
+    },
+};
 
 /// A plain read of words by `threads` threads, each reading consecutive parts.
-struct ReadAll<'a, F: Format> {
-    words: &'a [F::Word],
-    threads: usize,
-}
-
-impl<F: Format<Number = f32>> DotTask<F> for ReadAll<'_, F> {
-    fn run<D: Dots<F>>(self, d: D) {
-        let n_tasks = match self.threads {
-            1 => 1,
-            threads => 4 * threads,
-        };
-        parallel::for_tasks(self.threads, n_tasks, |task| {
-            let start = |task: usize| self.words.len() * task / n_tasks;
-            d.run(Read(&self.words[start(task)..start(task + 1)]));
-        });
-    }
+pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) {
+    let words: &[f32] = bytemuck::cast_slice(words);
+    let n_tasks = match threads {
+        1 => 1,
+        threads => 4 * threads,
+    };
+    parallel::for_tasks(threads, n_tasks, |task| {
+        let start = |task: usize| words.len() * task / n_tasks;
+        isa.enter(Read(&words[start(task)..start(task + 1)]));
+    });
 }
 
 /// Loads every vector, and adds it to one of eight sums.
-struct Read<'a, W>(&'a [W]);
+struct Read<'a>(&'a [f32]);
 
-impl<F: Format> DotTask<F> for Read<'_, F::Word> {
+impl Task for Read<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run<D: Dots<F>>(self, d: D) {
-        let v = d.vectors();
-        let numbers: &[F::Number] = bytemuck::cast_slice(self.0);
-        let lanes = D::PANEL / WIDTH;
-        let mut sums = [v.splat(F::Number::ZERO); 8];
-        for piece in numbers.chunks_exact(8 * lanes) {
-            for (sum, x) in sums.iter_mut().zip(piece.chunks_exact(lanes)) {
+    fn compute<L: Level>(self, level: L) {
+        self.read(level);
+    }
+}
+
+impl Read<'_> {
+    #[inline(always)]
+    fn read<V: Vectors<f32>>(self, v: V) {
+        let mut sums = [v.splat(0.0); 8];
+        for piece in self.0.chunks_exact(8 * V::LANES) {
+            for (sum, x) in sums.iter_mut().zip(piece.chunks_exact(V::LANES)) {
                 // SAFETY: this is a vector's numbers.
                 *sum = v.add(*sum, unsafe { v.load(x.as_ptr()) });
             }
@@ -62,24 +73,25 @@ fn medians(times: usize, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64
     (ones[times / 2], others[times / 2])
 }
 
-fn shares<F: Format<Number = f32>>(name: &str) {
+fn shares<F: WithKernel<Number = f32>>(name: &str) {
     let isa = Isa::selected().unwrap();
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
         let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
         let weight = random(n * k, 1);
         let b = View::row_major(&weight, n, k).transposed();
-        let packed = PackedMatrix::<F>::new(isa, b, 2);
+        let packed = PackedMatrix::<F>::new(on(isa, 2), b);
         let times = (1 << 30) / packed.bytes() + 5;
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
             let a = random(m * k, 2);
             let mut y = vec![0.0; m * n];
             // The team is called together once, as for all products of a forward pass.
-            let (read, multiplied) = parallel::with_team(threads, || {
+            let (read, multiplied) = with_team(threads, || {
                 let words = packed.words();
-                let read = || F::run(isa, ReadAll::<F> { words, threads });
+                let read = || read_all(isa, words, threads);
                 let a = View::row_major(&a, m, k);
-                let multiply = || packed.multiply(a, &Epilogue::NONE, &mut y, threads);
+                let cpu = on(isa, threads);
+                let multiply = || multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
                 medians(times, read, multiply)
             });
             let per_second = |seconds: f64| 1e-9 * packed.bytes() as f64 / seconds;

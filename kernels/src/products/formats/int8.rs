@@ -283,7 +283,12 @@ impl<V: Level> Dots<i8> for V {
     }
 
     #[inline(always)]
-    unsafe fn numbers(self, sum: V::Words, row: *const u32, heads: *const u32) -> <V as Vectors<f32>>::Vector {
+    unsafe fn numbers(
+        self,
+        sum: V::Words,
+        row: *const u32,
+        heads: *const u32,
+    ) -> <V as Vectors<f32>>::Vector {
         // SAFETY: the caller's promise.
         unsafe { numbers(self, sum, row, heads) }
     }

@@ -7,7 +7,7 @@ mod float;
 pub mod int8;
 
 #[cfg(test)]
-mod bandwidth;
+pub mod bandwidth;
 #[cfg(test)]
 mod speed;
 #[cfg(test)]

@@ -1,64 +1,26 @@
 //! The speed of each format as a share of the CPU's peak. Run on an idle machine:
-//! `cargo test --release --lib format::speed -- --ignored --nocapture --test-threads 1`
+//! `cargo test --release -p candle-blocks-kernels formats::speed -- --ignored --nocapture --test-threads 1`
 
 use std::hint::black_box;
 
 use half::bf16;
 
-use crate::{memory::scratch::Aligned, products::{pack_panels as panel, dot_tile::{Ahead, DotTile}, format::*, peak::operations_per_second, tile::Total, view::View}, reference::normal, timing::least};
-
-/// A product of packed operands in the order of a block of a larger one: panel by panel, with all rows.
-struct Blocks<'a, F: Format> {
-    a: View<'a, f32>,
-    panels: &'a Aligned<F::Word>,
-    columns: usize,
-    seconds: &'a mut Seconds,
-}
-
-/// Seconds that packing the rows takes, and multiplying them.
-#[derive(Clone, Copy, Default)]
-struct Seconds {
-    packing: f64,
-    product: f64,
-}
-
-impl<F: Format<Number = f32>> DotTask<F> for Blocks<'_, F> {
-    fn run<D: Dots<F>>(self, d: D) {
-        let (m, depth) = (self.a.rows(), self.a.columns());
-        let n_chunks = depth.div_ceil(F::CHUNK);
-        let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
-        let operations = (2 * m * self.columns * depth) as f64;
-        let words = F::column_words(depth) * D::PANEL;
-        let times = (1e9 / operations) as usize + 20;
-        self.seconds.packing = least(times, || {
-            pack_chunks(d, self.a, &mut rows);
-        });
-        let mut totals = Aligned::<f32>::zeros(m * D::PANEL);
-        let n_tiles = m.div_ceil(D::ROWS);
-        self.seconds.product = least(times, || {
-            for panel in self.panels.chunks_exact(words) {
-                for chunk in 0..n_chunks {
-                    for tile in 0..n_tiles {
-                        let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
-                        d.run(DotTile {
-                            rows: tile_rows.len(),
-                            depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                            a: &rows[(chunk * m + tile_rows.start) * D::ROW_WORDS..],
-                            b: &panel[chunk * F::CHUNK_WORDS * D::PANEL..],
-                            ahead: Ahead::Nothing,
-                            totals: &mut totals[tile_rows.start * D::PANEL..],
-                            total: match chunk {
-                                0 => Total::New,
-                                _ => Total::Running,
-                            },
-                        });
-                    }
-                }
-            }
-            black_box(&totals);
-        });
-    }
-}
+use crate::{
+    memory::scratch::Aligned,
+    products::{
+        dot_tile::{Ahead, DotTile},
+        kernel::{Kernel, WithKernel},
+        pack_panels::pack_panels,
+        pack_rows::pack_rows,
+        peak::peak,
+        tile::Total,
+        view::View,
+        weight::WeightFormat,
+    },
+    reference::{normal, on},
+    timing::least,
+    vectors::isa::Isa,
+};
 
 pub fn random(n: usize, seed: u64) -> Vec<f32> {
     normal(n, 0.0, 1.0, seed)
@@ -67,27 +29,61 @@ pub fn random(n: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-fn shares<F: Format<Number = f32>>(name: &str) {
+/// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
+/// panel, with all rows.
+fn block<F: WithKernel<Number = f32>>(
+    kernel: &dyn Kernel<F>,
+    a: View<f32>,
+    panels: &[F::Word],
+    columns: usize,
+) -> (f64, f64) {
+    let (m, depth) = (a.rows(), a.columns());
+    let n_chunks = depth.div_ceil(F::CHUNK);
+    let row_words = kernel.chunks().words;
+    let mut rows = Aligned::zeros(n_chunks * m * row_words);
+    let operations = (2 * m * columns * depth) as f64;
+    let words = F::column_words(depth) * kernel.panel();
+    let times = (1e9 / operations) as usize + 20;
+    let packing = least(times, || pack_rows(kernel, a, 0..m, &mut rows, 1));
+    let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
+    let n_tiles = m.div_ceil(kernel.rows());
+    let product = least(times, || {
+        for panel in panels.chunks_exact(words) {
+            for chunk in 0..n_chunks {
+                for tile in 0..n_tiles {
+                    let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
+                    kernel.multiply(DotTile {
+                        rows: tile_rows.len(),
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                        a: &rows[(chunk * m + tile_rows.start) * row_words..],
+                        b: &panel[chunk * F::CHUNK_WORDS * kernel.panel()..],
+                        ahead: Ahead::Nothing,
+                        totals: &mut totals[tile_rows.start * kernel.panel()..],
+                        total: Total::of_chunk(chunk),
+                    });
+                }
+            }
+        }
+        black_box(&totals);
+    });
+    (packing, product)
+}
+
+fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
     for isa in Isa::levels() {
-        let peak = operations_per_second::<F>(isa, 1);
+        let peak = peak(on(isa, 1), format);
+        let kernel = &*F::kernel(isa);
         let per_second = peak * 1e-9;
         println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
         // Few columns, so that a run is over before another process takes its place.
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 1);
             let b = View::row_major(&w, n, k).transposed();
-            let panels = panel::pack::<F, f32>(Aligned::empty(), isa, &[b], 1);
+            let panels = pack_panels(Aligned::empty(), kernel, &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
                 let a = random(m * k, 2);
-                let mut seconds = Seconds::default();
-                let blocks = Blocks {
-                    a: View::row_major(&a, m, k),
-                    panels: &panels,
-                    columns: n,
-                    seconds: &mut seconds,
-                };
-                F::run(isa, blocks);
-                let Seconds { packing, product } = seconds;
+                let a = View::row_major(&a, m, k);
+                let (packing, product) = block::<F>(kernel, a, &panels, n);
                 let per_second = (2 * m * n * k) as f64 / product;
                 println!(
                     "  {n:4}x{k:4} {m:4}: {:4.0} G/s ({:3.0} %); packing the rows takes as long as {:2.0} columns",
@@ -103,7 +99,7 @@ fn shares<F: Format<Number = f32>>(name: &str) {
 #[test]
 #[ignore = "measures; needs an idle machine"]
 fn products_as_a_share_of_the_peak() {
-    shares::<f32>("f32");
-    shares::<bf16>("bf16");
-    shares::<i8>("int8");
+    shares::<f32>("f32", WeightFormat::F32);
+    shares::<bf16>("bf16", WeightFormat::Bf16);
+    shares::<i8>("int8", WeightFormat::Int8);
 }

@@ -1,76 +1,70 @@
 //! Products of every format on every level: against sums written out, against f64, and against each other.
 
-use half::{bf16, f16};
+use half::bf16;
 
-use crate::{memory::scratch::{Aligned, lend}, products::{multiply as gemm, dot_tile::{Ahead, DotTile}, format::*, pack_panels::pack_panel, packed_matrix::PackedMatrix, tile::Total, view::View}, reference::normal, vectors::element::Real};
+use crate::{
+    memory::scratch::{Aligned, lend},
+    products::{
+        dot_tile::{Ahead, DotTile},
+        epilogue::Epilogue,
+        format::Format,
+        kernel::WithKernel,
+        multiply::{Plain, multiply_packed, multiply_views},
+        pack_panels::pack_panel,
+        pack_rows::pack_rows,
+        packed_matrix::PackedMatrix,
+        scratch::PACKED,
+        tile::Total,
+        view::View,
+    },
+    reference::{normal, on},
+    vectors::{element::Real, isa::Isa},
+};
 
-/// A product on one thread, tile by tile.
-struct Product<'a, F: Format, S> {
-    a: View<'a, F::Number>,
-    b: View<'a, S>,
-    /// The most rows in a tile.
+/// `a · b` on one thread, in tiles of at most so many rows.
+fn product<F: WithKernel>(
+    isa: Isa,
+    a: View<F::Number>,
+    b: View<F::Number>,
     rows: usize,
-    y: &'a mut [F::Number],
-}
-
-impl<F: Format, S: Element<Acc = F::Number>> DotTask<F> for Product<'_, F, S> {
-    fn run<D: Dots<F>>(self, d: D) {
-        let (m, n, depth) = (self.a.rows(), self.b.columns(), self.b.rows());
-        let n_chunks = depth.div_ceil(F::CHUNK).max(1);
-        let mut rows = Aligned::zeros(n_chunks * m * D::ROW_WORDS);
-        let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
-        garbage(&mut rows);
-        pack_chunks(d, self.a, &mut rows);
-        let mut panel = Aligned::zeros(panel_words::<F, D>(depth));
-        for first_column in (0..n).step_by(D::PANEL) {
-            garbage(&mut panel);
-            let columns = first_column..n.min(first_column + D::PANEL);
-            pack_panel(d, self.b, columns.clone(), &mut panel);
-            let mut totals = Aligned::zeros(m * D::PANEL);
-            for first_row in (0..m).step_by(self.rows.min(D::ROWS)) {
-                let n_rows = (m - first_row).min(self.rows).min(D::ROWS);
-                let totals = &mut totals[first_row * D::PANEL..][..n_rows * D::PANEL];
-                for chunk in 0..n_chunks {
-                    d.run(DotTile {
-                        rows: n_rows,
-                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                        a: &rows[(chunk * m + first_row) * D::ROW_WORDS..],
-                        b: &panel[chunk * F::CHUNK_WORDS * D::PANEL..],
-                        ahead: Ahead::Nothing,
-                        totals,
-                        total: if chunk == 0 {
-                            Total::New
-                        } else {
-                            Total::Running
-                        },
-                    });
-                }
-                for (i, totals) in totals.chunks_exact(D::PANEL).enumerate() {
-                    self.y[(first_row + i) * n..][columns.clone()]
-                        .copy_from_slice(&totals[..columns.len()]);
-                }
+) -> Vec<F::Number> {
+    let kernel = &*F::kernel(isa);
+    let (m, n, depth) = (a.rows(), b.columns(), b.rows());
+    let (width, row_words) = (kernel.panel(), kernel.chunks().words);
+    let rows = rows.min(kernel.rows());
+    let n_chunks = depth.div_ceil(F::CHUNK).max(1);
+    let mut y = vec![F::Number::of(9.0); m * n];
+    let mut packed = Aligned::zeros(n_chunks * m * row_words);
+    let garbage = |words: &mut [F::Word]| bytemuck::cast_slice_mut(words).fill(0xa5u8);
+    garbage(&mut packed);
+    if m > 0 {
+        pack_rows(kernel, a, 0..m, &mut packed, 1);
+    }
+    let mut panel = Aligned::zeros(F::column_words(depth) * width);
+    for first_column in (0..n).step_by(width) {
+        garbage(&mut panel);
+        let columns = first_column..n.min(first_column + width);
+        pack_panel(kernel, b, columns.clone(), &mut panel);
+        let mut totals = Aligned::zeros(m * width);
+        for first_row in (0..m).step_by(rows) {
+            let n_rows = (m - first_row).min(rows);
+            let totals = &mut totals[first_row * width..][..n_rows * width];
+            for chunk in 0..n_chunks {
+                kernel.multiply(DotTile {
+                    rows: n_rows,
+                    depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                    a: &packed[(chunk * m + first_row) * row_words..],
+                    b: &panel[chunk * F::CHUNK_WORDS * width..],
+                    ahead: Ahead::Nothing,
+                    totals,
+                    total: Total::of_chunk(chunk),
+                });
+            }
+            for (i, totals) in totals.chunks_exact(width).enumerate() {
+                y[(first_row + i) * n..][columns.clone()].copy_from_slice(&totals[..columns.len()]);
             }
         }
     }
-}
-
-/// `a · b` in tiles of at most so many rows.
-fn product<F: Format, S: Element<Acc = F::Number>>(
-    isa: Isa,
-    a: View<F::Number>,
-    b: View<S>,
-    rows: usize,
-) -> Vec<F::Number> {
-    let mut y = vec![F::Number::of(9.0); a.rows() * b.columns()];
-    F::run(
-        isa,
-        Product {
-            a,
-            b,
-            rows,
-            y: &mut y,
-        },
-    );
     y
 }
 
@@ -118,7 +112,7 @@ impl Layouts {
 }
 
 /// One element of a product, in the documented order of addition.
-trait WrittenOut: Format<Number = f32> {
+trait WrittenOut: WithKernel<Number = f32> {
     fn element(a: &[f32], w: &[f32]) -> f32;
 }
 
@@ -195,7 +189,7 @@ fn every_size_and_layout<F: WrittenOut>() {
                 for isa in Isa::levels() {
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<F, f32>(isa, a, weight.transposed(), 14);
+                            let y = product::<F>(isa, a, weight.transposed(), 14);
                             for (at, (y, expected)) in y.iter().zip(&all_y).enumerate() {
                                 assert!(
                                     y.to_bits() == expected.to_bits(),
@@ -222,7 +216,7 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
 }
 
 /// Tiles of any height give the same bits.
-fn heights<F: Format<Number: std::fmt::Debug>>(
+fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     a: &[F::Number],
     w: &[F::Number],
     (m, n, k): (usize, usize, usize),
@@ -230,10 +224,10 @@ fn heights<F: Format<Number: std::fmt::Debug>>(
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
     for isa in Isa::levels() {
-        let together = product::<F, _>(isa, a, b, 14);
+        let together = product::<F>(isa, a, b, 14);
         for rows in 1..14 {
             assert!(
-                product::<F, _>(isa, a, b, rows) == together,
+                product::<F>(isa, a, b, rows) == together,
                 "{} {rows}",
                 isa.name()
             );
@@ -264,13 +258,13 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         (31, 77, 300)
     };
     let (a, w) = (random(m * k, 7), random(n * k, 8));
-    fn check<T: gemm::Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
+    fn check<T: Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
         let a = View::row_major(a, m, k);
         let b = View::row_major(w, n, k).transposed();
         for isa in Isa::levels() {
-            let mut y = vec![T::ZERO; m * n];
-            gemm::multiply(isa, a, b, &gemm::Epilogue::NONE, &mut y, 1);
-            assert_eq!(product::<T, T>(isa, a, b, 14), y, "{}", isa.name());
+            let mut y = vec![T::of(9.0); m * n];
+            multiply_views(on(isa, 1), a, b, &Epilogue::NONE, &mut y);
+            assert_eq!(product::<T>(isa, a, b, 14), y, "{}", isa.name());
         }
     }
     check(&a, &w, (m, n, k));
@@ -278,51 +272,14 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
     check(&wide(&a), &wide(&w), (m, n, k));
 }
 
-/// Weights of half types are packed as if they had been widened first.
-fn sources<F: Format<Number = f32>>() {
-    let (m, n, k) = (3, 35, 131);
-    let (a, w) = (random(m * k, 9), random(n * k, 10));
-    let a = View::row_major(&a, m, k);
-    fn both<F: Format<Number = f32>, S: Element<Acc = f32>>(a: View<f32>, n: usize, w: &[S]) {
-        let k = a.columns();
-        let wide: Vec<f32> = w.iter().map(|w| w.widen()).collect();
-        for isa in Isa::levels() {
-            for (shape, strides) in [((k, n), (1, k)), ((k, n), (n, 1)), ((k, n / 2), (n, 2))] {
-                let found = product::<F, S>(isa, a, View::new(w, shape, strides), 14);
-                let expected = product::<F, f32>(isa, a, View::new(&wide, shape, strides), 14);
-                assert_eq!(found, expected, "{} {strides:?}", isa.name());
-            }
-        }
-    }
-    both::<F, f16>(
-        a,
-        n,
-        &w.iter().map(|&w| f16::from_f32(w)).collect::<Vec<_>>(),
-    );
-    both::<F, bf16>(
-        a,
-        n,
-        &w.iter().map(|&w| bf16::from_f32(w)).collect::<Vec<_>>(),
-    );
-}
-
-#[test]
-fn weights_of_half_types_are_packed_as_if_they_had_been_widened() {
-    sources::<f32>();
-    sources::<bf16>();
-    sources::<i8>();
-}
-
 #[test]
 fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
-    fn check<F: Format<Number = f32>>(isa: Isa) {
-        lend(F::word_scratch(), 1 << 12, |words| {
-            bytemuck::cast_slice_mut(words).fill(0xffu8) // NaN
-        });
+    fn check<F: WithKernel<Number = f32>>(isa: Isa) {
+        lend(PACKED, 1 << 14, |bytes: &mut [u8]| bytes.fill(0xff)); // NaN
         let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
         let mut y = [9.0; 15];
-        let packed = PackedMatrix::<F>::new::<f32>(isa, b, 1);
-        packed.multiply(a, &gemm::Epilogue::NONE, &mut y, 1);
+        let packed = PackedMatrix::<F>::new(on(isa, 1), b);
+        multiply_packed(on(isa, 1), &packed, a, &Epilogue::NONE, &mut y);
         assert_eq!(y, [0.0; 15], "{}", isa.name());
     }
     for isa in Isa::levels() {

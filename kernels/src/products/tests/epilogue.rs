@@ -1,6 +1,6 @@
 //! What an epilogue makes of a product's totals.
 
-use crate::products::{packed_matrix::Halves, tests::*};
+use super::*;
 
 #[test]
 fn the_bias_is_added_once_and_last() {
@@ -16,17 +16,17 @@ fn the_bias_is_added_once_and_last() {
         let expected: Vec<f32> = sums.map(|(at, sum)| sum + bias[at % n]).collect();
         let epilogue = Epilogue::bias(Some(&bias));
         let mut y = vec![9.0; m * n];
-        multiply(isa, a, b, &epilogue, &mut y, 2);
+        multiply(on(isa, 2), a, b, &epilogue, &mut y);
         assert_same(&y, &expected, || "in place".to_string());
         y.fill(9.0);
-        PackedMatrix::<f32>::new(isa, b, 2).multiply(a, &epilogue, &mut y, 2);
+        let packed = PackedMatrix::<f32>::new(on(isa, 2), b);
+        multiply_packed(on(isa, 2), &packed, a, &epilogue, &mut y);
         assert_same(&y, &expected, || "packed".to_string());
     }
 }
 
 #[test]
 fn an_epilogue_is_what_would_be_done_to_the_sums() {
-    let square = |values: &mut [f32]| values.iter_mut().for_each(|v| *v = *v * *v);
     for (m, n, k) in [(1, 1, 1), (7, 45, 300), (33, 64, 129), (17, 5, 0)] {
         let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 11), random(n * k, 12));
         let [bias, up_bias, factors]: [Vec<f32>; 3] = [13, 14, 15].map(|seed| random(n, seed));
@@ -46,7 +46,8 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     let expected: Vec<f32> = (0..m * n)
                         .map(|at| {
                             let column = at % n;
-                            let mut y = (sums[at] + bias[column]) * (sums[at] + bias[column]);
+                            let positive = (sums[at] + bias[column]).max(0.0);
+                            let mut y = positive * positive;
                             if halves == Halves::GateAndUp {
                                 y *= ups[at] + up_bias[column];
                             }
@@ -61,22 +62,19 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     let epilogue = Epilogue {
                         bias: Some(&bias),
                         up_bias: Some(&up_bias),
-                        activation: Some(&square),
+                        activation: Activation::Relu2,
                         scale,
                         residual: with_residual.then_some(&residual[..]),
                     };
+                    let cpu = on(isa, 2);
                     let matrix: PackedMatrix<f32> = match halves {
-                        Halves::One => PackedMatrix::new(isa, weight(&w), 2),
-                        Halves::GateAndUp => PackedMatrix::gated_in(
-                            Aligned::empty(),
-                            isa,
-                            weight(&w),
-                            weight(&up),
-                            2,
-                        ),
+                        Halves::One => PackedMatrix::new(cpu, weight(&w)),
+                        Halves::GateAndUp => {
+                            PackedMatrix::gated_in(Aligned::empty(), cpu, weight(&w), weight(&up))
+                        }
                     };
                     let mut y = vec![9.0; m * n];
-                    matrix.multiply(a, &epilogue, &mut y, 2);
+                    multiply_packed(cpu, &matrix, a, &epilogue, &mut y);
                     assert_same(&y, &expected, || format!("{} {halves:?}", isa.name()));
                 }
             }
@@ -101,8 +99,8 @@ fn rows_that_are_finished_later_have_the_bits_of_those_that_are_finished_at_once
                     ..Epilogue::NONE
                 };
                 let (mut at_once, mut later) = (vec![9.0; m * n], vec![9.0; m * n]);
-                multiply(isa, a, b, &epilogue, &mut at_once, 2);
-                epilogue.finish(&sums, n, &mut later);
+                multiply(on(isa, 2), a, b, &epilogue, &mut at_once);
+                epilogue.finish(on(isa, 2), &sums, n, &mut later);
                 assert_same(&later, &at_once, || isa.name().to_string());
             }
         }

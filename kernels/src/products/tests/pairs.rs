@@ -2,10 +2,11 @@
 
 use half::bf16;
 
-use crate::{products::tests::*, threads::parallel};
+use super::*;
+use crate::threads::team::with_team;
 
 /// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
-fn rows_by_themselves<F: Format<Number = T>, T: Number<Acc = T>>(n: usize) {
+fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
     // Not a whole number of groups or chunks.
     let k = 2 * F::CHUNK + F::GROUP + 1;
     let rows = 5;
@@ -15,14 +16,16 @@ fn rows_by_themselves<F: Format<Number = T>, T: Number<Acc = T>>(n: usize) {
     for isa in Isa::levels() {
         let memory = Aligned::empty;
         for packed in [
-            PackedMatrix::<F>::new_in(memory(), isa, view(&gate), 1),
-            PackedMatrix::<F>::gated_in(memory(), isa, view(&gate), view(&up), 1),
+            PackedMatrix::<F>::new_in(memory(), on(isa, 1), view(&gate)),
+            PackedMatrix::<F>::gated_in(memory(), on(isa, 1), view(&gate), view(&up)),
         ] {
             let product = |m: usize, threads: usize| {
                 let mut y = vec![T::ZERO; m * n];
                 let a = View::row_major(&a[..m * k], m, k);
-                let multiply = || packed.multiply(a, &Epilogue::NONE, &mut y, threads);
-                parallel::with_team(threads, multiply);
+                let cpu = on(isa, threads);
+                with_team(threads, || {
+                    multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
+                });
                 y
             };
             let together = product(rows, 1);

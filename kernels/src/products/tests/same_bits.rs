@@ -1,6 +1,7 @@
 //! Products against themselves, in every circumstance that must not change a bit.
 
-use crate::{products::tests::*, threads::parallel};
+use super::*;
+use crate::products::pack_rows::PACK_PARALLEL_FROM;
 
 #[test]
 fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
@@ -12,7 +13,7 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
     let (a, w): (Vec<f32>, Vec<f32>) = (random(m * k, 5), random(n * k, 6));
     let b = View::row_major(&w, n, k).transposed();
     for isa in Isa::levels() {
-        let packed = PackedMatrix::new(isa, b, 1);
+        let packed = PackedMatrix::new(on(isa, 1), b);
         let together = product(isa, View::row_major(&a, m, k), b, 2);
         // 17 is coprime to both m, so that every row is visited, each time at another place.
         let order: Vec<usize> = (0..m).map(|i| (i * 17 + 3) % m).collect();
@@ -44,7 +45,7 @@ fn sizes_for_threads() -> Vec<(usize, usize, usize)> {
         return vec![];
     }
     assert!(3 * 1000 * 200 > parallel::worthwhile());
-    const { assert!(1024 * 512 > crate::cpu::pack_rows::PACK_PARALLEL_FROM) };
+    const { assert!(1024 * 512 > PACK_PARALLEL_FROM) };
     vec![
         (1, 2000, 300),
         (3, 1000, 200),
@@ -64,7 +65,7 @@ fn the_thread_count_does_not_change_a_bit() {
             View::row_major(&w, n, k).transposed(),
         );
         for isa in Isa::levels() {
-            let packed = PackedMatrix::new(isa, b, 3);
+            let packed = PackedMatrix::new(on(isa, 3), b);
             let expected = product(isa, a, b, 1);
             for threads in 1..=4 {
                 let what = || format!("{} {m}x{n}x{k}, {threads} threads", isa.name());
@@ -85,7 +86,7 @@ fn concurrent_and_nested_callers_get_the_same_bits() {
             View::row_major(&w, n, k).transposed(),
         );
         let isa = Isa::best();
-        let packed = PackedMatrix::new(isa, b, 2);
+        let packed = PackedMatrix::new(on(isa, 2), b);
         let expected = product(isa, a, b, 1);
         let check = |how: &str| {
             let what = || format!("{m}x{n}x{k} {how}");

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Elements per piece of work: 32 KiB of f32, the size of a first-level cache.
-const CHUNK: usize = 8192;
+pub(super) const CHUNK: usize = 8192;
 
 /// Elements that are widened and computed at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 512;

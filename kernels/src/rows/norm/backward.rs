@@ -60,16 +60,23 @@ impl Norm {
         // Partial sums of each chunk of rows: [dweight | dbias]
         let mut sums = vec![T::Wide::ZERO; x.len().div_ceil(chunk) * 2 * width];
         let threads = cpu.for_elements(x.len()).threads;
-        parallel::for_chunk_pairs(threads, dx, chunk, &mut sums, 2 * width, |start, dx, sums| {
-            cpu.isa.enter(BackwardRows {
-                norm: self,
-                gain: &gain,
-                x: &x[start..],
-                dy: &dy[start..],
-                dx,
-                sums,
-            });
-        });
+        parallel::for_chunk_pairs(
+            threads,
+            dx,
+            chunk,
+            &mut sums,
+            2 * width,
+            |start, dx, sums| {
+                cpu.isa.enter(BackwardRows {
+                    norm: self,
+                    gain: &gain,
+                    x: &x[start..],
+                    dy: &dy[start..],
+                    dx,
+                    sums,
+                });
+            },
+        );
         let mut total = vec![T::Wide::ZERO; 2 * width];
         for sums in sums.chunks_exact(2 * width) {
             for (total, &sum) in total.iter_mut().zip(sums) {

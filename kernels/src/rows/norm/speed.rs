@@ -1,9 +1,10 @@
 //! The time that a norm takes. Run on an idle machine:
-//! `cargo test --release --lib norm::speed -- --ignored --nocapture`
+//! `cargo test --release -p candle-blocks-kernels norm::speed -- --ignored --nocapture`
 
 use std::hint::black_box;
 
-use crate::{reference::normal, rows::{norm::shape::*, source::RowNorm}, timing::least};
+use super::kind::*;
+use crate::{reference::normal, rows::source::RowNorm, timing::least, vectors::isa::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine"]

@@ -2,8 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::{reference, reference::{Rounding, WIDTHS, normal}};
-use crate::rows::norm::shape::*;
+use super::kind::*;
+use crate::{
+    reference::{self, Rounding, WIDTHS, normal, on},
+    vectors::{isa::Isa, slice::Stored},
+};
 
 const LAYER_NORM: Norm = Norm {
     statistic: Statistic::Variance,
@@ -20,6 +23,31 @@ const GEMMA_NORM: Norm = Norm {
     ..RMS_NORM
 };
 const NORMS: [Norm; 3] = [LAYER_NORM, RMS_NORM, GEMMA_NORM];
+
+/// The norm of each row of `x`.
+fn forward<T: Stored>(norm: Norm, isa: Isa, x: &[T], weight: &[T], bias: Option<&[T]>) -> Vec<T> {
+    let mut y = vec![T::ZERO; x.len()];
+    let (weight, bias) = (T::slice(weight), bias.map(T::slice));
+    norm.forward(on(isa, 2), T::slice(x), weight, bias, T::slice_mut(&mut y));
+    y
+}
+
+/// The gradients of `x`, weight and bias for the cotangent `dy`.
+fn backward<T: Stored>(norm: Norm, threads: usize, x: &[T], weight: &[T], dy: &[T]) -> [Vec<T>; 3] {
+    let mut gradients = [x.len(), weight.len(), weight.len()].map(|len| vec![T::ZERO; len]);
+    let [dx, dweight, dbias] = gradients.each_mut().map(|gradient| T::slice_mut(gradient));
+    let cpu = on(Isa::best(), threads);
+    let of_parameters = [dweight, dbias];
+    norm.backward(
+        cpu,
+        T::slice(x),
+        T::slice(weight),
+        T::slice(dy),
+        dx,
+        of_parameters,
+    );
+    gradients
+}
 
 impl Norm {
     /// `(x̂, gain)` of the reference.
@@ -51,7 +79,7 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
-fn share_of_tolerance<T: Rounding + Rows>(
+fn share_of_tolerance<T: Rounding>(
     norm: Norm,
     rows: usize,
     width: usize,
@@ -63,8 +91,7 @@ fn share_of_tolerance<T: Rounding + Rows>(
     let bias: Vec<T> = typed(&normal(width, 0.2, 0.5, 9));
     let levels = Isa::levels().into_iter();
     let shares = levels.map(|isa| {
-        let mut y = vec![T::ZERO; x.len()];
-        norm.forward(isa, &x, &weight, Some(&bias), &mut y);
+        let y = forward(norm, isa, &x, &weight, Some(&bias));
         share_used(norm, &x, &weight, &bias, &y)
     });
     shares.fold(0.0, f64::max)
@@ -101,7 +128,7 @@ fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T
 
 #[test]
 fn every_width_and_type_is_within_its_roundings_of_the_reference() {
-    fn check<T: Rounding + Rows>(name: &str) {
+    fn check<T: Rounding>(name: &str) {
         for norm in NORMS {
             let mut worst: f64 = 0.0;
             for width in WIDTHS {
@@ -146,8 +173,7 @@ fn a_first_number_far_from_the_others_costs_no_digits() {
         x[0] = 1e6;
         let (weight, bias) = (vec![1.0; width], vec![0.0; width]);
         for isa in Isa::levels() {
-            let mut y = vec![0.0; width];
-            LAYER_NORM.forward(isa, &x, &weight, Some(&bias), &mut y);
+            let y = forward(LAYER_NORM, isa, &x, &weight, Some(&bias));
             let share = share_used(LAYER_NORM, &x, &weight, &bias, &y);
             assert!(share <= 1.0, "{} {width}: {share}", isa.name());
         }
@@ -175,18 +201,15 @@ fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
 fn constant_and_zero_rows_give_the_bias() {
     for value in [0.0f32, 1000.1, -3e-20] {
         let x = [value; 24];
-        let mut y = [9.0; 24];
         let norm = Norm {
             eps: 1e-12,
             ..LAYER_NORM
         };
-        norm.forward(Isa::best(), &x, &[2.0; 24], Some(&[0.5; 24]), &mut y);
-        for y in y {
+        for y in forward(norm, Isa::best(), &x, &[2.0; 24], Some(&[0.5; 24])) {
             assert!((y - 0.5).abs() <= 1e-4, "{value} gives {y}");
         }
     }
-    let mut y = [9.0f32; 24];
-    RMS_NORM.forward(Isa::best(), &[0.0; 24], &[2.0; 24], None, &mut y);
+    let y = forward::<f32>(RMS_NORM, Isa::best(), &[0.0; 24], &[2.0; 24], None);
     assert_eq!(y, [0.0; 24]);
 }
 
@@ -196,8 +219,7 @@ fn nan_and_infinity_spoil_their_row_and_no_other() {
         let mut x: Vec<f32> = (0..60).map(|i| i as f32).collect();
         x[25] = bad;
         for norm in NORMS {
-            let mut y = [0.0; 60];
-            norm.forward(Isa::best(), &x, &[1.0; 20], None, &mut y);
+            let y = forward(norm, Isa::best(), &x, &[1.0; 20], None);
             assert!(y[25].is_nan(), "{norm:?}, {bad}");
             assert!(y[..20].iter().chain(&y[40..]).all(|y| y.is_finite()));
         }
@@ -206,8 +228,7 @@ fn nan_and_infinity_spoil_their_row_and_no_other() {
 
 /// `Σ dy · norm(x)` and its gradients.
 fn loss(norm: Norm, x: &[f64], weight: &[f64], bias: &[f64], dy: &[f64]) -> f64 {
-    let mut y = vec![0.0; x.len()];
-    norm.forward(Isa::best(), x, weight, Some(bias), &mut y);
+    let y = forward(norm, Isa::best(), x, weight, Some(bias));
     y.iter().zip(dy).map(|(y, dy)| y * dy).sum()
 }
 
@@ -233,8 +254,7 @@ fn gradients_equal_central_differences() {
             let dy = normal(rows * width, 0.2, 1.0, 4);
             // The eps tames rows of two equal elements, whose third derivative is without bound.
             let norm = Norm { eps: 0.1, ..norm };
-            let mut dx = vec![0.0; x.len()];
-            let found = norm.backward(Isa::best(), &x, &weight, &dy, &mut dx);
+            let [dx, dweight, dbias] = backward(norm, 2, &x, &weight, &dy);
             for (i, &dx) in dx.iter().enumerate() {
                 let error = gradient_error(&x, i, dx, |x| loss(norm, x, &weight, &bias, &dy));
                 assert!(
@@ -243,13 +263,10 @@ fn gradients_equal_central_differences() {
                 );
             }
             for i in 0..width {
-                let error = gradient_error(&weight, i, found.dweight[i], |w| {
-                    loss(norm, &x, w, &bias, &dy)
-                });
+                let error =
+                    gradient_error(&weight, i, dweight[i], |w| loss(norm, &x, w, &bias, &dy));
                 assert!(error <= allowed, "{norm:?} dweight[{i}]: {error:e}");
-                let error = gradient_error(&bias, i, found.dbias[i], |b| {
-                    loss(norm, &x, &weight, b, &dy)
-                });
+                let error = gradient_error(&bias, i, dbias[i], |b| loss(norm, &x, &weight, b, &dy));
                 assert!(error <= allowed, "{norm:?} dbias[{i}]: {error:e}");
             }
         }
@@ -263,10 +280,9 @@ fn f32_gradients_agree_with_f64_gradients() {
             let x = normal(rows * width, 0.3, 1.5, 11);
             let weight = normal(width, 1.0, 0.3, 12);
             let dy = normal(rows * width, 0.1, 1.0, 13);
-            let (mut exact_dx, mut found_dx) = (vec![0.0; x.len()], vec![0f32; x.len()]);
-            let exact = norm.backward(Isa::best(), &x, &weight, &dy, &mut exact_dx);
+            let exact = backward(norm, 2, &x, &weight, &dy);
             let (x, weight, of_y) = (typed(&x), typed(&weight), typed(&dy));
-            let found = norm.backward::<f32>(Isa::best(), &x, &weight, &of_y, &mut found_dx);
+            let found = backward::<f32>(norm, 2, &x, &weight, &of_y);
             let share = |found: &[f32], exact: &[f64], roundings: f64, size: f64| {
                 let errors = found.iter().zip(exact).map(|(f, e)| (*f as f64 - e).abs());
                 errors.fold(0.0, f64::max) / (roundings * f32::STORE * size)
@@ -275,9 +291,9 @@ fn f32_gradients_agree_with_f64_gradients() {
             // `rows` summands of random sign, times x̂ of unit size: the error grows as the root.
             let summed = (rows as f64).sqrt();
             let shares = [
-                share(&found_dx, &exact_dx, 16.0, largest(&exact_dx)),
-                share(&found.dweight, &exact.dweight, 8.0, summed * largest(&dy)),
-                share(&found.dbias, &exact.dbias, 8.0, summed * largest(&dy)),
+                share(&found[0], &exact[0], 16.0, largest(&exact[0])),
+                share(&found[1], &exact[1], 8.0, summed * largest(&dy)),
+                share(&found[2], &exact[2], 8.0, summed * largest(&dy)),
             ];
             println!("{norm:?} {rows}x{width}: shares of the tolerance {shares:.2?}");
             assert!(shares.iter().all(|&s| s <= 1.0), "{shares:?}");
@@ -292,22 +308,13 @@ fn the_thread_count_does_not_change_a_bit() {
     let dy: Vec<f32> = typed(&normal(rows * width, 0.1, 1.0, 22));
     let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 23));
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| {
-            let mut y = vec![0.0; x.len()];
-            LAYER_NORM.forward(Isa::best(), &x, &weight, None, &mut y);
-            let mut dx = vec![0.0; x.len()];
-            let gradients = LAYER_NORM.backward(Isa::best(), &x, &weight, &dy, &mut dx);
-            let all = y
-                .into_iter()
-                .chain(dx)
-                .chain(gradients.dweight)
-                .chain(gradients.dbias);
-            all.map(f32::to_bits).collect::<Vec<_>>()
-        })
+        let mut y = vec![0.0; x.len()];
+        let cpu = on(Isa::best(), threads);
+        let (x_slice, w_slice) = (f32::slice(&x), f32::slice(&weight));
+        LAYER_NORM.forward(cpu, x_slice, w_slice, None, f32::slice_mut(&mut y));
+        let gradients = backward(LAYER_NORM, threads, &x, &weight, &dy);
+        let all = y.into_iter().chain(gradients.into_iter().flatten());
+        all.map(f32::to_bits).collect::<Vec<_>>()
     };
     let one = run(1);
     assert!(one == run(2) && one == run(3));

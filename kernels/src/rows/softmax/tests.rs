@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use crate::{reference, reference::{Rounding, WIDTHS, normal}};
-use crate::rows::softmax::*;
+use super::*;
+use crate::reference::{self, Rounding, WIDTHS, normal, on};
 
 fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
     move |_| Seen {
@@ -18,7 +18,7 @@ fn run<'a, T: Element>(
     seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
 ) -> Vec<T> {
     let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
-    forward(Isa::best(), x, &mut y, width, seen);
+    forward_here(Isa::best(), x, &mut y, width, seen);
     y
 }
 
@@ -88,7 +88,7 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
     ] {
         assert_eq!(y, [0.0; 20]);
         let mut dx = [9.0; 20];
-        backward(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20);
+        backward_here(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20);
         assert_eq!(dx, [0.0; 20]);
     }
 }
@@ -171,7 +171,7 @@ fn gradients_equal_central_differences() {
                 .sum()
         };
         let mut dx = vec![9.0; x.len()];
-        backward(Isa::best(), &run(&x, width, seen), &dy, &mut dx, width);
+        backward_here(Isa::best(), &run(&x, width, seen), &dy, &mut dx, width);
         for i in 0..x.len() {
             let mut moved = x.clone();
             moved[i] += step;
@@ -196,7 +196,7 @@ fn what_all_cotangents_share_is_not_left_in_a_gradient() {
         // Exact in f32, and a thousand times the size of what differs.
         let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
         let mut dx = vec![0.0; width];
-        backward(
+        backward_here(
             Isa::best(),
             &run(&x, width, everything(width)),
             &dy,
@@ -226,22 +226,15 @@ fn the_thread_count_does_not_change_a_bit() {
         .map(|x| x as f32)
         .collect();
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| {
-            let y = run(&x, width, |row| Seen {
-                range: 0..width.min(row + 1),
-                keep: None,
-            });
-            let mut dx = vec![0.0; x.len()];
-            backward(Isa::best(), &y, &x, &mut dx, width);
-            y.into_iter()
-                .chain(dx)
-                .map(f32::to_bits)
-                .collect::<Vec<_>>()
-        })
+        let cpu = on(Isa::best(), threads);
+        let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        softmax(cpu, f32::slice(&x), f32::slice_mut(&mut y), width);
+        let of_y = f32::slice(&y);
+        gradient(cpu, of_y, f32::slice(&x), f32::slice_mut(&mut dx), width);
+        y.into_iter()
+            .chain(dx)
+            .map(f32::to_bits)
+            .collect::<Vec<_>>()
     };
     let one = run(1);
     assert!(one == run(2) && one == run(3));

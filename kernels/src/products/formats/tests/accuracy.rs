@@ -1,7 +1,7 @@
 //! How far products of narrow numbers are from those of the numbers that were rounded, in f64; and what becomes
 //! of NaN and infinities.
 
-use crate::products::formats::tests::*;
+use super::*;
 
 /// `a [m, k]` times the transpose of `w [n, k]` in f64, and the allowed error of each element.
 ///
@@ -114,16 +114,8 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         let in_int8 = reference(&a, &w, k, int8_row_roundings, int8_column_roundings);
         for isa in Isa::levels() {
             let what = |format| format!("{format} {} {m}x{n}x{k}", isa.name());
-            check(
-                &what("bf16"),
-                &product::<bf16, f32>(isa, view, b, 14),
-                &in_bf16,
-            );
-            check(
-                &what("int8"),
-                &product::<i8, f32>(isa, view, b, 14),
-                &in_int8,
-            );
+            check(&what("bf16"), &product::<bf16>(isa, view, b, 14), &in_bf16);
+            check(&what("int8"), &product::<i8>(isa, view, b, 14), &in_int8);
         }
     }
 }
@@ -133,21 +125,21 @@ fn bits(y: &[f32]) -> Vec<u32> {
 }
 
 /// One element that is not finite spoils its row or column, as it should, and nothing else.
-fn spoils_its_own<F: Format<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -> bool) {
+fn spoils_its_own<F: WithKernel<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -> bool) {
     let (m, n, k) = (5, 7, 300);
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     fn b(w: &[f32]) -> View<'_, f32> {
         View::row_major(w, w.len() / 300, 300).transposed()
     }
     for isa in Isa::levels() {
-        let y = product::<F, f32>(isa, View::row_major(&a, m, k), b(&w), 14);
+        let y = product::<F>(isa, View::row_major(&a, m, k), b(&w), 14);
         for at in [0, 127, 128, 299] {
             let mut a_spoilt = a.clone();
             a_spoilt[2 * k + at] = spoilt;
-            let found = product::<F, f32>(isa, View::row_major(&a_spoilt, m, k), b(&w), 14);
+            let found = product::<F>(isa, View::row_major(&a_spoilt, m, k), b(&w), 14);
             let mut w_spoilt = w.clone();
             w_spoilt[3 * k + at] = spoilt;
-            let transposed = product::<F, f32>(isa, View::row_major(&a, m, k), b(&w_spoilt), 14);
+            let transposed = product::<F>(isa, View::row_major(&a, m, k), b(&w_spoilt), 14);
             for i in 0..m * n {
                 let what = format!("{} {spoilt} at {at}, element {i}", isa.name());
                 assert_eq!(is_spoilt(found[i]), i / n == 2, "{what}: {}", found[i]);
@@ -185,10 +177,10 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
     let b = View::row_major(&w, n, k).transposed();
     for isa in Isa::levels() {
         for x in [0.0, -0.0, f32::MIN_POSITIVE, -1e-45] {
-            let y = product::<i8, f32>(isa, View::row_major(&vec![x; k], 1, k), b, 14);
+            let y = product::<i8>(isa, View::row_major(&vec![x; k], 1, k), b, 14);
             assert_eq!(bits(&y), [0; 3], "{} {x:e}: {y:?}", isa.name());
         }
-        let zeros = product::<bf16, f32>(isa, View::row_major(&vec![0.0; k], 1, k), b, 14);
+        let zeros = product::<bf16>(isa, View::row_major(&vec![0.0; k], 1, k), b, 14);
         assert_eq!(bits(&zeros), [0; 3]);
     }
 }
@@ -200,7 +192,7 @@ fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
             // 127 steps of 1/8192, a scale that bfloat16 holds exactly.
             let (a, w) = (vec![x; 130], vec![127.0f32 / 8192.0; 130]);
             let b = View::row_major(&w, 1, 130).transposed();
-            let y = product::<i8, f32>(isa, View::row_major(&a, 1, 130), b, 14)[0];
+            let y = product::<i8>(isa, View::row_major(&a, 1, 130), b, 14)[0];
             assert!(
                 (y / (x * 130.0 * w[0]) - 1.0).abs() < 1e-6,
                 "{} {x:e}: {y:e}",
