@@ -3,6 +3,7 @@
 mod attend;
 mod cache;
 mod chunk;
+mod differentiable;
 mod exp;
 mod fill;
 mod heads;
@@ -17,6 +18,7 @@ mod tile_memory;
 
 pub use attend::attend;
 pub use cache::{KeyValuePanels, PanelShape};
+pub use differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias};
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
 pub use mask::{Bias, Scoring};

@@ -10,10 +10,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::vectors::element::Real;
+use crate::vectors::element::Element;
 
 /// A number type whose buffers are kept.
-pub trait Recycled: Real {
+pub trait Recycled: Element {
     /// The process-wide pool of this type.
     fn pool() -> &'static Mutex<Pool<Self>>;
 }
@@ -31,6 +31,8 @@ macro_rules! recycled {
 
 recycled!(f32);
 recycled!(f64);
+recycled!(half::f16);
+recycled!(half::bf16);
 
 /// Buffers that wait to be reused, with counts of elements.
 pub struct Pool<T> {
@@ -43,7 +45,7 @@ pub struct Pool<T> {
     keepers: usize,
 }
 
-impl<T: Real> Pool<T> {
+impl<T: Element> Pool<T> {
     const fn new() -> Self {
         Self {
             free: Vec::new(),
@@ -98,6 +100,8 @@ impl Keeper {
     pub fn new() -> Self {
         lock::<f32>().keepers += 1;
         lock::<f64>().keepers += 1;
+        lock::<half::f16>().keepers += 1;
+        lock::<half::bf16>().keepers += 1;
         Self(())
     }
 }
@@ -114,6 +118,8 @@ impl Drop for Keeper {
         }
         release::<f32>();
         release::<f64>();
+        release::<half::f16>();
+        release::<half::bf16>();
     }
 }
 

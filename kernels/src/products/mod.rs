@@ -30,7 +30,9 @@ mod weight;
 pub use epilogue::{Epilogue, Scale};
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply};
+pub(crate) use multiply::{Plain, multiply_views};
 pub use peak::peak;
+pub(crate) use view::View;
 pub use weight::{PackedWeight, WeightFormat};
 
 #[cfg(test)]

@@ -1,11 +1,7 @@
 //! The operations of each level's vectors, lane by lane, against plain Rust; the kernels that use them have
 //! their own tests.
 
-use super::{
-    element::Real,
-    isa::Isa,
-    level::*,
-};
+use super::{element::Real, isa::Isa, level::*};
 
 /// Pseudo-random words, so that bits of every kind occur.
 fn bits(n: usize) -> impl Iterator<Item = u32> {

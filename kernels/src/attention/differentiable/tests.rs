@@ -1,0 +1,309 @@
+//! Against sums written out in f64, and gradients against differences.
+
+use super::*;
+use crate::reference::{self, alone, normal, on};
+
+/// Sizes, and what is between products and probabilities.
+#[derive(Clone, Debug)]
+struct Case {
+    batch: usize,
+    /// Positions of queries and of keys.
+    seq: [usize; 2],
+    /// Heads of queries and of keys.
+    heads: [usize; 2],
+    /// Dimensions of keys' heads and of values' heads.
+    dims: [usize; 2],
+    causal: bool,
+    soft_cap: Option<f64>,
+    /// Strides of a bias `[batch, heads, queries, keys]`, and how many numbers it has.
+    bias: Option<([usize; 4], usize)>,
+    keep: bool,
+    dropout: bool,
+}
+
+const PLAIN: Case = Case {
+    batch: 2,
+    seq: [5, 7],
+    heads: [4, 2],
+    dims: [3, 2],
+    causal: false,
+    soft_cap: None,
+    bias: None,
+    keep: false,
+    dropout: false,
+};
+
+fn cases() -> Vec<Case> {
+    let [q, k] = PLAIN.seq;
+    let shared = ([0, q * k, k, 1], 4 * q * k);
+    let by_sequence = ([q * k, 0, k, 1], 2 * q * k);
+    let by_key = ([4 * k, k, 0, 1], 2 * 4 * k);
+    let with_bias = |bias| Case {
+        bias: Some(bias),
+        ..PLAIN
+    };
+    vec![
+        PLAIN,
+        Case {
+            causal: true,
+            keep: true,
+            ..PLAIN
+        },
+        Case {
+            soft_cap: Some(0.7),
+            dropout: true,
+            ..with_bias(shared)
+        },
+        Case {
+            dropout: true,
+            causal: true,
+            heads: [3, 3],
+            dims: [4, 4],
+            ..PLAIN
+        },
+        with_bias(shared),
+        with_bias(by_sequence),
+        with_bias(by_key),
+        Case {
+            batch: 1,
+            seq: [1, 1],
+            heads: [1, 1],
+            ..PLAIN
+        },
+        Case {
+            batch: 3,
+            seq: [70, 130],
+            heads: [2, 1],
+            dims: [33, 17],
+            causal: true,
+            dropout: true,
+            ..PLAIN
+        },
+    ]
+}
+
+/// Query, key, value and bias, in this order, where they lie: with columns that belong to nobody.
+#[derive(Clone)]
+struct Operands([Vec<f64>; 4]);
+
+const SCALE: f64 = 0.9;
+const DIVISOR: f64 = 0.75;
+
+impl Case {
+    fn operands(&self) -> Operands {
+        let bias = self.bias.map_or(0, |(_, len)| len);
+        let rows = |of: usize| self.batch * self.seq[of.min(1)] * self.stride(of);
+        Operands([
+            normal(rows(0), 0.0, 1.0, 1),
+            normal(rows(1), 0.0, 1.0, 2),
+            normal(rows(2), 0.3, 1.0, 3),
+            normal(bias, 0.0, 1.0, 4),
+        ])
+    }
+
+    /// Columns of the heads of query (0), key (1) or value (2).
+    fn width(&self, of: usize) -> usize {
+        self.heads[of.min(1)] * self.dims[of / 2]
+    }
+
+    fn stride(&self, of: usize) -> usize {
+        self.width(of) + 3
+    }
+
+    fn marks(&self) -> Vec<u8> {
+        let keys = self.batch * self.seq[1];
+        (0..keys).map(|i| u8::from(i % 5 != 2)).collect()
+    }
+
+    fn kept(&self) -> Vec<u8> {
+        let n = self.batch * self.heads[0] * self.seq[0] * self.seq[1];
+        (0..n).map(|i| u8::from(i * 7 % 11 > 2)).collect()
+    }
+
+    fn reach(&self, query: usize) -> Range<usize> {
+        match self.causal {
+            true => 0..query + 1 + self.seq[1] - self.seq[0],
+            false => 0..self.seq[1],
+        }
+    }
+
+    /// Runs `work` with the attention of these operands.
+    fn with<T: Stored, R>(&self, of: &[Vec<T>; 4], work: impl FnOnce(&Differentiable) -> R) -> R {
+        let heads = |i: usize| HeadRows {
+            data: T::slice(&of[i]),
+            seq: self.seq[i.min(1)],
+            heads: self.heads[i.min(1)],
+            head_dim: self.dims[i / 2],
+            row_stride: self.stride(i),
+            offset: 2,
+        };
+        let biases = self.bias.map(|(strides, _)| ScoreBias {
+            data: T::slice(&of[3]),
+            strides,
+        });
+        let (marks, kept) = (self.marks(), self.kept());
+        let dropped = Dropped {
+            keep: &kept,
+            divisor: DIVISOR,
+        };
+        work(&Differentiable {
+            batch: self.batch,
+            query: heads(0),
+            key: heads(1),
+            value: heads(2),
+            scale: SCALE,
+            soft_cap: self.soft_cap,
+            biases: biases.as_slice(),
+            keep: self.keep.then_some(&marks[..]),
+            reach: &|query| self.reach(query),
+            dropped: self.dropout.then_some(dropped),
+        })
+    }
+
+    fn forward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 4]) -> Vec<T> {
+        let mut y = vec![T::ZERO; self.batch * self.seq[0] * self.heads[0] * self.dims[1]];
+        self.with(of, |attention| attention.forward(cpu, T::slice_mut(&mut y)));
+        y
+    }
+
+    /// Gradients of query, key and value in rows without gaps, and of the bias.
+    fn backward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 4], dy: &[T]) -> [Vec<T>; 4] {
+        let rows = |i: usize| vec![T::ZERO; self.batch * self.seq[i.min(1)] * self.width(i)];
+        let [mut dq, mut dk, mut dv] = [0, 1, 2].map(rows);
+        let mut dbias = vec![T::ZERO; of[3].len()];
+        let to = AttentionGradients {
+            query: T::slice_mut(&mut dq),
+            key: T::slice_mut(&mut dk),
+            value: T::slice_mut(&mut dv),
+            biases: match self.bias {
+                Some(_) => vec![Some(T::slice_mut(&mut dbias))],
+                None => Vec::new(),
+            },
+        };
+        self.with(of, |attention| attention.backward(cpu, T::slice(dy), to));
+        [dq, dk, dv, dbias]
+    }
+
+    /// The result, written out.
+    fn exact(&self, Operands([q, k, v, bias]): &Operands) -> Vec<f64> {
+        let ([queries, keys], [n_heads, n_kv_heads]) = (self.seq, self.heads);
+        let (marks, kept) = (self.marks(), self.kept());
+        let mut y = Vec::new();
+        for (b, i) in (0..self.batch).flat_map(|b| (0..queries).map(move |i| (b, i))) {
+            for h in 0..n_heads {
+                let kv_head = h / (n_heads / n_kv_heads);
+                let at = |of: usize, row: usize, head: usize| {
+                    row * self.stride(of) + 2 + head * self.dims[of / 2]
+                };
+                let score = |j: usize| {
+                    let q = &q[at(0, b * queries + i, h)..][..self.dims[0]];
+                    let k = &k[at(1, b * keys + j, kv_head)..][..self.dims[0]];
+                    let product: f64 = q.iter().zip(k).map(|(q, k)| SCALE * q * k).sum();
+                    let capped = self
+                        .soft_cap
+                        .map_or(product, |cap| cap * (product / cap).tanh());
+                    capped
+                        + self.bias.map_or(0.0, |(strides, _)| {
+                            let at = [b, h, i, j].into_iter().zip(strides);
+                            bias[at.map(|(i, stride)| i * stride).sum::<usize>()]
+                        })
+                };
+                let scores: Vec<f64> = (0..keys).map(score).collect();
+                let sees = |j: usize| {
+                    self.reach(i).contains(&j) && (!self.keep || marks[b * keys + j] != 0)
+                };
+                let p = reference::softmax(&scores, sees);
+                for column in 0..self.dims[1] {
+                    y.push((0..keys).fold(0.0, |sum, j| {
+                        let drawn = kept[((b * n_heads + h) * queries + i) * keys + j];
+                        let factor = match (self.dropout, drawn) {
+                            (false, _) => 1.0,
+                            (true, 0) => 0.0,
+                            (true, _) => 1.0 / DIVISOR,
+                        };
+                        sum + p[j] * factor * v[at(2, b * keys + j, kv_head) + column]
+                    }));
+                }
+            }
+        }
+        y
+    }
+}
+
+#[test]
+fn results_are_those_written_out() {
+    for case in cases() {
+        let operands = case.operands();
+        let found = case.forward(alone(), &operands.0);
+        for (found, exact) in found.iter().zip(case.exact(&operands)) {
+            assert!((found - exact).abs() < 1e-13, "{case:?}: {found} {exact}");
+        }
+        let single = operands
+            .0
+            .each_ref()
+            .map(|x| x.iter().map(|&x| x as f32).collect());
+        for isa in crate::Isa::levels() {
+            let y = case.forward(on(isa, 2), &single);
+            // Scores of up to some 16, whose roundings the exponential passes on; then its own, the sum's and the
+            // product's. All relative to a mean of values.
+            let largest = operands.0[2].iter().fold(0.0, |a: f64, v| a.max(v.abs()));
+            let allowed = 24.0 * f64::from(f32::EPSILON) * largest / DIVISOR;
+            for (y, found) in y.iter().zip(&found) {
+                let error = (f64::from(*y) - found).abs();
+                assert!(error < allowed, "{case:?}: {y} {found}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_the_differences_of_results() {
+    let step = 1e-5;
+    for case in cases() {
+        let operands = case.operands();
+        let dy = normal(case.exact(&operands).len(), 0.1, 1.0, 5);
+        let gradients = case.backward(alone(), &operands.0, &dy);
+        let loss = |operands: &Operands| -> f64 {
+            let y = case.forward(alone(), &operands.0);
+            y.iter().zip(&dy).map(|(y, dy)| y * dy).sum()
+        };
+        for (of, gradient) in gradients.iter().enumerate() {
+            let n = gradient.len();
+            for at in (0..n).step_by(n.div_ceil(40).max(1)) {
+                let place = match of {
+                    3 => at,
+                    _ => at / case.width(of) * case.stride(of) + 2 + at % case.width(of),
+                };
+                let moved = |by: f64| {
+                    let mut moved = operands.clone();
+                    moved.0[of][place] += by;
+                    loss(&moved)
+                };
+                let expected = (moved(step) - moved(-step)) / (2.0 * step);
+                let error = (gradient[at] - expected).abs();
+                assert!(
+                    error < 1e-7 * (1.0 + expected.abs()),
+                    "{case:?} {of} {at}: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_threads_nor_the_rest_of_the_batch_change_a_bit() {
+    for case in cases() {
+        let single = case
+            .operands()
+            .0
+            .map(|x| x.iter().map(|&x| x as f32).collect());
+        let y = case.forward(alone(), &single);
+        let dy: Vec<f32> = y.iter().map(|y| y + 0.5).collect();
+        let alone = case.backward(alone(), &single, &dy);
+        for threads in [2, 3] {
+            let cpu = on(crate::Isa::best(), threads);
+            assert_eq!(case.forward(cpu, &single), y);
+            assert_eq!(case.backward(cpu, &single, &dy), alone, "{case:?}");
+        }
+    }
+}
