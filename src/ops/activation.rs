@@ -1,22 +1,15 @@
-//! Element-wise activations as differentiable operations.
+//! Element-wise activations and gates.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_blocks_kernels::rows::{self, elements};
+use candle_core::{Result, Tensor, bail};
 
 use super::{
+    backward::Pass,
     composed,
-    linear::selected_isa,
-    storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
+    numbers::Numbers,
+    tape::{Data, Slot, Step, Value, check_float},
 };
-use crate::{
-    Activation,
-    cpu::{
-        Element, Real,
-        activation::{self as kernel, Computed},
-        gemm::Map,
-        isa::Isa,
-    },
-};
+use crate::config::Activation;
 
 const OP: &str = "activation";
 
@@ -33,120 +26,112 @@ const OP: &str = "activation";
 /// If `x` is not of a float type.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     check_float(OP, x)?;
-    if activation == Activation::Identity {
-        return Ok(x.clone());
-    }
-    if x.device().is_cpu() {
-        x.contiguous()?.apply_op1(Activate(activation))
-    } else {
-        composed::activate(x, activation)
-    }
+    Value::of(x)?.activate(activation)?.tensor()
 }
 
-struct Activate(Activation);
-
-impl CustomOp1 for Activate {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        with_float!(OP, storage.dtype(), T => {
-            let x = slice::<T>(OP, storage, layout)?;
-            let mut y = vec![T::ZERO; x.len()];
-            forward(self.0, x, &mut y)?;
-            Ok(output(y, layout))
-        })
-    }
-
-    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let grad = cotangent(OP, grad)?;
-        let (dy, dy_layout) = grad.storage_and_layout();
-        let (x_storage, x_layout) = x.storage_and_layout();
-        with_float!(OP, x.dtype(), T => {
-            let dy = tensor_slice::<T>(OP, &dy, dy_layout)?;
-            let mut dx = dy.to_vec();
-            backward(self.0, tensor_slice(OP, &x_storage, x_layout)?, &mut dx)?;
-            gradient(dx, x).map(Some)
-        })
-    }
-}
-
-/// Runs `$body` with `$Value` and `$Slope` the kernel types of the activation's value and slope.
-macro_rules! with_functions {
-    ($activation:expr, $Value:ident, $Slope:ident => $body:expr) => {
-        with_functions! { $activation, $Value, $Slope, $body;
-            Gelu: gelu GELU, gelu_slope GELU_SLOPE;
-            GeluTanh: gelu_tanh GELU_TANH, gelu_tanh_slope GELU_TANH_SLOPE;
-            QuickGelu: quick_gelu, quick_gelu_slope;
-            ClippedGelu: clipped_gelu, clipped_gelu_slope;
-            Relu: relu, relu_slope;
-            Relu2: relu2, relu2_slope;
-            Relu6: relu6, relu6_slope;
-            LeakyRelu: leaky_relu, leaky_relu_slope;
-            Silu: silu, silu_slope;
-            Mish: mish, mish_slope;
-            HardSwish: hard_swish, hard_swish_slope;
-            Sigmoid: sigmoid, sigmoid_slope;
-            Tanh: tanh, tanh_slope;
-            Laplace: laplace, laplace_slope;
-            SqrtSoftplus: sqrt_softplus, sqrt_softplus_slope;
-            Identity: identity, identity_slope;
+impl Value {
+    /// As [`activate`].
+    pub fn activate(&self, activation: Activation) -> Result<Value> {
+        if activation == Activation::Identity {
+            return Ok(self.clone());
         }
-    };
-    ($activation:expr, $Value:ident, $Slope:ident, $body:expr;
-     $($name:ident: $value:ident $($pieces:ident)?, $slope:ident $($slope_pieces:ident)?;)*) => {
-        match $activation {
-            $(Activation::$name => {
-                function!($Value, $value $($pieces)?);
-                function!($Slope, $slope $($slope_pieces)?);
-                $body
-            })*
-        }
-    };
-}
+        let x = match self {
+            Self::Tensor(x) => return Ok(Self::Tensor(composed::activate(x, activation)?)),
+            Self::Taped(x) => x.whole()?,
+        };
+        let kernel = activation_kernel(activation);
+        let mut y = Numbers::new(x.dtype(), x.elem_count())?;
+        kernel.forward(x.cpu(), x.data.read().slice(), y.slice_mut());
+        let slot = x.slot.clone();
+        let dims = x.dims().to_vec();
+        Ok(x.computed((y, dims), &[slot.place], |_| Activated {
+            x: x.data.clone(),
+            slot,
+            kernel,
+        }))
+    }
 
-/// Defines the type of a kernel function, with its piecewise polynomials if it has some.
-macro_rules! function {
-    ($Type:ident, $function:ident $($pieces:ident)?) => {
-        #[allow(dead_code)] // a body may use only one of the two
-        struct $Type;
-        impl kernel::Function for $Type {
-            #[inline(always)]
-            fn at<R: Real>(x: R) -> R {
-                kernel::$function(x)
+    /// `activation(self) · up`: a gate.
+    pub fn gate(&self, up: &Value, activation: Activation) -> Result<Value> {
+        if self.dims() != up.dims() {
+            bail!("gate: {:?} and up {:?}", self.dims(), up.dims());
+        }
+        let gate = match self {
+            Self::Tensor(gate) => {
+                let gate = composed::activate(gate, activation)?;
+                return Ok(Self::Tensor((gate * up.clone().tensor()?)?));
             }
-            $(fn pieces() -> Option<&'static kernel::Pieces> {
-                Some(&kernel::$pieces)
-            })?
-        }
-    };
-}
-
-/// Applies the activation to every element.
-pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) -> Result<()> {
-    let isa = selected_isa()?;
-    with_functions!(activation, Value, Slope => kernel::forward::<T, Value>(isa, x, y));
-    Ok(())
-}
-
-/// Turns the gradient of the activation's value, in place, into that of `x`.
-pub(super) fn backward<T: Float>(
-    activation: Activation,
-    x: &[T],
-    gradient: &mut [T],
-) -> Result<()> {
-    let isa = selected_isa()?;
-    with_functions!(activation, Value, Slope => kernel::backward::<T, Slope>(isa, x, gradient));
-    Ok(())
-}
-
-/// The activation in place on slices, with the instructions of `isa`; `None` for the identity.
-pub(crate) fn activation_map(activation: Activation, isa: Isa) -> Option<Box<Map<f32>>> {
-    if activation == Activation::Identity {
-        return None;
+            Self::Taped(gate) => gate.whole()?,
+        };
+        let up = gate.on_tape(up)?.whole()?;
+        let kernel = activation_kernel(activation);
+        let mut y = Numbers::new(gate.dtype(), gate.elem_count())?;
+        kernel.forward(gate.cpu(), gate.data.read().slice(), y.slice_mut());
+        elements::multiply(gate.cpu(), y.slice_mut(), up.data.read().slice());
+        let asks = [gate.slot.place, up.slot.place];
+        let dims = gate.dims().to_vec();
+        Ok(gate.computed((y, dims), &asks, |_| Gated {
+            gate: gate.data.clone(),
+            of_gate: gate.slot.clone(),
+            up: up.data.clone(),
+            of_up: up.slot.clone(),
+            kernel,
+        }))
     }
-    with_functions!(activation, Value, Slope => {
-        Some(Box::new(move |x: &mut [f32]| f32::apply::<Value>(isa, x)))
-    })
+}
+
+struct Activated {
+    x: Data,
+    slot: Slot,
+    kernel: rows::Activation,
+}
+
+impl Step for Activated {
+    fn backward(&self, pass: &mut Pass, mut dy: Numbers) -> Result<()> {
+        let x = self.x.read();
+        self.kernel.backward(pass.cpu, x.slice(), dy.slice_mut());
+        pass.add(&self.slot, dy)
+    }
+}
+
+struct Gated {
+    gate: Data,
+    of_gate: Slot,
+    up: Data,
+    of_up: Slot,
+    kernel: rows::Activation,
+}
+
+impl Step for Gated {
+    /// `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, whose activation is computed again.
+    fn backward(&self, pass: &mut Pass, mut dy: Numbers) -> Result<()> {
+        let gate = self.gate.read();
+        if self.of_up.place.is_some() {
+            let mut dup = Numbers::new(dy.dtype(), dy.len())?;
+            self.kernel
+                .forward(pass.cpu, gate.slice(), dup.slice_mut());
+            elements::multiply(pass.cpu, dup.slice_mut(), dy.slice());
+            pass.add(&self.of_up, dup)?;
+        }
+        if self.of_gate.place.is_some() {
+            elements::multiply(pass.cpu, dy.slice_mut(), self.up.read().slice());
+            self.kernel
+                .backward(pass.cpu, gate.slice(), dy.slice_mut());
+            pass.add(&self.of_gate, dy)?;
+        }
+        Ok(())
+    }
+}
+
+/// The kernel of an activation.
+pub(crate) fn activation_kernel(activation: Activation) -> rows::Activation {
+    macro_rules! same_names {
+        ($($name:ident)*) => {
+            match activation {
+                $(Activation::$name => rows::Activation::$name,)*
+            }
+        };
+    }
+    same_names!(Gelu GeluTanh QuickGelu ClippedGelu Relu Relu2 Relu6 LeakyRelu Silu Mish HardSwish Sigmoid Tanh
+        Laplace SqrtSoftplus Identity)
 }

@@ -2,19 +2,17 @@
 
 use std::cell::RefCell;
 
+use candle_blocks_kernels::{
+    Slice, SliceMut,
+    rows::adamw::{sum_of_squares as kernel_sum_of_squares, update as kernel_update},
+};
 use candle_core::{
-    CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType,
-    backend::BackendStorage, bail,
+    CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };
 
-use super::{
-    linear::selected_isa,
-    storage::{Float, slice, tensor_slice, with_float},
-    threads,
-};
-use crate::cpu::{Kernels, adamw, parallel};
+use super::{cpu::cpu, tape::Data};
 
-pub(crate) use crate::cpu::adamw::Update;
+pub(crate) use candle_blocks_kernels::rows::adamw::Update;
 
 const OP: &str = "adamw";
 
@@ -115,49 +113,15 @@ pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
         let wide = x.to_dtype(moment_dtype(x.dtype()))?;
         return wide.sqr()?.sum_all()?.to_dtype(DType::F64)?.to_scalar();
     }
-    let x = x.contiguous()?;
-    let (storage, layout) = x.storage_and_layout();
-    with_float!(OP, x.dtype(), T => {
-        Ok(adamw::sum_of_squares::<T>(selected_isa()?, threads(), tensor_slice(OP, &storage, layout)?))
-    })
-}
-
-/// Runs `work` with one team of threads for all operations in it, which matters where many small ones follow
-/// each other.
-pub(crate) fn with_team<R>(work: impl FnOnce() -> R) -> R {
-    parallel::with_team(threads(), work)
+    super::tape::check_float(OP, x)?;
+    let x = Data::Tensor(x.contiguous()?);
+    Ok(kernel_sum_of_squares(cpu()?, x.read().slice()))
 }
 
 struct Step<'a> {
     update: &'a Update,
     /// candle takes operations by shared reference.
     moments: RefCell<&'a mut Moments>,
-}
-
-impl Step<'_> {
-    fn run<T: Float<Acc: Kernels>>(
-        &self,
-        parameter: (&mut [T], &Layout),
-        gradient: (&CpuStorage, &Layout),
-        first: &mut [T::Acc],
-        second: &mut [T::Acc],
-    ) -> Result<()> {
-        let gradient = slice::<T>(OP, gradient.0, gradient.1)?;
-        let (parameter, layout) = parameter;
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            return Err(candle_core::Error::RequiresContiguous { op: OP }.bt());
-        };
-        adamw::update(
-            selected_isa()?,
-            threads(),
-            self.update,
-            &mut parameter[start..end],
-            gradient,
-            first,
-            second,
-        );
-        Ok(())
-    }
 }
 
 impl InplaceOp2 for Step<'_> {
@@ -172,22 +136,38 @@ impl InplaceOp2 for Step<'_> {
         gradient: &CpuStorage,
         gradient_layout: &Layout,
     ) -> Result<()> {
-        let g = (gradient, gradient_layout);
-        match (&mut **self.moments.borrow_mut(), parameter) {
-            (Moments::F32(first, second), CpuStorage::F32(p)) => {
-                self.run((p.as_mut_slice(), layout), g, first, second)
+        let both = [layout, gradient_layout].map(Layout::contiguous_offsets);
+        let [Some((start, end)), Some((from, to))] = both else {
+            return Err(candle_core::Error::RequiresContiguous { op: OP }.bt());
+        };
+        let (places, of_gradient) = (start..end, from..to);
+        let (parameter, gradient) = match (parameter, gradient) {
+            (CpuStorage::F32(p), CpuStorage::F32(g)) => {
+                (SliceMut::F32(&mut p[places]), Slice::F32(&g[of_gradient]))
             }
-            (Moments::F32(first, second), CpuStorage::F16(p)) => {
-                self.run((p.as_mut_slice(), layout), g, first, second)
+            (CpuStorage::F64(p), CpuStorage::F64(g)) => {
+                (SliceMut::F64(&mut p[places]), Slice::F64(&g[of_gradient]))
             }
-            (Moments::F32(first, second), CpuStorage::BF16(p)) => {
-                self.run((p.as_mut_slice(), layout), g, first, second)
+            (CpuStorage::F16(p), CpuStorage::F16(g)) => {
+                (SliceMut::F16(&mut p[places]), Slice::F16(&g[of_gradient]))
             }
-            (Moments::F64(first, second), CpuStorage::F64(p)) => {
-                self.run((p.as_mut_slice(), layout), g, first, second)
+            (CpuStorage::BF16(p), CpuStorage::BF16(g)) => {
+                (SliceMut::Bf16(&mut p[places]), Slice::Bf16(&g[of_gradient]))
             }
-            (_, other) => bail!("{OP}: a parameter of type {:?}", other.dtype()),
-        }
+            (p, g) => bail!("{OP}: a parameter and a gradient of other types than F32, F64, F16 or BF16: {:?} {:?}", p.dtype(), g.dtype()),
+        };
+        let mut moments = self.moments.borrow_mut();
+        let moments = match &mut **moments {
+            Moments::F32(first, second) => {
+                [SliceMut::F32(first), SliceMut::F32(second)]
+            }
+            Moments::F64(first, second) => {
+                [SliceMut::F64(first), SliceMut::F64(second)]
+            }
+            Moments::Device(..) => bail!("{OP}: moments of another device"),
+        };
+        kernel_update(cpu()?, self.update, parameter, gradient, moments);
+        Ok(())
     }
 }
 

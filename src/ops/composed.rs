@@ -7,11 +7,124 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use super::softmax::{Reach, Visible};
-use crate::{
-    Activation, NormConfig, NormKind, NormWeight,
-    cpu::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH},
+use candle_blocks_kernels::rows::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH};
+
+use super::{
+    attention::Mixing,
+    visible::{Reach, Visible},
 };
+use crate::config::{Activation, NormConfig, NormKind, NormWeight, RotaryPairing};
+
+/// As [`super::linear()`], with its arguments already checked.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let (d_out, d_in) = weight.dims2()?;
+    let mut dims = x.dims().to_vec();
+    dims.pop();
+    let rows: usize = dims.iter().product();
+    dims.push(d_out);
+    let y = x.reshape((rows, d_in))?.matmul(&weight.t()?)?;
+    let y = match bias {
+        None => y,
+        Some(bias) => y.broadcast_add(bias)?,
+    };
+    y.reshape(dims)
+}
+
+/// `factor · x`.
+///
+/// candle's `affine` takes a factor of 0 for a cut in the graph, and what is before it gets no gradient. Here it gets
+/// zeros, as in PyTorch.
+pub fn scaled(x: &Tensor, factor: f64) -> Result<Tensor> {
+    if factor == 0.0 {
+        return x.broadcast_mul(&Tensor::zeros((), x.dtype(), x.device())?);
+    }
+    x.affine(factor, 0.0)
+}
+
+/// As [`super::rotate`], with its arguments already checked.
+pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
+    let (batch, seq, heads, head_dim) = x.dims4()?;
+    let pairs = cos.dim(D::Minus1)?;
+    let (cos, sin) = (cos.unsqueeze(2)?, sin.unsqueeze(2)?); // [batch or 1, seq, 1, pairs]
+    let turning = x.narrow(3, 0, 2 * pairs)?;
+    let (a, b) = match pairing {
+        RotaryPairing::Halves => (
+            turning.narrow(3, 0, pairs)?,
+            turning.narrow(3, pairs, pairs)?,
+        ),
+        RotaryPairing::Interleaved => {
+            let split = turning.reshape((batch, seq, heads, pairs, 2))?;
+            (
+                split.narrow(4, 0, 1)?.squeeze(4)?,
+                split.narrow(4, 1, 1)?.squeeze(4)?,
+            )
+        }
+    };
+    let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
+    let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
+    let turned = match pairing {
+        RotaryPairing::Halves => Tensor::cat(&[first, second], 3)?,
+        RotaryPairing::Interleaved => {
+            Tensor::stack(&[first, second], 4)?.reshape((batch, seq, heads, 2 * pairs))?
+        }
+    };
+    let rest = head_dim - 2 * pairs;
+    if rest == 0 {
+        return Ok(turned);
+    }
+    Tensor::cat(&[turned, x.narrow(3, 2 * pairs, rest)?], 3)
+}
+
+/// Attention of `(queries, keys)` positions, with its arguments already checked.
+pub fn attention(
+    query: &Tensor,
+    key: &Tensor,
+    value: &Tensor,
+    mixing: &Mixing,
+    (queries, keys): (usize, usize),
+) -> Result<Tensor> {
+    let Mixing {
+        batch,
+        n_heads,
+        n_kv_heads,
+        ..
+    } = *mixing;
+    // [.., seq, heads · head_dim] -> [batch, heads, seq, head_dim]
+    let heads = |x: &Tensor, n: usize, seq: usize| {
+        let head_dim = x.dim(D::Minus1)? / n;
+        x.reshape((batch, seq, n, head_dim))?
+            .transpose(1, 2)?
+            .contiguous()
+    };
+    let (key, value) = (heads(key, n_kv_heads, keys)?, heads(value, n_kv_heads, keys)?);
+    let scaled = scaled(&heads(query, n_heads, queries)?, mixing.scale)?;
+    // The query heads of one key/value head lie side by side: stack them as more rows.
+    let rows = n_heads / n_kv_heads * queries;
+    let stacked = scaled.reshape((batch, n_kv_heads, rows, key.dim(3)?))?;
+    let mut scores = stacked
+        .matmul(&key.transpose(2, 3)?.contiguous()?)?
+        .reshape((batch, n_heads, queries, keys))?;
+    if let Some(cap) = mixing.soft_cap {
+        scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
+    }
+    for bias in mixing.biases {
+        scores = scores.broadcast_add(bias)?;
+    }
+    let mut p = attention_softmax(&scores, mixing.visible)?;
+    if let Some((keep, of)) = mixing.dropout {
+        p = dropout(&p, keep, 1.0 - of)?;
+    }
+    let mixed = p
+        .reshape((batch, n_kv_heads, rows, keys))?
+        .matmul(&value)?
+        .reshape((batch, n_heads, queries, value.dim(3)?))?
+        .transpose(1, 2)?;
+    let mut dims = query.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = n_heads * value.dim(3)?;
+    }
+    mixed.reshape(dims)
+}
 
 /// As [`super::norm()`], with its arguments already checked.
 pub fn norm(
@@ -90,8 +203,8 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     y.to_dtype(dtype)
 }
 
-/// As [`super::attention_softmax`], with its arguments already checked.
-pub fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
+/// Softmax of scores `[batch, heads, queries, keys]` over the keys that each query sees; zeros where it sees none.
+fn attention_softmax(scores: &Tensor, visible: &Visible) -> Result<Tensor> {
     let (batch, _, queries, keys) = scores.dims4()?;
     let reach = Reach::of(visible);
     let mut seen = vec![0u8; queries * keys];
@@ -138,7 +251,7 @@ pub fn softmax(x: &Tensor, seen: Option<&Tensor>) -> Result<Tensor> {
     y.to_dtype(dtype)
 }
 
-/// As [`super::dropout()`], with its arguments already checked.
+/// As [`super::dropout()`] divided by `divisor`, with its arguments already checked.
 pub fn dropout(x: &Tensor, keep: &Tensor, divisor: f64) -> Result<Tensor> {
     let dtype = x.dtype();
     let x = widened(x)?;

@@ -1,16 +1,13 @@
 //! The loss of classification, and of language models above all.
 
-use candle_core::{
-    CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, WithDType,
-    backend::BackendStorage, bail,
-};
+use candle_blocks_kernels::rows::cross_entropy as kernel;
+use candle_core::{D, DType, Result, Tensor, bail};
 
 use super::{
-    linear::selected_isa,
-    storage::{Float, check_float, cotangent, gradient, slice, tensor_slice, with_float},
-    threads,
+    backward::Pass,
+    numbers::Numbers,
+    tape::{Data, Slot, Step, Value, check_float},
 };
-use crate::cpu::{Element, Real, cross_entropy as kernel};
 
 const OP: &str = "cross_entropy";
 
@@ -50,12 +47,21 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
             classes.len()
         );
     }
-    if logits.device().is_cpu() {
-        let op = CrossEntropy { classes, counted };
-        logits.contiguous()?.apply_op1(op)
-    } else {
-        composed(logits, &classes, counted)
-    }
+    let x = match Value::of(logits)? {
+        Value::Tensor(logits) => return composed(&logits, &classes, counted),
+        Value::Taped(x) => x.whole()?,
+    };
+    let mut losses = vec![0.0; classes.len()];
+    kernel::losses(x.cpu(), x.data.read().slice(), &classes, &mut losses);
+    let mean = Numbers::of_scalar(x.dtype(), losses.iter().sum::<f64>() / counted as f64)?;
+    let slot = x.slot.clone();
+    x.computed((mean, vec![]), &[slot.place], |_| CrossEntropy {
+        x: x.data.clone(),
+        slot,
+        classes,
+        counted,
+    })
+    .tensor()
 }
 
 /// Each row's class, or `None` for a row to ignore; checked against the logits.
@@ -89,42 +95,21 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
 }
 
 struct CrossEntropy {
+    x: Data,
+    slot: Slot,
     classes: Vec<Option<usize>>,
     /// How many rows have a class.
     counted: usize,
 }
 
-impl CustomOp1 for CrossEntropy {
-    fn name(&self) -> &'static str {
-        OP
+impl Step for CrossEntropy {
+    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+        let x = self.x.read();
+        let factor = dy.scalar() / self.counted as f64;
+        let mut dx = Numbers::new(dy.dtype(), x.slice().len())?;
+        kernel::gradient(pass.cpu, x.slice(), &self.classes, factor, dx.slice_mut());
+        pass.add(&self.slot, dx)
     }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        with_float!(OP, storage.dtype(), T => {
-            let x = slice::<T>(OP, storage, layout)?;
-            let mut losses = vec![0.0; self.classes.len()];
-            kernel::forward(selected_isa()?, threads(), x, &self.classes, &mut losses);
-            let mean = losses.iter().sum::<f64>() / self.counted as f64;
-            Ok((T::to_cpu_storage_owned(vec![rounded::<T>(mean)]), Shape::from(())))
-        })
-    }
-
-    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let grad = cotangent(OP, grad)?.to_dtype(DType::F64)?;
-        let factor = grad.to_scalar::<f64>()? / self.counted as f64;
-        let (storage, layout) = x.storage_and_layout();
-        with_float!(OP, x.dtype(), T => {
-            let values = tensor_slice::<T>(OP, &storage, layout)?;
-            let mut dx = vec![T::ZERO; values.len()];
-            kernel::backward(selected_isa()?, threads(), values, &self.classes, factor, &mut dx);
-            gradient(dx, x).map(Some)
-        })
-    }
-}
-
-/// A mean, rounded to the logits' type.
-fn rounded<T: Float>(mean: f64) -> T {
-    T::from_wide(<T as Element>::Wide::of(mean))
 }
 
 /// The same, composed of candle's own operations.

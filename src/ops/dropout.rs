@@ -1,13 +1,14 @@
 //! Inverted dropout with a given mask.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use candle_blocks_kernels::rows;
+use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
 use super::{
+    backward::Pass,
     composed,
-    storage::{Float, check_float, cotangent, gradient, output, slice, tensor_slice, with_float},
+    numbers::Numbers,
+    tape::{Slot, Step, Value, check_float},
 };
-use crate::cpu::{Element, Real, dropout as kernel};
 
 const OP: &str = "dropout";
 
@@ -24,6 +25,78 @@ const OP: &str = "dropout";
 /// If the shapes differ, `x` is not of a float type, `keep` is not u8, or not `0 <= p < 1`.
 pub fn dropout(x: &Tensor, keep: &Tensor, p: f64) -> Result<Tensor> {
     check_float(OP, x)?;
+    Value::of(x)?.dropout(keep, p)?.tensor()
+}
+
+impl Value {
+    /// As [`dropout`].
+    pub fn dropout(&self, keep: &Tensor, p: f64) -> Result<Value> {
+        check(self, keep, p)?;
+        let x = match self {
+            Self::Tensor(x) => return Ok(Self::Tensor(composed::dropout(x, keep, 1.0 - p)?)),
+            Self::Taped(x) => x.whole()?,
+        };
+        let mask = Mask::new(keep, p)?;
+        let mut y = Numbers::new(x.dtype(), x.elem_count())?;
+        mask.apply(|keep, divisor| {
+            rows::dropout(x.cpu(), x.data.read().slice(), keep, divisor, y.slice_mut());
+        })?;
+        let slot = x.slot.clone();
+        let dims = x.dims().to_vec();
+        Ok(x.computed((y, dims), &[slot.place], |_| DroppedOut { mask, slot }))
+    }
+}
+
+/// What is kept of a value, and what that is divided by.
+pub(super) struct Mask {
+    /// Contiguous, u8, on the CPU.
+    keep: Tensor,
+    divisor: f64,
+}
+
+impl Mask {
+    pub fn new(keep: &Tensor, p: f64) -> Result<Self> {
+        Ok(Self {
+            keep: keep.contiguous()?,
+            divisor: 1.0 - p,
+        })
+    }
+
+    /// Runs `work` with the marks and the divisor.
+    pub fn apply<R>(&self, work: impl FnOnce(&[u8], f64) -> R) -> Result<R> {
+        with_marks(&self.keep, |keep| work(keep, self.divisor))
+    }
+}
+
+/// Runs `work` with the marks of a contiguous tensor of u8.
+///
+/// # Errors
+/// If it is not on the CPU.
+pub(super) fn with_marks<R>(marks: &Tensor, work: impl FnOnce(&[u8]) -> R) -> Result<R> {
+    let (storage, layout) = marks.storage_and_layout();
+    let Storage::Cpu(CpuStorage::U8(all)) = &*storage else {
+        bail!("marks of {:?}, expected U8 on the CPU", marks.dtype());
+    };
+    let marks = all.get(layout.start_offset()..).unwrap_or_default();
+    Ok(work(&marks[..layout.shape().elem_count()]))
+}
+
+struct DroppedOut {
+    mask: Mask,
+    slot: Slot,
+}
+
+impl Step for DroppedOut {
+    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+        self.mask.apply(|keep, divisor| {
+            rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
+        })?;
+        pass.add(&self.slot, dx)
+    }
+}
+
+fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     if keep.dtype() != DType::U8 {
         bail!(
             "{OP}: the mask is {:?}; expected U8 with 1 for what is kept",
@@ -33,67 +106,12 @@ pub fn dropout(x: &Tensor, keep: &Tensor, p: f64) -> Result<Tensor> {
     if keep.dims() != x.dims() {
         bail!(
             "{OP}: the mask has shape {:?}; expected {:?}",
-            keep.shape(),
-            x.shape()
+            keep.dims(),
+            x.dims()
         )
     }
     if !(0.0..1.0).contains(&p) {
         bail!("{OP}: p is {p}; expected 0 <= p < 1")
     }
-    let divisor = 1.0 - p;
-    if x.device().is_cpu() {
-        x.contiguous()?
-            .apply_op2(&keep.contiguous()?, Dropout { divisor })
-    } else {
-        composed::dropout(x, keep, divisor)
-    }
-}
-
-struct Dropout {
-    divisor: f64,
-}
-
-impl Dropout {
-    fn apply<T: Float>(&self, x: &[T], keep: &[u8]) -> Vec<T> {
-        let mut y = vec![T::ZERO; x.len()];
-        kernel::apply(x, keep, <T as Element>::Acc::of(self.divisor), &mut y);
-        y
-    }
-}
-
-impl CustomOp2 for Dropout {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        keep: &CpuStorage,
-        keep_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let keep = slice(OP, keep, keep_layout)?;
-        with_float!(OP, x.dtype(), T => {
-            Ok(output(self.apply::<T>(slice(OP, x, x_layout)?, keep), x_layout))
-        })
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        keep: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let grad = cotangent(OP, grad)?;
-        let (dy, dy_layout) = grad.storage_and_layout();
-        let (keep_storage, keep_layout) = keep.storage_and_layout();
-        let keep = tensor_slice(OP, &keep_storage, keep_layout)?;
-        with_float!(OP, x.dtype(), T => {
-            let dx = self.apply::<T>(tensor_slice(OP, &dy, dy_layout)?, keep);
-            // candle asks for no gradient of the mask, whose type is an integer.
-            Ok((Some(gradient(dx, x)?), None))
-        })
-    }
+    Ok(())
 }

@@ -1,22 +1,16 @@
-//! `y = x·Wᵀ + b` with its three gradients, through this crate's own products.
+//! `y = x·Wᵀ + b` with its three gradients.
 
-use candle_core::{
-    CpuStorage, Layout, Result, Shape, Storage, Tensor, backend::BackendStorage, bail,
+use candle_blocks_kernels::{
+    products::{Added, Matrix, multiply},
+    rows::column_sums,
 };
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::{
-    collected::handed_over,
-    product_dtype,
-    storage::{Float, check_float, gradient, slice, tensor_slice},
-    threads,
-    weighted::{self, Argument, Weighted},
-};
-use crate::cpu::{
-    bias::column_sums,
-    gemm::{self, Epilogue, Plain},
-    isa::Isa,
-    recycled::{Buffer, Recycled},
-    view::View,
+    backward::Pass,
+    composed,
+    numbers::Numbers,
+    tape::{Data, Slot, Step, Taped, Value, check_float},
 };
 
 const OP: &str = "linear";
@@ -35,54 +29,148 @@ const OP: &str = "linear";
 /// If shapes or types do not fit, or the environment asks for an instruction set that is unknown or that this
 /// CPU lacks.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    check(x, weight, bias)?;
-    let (d_out, d_in) = weight.dims2()?;
-    let mut dims = x.dims().to_vec();
-    dims.pop();
-    let rows: usize = dims.iter().product();
-    dims.push(d_out);
-    let dtype = product_dtype(x);
-    let weight = weight.to_dtype(dtype)?;
-    let bias = bias.map(|bias| bias.to_dtype(dtype)).transpose()?;
-    if x.device().is_cpu() {
-        // No reshape, through each of which candle would copy the gradient twice in the backward pass.
-        let wide = x.to_dtype(dtype)?;
-        let wide = if x.rank() == 2 {
-            wide
-        } else {
-            wide.contiguous()?
-        };
-        let y = weighted::apply(Product, &wide, &weight, bias.as_ref())?;
-        return y.to_dtype(x.dtype());
-    }
-    let y = x
-        .reshape((rows, d_in))?
-        .to_dtype(dtype)?
-        .matmul(&weight.t()?)?;
-    let y = match bias {
-        None => y,
-        Some(bias) => y.broadcast_add(&bias)?,
-    };
-    y.to_dtype(x.dtype())?.reshape(dims)
-}
-
-/// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`,
-/// `avx512`, `avx512_vnni` or `avx512_bf16` (x86-64). It is the fastest that the CPU has, unless the
-/// environment variable `CANDLE_BLOCKS_ISA` names one. The last two are AVX-512 with dot products of int8, and
-/// of int8 and bfloat16.
-///
-/// # Errors
-/// If the variable names one that is unknown or that this CPU lacks.
-pub fn isa() -> Result<&'static str> {
-    selected_isa().map(Isa::name)
-}
-
-pub(crate) fn selected_isa() -> Result<Isa> {
-    Isa::selected().map_err(candle_core::Error::wrap)
-}
-
-fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     check_float(OP, x)?;
+    Value::of(x)?.linear(weight, bias, None)?.tensor()
+}
+
+impl Value {
+    /// As [`linear()`], with `residual`, in the shape of the result, added to it.
+    pub fn linear(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        check(self, weight, bias)?;
+        match self {
+            Self::Tensor(x) => {
+                let y = Self::Tensor(composed::linear(x, weight, bias)?);
+                match residual {
+                    Some(residual) => residual.add(&y),
+                    None => Ok(y),
+                }
+            }
+            Self::Taped(x) => match residual {
+                // A half type rounds the product before it is added.
+                Some(residual) if is_half(x.dtype()) => residual.add(&x.linear(weight, bias, None)?),
+                residual => x.linear(weight, bias, residual),
+            },
+        }
+    }
+}
+
+impl Taped {
+    fn linear(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        let (d_out, d_in) = weight.dims2()?;
+        let x = self.whole()?;
+        let (weight, of_weight) = x.parameter(weight)?;
+        let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
+        let residual = residual.map(|residual| x.on_tape(residual)?.whole());
+        let residual = residual.transpose()?;
+        let mut dims = x.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = d_out;
+        }
+        if residual.as_ref().is_some_and(|r| r.dims() != dims) {
+            bail!("{OP}: a residual of another shape than {dims:?}");
+        }
+        let rows = x.rows();
+        let mut y = Numbers::new(x.dtype(), rows * d_out)?;
+        {
+            let (x_data, w_data) = (x.data.read(), weight.read());
+            let bias = bias.as_ref().map(|(bias, _)| bias.read());
+            let residual = residual.as_ref().map(|residual| residual.data.read());
+            let added = Added {
+                bias: bias.as_ref().map(|bias| bias.slice()),
+                residual: residual.as_ref().map(|residual| residual.slice()),
+            };
+            let a = Matrix::new(x_data.slice(), (rows, d_in), (d_in, 1));
+            let b = w_data.matrix((d_out, d_in)).transposed();
+            multiply(x.cpu(), a, b, added, y.slice_mut());
+        }
+        let of_bias = bias.and_then(|(_, place)| place);
+        let of_residual = residual.map(|residual| residual.slot);
+        let asks = [
+            x.slot.place,
+            of_weight,
+            of_bias,
+            of_residual.as_ref().and_then(|slot| slot.place),
+        ];
+        Ok(x.computed((y, dims), &asks, |_| Linear {
+            // The weight's gradient alone reads the input.
+            x: of_weight.map(|_| x.data.clone()),
+            of_x: x.slot.clone(),
+            weight,
+            of_weight,
+            of_bias,
+            of_residual,
+            shape: (rows, d_in, d_out),
+        }))
+    }
+}
+
+struct Linear {
+    x: Option<Data>,
+    of_x: Slot,
+    weight: Data,
+    of_weight: Option<usize>,
+    of_bias: Option<usize>,
+    of_residual: Option<Slot>,
+    /// Rows, inputs and outputs.
+    shape: (usize, usize, usize),
+}
+
+impl Step for Linear {
+    /// `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows; the residual's gradient is `dy`.
+    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+        let (rows, d_in, d_out) = self.shape;
+        let dtype = dy.dtype();
+        let of_dy = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));
+        if let Some(x) = &self.x {
+            let x = x.read();
+            let x = Matrix::new(x.slice(), (rows, d_in), (d_in, 1));
+            let mut dweight = Numbers::new(dtype, d_out * d_in)?;
+            let a = of_dy().transposed();
+            multiply(pass.cpu, a, x, Added::default(), dweight.slice_mut());
+            pass.add_parameter(self.of_weight, dweight)?;
+        }
+        if self.of_bias.is_some() {
+            let mut dbias = Numbers::new(dtype, d_out)?;
+            column_sums(pass.cpu, dy.slice(), dbias.slice_mut());
+            pass.add_parameter(self.of_bias, dbias)?;
+        }
+        if self.of_x.place.is_some() {
+            let weight = self.weight.read();
+            let mut dx = Numbers::new(dtype, rows * d_in)?;
+            let before = match is_half(dtype) {
+                true => None,
+                false => pass.take(&self.of_x),
+            };
+            let added = Added {
+                residual: before.as_ref().map(Numbers::slice),
+                bias: None,
+            };
+            let b = weight.matrix((d_out, d_in));
+            multiply(pass.cpu, of_dy(), b, added, dx.slice_mut());
+            pass.add(&self.of_x, dx)?;
+        }
+        match &self.of_residual {
+            Some(slot) => pass.add(slot, dy),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     let (d_out, d_in) = weight.dims2()?;
     if x.dtype() != weight.dtype() {
         bail!(
@@ -108,139 +196,4 @@ fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Runs `$body` with `$T` the type that products of a dtype are computed in.
-macro_rules! with_product {
-    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            candle_core::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            candle_core::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            other => candle_core::bail!("{}: a product of {other:?}", $op),
-        }
-    };
-}
-pub(super) use with_product;
-
-/// `x` `[.., k]` times a weight `[n, k]` and an optional bias `[n]`, in f32 or f64.
-struct Product;
-
-impl Weighted for Product {
-    const NAME: &'static str = OP;
-
-    fn forward(
-        &self,
-        x: Argument,
-        weight: Argument,
-        bias: Option<Argument>,
-    ) -> Result<(CpuStorage, Shape)> {
-        with_product!(OP, x.0.dtype(), T => forward::<T>(x, weight, bias))
-    }
-
-    fn backward(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        grad: &Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
-        with_product!(OP, x.dtype(), T => backward::<T>(x, weight, bias, grad))
-    }
-}
-
-fn forward<T: Float + Plain>(
-    (x, x_layout): Argument,
-    (weight, weight_layout): Argument,
-    bias: Option<Argument>,
-) -> Result<(CpuStorage, Shape)> {
-    let x = view(x.as_slice::<T>()?, x_layout)?;
-    let weight = view(weight.as_slice::<T>()?, weight_layout)?;
-    let bias = bias.map(|(bias, layout)| slice(OP, bias, layout));
-    let mut dims = x_layout.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = weight.rows();
-    }
-    let epilogue = Epilogue::bias(bias.transpose()?);
-    let y = product(x, weight.transposed(), &epilogue)?;
-    Ok((T::to_cpu_storage_owned(y), dims.into()))
-}
-
-/// `dx = dy·W`, `dW = dyᵀ·x` and the sum of `dy` over the rows, each only where it is needed.
-fn backward<T: Float + Plain + Recycled>(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    grad: &Tensor,
-) -> Result<[Option<Tensor>; 3]> {
-    let (dy_storage, dy_layout) = grad.storage_and_layout();
-    let dy = tensor_view::<T>(&dy_storage, dy_layout)?;
-    let dx = || {
-        let (weight, layout) = weight.storage_and_layout();
-        let dx = product(dy, tensor_view(&weight, layout)?, &Epilogue::NONE)?;
-        gradient(dx, x)
-    };
-    let dweight = || {
-        let (x, layout) = x.storage_and_layout();
-        let isa = selected_isa()?;
-        let x = tensor_view(&x, layout)?;
-        let mut dweight = Buffer::new(weight.elem_count());
-        gemm::multiply(
-            isa,
-            dy.transposed(),
-            x,
-            &Epilogue::NONE,
-            &mut dweight,
-            threads(),
-        );
-        handed_over(dweight, weight)
-    };
-    let dbias = |bias: &Tensor| {
-        let dy = tensor_slice::<T>(OP, &dy_storage, dy_layout)?;
-        let sums = column_sums(dy, bias.elem_count());
-        handed_over(Buffer::copied(&sums), bias)
-    };
-    let bias = bias.filter(|bias| bias.track_op());
-    Ok([
-        x.track_op().then(dx).transpose()?,
-        weight.track_op().then(dweight).transpose()?.flatten(),
-        bias.map(dbias).transpose()?.flatten(),
-    ])
-}
-
-/// `epilogue(a·b)` on candle's number of threads.
-fn product<T: Plain>(a: View<T>, b: View<T>, epilogue: &Epilogue<T>) -> Result<Vec<T>> {
-    let mut y = vec![T::ZERO; a.rows() * b.columns()];
-    gemm::multiply(selected_isa()?, a, b, epilogue, &mut y, threads());
-    Ok(y)
-}
-
-/// A matrix of a storage, read in place; a contiguous tensor of another rank as the rows of its last dimension.
-fn view<'a, T: Float>(data: &'a [T], layout: &Layout) -> Result<View<'a, T>> {
-    let data = data.get(layout.start_offset()..).unwrap_or(&[]);
-    match (layout.dims(), layout.stride()) {
-        (&[rows, columns], &[row_stride, column_stride]) => Ok(View::new(
-            data,
-            (rows, columns),
-            (row_stride, column_stride),
-        )),
-        ([before @ .., columns], _) if layout.is_contiguous() => {
-            let rows = before.iter().product();
-            Ok(View::new(data, (rows, *columns), (*columns, 1)))
-        }
-        _ => Err(candle_core::Error::RequiresContiguous { op: OP }.bt()),
-    }
-}
-
-/// As [`view`], for the storage of a tensor.
-fn tensor_view<'a, T: Float>(storage: &'a Storage, layout: &Layout) -> Result<View<'a, T>> {
-    match storage {
-        Storage::Cpu(storage) => view(storage.as_slice()?, layout),
-        _ => bail!("{OP}: expected a tensor on the CPU"),
-    }
 }

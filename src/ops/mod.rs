@@ -29,52 +29,39 @@
 mod activation;
 mod adamw;
 mod attention;
-mod batched_product;
-mod collected;
+mod backward;
 mod composed;
+mod cpu;
 mod cross_entropy;
 mod dropout;
-mod joint;
+mod elements;
+mod gradients;
+mod graph;
 mod linear;
-mod many;
 mod norm;
+mod numbers;
 mod peak;
 mod rotary;
-mod scaled;
 mod softmax;
-mod storage;
-mod threads;
-mod weighted;
+mod tape;
+mod visible;
 
-use candle_core::DType;
-
-pub(crate) use crate::cpu::recycled::Keeper as MemoryKeeper;
+pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 
 pub use activation::activate;
-pub(crate) use activation::activation_map;
-pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares, with_team};
-pub(crate) use attention::{Mixing, mix};
-pub(crate) use batched_product::batched_product;
-pub(crate) use collected::{Collected, collecting};
+pub(crate) use activation::activation_kernel;
+pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
+pub(crate) use attention::Mixing;
+pub use cpu::isa;
+pub(crate) use cpu::{cpu, with_team};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
-pub(crate) use joint::{Joint, Value};
-pub(crate) use linear::selected_isa;
-pub use linear::{isa, linear};
+pub(crate) use gradients::{Collected, collecting};
+pub use linear::linear;
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
 pub use rotary::rotate;
-pub(crate) use scaled::scaled;
-pub(crate) use softmax::Reach;
-pub use softmax::{Visible, attention_softmax, softmax};
-pub(crate) use threads::threads;
-
-/// The type in which products of tensors like `x`, and sums and softmax between them, are to be taken on its
-/// device: f32 for half types on the CPU, where candle widens them for each product anyway.
-pub(crate) fn product_dtype(x: &candle_core::Tensor) -> DType {
-    match x.dtype() {
-        DType::F16 | DType::BF16 if x.device().is_cpu() => DType::F32,
-        other => other,
-    }
-}
+pub use softmax::softmax;
+pub(crate) use tape::Value;
+pub(crate) use visible::{Reach, Visible};

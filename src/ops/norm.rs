@@ -1,20 +1,15 @@
 //! LayerNorm and RMSNorm over the last dimension.
 
-use candle_core::{CpuStorage, Result, Shape, Tensor, backend::BackendStorage, bail};
+use candle_blocks_kernels::rows::norm::{Gain, Norm, Statistic};
+use candle_core::{Result, Tensor, bail};
 
 use super::{
+    backward::Pass,
     composed,
-    linear::selected_isa,
-    storage::{check_float, gradient, output, slice, tensor_slice, with_float},
-    weighted::{self, Argument, Weighted},
+    numbers::Numbers,
+    tape::{Data, Slot, Step, Value, check_float},
 };
-use crate::{
-    NormConfig, NormKind, NormWeight,
-    cpu::{
-        Element,
-        norm::{Gain, Gradients, Norm, Statistic},
-    },
-};
+use crate::config::{NormConfig, NormKind, NormWeight};
 
 const OP: &str = "norm";
 
@@ -43,21 +38,85 @@ pub fn norm(
     bias: Option<&Tensor>,
     config: &NormConfig,
 ) -> Result<Tensor> {
-    check(x, weight, bias, config)?;
-    if !x.device().is_cpu() {
-        return composed::norm(x, weight, bias, config);
-    }
-    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    weighted::apply(Normalise(norm_kernel(config)), &x, &weight, bias)
+    check_float(OP, x)?;
+    Value::of(x)?.norm(weight, bias, config)?.tensor()
 }
 
-fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
-    check_float(OP, x)?;
+impl Value {
+    /// As [`norm()`].
+    pub fn norm(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        config: &NormConfig,
+    ) -> Result<Value> {
+        check(self, weight, bias, config)?;
+        let x = match self {
+            Self::Tensor(x) => {
+                return Ok(Self::Tensor(composed::norm(x, weight, bias, config)?));
+            }
+            Self::Taped(x) => x.whole()?,
+        };
+        let norm = norm_kernel(config);
+        let (weight, of_weight) = x.parameter(weight)?;
+        let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
+        let mut y = Numbers::new(x.dtype(), x.elem_count())?;
+        {
+            let (x_data, w_data) = (x.data.read(), weight.read());
+            let bias = bias.as_ref().map(|(bias, _)| bias.read());
+            let bias = bias.as_ref().map(|bias| bias.slice());
+            norm.forward(x.cpu(), x_data.slice(), w_data.slice(), bias, y.slice_mut());
+        }
+        let of_bias = bias.and_then(|(_, place)| place);
+        let asks = [x.slot.place, of_weight, of_bias];
+        Ok(
+            x.computed((y, x.dims().to_vec()), &asks, |_| Normalized {
+                norm,
+                x: x.data.clone(),
+                of_x: x.slot.clone(),
+                weight,
+                of_weight,
+                of_bias,
+            }),
+        )
+    }
+}
+
+struct Normalized {
+    norm: Norm,
+    x: Data,
+    of_x: Slot,
+    weight: Data,
+    of_weight: Option<usize>,
+    of_bias: Option<usize>,
+}
+
+impl Step for Normalized {
+    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+        let width = self.of_x.width;
+        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+        let mut dweight = Numbers::new(dy.dtype(), width)?;
+        let mut dbias = Numbers::new(dy.dtype(), width)?;
+        self.norm.backward(
+            pass.cpu,
+            self.x.read().slice(),
+            self.weight.read().slice(),
+            dy.slice(),
+            dx.slice_mut(),
+            [dweight.slice_mut(), dbias.slice_mut()],
+        );
+        pass.add(&self.of_x, dx)?;
+        pass.add_parameter(self.of_weight, dweight)?;
+        pass.add_parameter(self.of_bias, dbias)
+    }
+}
+
+fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
     let d_model = config.d_model;
     if x.dims().last() != Some(&d_model) {
         bail!(
             "{OP}: the input has shape {:?}; expected [.., {d_model}]",
-            x.shape()
+            x.dims()
         )
     }
     for (name, tensor) in [("weight", Some(weight)), ("bias", bias)] {
@@ -96,51 +155,5 @@ pub(crate) fn norm_kernel(config: &NormConfig) -> Norm {
             (_, NormWeight::OnePlus) => Gain::OnePlusWeight,
         },
         eps: config.eps,
-    }
-}
-
-struct Normalise(Norm);
-
-impl Weighted for Normalise {
-    const NAME: &'static str = OP;
-
-    fn forward(
-        &self,
-        (x, x_layout): Argument,
-        (weight, weight_layout): Argument,
-        bias: Option<Argument>,
-    ) -> Result<(CpuStorage, Shape)> {
-        with_float!(OP, x.dtype(), T => {
-            let x = slice::<T>(OP, x, x_layout)?;
-            let weight = slice(OP, weight, weight_layout)?;
-            let bias = bias.map(|(bias, layout)| slice(OP, bias, layout)).transpose()?;
-            let mut y = vec![T::ZERO; x.len()];
-            self.0.forward(selected_isa()?, x, weight, bias, &mut y);
-            Ok(output(y, x_layout))
-        })
-    }
-
-    fn backward(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _: Option<&Tensor>,
-        grad: &Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
-        let (dy, dy_layout) = grad.storage_and_layout();
-        let (x_storage, x_layout) = x.storage_and_layout();
-        let (weight_storage, weight_layout) = weight.storage_and_layout();
-        with_float!(OP, x.dtype(), T => {
-            let mut dx = vec![T::ZERO; x.elem_count()];
-            let Gradients { dweight, dbias } = self.0.backward::<T>(
-                selected_isa()?,
-                tensor_slice(OP, &x_storage, x_layout)?,
-                tensor_slice(OP, &weight_storage, weight_layout)?,
-                tensor_slice(OP, &dy, dy_layout)?,
-                &mut dx,
-            );
-            let (dweight, dbias) = (gradient(dweight, weight)?, gradient(dbias, weight)?);
-            Ok([gradient(dx, x)?, dweight, dbias].map(Some))
-        })
     }
 }

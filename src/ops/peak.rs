@@ -1,10 +1,10 @@
 //! The ceiling that products on the CPU are measured against.
 
+use candle_blocks_kernels::products::{WeightFormat, peak};
 use candle_core::Result;
-use half::bf16;
 
-use super::linear::selected_isa;
-use crate::{config::Precision, cpu::peak::operations_per_second};
+use super::cpu::cpu;
+use crate::config::Precision;
 
 /// The most operations per second that `threads` threads of this CPU reach with the instruction set that
 /// [`isa`](super::isa) names: multiplications and additions (a fused one counts as two) between registers
@@ -16,10 +16,10 @@ use crate::{config::Precision, cpu::peak::operations_per_second};
 /// # Errors
 /// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
-    let isa = selected_isa()?;
-    Ok(match precision {
-        Precision::F32 => operations_per_second::<f32>(isa, threads),
-        Precision::Bf16 => operations_per_second::<bf16>(isa, threads),
-        Precision::Int8 => operations_per_second::<i8>(isa, threads),
-    })
+    let format = match precision {
+        Precision::F32 => WeightFormat::F32,
+        Precision::Bf16 => WeightFormat::Bf16,
+        Precision::Int8 => WeightFormat::Int8,
+    };
+    Ok(peak(cpu()?.on(threads), format))
 }

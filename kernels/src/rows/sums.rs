@@ -1,4 +1,4 @@
-//! Sums of gradients: of all rows, for a bias that is added to every row; and of two gradients of one tensor.
+//! Sums of rows: the gradient of a bias that is added to each of them.
 
 use crate::{
     cpu::Cpu,
@@ -49,26 +49,6 @@ fn typed_column_sums<T: Element>(cpu: Cpu, dy: &[T], total: &mut [T]) {
         *total = T::from_wide(sum);
     }
 }
-
-/// `sum += more`, element by element.
-///
-/// # Panics
-/// If lengths or types do not fit.
-pub fn add(cpu: Cpu, sum: SliceMut, more: Slice) {
-    with_type!(more, T => {
-        let (sum, more) = (T::of_slice_mut(sum), T::of_slice(more));
-        assert_eq!(sum.len(), more.len());
-        let threads = cpu.for_elements(sum.len()).threads;
-        parallel::for_chunks(threads, sum, CHUNK, |start, sum| {
-            for (sum, more) in sum.iter_mut().zip(&more[start..]) {
-                *sum = T::narrow(sum.widen() + more.widen());
-            }
-        });
-    });
-}
-
-/// Elements per piece of work.
-const CHUNK: usize = 8192;
 
 #[cfg(test)]
 mod tests {

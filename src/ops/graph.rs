@@ -19,11 +19,11 @@ use std::{
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 
+/// The name of these operations in candle's graph.
+const NAME: &str = "tape";
+
 /// How the gradients of such an operation are computed.
 pub trait Backward: Send + Sync + 'static {
-    /// The operation's name in error messages.
-    fn name(&self) -> &'static str;
-
     /// The gradients of all inputs for the cotangent of the result; `None` for inputs that need none.
     fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>>;
 }
@@ -34,13 +34,12 @@ pub fn recorded(
     (values, shape): (CpuStorage, Shape),
     backward: impl Backward,
 ) -> Result<Tensor> {
-    let name = backward.name();
     let found = Found::default();
     let mut chain = Tensor::zeros((), candle_core::DType::F32, &Device::Cpu)?;
     for (index, input) in inputs.iter().enumerate() {
         if input.track_op() {
             let found = found.clone();
-            chain = chain.apply_op2(input, Input { name, index, found })?;
+            chain = chain.apply_op2(input, Input { index, found })?;
         }
     }
     chain.apply_op1(Output {
@@ -56,14 +55,13 @@ type Found = Arc<Mutex<HashMap<ThreadId, Vec<Option<Tensor>>>>>;
 
 /// A node of the chain, which hands out the gradient of one input.
 struct Input {
-    name: &'static str,
     index: usize,
     found: Found,
 }
 
 impl CustomOp2 for Input {
     fn name(&self) -> &'static str {
-        self.name
+        NAME
     }
 
     fn cpu_fwd(
@@ -108,14 +106,14 @@ struct Output {
 
 impl CustomOp1 for Output {
     fn name(&self) -> &'static str {
-        self.backward.name()
+        NAME
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
         let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         match result.take() {
             Some(result) => Ok(result),
-            None => bail!("{}: computed twice", self.backward.name()),
+            None => bail!("{NAME}: computed twice"),
         }
     }
 
@@ -137,10 +135,6 @@ mod tests {
     struct Weighted(Vec<Tensor>);
 
     impl Backward for Weighted {
-        fn name(&self) -> &'static str {
-            "weighted"
-        }
-
         fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>> {
             let gradient = |(k, input): (usize, &Tensor)| {
                 let tracked = input.track_op().then(|| cotangent.affine(k as f64, 0.0));

@@ -8,8 +8,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
 
-use super::storage::{Float, gradient};
-use crate::cpu::recycled::{Buffer, Recycled, give_back};
+use super::numbers::{Numbers, give_back};
 
 /// A gradient whose memory may be recycled. Clones share the gradient.
 #[derive(Clone, Debug)]
@@ -59,11 +58,7 @@ impl InplaceOp1 for GiveBack {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
-        match storage {
-            CpuStorage::F32(values) => give_back(std::mem::take(values)),
-            CpuStorage::F64(values) => give_back(std::mem::take(values)),
-            _ => {}
-        }
+        give_back(storage);
         Ok(())
     }
 }
@@ -97,11 +92,11 @@ fn is_collected(of: &Tensor) -> bool {
 }
 
 /// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
-pub fn handed_over<T: Float + Recycled>(values: Buffer<T>, of: &Tensor) -> Result<Option<Tensor>> {
+pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
     if !is_collected(of) {
-        return gradient(values.into_vec(), of).map(Some);
+        return gradient.into_tensor(of.shape()).map(Some);
     }
-    let lent = gradient(values.into_lent(), of)?;
+    let lent = gradient.into_lent_tensor(of.shape())?;
     let found = Collected(Arc::new(Place::Lent(lent)));
     COLLECTED.with_borrow_mut(|all| {
         let Some(all) = all else { return Ok(()) };

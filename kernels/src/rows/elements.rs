@@ -1,0 +1,219 @@
+//! Arithmetic element by element. Each result is rounded once, to the type of the numbers.
+
+use crate::{
+    cpu::Cpu,
+    threads::parallel,
+    vectors::{
+        element::{Element, Real},
+        isa::Isa,
+        level::{Level, Task},
+        slice::{Slice, SliceMut, Stored, with_type},
+    },
+};
+
+/// Elements per piece of work.
+const CHUNK: usize = 8192;
+
+/// `y = y + x`.
+///
+/// # Panics
+/// If lengths or types do not fit, as all functions of this module.
+pub fn add(cpu: Cpu, y: SliceMut, x: Slice) {
+    with_type!(x, T => pairs::<T>(cpu, T::of_slice_mut(y), T::of_slice(x), |y, x| y + x));
+}
+
+/// `y = y · x`.
+pub fn multiply(cpu: Cpu, y: SliceMut, x: Slice) {
+    with_type!(x, T => pairs::<T>(cpu, T::of_slice_mut(y), T::of_slice(x), |y, x| y * x));
+}
+
+/// `y = factor · y`.
+pub fn scale(cpu: Cpu, y: SliceMut, factor: f64) {
+    with_type!(y.shared(), T => {
+        let factor = <T as Element>::Acc::of(factor);
+        each::<T>(cpu, T::of_slice_mut(y), |y| y * factor);
+    });
+}
+
+/// `y = min(max(y, -limit), limit)`; NaN stays.
+pub fn clamp(cpu: Cpu, y: SliceMut, limit: f64) {
+    with_type!(y.shared(), T => {
+        let limit = <T as Element>::Acc::of(limit);
+        each::<T>(cpu, T::of_slice_mut(y), |y| y.at_most(limit).at_least(-limit));
+    });
+}
+
+/// Turns the gradient of `clamp(x)` into that of `x`: 0 where `x` lies beyond the limit.
+pub fn clamp_gradient(cpu: Cpu, dy: SliceMut, x: Slice, limit: f64) {
+    with_type!(x, T => {
+        let limit = <T as Element>::Acc::of(limit);
+        let zero = <T as Element>::Acc::ZERO;
+        pairs::<T>(cpu, T::of_slice_mut(dy), T::of_slice(x), |dy, x| {
+            if x.abs() > limit { zero } else { dy }
+        });
+    });
+}
+
+/// Adds a vector to each row of `y`, which is as long as the vector.
+pub fn add_to_rows(cpu: Cpu, y: SliceMut, vector: Slice) {
+    with_type!(vector, T => rows::<T>(cpu, T::of_slice_mut(y), T::of_slice(vector), |y, v| y + v));
+}
+
+/// Multiplies each row of `y` by a vector, element by element.
+pub fn multiply_rows(cpu: Cpu, y: SliceMut, vector: Slice) {
+    with_type!(vector, T => rows::<T>(cpu, T::of_slice_mut(y), T::of_slice(vector), |y, v| y * v));
+}
+
+/// Converts between f32 and a half type; rounds to nearest, ties to even.
+///
+/// # Panics
+/// If lengths do not fit, or for other types.
+pub fn convert(cpu: Cpu, x: Slice, y: SliceMut) {
+    match (x, y) {
+        (Slice::F16(x), SliceMut::F32(y)) => converted(cpu, x, y),
+        (Slice::Bf16(x), SliceMut::F32(y)) => converted(cpu, x, y),
+        (Slice::F32(x), SliceMut::F16(y)) => converted(cpu, x, y),
+        (Slice::F32(x), SliceMut::Bf16(y)) => converted(cpu, x, y),
+        (x, y) => panic!("conversion of {x:?} to {y:?}"),
+    }
+}
+
+fn converted<A: Element<Acc = f32>, B: Element<Acc = f32>>(cpu: Cpu, x: &[A], y: &mut [B]) {
+    assert_eq!(x.len(), y.len());
+    over(cpu, y, CHUNK, |isa, start, y| {
+        let x = &x[start..][..y.len()];
+        isa.enter(Loop(|| {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = B::narrow(x.widen());
+            }
+        }));
+    });
+}
+
+fn each<T: Element>(cpu: Cpu, y: &mut [T], f: impl Fn(T::Acc) -> T::Acc + Sync + Send) {
+    over(cpu, y, CHUNK, |isa, _, y| {
+        isa.enter(Loop(|| {
+            for y in y.iter_mut() {
+                *y = T::narrow(f(y.widen()));
+            }
+        }));
+    });
+}
+
+fn pairs<T: Element>(
+    cpu: Cpu,
+    y: &mut [T],
+    x: &[T],
+    f: impl Fn(T::Acc, T::Acc) -> T::Acc + Sync + Send,
+) {
+    assert_eq!(x.len(), y.len());
+    over(cpu, y, CHUNK, |isa, start, y| {
+        let x = &x[start..][..y.len()];
+        isa.enter(Loop(|| {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = T::narrow(f(y.widen(), x.widen()));
+            }
+        }));
+    });
+}
+
+fn rows<T: Element>(
+    cpu: Cpu,
+    y: &mut [T],
+    vector: &[T],
+    f: impl Fn(T::Acc, T::Acc) -> T::Acc + Sync + Send,
+) {
+    if vector.is_empty() {
+        return;
+    }
+    assert!(y.len().is_multiple_of(vector.len()));
+    let chunk = (CHUNK / vector.len()).max(1) * vector.len();
+    over(cpu, y, chunk, |isa, _, y| {
+        isa.enter(Loop(|| {
+            for row in y.chunks_exact_mut(vector.len()) {
+                for (y, v) in row.iter_mut().zip(vector) {
+                    *y = T::narrow(f(y.widen(), v.widen()));
+                }
+            }
+        }));
+    });
+}
+
+fn over<T: Send>(
+    cpu: Cpu,
+    y: &mut [T],
+    chunk: usize,
+    work: impl Fn(Isa, usize, &mut [T]) + Sync + Send,
+) {
+    // As cheap as a copy: an eighth of what a norm's element costs.
+    let threads = cpu.for_elements(y.len() / 8).threads;
+    parallel::for_chunks(threads, y, chunk, |start, y| work(cpu.isa, start, y));
+}
+
+/// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
+struct Loop<F>(F);
+
+impl<F: FnOnce()> Task for Loop<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        (self.0)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+    use crate::reference::{alone, on};
+
+    #[test]
+    fn each_is_what_it_says_at_every_length_and_on_every_level() {
+        for n in [0, 1, 15, 17, CHUNK + 3, 9 * CHUNK] {
+            let x: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
+            let y: Vec<f32> = (0..n).map(|i| (i as f32 * 0.3).cos()).collect();
+            for isa in Isa::levels() {
+                let check = |f: &dyn Fn(SliceMut), expected: &dyn Fn(usize) -> f32| {
+                    let mut y = y.clone();
+                    f(f32::slice_mut(&mut y));
+                    assert!((0..n).all(|i| y[i] == expected(i)), "{}", isa.name());
+                };
+                let (cpu, s) = (on(isa, 2), f32::slice(&x));
+                check(&|y| add(cpu, y, s), &|i| y[i] + x[i]);
+                check(&|y| multiply(cpu, y, s), &|i| y[i] * x[i]);
+                check(&|y| scale(cpu, y, 0.1), &|i| y[i] * 0.1);
+                check(&|y| clamp(cpu, y, 0.5), &|i| y[i].clamp(-0.5, 0.5));
+                check(&|y| clamp_gradient(cpu, y, s, 2.0), &|i| {
+                    if x[i].abs() <= 2.0 { y[i] } else { 0.0 }
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_meet_each_row() {
+        let vector = [1.0f64, 2.0, 0.5];
+        let mut y = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        add_to_rows(alone(), f64::slice_mut(&mut y), f64::slice(&vector));
+        assert_eq!(y, [2.0, 4.0, 3.5, 5.0, 7.0, 6.5]);
+        multiply_rows(alone(), f64::slice_mut(&mut y), f64::slice(&vector));
+        assert_eq!(y, [2.0, 8.0, 1.75, 5.0, 14.0, 3.25]);
+    }
+
+    #[test]
+    fn conversions_round_to_nearest() {
+        let x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * 100.0).collect();
+        let (mut half, mut brain) = (vec![f16::ZERO; 5000], vec![bf16::ZERO; 5000]);
+        convert(alone(), f32::slice(&x), f16::slice_mut(&mut half));
+        convert(alone(), f32::slice(&x), bf16::slice_mut(&mut brain));
+        for i in 0..x.len() {
+            assert_eq!(half[i], f16::from_f32(x[i]));
+            assert_eq!(brain[i], bf16::from_f32(x[i]));
+        }
+        let mut wide = vec![0.0; 5000];
+        convert(alone(), bf16::slice(&brain), f32::slice_mut(&mut wide));
+        assert!(wide.iter().zip(&brain).all(|(w, b)| *w == b.to_f32()));
+    }
+}

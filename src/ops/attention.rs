@@ -1,0 +1,313 @@
+//! `softmax(scale · q·kᵀ + biases)·v` for every head, which keeps nothing for the backward pass but its inputs.
+
+use candle_blocks_kernels::attention::{
+    AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias,
+};
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::{
+    backward::Pass,
+    composed,
+    dropout::{Mask, with_marks},
+    numbers::Numbers,
+    tape::{Data, Reading, Slot, Step, Taped, Value},
+    visible::{Reach, Visible, check_keep},
+};
+
+const OP: &str = "attention";
+
+/// How queries, keys and values are combined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mixing<'a> {
+    /// Number of sequences.
+    pub batch: usize,
+    /// Heads of the queries: a multiple of `n_kv_heads`; those that share a key/value head are consecutive.
+    pub n_heads: usize,
+    /// Heads of keys and values.
+    pub n_kv_heads: usize,
+    /// Factor on the queries.
+    pub scale: f64,
+    /// Soft bound of the scores: `soft_cap · tanh(score / soft_cap)`.
+    pub soft_cap: Option<f64>,
+    /// Added to the scores in this order, each of up to four dimensions that broadcast to
+    /// `[batch, n_heads, queries, keys]`, in the type of the queries.
+    pub biases: &'a [Tensor],
+    /// What each query sees.
+    pub visible: &'a Visible<'a>,
+    /// Marks `[batch, n_heads, queries, keys]` of what is kept, and the probability of dropping.
+    pub dropout: Option<(&'a Tensor, f64)>,
+}
+
+impl Value {
+    /// `dropout(softmax(cap(scale · q·kᵀ) + biases))·v` per head, of queries `self`.
+    ///
+    /// # Shapes
+    /// `self`, `key` and `value` each `[.., seq, heads · head_dim]`; the result is `[.., queries, n_heads · head_dim]`.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or on the CPU for half types: see [`Self::in_product_type`].
+    pub fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
+        let lengths = lengths([self, key, value], mixing)?;
+        match self {
+            Self::Tensor(query) => {
+                let (key, value) = (key.clone().tensor()?, value.clone().tensor()?);
+                let y = composed::attention(query, &key, &value, mixing, lengths)?;
+                Ok(Self::Tensor(y))
+            }
+            Self::Taped(query) => query.attend(key, value, mixing, lengths),
+        }
+    }
+}
+
+/// The numbers of queries and of keys of a sequence.
+///
+/// # Errors
+/// If shapes or types do not fit.
+fn lengths(operands: [&Value; 3], mixing: &Mixing) -> Result<(usize, usize)> {
+    let Mixing {
+        batch,
+        n_heads,
+        n_kv_heads,
+        visible,
+        ..
+    } = *mixing;
+    let heads = [n_heads, n_kv_heads, n_kv_heads];
+    let rows = |of: &Value| {
+        let last = of.dims().len().saturating_sub(1);
+        of.dims()[..last].iter().product::<usize>()
+    };
+    let fits = n_kv_heads > 0
+        && n_heads % n_kv_heads == 0
+        && operands.iter().zip(heads).all(|(of, heads)| {
+            of.width() % heads == 0 && rows(of) % batch.max(1) == 0 && of.dtype() == operands[0].dtype()
+        })
+        && operands[0].width() / n_heads == operands[1].width() / n_kv_heads
+        && rows(operands[1]) == rows(operands[2]);
+    if !fits {
+        let [query, key, value] = operands.map(|of| format!("{:?} {:?}", of.dtype(), of.dims()));
+        bail!(
+            "{OP}: queries {query} in {n_heads} heads do not fit keys {key} and values {value} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
+        );
+    }
+    let lengths = (rows(operands[0]) / batch.max(1), rows(operands[1]) / batch.max(1));
+    let device = match operands[0] {
+        Value::Taped(_) => &candle_core::Device::Cpu,
+        Value::Tensor(query) => query.device(),
+    };
+    check_keep(visible, device, (batch, lengths.1))?;
+    let all = [batch, n_heads, lengths.0, lengths.1];
+    for bias in mixing.biases {
+        let dims = four(bias.dims());
+        if !dims.is_some_and(|dims| dims.iter().zip(all).all(|(&d, n)| d == 1 || d == n)) {
+            bail!(
+                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {all:?}",
+                bias.dims()
+            );
+        }
+    }
+    Ok(lengths)
+}
+
+/// Up to four dimensions, with ones before them.
+fn four(dims: &[usize]) -> Option<[usize; 4]> {
+    let mut all = [1; 4];
+    all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
+    Some(all)
+}
+
+impl Taped {
+    fn attend(
+        &self,
+        key: &Value,
+        value: &Value,
+        mixing: &Mixing,
+        (queries, keys): (usize, usize),
+    ) -> Result<Value> {
+        if !matches!(self.dtype(), DType::F32 | DType::F64) {
+            bail!("{OP}: operands of {:?}, expected F32 or F64", self.dtype());
+        }
+        let (key, value) = (self.on_tape(key)?, self.on_tape(value)?);
+        let operand = |of: &Taped, heads: usize, seq: usize| Operand {
+            data: of.data.clone(),
+            slot: of.slot.clone(),
+            heads,
+            seq,
+        };
+        let Mixing {
+            batch,
+            n_heads,
+            n_kv_heads,
+            ..
+        } = *mixing;
+        let bias = |bias: &Tensor| -> Result<Bias> {
+            let dims = four(bias.dims()).unwrap_or([1; 4]);
+            let (data, place) = self.parameter(&bias.contiguous()?.flatten_all()?)?;
+            let mut strides = [0; 4];
+            let mut stride = 1;
+            for (to, dim) in strides.iter_mut().zip(dims).rev() {
+                *to = if dim == 1 { 0 } else { stride };
+                stride *= dim;
+            }
+            Ok(Bias {
+                data,
+                place,
+                strides,
+            })
+        };
+        let step = Attended {
+            batch,
+            query: operand(self, n_heads, queries),
+            key: operand(&key, n_kv_heads, keys),
+            value: operand(&value, n_kv_heads, keys),
+            scale: mixing.scale,
+            soft_cap: mixing.soft_cap,
+            biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
+            keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
+            reach: Reach::of(mixing.visible),
+            dropout: mixing
+                .dropout
+                .map(|(keep, p)| Mask::new(keep, p))
+                .transpose()?,
+        };
+        let head_dim = value.slot.columns.len() / n_kv_heads;
+        let mut dims = self.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = n_heads * head_dim;
+        }
+        let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
+        step.with(|attention| attention.forward(self.cpu(), y.slice_mut()))?;
+        let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
+        let biases = step.biases.iter().map(|bias| bias.place);
+        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
+        Ok(self.computed((y, dims), &asks, |_| step))
+    }
+}
+
+/// The heads of queries, keys or values.
+struct Operand {
+    data: Data,
+    slot: Slot,
+    heads: usize,
+    seq: usize,
+}
+
+struct Bias {
+    data: Data,
+    place: Option<usize>,
+    strides: [usize; 4],
+}
+
+struct Attended {
+    batch: usize,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    scale: f64,
+    soft_cap: Option<f64>,
+    biases: Vec<Bias>,
+    keep: Option<Tensor>, // [batch, keys]
+    reach: Reach,
+    dropout: Option<Mask>,
+}
+
+impl Operand {
+    fn rows<'a>(&self, reading: &'a Reading) -> HeadRows<'a> {
+        HeadRows {
+            data: reading.slice(),
+            seq: self.seq,
+            heads: self.heads,
+            head_dim: self.slot.columns.len() / self.heads,
+            row_stride: self.slot.width,
+            offset: self.slot.columns.start,
+        }
+    }
+
+    fn elem_count(&self, batch: usize) -> usize {
+        batch * self.seq * self.slot.columns.len()
+    }
+}
+
+impl Attended {
+    fn with<R>(&self, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
+        let operands = [&self.query, &self.key, &self.value];
+        let readings = operands.map(|of| of.data.read());
+        let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
+        let of_biases: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
+        let biases = self.biases.iter().zip(&of_biases);
+        let biases: Vec<ScoreBias> = biases
+            .map(|(bias, reading)| ScoreBias {
+                data: reading.slice(),
+                strides: bias.strides,
+            })
+            .collect();
+        let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
+            work(&Differentiable {
+                batch: self.batch,
+                query,
+                key,
+                value,
+                scale: self.scale,
+                soft_cap: self.soft_cap,
+                biases: &biases,
+                keep,
+                reach: &|query| self.reach.range(query, self.key.seq),
+                dropped,
+            })
+        };
+        let with_keep = |keep: Option<&[u8]>| match &self.dropout {
+            None => Ok(with_dropout(keep, None)),
+            Some(mask) => mask.apply(|kept, divisor| {
+                with_dropout(
+                    keep,
+                    Some(Dropped {
+                        keep: kept,
+                        divisor,
+                    }),
+                )
+            }),
+        };
+        match &self.keep {
+            None => with_keep(None),
+            Some(keep) => with_marks(keep, |keep| with_keep(Some(keep)))?,
+        }
+    }
+}
+
+impl Step for Attended {
+    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+        let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
+        let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
+        let zeros = |bias: &Bias| -> Result<Option<Numbers>> {
+            let wanted = bias.place.map(|_| {
+                let n = bias.data.read().slice().len();
+                Numbers::zeros(dy.dtype(), n)
+            });
+            wanted.transpose()
+        };
+        let mut of_biases: Vec<Option<Numbers>> =
+            self.biases.iter().map(zeros).collect::<Result<_>>()?;
+        let cpu = pass.cpu;
+        self.with(|attention| {
+            let to = AttentionGradients {
+                query: dq.slice_mut(),
+                key: dk.slice_mut(),
+                value: dv.slice_mut(),
+                biases: of_biases
+                    .iter_mut()
+                    .map(|of| of.as_mut().map(Numbers::slice_mut))
+                    .collect(),
+            };
+            attention.backward(cpu, dy.slice(), to);
+        })?;
+        drop(dy);
+        pass.add(&self.query.slot, dq)?;
+        pass.add(&self.key.slot, dk)?;
+        pass.add(&self.value.slot, dv)?;
+        for (bias, gradient) in self.biases.iter().zip(of_biases) {
+            if let Some(gradient) = gradient {
+                pass.add_parameter(bias.place, gradient)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Which keys a query sees.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::config::Visibility;
+
+/// Which keys each query may see. The default is all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Visible<'a> {
+    /// `[batch, keys]`, u8, 1 for a key that is kept; `None` keeps all.
+    pub keep: Option<&'a Tensor>,
+    /// Whether queries see later keys.
+    pub visibility: Visibility,
+    /// A sliding window. Causal: the last `window` keys, the query's own included. Bidirectional: the keys at
+    /// most `window` positions away. The same as transformers' `sliding_window`
+    /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/masking_utils.py>).
+    pub window: Option<usize>,
+    /// The position of the first query among the keys: the number of keys in the cache before it.
+    pub first_query: usize,
+}
+
+impl Default for Visible<'_> {
+    fn default() -> Self {
+        Self {
+            keep: None,
+            visibility: Visibility::Bidirectional,
+            window: None,
+            first_query: 0,
+        }
+    }
+}
+
+/// Checks that marks `[batch, keys]` fit, and are on the device.
+pub(super) fn check_keep(
+    visible: &Visible,
+    device: &Device,
+    (batch, keys): (usize, usize),
+) -> Result<()> {
+    if let Some(keep) = visible.keep {
+        if keep.dtype() != DType::U8 {
+            bail!(
+                "attention: keep is {:?}; expected U8 with 1 for what is kept",
+                keep.dtype()
+            )
+        }
+        if keep.dims() != [batch, keys] {
+            bail!(
+                "attention: keep has shape {:?}; expected [{batch}, {keys}]",
+                keep.shape()
+            )
+        }
+        if !keep.device().same_device(device) {
+            bail!(
+                "attention: keep and queries are on different devices; move one with to_device"
+            )
+        }
+    }
+    Ok(())
+}
+
+/// The keys that a query may see by its position.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach {
+    visibility: Visibility,
+    window: Option<usize>,
+    first_query: usize,
+}
+
+impl Reach {
+    pub(crate) fn of(visible: &Visible) -> Self {
+        Self {
+            visibility: visible.visibility,
+            window: visible.window,
+            first_query: visible.first_query,
+        }
+    }
+
+    /// Of `keys` keys, those that query number `query` sees.
+    pub(crate) fn range(self, query: usize, keys: usize) -> Range<usize> {
+        let position = self.first_query.saturating_add(query);
+        let after = |distance: usize| position.saturating_add(distance).min(keys);
+        match (self.visibility, self.window) {
+            (Visibility::Bidirectional, None) => 0..keys,
+            (Visibility::Bidirectional, Some(window)) => {
+                position.saturating_sub(window).min(keys)..after(window.saturating_add(1))
+            }
+            (Visibility::Causal, None) => 0..after(1),
+            (Visibility::Causal, Some(window)) => {
+                let end = position.saturating_add(1);
+                end.saturating_sub(window).min(keys)..end.min(keys)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which keys the queries 0 to 2 behind `first_query` cached keys see of 6.
+    fn seen(
+        visibility: Visibility,
+        window: Option<usize>,
+        first_query: usize,
+    ) -> [Range<usize>; 3] {
+        let reach = Reach {
+            visibility,
+            window,
+            first_query,
+        };
+        [0, 1, 2].map(|query| reach.range(query, 6))
+    }
+
+    #[test]
+    fn the_reach_counts_the_cache_and_the_query_itself() {
+        use Visibility::{Bidirectional, Causal};
+        assert_eq!(seen(Bidirectional, None, 3), [0..6, 0..6, 0..6]);
+        assert_eq!(seen(Causal, None, 0), [0..1, 0..2, 0..3]);
+        assert_eq!(seen(Causal, None, 3), [0..4, 0..5, 0..6]);
+        assert_eq!(seen(Causal, Some(2), 3), [2..4, 3..5, 4..6]);
+        assert_eq!(seen(Causal, Some(9), 3), [0..4, 0..5, 0..6]);
+        assert_eq!(seen(Bidirectional, Some(1), 0), [0..2, 0..3, 1..4]);
+        assert_eq!(seen(Bidirectional, Some(1), 4), [3..6, 4..6, 5..6]);
+    }
+
+    #[test]
+    fn positions_behind_the_last_key_see_no_wrong_range() {
+        let reach = Reach {
+            visibility: Visibility::Causal,
+            window: Some(2),
+            first_query: usize::MAX,
+        };
+        assert_eq!(reach.range(7, 6), 6..6);
+        let reach = Reach {
+            visibility: Visibility::Bidirectional,
+            window: Some(usize::MAX),
+            first_query: 9,
+        };
+        assert_eq!(reach.range(7, 6), 0..6);
+    }
+}
