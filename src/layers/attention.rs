@@ -5,14 +5,14 @@ use candle_nn::VarBuilder;
 
 use crate::{
     config::AttentionConfig,
-    layers::{Dropout, DropoutSource, ForwardContext, Linear, pass::Pass},
+    layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass},
+    ops::Value,
 };
 
-mod heads;
-mod memory;
-mod mix;
+mod cross;
 mod own;
 mod query_key_norm;
+mod scores;
 
 pub use query_key_norm::QueryKeyNorms;
 
@@ -200,6 +200,19 @@ impl Attention {
             .collect()
     }
 
+    /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.
+    fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
+        let x = x.in_product_type()?;
+        let x = match self.config.clip {
+            Some(clip) => x.clamp(clip)?,
+            None => x,
+        };
+        match norms {
+            Some(norms) => query_key_norm::normalized(norms, &x),
+            None => Ok(x),
+        }
+    }
+
     /// The output in evaluation mode with nothing masked; shapes as in [`Self::forward_with`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation())
@@ -213,7 +226,8 @@ impl Attention {
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        self.attend(x, &Pass::new(context), None)
+        let pass = Pass::new(context, x.dims())?;
+        Value::through(x, |x| self.apply(x, &pass, None, None))
     }
 
     /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
@@ -225,25 +239,13 @@ impl Attention {
     /// # Errors
     /// If the context has no memory, or shapes do not fit.
     pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        self.attend_memory(x, context, None)
+        let pass = Pass::new(context, x.dims())?;
+        Value::through(x, |x| self.apply_cross(x, &pass, None, None))
     }
 }
 
 impl ModuleT for Attention {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         self.forward_with(x, &ForwardContext::evaluation().with_train(train))
-    }
-}
-
-/// `[d]` is one position, `[seq, d]` one sequence.
-pub(crate) fn batch_and_seq(x: &Tensor) -> Result<(usize, usize)> {
-    match *x.dims() {
-        [_] => Ok((1, 1)),
-        [seq, _] => Ok((1, seq)),
-        [batch, seq, _] => Ok((batch, seq)),
-        _ => bail!(
-            "attention: input has shape {:?}, expected [batch, seq, d_model], [seq, d_model] or [d_model]",
-            x.dims()
-        ),
     }
 }

@@ -7,8 +7,9 @@ use crate::{
     config::{BlockConfig, NormPlacement, ParallelNorm, Topology},
     layers::{
         Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
-        Sublayer, SublayerNorm, SublayerStages, joint::joint, kv_cache::LayerCache, pass::Pass,
+        Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass, sublayer::Watch,
     },
+    ops::Value,
 };
 
 /// The intermediate results of a block.
@@ -230,60 +231,66 @@ impl TransformerBlock {
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, a block with cross-attention gets
     /// no memory, or a parallel block has cross-attention or a norm behind the residual.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        self.output(x, &Pass::new(context), None)
+        let pass = Pass::new(context, x.dims())?;
+        Value::through(x, |x| self.apply(x, &pass, None, &mut Watch::off()))
     }
 
     /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
-        self.run(x, &Pass::new(context), None)
+        let pass = Pass::new(context, x.dims())?;
+        let mut watch = Watch::on();
+        self.apply(&Value::of(x)?, &pass, None, &mut watch)?;
+        self.watched(watch)
     }
 
-    /// The output in a pass, for positions after the cached ones; one node of the graph where [`joint`] allows it.
-    pub(crate) fn output(
-        &self,
-        x: &Tensor,
-        pass: &Pass,
-        cache: Option<&mut LayerCache>,
-    ) -> Result<Tensor> {
-        if cache.is_none()
-            && let Some(output) = joint([self].into_iter(), None, x, pass)?
-        {
-            return Ok(output);
-        }
-        Ok(self.run(x, pass, cache)?.feed_forward.output)
+    /// What was watched in one pass.
+    pub(super) fn watched(&self, mut watch: Watch) -> Result<BlockStages> {
+        Ok(BlockStages {
+            attention: watch.sublayer()?,
+            cross_attention: match &self.cross_attention {
+                Some(_) => Some(watch.sublayer()?),
+                None => None,
+            },
+            feed_forward: watch.sublayer()?,
+        })
     }
 
-    /// The stages in a pass, for positions after the cached ones.
-    pub(crate) fn run(
+    /// The output in a pass, for positions after the cached ones.
+    pub(super) fn apply(
         &self,
-        x: &Tensor,
+        x: &Value,
         pass: &Pass,
         mut cache: Option<&mut LayerCache>,
-    ) -> Result<BlockStages> {
+        watch: &mut Watch,
+    ) -> Result<Value> {
         let train = pass.context.train();
         if let Topology::Parallel(norm) = self.topology {
-            return self.run_parallel(x, pass, cache, norm);
+            return self.apply_parallel(x, pass, cache, watch, norm);
         }
-        let attention = self.attention.stages(x, train, |inner, x| {
-            inner.attend(x, pass, cache.as_deref_mut())
-        })?;
-        let cross_attention = match &self.cross_attention {
-            None => None,
-            Some(cross) => Some(cross.stages(&attention.output, train, |inner, x| {
-                inner.attend_memory(x, pass.context, cache)
-            })?),
+        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, pass, cache.as_deref_mut(), residual)
         };
-        let x = cross_attention
-            .as_ref()
-            .map_or(&attention.output, |cross| &cross.output);
-        let feed_forward = self
-            .feed_forward
-            .stages(x, train, |inner, x| inner.forward_t(x, train))?;
-        Ok(BlockStages {
-            attention,
-            cross_attention,
-            feed_forward,
-        })
+        let mut x = self.attention.apply(x, train, watch, attend)?;
+        if let Some(cross) = &self.cross_attention {
+            let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+                inner.apply_cross(x, pass, cache, residual)
+            };
+            x = cross.apply(&x, train, watch, attend)?;
+        }
+        let x = self.before_feed_forward(x)?;
+        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, residual, train)
+        };
+        self.feed_forward.apply(&x, train, watch, feed)
+    }
+
+    /// The value that the feed-forward reads. Experts are chosen by candle's own operations, on tensors: all before them
+    /// becomes a graph of its own, so that no step is recorded in two.
+    fn before_feed_forward(&self, x: Value) -> Result<Value> {
+        match self.feed_forward.inner() {
+            BlockFeedForward::Dense(_) => Ok(x),
+            BlockFeedForward::Experts(_) => Value::of(&x.tensor()?),
+        }
     }
 
     /// # Errors
@@ -296,10 +303,7 @@ impl TransformerBlock {
             bail!("block: cross-attention needs Topology::Sequential, but the block is parallel");
         }
         let norms = [self.attention.norm(), self.feed_forward.norm()];
-        if norms
-            .iter()
-            .any(|norm| matches!(norm, SublayerNorm::Post(_)))
-        {
+        if norms.iter().any(|norm| norm.of_sum().is_some()) {
             bail!(
                 "block: a norm behind the residual (SublayerNorm::Post) needs Topology::Sequential, but the block is parallel"
             );
@@ -308,47 +312,50 @@ impl TransformerBlock {
     }
 
     /// `x + dropout(attention(norm(x)) + feed_forward(norm(x)))` (Wang and Komatsuzaki 2021, GPT-J).
-    fn run_parallel(
+    fn apply_parallel(
         &self,
-        x: &Tensor,
+        x: &Value,
         pass: &Pass,
         cache: Option<&mut LayerCache>,
+        watch: &mut Watch,
         norm: ParallelNorm,
-    ) -> Result<BlockStages> {
+    ) -> Result<Value> {
         self.check_topology()?;
         let train = pass.context.train();
-        let attention_input = self.attention.input(x)?;
+        let x = &self.before_feed_forward(x.clone())?;
+        let attention_input = watch.see(self.attention.input(x)?)?;
+        let residual = self.attention.residual(x, &attention_input);
+        // With dropout of the two branches' sum, the residual comes last.
+        let dropped = self.parallel_dropout.is_on(train);
+        let added_to = (!dropped).then_some(residual);
+        let attend = |inner: &Attention, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, pass, cache, residual)
+        };
         let attended = self
             .attention
-            .inner()
-            .attend(&attention_input, pass, cache)?;
-        let attention_branch = self.attention.branch(&attended, train)?;
-        let residual = self.attention.residual(x, &attention_input);
-        let attention_output = (residual + &attention_branch)?;
+            .added(&attention_input, added_to, train, watch, attend)?;
+        let attended = match dropped && watch.is_on() {
+            false => watch.see(attended)?,
+            true => {
+                let attended = Value::of(&attended.tensor()?)?;
+                watch.see(residual.add(&attended)?)?;
+                attended
+            }
+        };
         let input = match norm {
             ParallelNorm::Shared => attention_input.clone(),
             ParallelNorm::Separate => self.feed_forward.input(x)?,
         };
-        let inner_output = self.feed_forward.inner().forward_t(&input, train)?;
-        let branch = self.feed_forward.branch(&inner_output, train)?;
-        let output = if train && self.parallel_dropout.p() > 0.0 {
-            let sum = (attention_branch + branch)?;
-            (residual + self.parallel_dropout.forward_t(&sum, train)?)?
-        } else {
-            (&attention_output + branch)?
+        let input = watch.see(input)?;
+        let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
+            inner.apply(x, residual, train)
         };
-        Ok(BlockStages {
-            attention: SublayerStages {
-                input: attention_input,
-                inner_output: attended,
-                output: attention_output,
-            },
-            cross_attention: None,
-            feed_forward: SublayerStages {
-                input,
-                inner_output,
-                output,
-            },
+        let sum = self
+            .feed_forward
+            .added(&input, Some(&attended), train, watch, feed)?;
+        watch.see(match dropped {
+            true => residual.add(&self.parallel_dropout.apply(&sum, train)?)?,
+            false => sum,
         })
     }
 }

@@ -6,6 +6,7 @@ use candle_nn::VarBuilder;
 use crate::{
     config::FeedForwardConfig,
     layers::{DropoutSource, FeedForward, MixtureOfExperts},
+    ops::Value,
 };
 
 /// The feed-forward of a block: a single network or a mixture of experts.
@@ -45,6 +46,17 @@ impl BlockFeedForward {
 }
 
 impl BlockFeedForward {
+    /// The output, added to `residual`.
+    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        match self {
+            Self::Dense(feed_forward) => feed_forward.apply(x, residual, train),
+            Self::Experts(experts) => {
+                let y = experts.forward_t(&x.clone().tensor()?, train)?;
+                x.beside(&y)?.added_to(residual)
+            }
+        }
+    }
+
     /// The output in evaluation mode.
     ///
     /// # Shapes
@@ -59,9 +71,6 @@ impl BlockFeedForward {
 
 impl ModuleT for BlockFeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        match self {
-            Self::Dense(feed_forward) => feed_forward.forward_t(x, train),
-            Self::Experts(experts) => experts.forward_t(x, train),
-        }
+        Value::through(x, |x| self.apply(x, None, train))
     }
 }

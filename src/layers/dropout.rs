@@ -7,7 +7,7 @@ use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 use rand_mt::Mt;
 
-use crate::ops;
+use crate::ops::Value;
 
 /// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
 /// layers draw from it in the order in which they run.
@@ -236,9 +236,44 @@ impl Dropout {
         self.source = source;
     }
 
+    /// Whether it drops anything.
+    pub(super) fn is_on(&self, train: bool) -> bool {
+        train && self.p > 0.0
+    }
+
+    pub(super) fn apply(&self, x: &Value, train: bool) -> Result<Value> {
+        match self.mask(x.dims(), &x.device(), train)? {
+            Some(keep) => x.dropout(&keep, self.p),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// A mask of these dimensions, 1 = keep; `None` where nothing is dropped.
+    pub(super) fn mask(
+        &self,
+        dims: &[usize],
+        device: &Device,
+        train: bool,
+    ) -> Result<Option<Tensor>> {
+        if !self.is_on(train) {
+            return Ok(None);
+        }
+        let draw = |dims: &[usize]| self.source.draw(&dims.into(), device, self.p);
+        Ok(Some(match self.unit {
+            DropoutUnit::Element => draw(dims)?,
+            DropoutUnit::Sample => {
+                let mut of_samples = vec![1; dims.len()];
+                if dims.len() > 2 {
+                    of_samples[0] = dims[0]; // [batch, 1, .., 1]
+                }
+                draw(&of_samples)?.broadcast_as(dims)?
+            }
+        }))
+    }
+
     /// One draw for all there is: whether to drop it.
     pub(crate) fn drops_all(&self, train: bool) -> Result<bool> {
-        if !train || self.p == 0.0 {
+        if !self.is_on(train) {
             return Ok(false);
         }
         let keep = self.source.draw(&().into(), &Device::Cpu, self.p)?;
@@ -249,20 +284,9 @@ impl Dropout {
 impl ModuleT for Dropout {
     /// `torch.nn.functional.dropout(x, p, training=train)`; any shape.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        if !train || self.p == 0.0 {
-            return Ok(x.clone());
+        match self.is_on(train) {
+            true => Value::through(x, |x| self.apply(x, train)),
+            false => Ok(x.clone()),
         }
-        let keep = match self.unit {
-            DropoutUnit::Element => self.source.draw(x.shape(), x.device(), self.p)?,
-            DropoutUnit::Sample => {
-                let mut of_samples = vec![1; x.rank()];
-                if x.rank() > 2 {
-                    of_samples[0] = x.dim(0)?; // [batch, 1, .., 1]
-                }
-                let keep = self.source.draw(&of_samples.into(), x.device(), self.p)?;
-                keep.broadcast_as(x.shape())?
-            }
-        };
-        ops::dropout(x, &keep, self.p)
     }
 }

@@ -1,11 +1,12 @@
 //! The position-wise feed-forward network, plain and gated.
 
-use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::{
     config::{Activation, FeedForwardConfig, FeedForwardForm},
     layers::{Dropout, DropoutSource, Linear, LinearInit},
+    ops::Value,
 };
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
@@ -155,6 +156,19 @@ impl FeedForward {
             .collect()
     }
 
+    /// The output, added to `residual`.
+    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        let hidden = match &self.gate {
+            None => self.up.apply(x, None, train)?.activate(self.activation)?,
+            Some(gate) => {
+                let gate = gate.apply(x, None, train)?;
+                gate.gate(&self.up.apply(x, None, train)?, self.activation)?
+            }
+        };
+        let hidden = self.dropout.apply(&hidden, train)?;
+        self.down.apply(&hidden, residual, train) // [.., d_ff] -> [.., d_model]
+    }
+
     /// The output in evaluation mode, as in PyTorch after `.eval()`.
     ///
     /// # Shapes
@@ -169,14 +183,6 @@ impl FeedForward {
 
 impl ModuleT for FeedForward {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let hidden = match &self.gate {
-            None => self.activation.forward(&self.up.forward_t(x, train)?)?,
-            Some(gate) => {
-                let gate = self.activation.forward(&gate.forward_t(x, train)?)?;
-                (gate * self.up.forward_t(x, train)?)?
-            }
-        };
-        let hidden = self.dropout.forward_t(&hidden, train)?;
-        self.down.forward_t(&hidden, train) // [.., d_ff] -> [.., d_model]
+        Value::through(x, |x| self.apply(x, None, train))
     }
 }

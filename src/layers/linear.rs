@@ -1,11 +1,11 @@
 //! The linear layer, `y = x·Wᵀ + b`.
 
-use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::{
     layers::{DropoutSource, LowRank},
-    ops,
+    ops::Value,
 };
 
 /// The distribution of fresh parameters of a [`Linear`]. It has no effect on loaded parameters.
@@ -156,14 +156,21 @@ impl Linear {
         }
     }
 
-    /// Like [`Module::forward`], but with the adapter's dropout if `train` is true. It shadows candle's blanket
-    /// `ModuleT::forward_t`, which ignores the flag: code that is generic over `ModuleT` trains without that dropout.
-    pub fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = ops::linear(x, &self.weight, self.bias.as_ref())?;
-        match &self.adapter {
-            Some(adapter) => y + adapter.forward_t(x, train)?,
-            None => Ok(y),
-        }
+    /// Like [`Module::forward`], but with the adapter's dropout on. (candle's blanket `ModuleT::forward_t` ignores its
+    /// flag: code that is generic over `ModuleT` trains without that dropout.)
+    pub fn forward_training(&self, x: &Tensor) -> Result<Tensor> {
+        Value::through(x, |x| self.apply(x, None, true))
+    }
+
+    /// The output, added to `residual`.
+    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        let (weight, bias) = (&self.weight, self.bias.as_ref());
+        let Some(adapter) = &self.adapter else {
+            return x.linear(weight, bias, residual);
+        };
+        let low_rank = adapter.apply(x, train)?;
+        let y = x.linear(weight, bias, Some(&low_rank))?;
+        y.added_to(residual)
     }
 
     /// Whether a parameter is to get a gradient.
@@ -207,6 +214,6 @@ impl Module for Linear {
     /// # Errors
     /// If the last dimension is not `d_in`, or input and weight differ in dtype.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_t(x, false)
+        Value::through(x, |x| self.apply(x, None, false))
     }
 }

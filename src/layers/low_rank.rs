@@ -2,7 +2,7 @@
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 
-use crate::{layers::Dropout, ops};
+use crate::{layers::Dropout, ops::Value};
 
 /// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
 /// (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
@@ -58,7 +58,13 @@ impl LowRank {
 
     /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.
     pub fn product(&self) -> Result<Tensor> {
-        ops::linear(&self.b, &self.a.t()?, None)?.affine(self.scale, 0.0)
+        let product = Value::of(&self.b)?.linear(&self.a.t()?, None, None)?;
+        product.scale(self.scale)?.tensor()
+    }
+
+    pub(super) fn apply(&self, x: &Value, train: bool) -> Result<Value> {
+        let narrow = self.dropout.apply(x, train)?.linear(&self.a, None, None)?;
+        narrow.linear(&self.b, None, None)?.scale(self.scale)
     }
 }
 
@@ -66,7 +72,6 @@ impl ModuleT for LowRank {
     /// # Shapes
     /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let narrow = ops::linear(&self.dropout.forward_t(x, train)?, &self.a, None)?;
-        ops::linear(&narrow, &self.b, None)?.affine(self.scale, 0.0)
+        Value::through(x, |x| self.apply(x, train))
     }
 }

@@ -76,7 +76,7 @@ impl AttentionMask {
 }
 
 /// The keys that a mask marks, as errors name them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Marked {
     /// The positions of the input.
     Sequence,

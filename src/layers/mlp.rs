@@ -2,7 +2,7 @@
 
 use candle_core::{Module, Result, Tensor, bail};
 
-use crate::{config::Activation, layers::Linear};
+use crate::{config::Activation, layers::Linear, ops::Value};
 
 /// A multi-layer perceptron of any depth, applied to each position: `linear_n(act(.. act(linear_1(x)) ..))`.
 #[derive(Clone, Debug)]
@@ -43,8 +43,11 @@ impl Module for Mlp {
     /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (first, rest) = (&self.layers[0], &self.layers[1..]);
-        rest.iter().try_fold(first.forward(x)?, |x, layer| {
-            layer.forward(&self.activation.forward(&x)?)
+        Value::through(x, |x| {
+            rest.iter()
+                .try_fold(first.apply(x, None, false)?, |x, layer| {
+                    layer.apply(&x.activate(self.activation)?, None, false)
+                })
         })
     }
 }

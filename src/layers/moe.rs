@@ -1,12 +1,15 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
-use candle_core::{D, Module, ModuleT, Result, Tensor, bail};
+use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{FeedForwardConfig, RoutingWeights},
-    layers::{Dropout, DropoutSource, FeedForward, Linear},
-    ops,
+    config::{Activation, FeedForwardConfig, RoutingWeights},
+    layers::{
+        Dropout, DropoutSource, FeedForward, Linear,
+        routing::{Routing, choose_experts},
+    },
+    ops::{self, Value},
 };
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
@@ -174,11 +177,15 @@ impl MixtureOfExperts {
 
     /// For each expert the rows that chose it and their weights `[rows, 1]`.
     fn route(&self, x: &Tensor, train: bool) -> Result<Vec<Option<(Tensor, Tensor)>>> {
-        let logits = self.router.forward_t(x, train)?; // [rows, n_experts]
-        let logits = logits.to_dtype(ops::product_dtype(x))?;
+        let logits = self.router.apply(&Value::of(x)?, None, train)?; // [rows, n_experts]
+        let logits = logits.in_product_type()?.tensor()?;
         let probabilities = ops::softmax(&logits)?;
-        let order = probabilities.arg_sort_last_dim(false)?;
-        let chosen = order.narrow(D::Minus1, 0, self.top_k)?.contiguous()?; // [rows, top_k]
+        let known = probabilities
+            .to_device(&Device::Cpu)?
+            .to_dtype(DType::F64)?;
+        let known = known.flatten_all()?.to_vec1::<f64>()?;
+        let Routing { chosen, places } = choose_experts(&known, self.experts.len(), self.top_k);
+        let chosen = Tensor::from_vec(chosen, (x.dim(0)?, self.top_k), x.device())?;
         let weights = match self.weights {
             RoutingWeights::Softmax => probabilities.gather(&chosen, D::Minus1)?,
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
@@ -186,26 +193,19 @@ impl MixtureOfExperts {
             RoutingWeights::Renormalised => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
         };
         let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
-        let chosen = chosen.to_vec2::<u32>()?;
-        let mut rows = vec![Vec::new(); self.experts.len()];
-        let mut slots = vec![Vec::new(); self.experts.len()];
-        for (row, experts) in chosen.iter().enumerate() {
-            for (k, &expert) in experts.iter().enumerate() {
-                rows[expert as usize].push(row as u32);
-                slots[expert as usize].push((row * self.top_k + k) as u32);
+        let routed = |places: &Vec<usize>| {
+            if places.is_empty() {
+                return Ok(None);
             }
-        }
-        let indices = |values: Vec<u32>| Tensor::new(values, x.device());
-        rows.into_iter()
-            .zip(slots)
-            .map(|(rows, slots)| {
-                if rows.is_empty() {
-                    return Ok(None);
-                }
-                let weight = weights.index_select(&indices(slots)?, 0)?.unsqueeze(1)?;
-                Ok(Some((indices(rows)?, weight)))
-            })
-            .collect()
+            let indices = |of: &dyn Fn(usize) -> usize| {
+                let values: Vec<u32> = places.iter().map(|&place| of(place) as u32).collect();
+                Tensor::new(values, x.device())
+            };
+            let weight = weights.index_select(&indices(&|place| place)?, 0)?;
+            let rows = indices(&|place| place / self.top_k)?;
+            Ok(Some((rows, weight.unsqueeze(1)?)))
+        };
+        places.iter().map(routed).collect()
     }
 }
 
@@ -252,7 +252,8 @@ impl ModuleT for MixtureOfExperts {
             }
         }
         if let Some(shared) = &self.shared {
-            let gate = crate::Activation::Sigmoid.forward(&shared.gate.forward_t(&rows, train)?)?;
+            let gate = shared.gate.apply(&Value::of(&rows)?, None, train)?;
+            let gate = gate.activate(Activation::Sigmoid)?.tensor()?;
             let y = shared.feed_forward.forward_t(&rows, train)?;
             sum = (sum + y.broadcast_mul(&gate)?)?;
         }

@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::{
     config::{NormConfig, NormWeight},
-    ops,
+    ops::Value,
 };
 
 /// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
@@ -98,6 +98,10 @@ impl Norm {
         })
     }
 
+    pub(super) fn apply(&self, x: &Value) -> Result<Value> {
+        x.norm(&self.weight, self.bias.as_ref(), &self.config)
+    }
+
     /// The weight as stored, `[d_model]`; ones if the norm has none.
     pub fn weight(&self) -> &Tensor {
         &self.weight
@@ -120,6 +124,6 @@ impl Module for Norm {
     /// # Shapes
     /// `[.., d_model]` of rank 1 or more, to the same shape.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::norm(x, &self.weight, self.bias.as_ref(), &self.config)
+        Value::through(x, |x| self.apply(x))
     }
 }

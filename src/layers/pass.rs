@@ -2,72 +2,173 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::{
-    config::RotaryConfig,
-    layers::{ForwardContext, kv_cache::KvCache, position::RotaryTables},
+    config::{AlibiConfig, RotaryConfig},
+    layers::{
+        ForwardContext,
+        mask::Marked,
+        position::{RotaryTables, alibi_bias},
+    },
 };
 
-/// A context with what depends on the cache, and the tables made so far.
+/// A context with the sizes of the input, what depends on the cache, and the tables made so far.
 pub(crate) struct Pass<'c> {
     pub context: &'c ForwardContext,
+    pub batch: usize,
+    /// Positions of this pass.
+    pub seq: usize,
     /// Positions before this pass's.
     pub seen: usize,
-    /// `[batch, all keys]`, 1 = keep.
+    /// `[batch, all positions]`, 1 = keep.
     pub keep: Option<Tensor>,
     /// Added to the scores of every block.
     pub additive: Option<Tensor>,
-    tables: RefCell<Vec<(RotaryConfig, RotaryTables)>>,
+    tables: Memo<(RotaryConfig, DType), RotaryTables>,
+    alibi: Memo<AlibiKey, Tensor>,
+}
+
+/// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
+pub(crate) type AlibiKey = ((AlibiConfig, usize), (Marked, usize));
+
+/// An encoder's output, as the cross-attentions of a pass read it.
+pub(crate) struct PassMemory<'c> {
+    /// `[batch, keys, d_memory]`.
+    pub hidden_states: &'c Tensor,
+    pub keys: usize,
+    /// `[batch, keys]`, 1 = keep.
+    pub keep: Option<&'c Tensor>,
+    /// Added to the scores of every block.
+    pub additive: Option<&'c Tensor>,
 }
 
 impl<'c> Pass<'c> {
-    /// A pass without a cache.
-    pub fn new(context: &'c ForwardContext) -> Self {
+    /// A pass without a cache, of an input of these dimensions.
+    ///
+    /// # Errors
+    /// If they are not one to three.
+    pub fn new(context: &'c ForwardContext, dims: &[usize]) -> Result<Self> {
+        let keep = context.mask().keep().cloned();
+        Ok(Self::behind(context, batch_and_seq(dims)?, 0, keep))
+    }
+
+    /// A pass of `seq` positions behind `seen` others; `keep` marks all of them.
+    pub fn behind(
+        context: &'c ForwardContext,
+        (batch, seq): (usize, usize),
+        seen: usize,
+        keep: Option<Tensor>,
+    ) -> Self {
         Self {
             context,
-            seen: 0,
-            keep: context.mask().keep().cloned(),
+            batch,
+            seq,
+            seen,
+            keep,
             additive: context.mask().additive().cloned(),
-            tables: RefCell::default(),
+            tables: Memo::default(),
+            alibi: Memo::default(),
         }
     }
 
-    /// A pass of `seq` positions behind those in `cache`.
-    pub fn cached(
-        context: &'c ForwardContext,
-        cache: &mut KvCache,
-        batch: usize,
-        seq: usize,
-    ) -> Result<Self> {
-        let seen = cache.seen;
-        let keep = cache.extend_keep(context.mask().keep(), batch, seq)?;
-        cache.seen += seq;
-        Ok(Self {
-            seen,
-            keep,
-            ..Self::new(context)
-        })
+    /// The marks of the last `keys` positions.
+    ///
+    /// # Errors
+    /// If the mask is not of all positions.
+    pub fn keep_of_last(&self, keys: usize) -> Result<Option<Tensor>> {
+        self.check_keep()?;
+        let all = self.seen + self.seq;
+        let last = |keep: &Tensor| keep.narrow(1, all - keys, keys)?.contiguous();
+        self.keep.as_ref().map(last).transpose()
     }
 
-    /// Cosines and sines of this pass's `seq` positions of `batch` sequences.
+    /// # Errors
+    /// If the mask is not of all positions.
+    pub fn check_keep(&self) -> Result<()> {
+        let all = self.seen + self.seq;
+        Ok(Marked::Sequence.check(self.keep.as_ref(), self.batch, all)?)
+    }
+
+    /// Cosines and sines of this pass's positions.
+    ///
+    /// # Errors
+    /// If the context's positions are of another input.
     pub fn rotary_tables(
         &self,
         config: &RotaryConfig,
-        (batch, seq): (usize, usize),
         dtype: DType,
         device: &Device,
     ) -> Result<RotaryTables> {
-        let mut tables = self.tables.borrow_mut();
-        let known = tables
-            .iter()
-            .find(|(known, t)| known == config && t.cos.dtype() == dtype && t.cos.dims()[1] == seq);
-        if let Some((_, known)) = known {
+        self.tables.get(&(config.clone(), dtype), || {
+            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
+            RotaryTables::new(config, &positions, dtype, device)
+        })
+    }
+
+    /// The linear bias of every head for each key, `[batch or 1, n_heads, 1, keys]` in f64 on the CPU.
+    pub fn alibi(&self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Tensor> {
+        let ((config, n_heads), (_, keys)) = key;
+        self.alibi
+            .get(&key, || alibi_bias(&config, n_heads, keys, keep))
+    }
+
+    /// What cross-attention attends to.
+    ///
+    /// # Errors
+    /// If the context has no memory, or it is of another batch, or its mask of other positions.
+    pub fn memory(&self) -> Result<PassMemory<'c>> {
+        let Some(memory) = self.context.memory() else {
+            bail!(
+                "cross-attention: no encoder_hidden_states given; see ForwardContext::with_memory"
+            )
+        };
+        let (batch, keys) = batch_and_seq(memory.hidden_states.dims())?;
+        if batch != self.batch {
+            bail!(
+                "encoder_hidden_states: a batch of {batch}, expected {}",
+                self.batch
+            );
+        }
+        Marked::Memory.check(memory.mask.keep(), batch, keys)?;
+        Ok(PassMemory {
+            hidden_states: &memory.hidden_states,
+            keys,
+            keep: memory.mask.keep(),
+            additive: memory.mask.additive(),
+        })
+    }
+}
+
+/// `[d]` is one position, `[seq, d]` one sequence.
+fn batch_and_seq(dims: &[usize]) -> Result<(usize, usize)> {
+    match *dims {
+        [_] => Ok((1, 1)),
+        [seq, _] => Ok((1, seq)),
+        [batch, seq, _] => Ok((batch, seq)),
+        _ => bail!(
+            "attention: input has shape {dims:?}, expected [batch, seq, d_model], [seq, d_model] or [d_model]"
+        ),
+    }
+}
+
+/// What was made so far, each once.
+pub(crate) struct Memo<K, V>(RefCell<Vec<(K, V)>>);
+
+impl<K, V> Default for Memo<K, V> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<K: Clone + PartialEq, V: Clone> Memo<K, V> {
+    /// What belongs to `key`, which `make` makes the first time.
+    pub fn get(&self, key: &K, make: impl FnOnce() -> Result<V>) -> Result<V> {
+        if let Some((_, known)) = self.0.borrow().iter().find(|(known, _)| known == key) {
             return Ok(known.clone());
         }
-        let positions = self.context.positions(batch, seq, self.seen)?;
-        let made = RotaryTables::new(config, &positions, dtype, device)?;
-        tables.push((config.clone(), made.clone()));
+        let made = make()?;
+        self.0.borrow_mut().push((key.clone(), made.clone()));
         Ok(made)
     }
 }

@@ -1,6 +1,6 @@
 //! A sequence of blocks with their final norm.
 
-use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
@@ -8,10 +8,12 @@ use crate::{
     layers::{
         BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
         TransformerBlock,
-        joint::joint,
-        kv_cache::{KvCache, without_graph},
+        kv_cache::{KvCache, LayerCache},
+        ledger::check_cached,
         pass::Pass,
+        sublayer::Watch,
     },
+    ops::Value,
 };
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
@@ -153,7 +155,8 @@ impl Stack {
     /// # Errors
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        self.run(x, Pass::new(context), None, None)
+        let pass = self.pass(Pass::new(context, x.dims())?)?;
+        Value::through(x, |x| self.apply(x, &pass, None))
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -186,7 +189,18 @@ impl Stack {
         context: &ForwardContext,
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
-        self.run(x, Pass::new(context), None, Some(&mut observer))
+        let pass = self.pass(Pass::new(context, x.dims())?)?;
+        // Without a team, whose threads would be missing where the observer computes.
+        let mut x = Value::of(x)?;
+        for (i, &block) in self.layers.iter().enumerate() {
+            if self.layer_drop.drops_all(context.train())? {
+                continue;
+            }
+            let (block, mut watch) = (&self.blocks[block], Watch::on());
+            x = block.apply(&x, &pass, None, &mut watch)?;
+            observer(i, &block.watched(watch)?)?;
+        }
+        self.behind_blocks(&x, context.train())?.tensor()
     }
 
     /// An empty cache for [`Self::forward_cached`].
@@ -222,15 +236,9 @@ impl Stack {
         context: &ForwardContext,
         cache: &mut KvCache,
     ) -> Result<Tensor> {
-        let &[batch, seq, _] = x.dims() else {
-            let found = x.dims();
-            bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
-        };
-        if context.train() || context.mask().additive().is_some() {
-            bail!(
-                "a cache serves evaluation with a padding mask; not training or an additive mask"
-            );
-        }
+        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        let n_layers = (cache.layers.len(), self.layers.len());
+        let sizes = check_cached(x, context, n_layers, attentions)?;
         let memory = context.memory().map(|memory| &memory.hidden_states);
         for (name, tensor) in [("input", Some(x)), ("encoder_hidden_states", memory)] {
             if tensor.is_some_and(Tensor::track_op) {
@@ -239,101 +247,71 @@ impl Stack {
                 );
             }
         }
-        if cache.layers.len() != self.layers.len() {
-            bail!(
-                "the cache has {} layers, the stack {}",
-                cache.layers.len(),
-                self.layers.len()
-            );
-        }
-        let is_causal =
-            |b: &TransformerBlock| b.attention().inner().config().visibility == Visibility::Causal;
-        if !self.blocks.iter().all(is_causal) {
-            bail!("a cache needs causal attention; earlier positions of this stack see later ones");
-        }
-        let (seen, keep) = (cache.seen, cache.keep.clone());
-        let run = |cache: &mut KvCache| {
-            let pass = Pass::cached(context, cache, batch, seq)?;
-            self.run(x, pass, Some(cache), None)
+        let before = cache.ledger.clone();
+        let added = |cache: &mut KvCache| {
+            let keep = cache.ledger.extend(context.mask().keep(), sizes)?;
+            let pass = self.pass(Pass::behind(context, sizes, before.seen(), keep))?;
+            Value::through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
         };
-        match run(cache) {
-            Ok(y) => Ok(without_graph(&y)),
+        match added(cache) {
+            Ok(y) => Ok(y.detach()),
             Err(error) => {
-                cache.undo(seen, keep)?;
+                cache.undo(before)?;
                 Err(error)
             }
         }
     }
 
-    /// The sum of mask and position bias that every block adds to its scores, for positions after `seen` earlier ones.
-    pub(crate) fn additive(
-        &self,
-        x: &Tensor,
-        mask: Option<&Tensor>,
-        seen: usize,
-    ) -> Result<Option<Tensor>> {
-        let Some(relative) = &self.relative_bias else {
-            return Ok(mask.cloned());
-        };
-        let seq = if x.rank() > 1 {
-            x.dim(x.rank() - 2)?
-        } else {
-            1
-        };
-        let bias = relative.bias(seq, seen + seq)?;
-        Ok(Some(match mask {
-            Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
-            None => bias,
-        }))
+    /// A pass whose scores get the bias by position too.
+    fn pass<'c>(&self, mut pass: Pass<'c>) -> Result<Pass<'c>> {
+        pass.additive = self.additive(pass.additive.as_ref(), pass.seq, pass.seen)?;
+        Ok(pass)
     }
 
-    fn run(
+    /// The sum of mask and position bias that every block adds to its scores, for `seq` positions after `seen` earlier
+    /// ones.
+    pub(crate) fn additive(
         &self,
-        x: &Tensor,
-        mut pass: Pass,
-        mut cache: Option<&mut KvCache>,
-        mut observer: Option<&mut Observer>,
-    ) -> Result<Tensor> {
-        pass.additive = self.additive(x, pass.additive.as_ref(), pass.seen)?;
-        let dropouts = [&self.layer_drop, &self.output_dropout];
-        let draws = pass.context.train() && dropouts.iter().any(|dropout| dropout.p() > 0.0);
-        if cache.is_none() && observer.is_none() && !draws {
-            let blocks = self.layers.iter().map(|&block| &self.blocks[block]);
-            if let Some(output) = joint(blocks, self.final_norm.as_ref(), x, &pass)? {
-                return Ok(output);
-            }
+        mask: Option<&Tensor>,
+        seq: usize,
+        seen: usize,
+    ) -> Result<Option<Tensor>> {
+        match &self.relative_bias {
+            Some(bias) => bias.beside(mask, seq, seen + seq).map(Some),
+            None => Ok(mask.cloned()),
         }
+    }
+
+    fn apply(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        mut caches: Option<&mut Vec<LayerCache>>,
+    ) -> Result<Value> {
         let mut x = x.clone();
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
             }
-            let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-            let block = &self.blocks[block];
-            x = match &mut observer {
-                None => block.output(&x, &pass, cache)?,
-                Some(observer) => {
-                    let stages = block.run(&x, &pass, cache)?;
-                    observer(i, &stages)?;
-                    stages.feed_forward.output
-                }
-            };
+            let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
+            x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
         }
         self.behind_blocks(&x, pass.context.train())
     }
 
     /// The final norm and the dropout behind it.
-    pub(crate) fn behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = match &self.final_norm {
-            Some(norm) => norm.forward(x)?,
-            None => x.clone(),
-        };
-        self.output_dropout.forward_t(&y, train)
+    fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+        match &self.final_norm {
+            Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
+            None => self.output_dropout.apply(x, train),
+        }
+    }
+
+    /// The final norm and the dropout behind it, of the last block's output.
+    pub(crate) fn forward_behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        Value::through(x, |x| self.behind_blocks(x, train))
     }
 }
-
-/// Receives the intermediate results of each layer.
-type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
 impl ModuleT for Stack {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {

@@ -1,33 +1,76 @@
 //! A residual sublayer: an inner layer with its norm, dropout and residual connection.
 
-use candle_core::{Module, ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::{
     config::{NormConfig, NormPlacement, ResidualSource},
     layers::{Dropout, DropoutSource, Norm},
-    ops,
+    ops::Value,
 };
 
 /// The norms of a [`Sublayer`] and where they stand.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum SublayerNorm {
+pub enum SublayerNorm<N = Norm> {
     /// `x + inner(norm(x))` (GPT-2, Llama).
-    Pre(Norm),
+    Pre(N),
     /// `norm(x + inner(x))` (BERT).
-    Post(Norm),
+    Post(N),
     /// `x + output(inner(input(x)))` (Gemma 2).
     Sandwich {
         /// Applied to the input of the inner layer.
-        input: Norm,
+        input: N,
         /// Applied to the output of the inner layer.
-        output: Norm,
+        output: N,
     },
     /// `x + norm(inner(x))` (OLMo 2).
-    Output(Norm),
+    Output(N),
     /// `x + inner(x)`, without a norm.
     None,
+}
+
+impl<N> SublayerNorm<N> {
+    /// The norm of the inner layer's input.
+    pub(crate) fn of_input(&self) -> Option<&N> {
+        match self {
+            Self::Pre(norm) | Self::Sandwich { input: norm, .. } => Some(norm),
+            Self::Post(_) | Self::Output(_) | Self::None => None,
+        }
+    }
+
+    /// The norm of the inner layer's output.
+    pub(crate) fn of_output(&self) -> Option<&N> {
+        match self {
+            Self::Sandwich { output: norm, .. } | Self::Output(norm) => Some(norm),
+            Self::Pre(_) | Self::Post(_) | Self::None => None,
+        }
+    }
+
+    /// The norm of the sum with the residual.
+    pub(crate) fn of_sum(&self) -> Option<&N> {
+        match self {
+            Self::Post(norm) => Some(norm),
+            _ => None,
+        }
+    }
+
+    /// The same placement of other norms.
+    pub(crate) fn try_map<M>(
+        &self,
+        mut map: impl FnMut(&N) -> Result<M>,
+    ) -> Result<SublayerNorm<M>> {
+        Ok(match self {
+            Self::Pre(norm) => SublayerNorm::Pre(map(norm)?),
+            Self::Post(norm) => SublayerNorm::Post(map(norm)?),
+            Self::Sandwich { input, output } => SublayerNorm::Sandwich {
+                input: map(input)?,
+                output: map(output)?,
+            },
+            Self::Output(norm) => SublayerNorm::Output(map(norm)?),
+            Self::None => SublayerNorm::None,
+        })
+    }
 }
 
 impl SublayerNorm {
@@ -74,11 +117,11 @@ impl BranchScale {
         Ok(Self::Learned(vb.get_with_hints(d_model, "weight", init)?))
     }
 
-    fn apply(&self, branch: &Tensor) -> Result<Tensor> {
+    fn apply(&self, branch: Value) -> Result<Value> {
         match self {
-            Self::One => Ok(branch.clone()),
-            Self::Constant(factor) => ops::scaled(branch, *factor),
-            Self::Learned(vector) => branch.broadcast_mul(vector),
+            Self::One => Ok(branch),
+            Self::Constant(factor) => branch.scale(*factor),
+            Self::Learned(vector) => branch.multiply_rows(vector),
         }
     }
 }
@@ -193,63 +236,136 @@ impl<L> Sublayer<L> {
         self.drop_path.set_source(source.clone());
     }
 
-    /// Runs the sublayer, calling `run` for the inner layer, and returns all intermediate results.
+    /// Computes the sublayer, with `inner` for the inner layer, and returns all intermediate results.
     ///
     /// # Shapes
     /// `[.., d_model]` to the same shape.
     ///
     /// # Errors
-    /// If `x` is a scalar, a norm is of another width, `run` fails, or its result has another shape than `x`.
+    /// If `x` is a scalar, a norm is of another width, `inner` fails, or its result has another shape than `x`.
     pub fn stages(
         &self,
         x: &Tensor,
         train: bool,
-        run: impl FnOnce(&L, &Tensor) -> Result<Tensor>,
+        inner: impl FnOnce(&L, &Tensor) -> Result<Tensor>,
     ) -> Result<SublayerStages> {
-        let input = self.input(x)?;
-        let inner_output = run(&self.inner, &input)?;
-        let branch = self.branch(&inner_output, train)?;
-        let sum = (self.residual(x, &input) + branch)?;
-        let output = match &self.norm {
-            SublayerNorm::Post(norm) => norm.forward(&sum)?,
-            _ => sum,
+        let mut watch = Watch::on();
+        let inner = |layer: &L, x: &Value, _: Option<&Value>| {
+            Value::of(&inner(layer, &x.clone().tensor()?)?)
         };
-        Ok(SublayerStages {
-            input,
-            inner_output,
-            output,
+        self.apply(&Value::of(x)?, train, &mut watch, inner)?;
+        watch.sublayer()
+    }
+
+    /// The output for the inner layer `inner`, which adds its own output to the residual that it is given.
+    pub(super) fn apply(
+        &self,
+        x: &Value,
+        train: bool,
+        watch: &mut Watch,
+        inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
+    ) -> Result<Value> {
+        let input = watch.see(self.input(x)?)?;
+        let residual = self.residual(x, &input);
+        let sum = self.added(&input, Some(residual), train, watch, inner)?;
+        watch.see(match self.norm.of_sum() {
+            Some(norm) => norm.apply(&sum)?,
+            None => sum,
         })
     }
 
-    /// The input of the inner layer: `x`, normalised if the norm stands before the layer.
-    pub(crate) fn input(&self, x: &Tensor) -> Result<Tensor> {
-        if x.rank() == 0 {
+    /// The input of the inner layer: `x`, normalized if the norm stands before the layer.
+    pub(super) fn input(&self, x: &Value) -> Result<Value> {
+        if x.dims().is_empty() {
             bail!("sublayer: input is a scalar, expected [.., d_model]");
         }
-        match &self.norm {
-            SublayerNorm::Pre(norm) | SublayerNorm::Sandwich { input: norm, .. } => norm.forward(x),
-            SublayerNorm::Post(_) | SublayerNorm::Output(_) | SublayerNorm::None => Ok(x.clone()),
+        match self.norm.of_input() {
+            Some(norm) => norm.apply(x),
+            None => Ok(x.clone()),
         }
     }
 
     /// The residual that the branch is added to.
-    pub(crate) fn residual<'t>(&self, x: &'t Tensor, input: &'t Tensor) -> &'t Tensor {
+    pub(super) fn residual<'v>(&self, x: &'v Value, input: &'v Value) -> &'v Value {
         match self.source {
             ResidualSource::Input => x,
             ResidualSource::Normalised => input,
         }
     }
 
-    /// The branch that is added to the residual: the inner layer's output after output norm, dropout, scale and drop path.
-    pub(crate) fn branch(&self, inner_output: &Tensor, train: bool) -> Result<Tensor> {
-        let branch = match &self.norm {
-            SublayerNorm::Sandwich { output: norm, .. } | SublayerNorm::Output(norm) => {
-                norm.forward(inner_output)?
-            }
-            _ => inner_output.clone(),
+    /// The branch, added to `residual`: the inner layer's output after output norm, dropout, scale and drop path.
+    pub(super) fn added(
+        &self,
+        input: &Value,
+        residual: Option<&Value>,
+        train: bool,
+        watch: &mut Watch,
+        inner: impl FnOnce(&L, &Value, Option<&Value>) -> Result<Value>,
+    ) -> Result<Value> {
+        if self.is_plain(train) && !watch.is_on() {
+            return inner(&self.inner, input, residual);
+        }
+        let branch = watch.see(inner(&self.inner, input, None)?)?;
+        let branch = match self.norm.of_output() {
+            Some(norm) => norm.apply(&branch)?,
+            None => branch,
         };
-        let branch = self.scale.apply(&self.dropout.forward_t(&branch, train)?)?;
-        self.drop_path.forward_t(&branch, train)
+        let branch = self.scale.apply(self.dropout.apply(&branch, train)?)?;
+        self.drop_path.apply(&branch, train)?.added_to(residual)
+    }
+
+    /// Whether the branch is the inner layer's output as it is.
+    fn is_plain(&self, train: bool) -> bool {
+        self.norm.of_output().is_none()
+            && matches!(self.scale, BranchScale::One)
+            && !self.dropouts().iter().any(|dropout| dropout.is_on(train))
+    }
+}
+
+/// Collects the intermediate results of sublayers as tensors, where somebody wants to see them.
+pub(super) struct Watch(Option<Vec<Tensor>>);
+
+impl Watch {
+    pub fn on() -> Self {
+        Self(Some(Vec::new()))
+    }
+
+    pub fn off() -> Self {
+        Self(None)
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes down a value. What follows begins anew from its tensor, so that no step is recorded in two graphs.
+    pub fn see(&mut self, value: Value) -> Result<Value> {
+        let Some(seen) = &mut self.0 else {
+            return Ok(value);
+        };
+        let tensor = value.tensor()?;
+        seen.push(tensor.clone());
+        Value::of(&tensor)
+    }
+
+    /// The results of the first sublayer not yet taken.
+    pub fn sublayer(&mut self) -> Result<SublayerStages> {
+        match &mut self.0 {
+            Some(seen) if seen.len() >= 3 => {
+                let mut first = seen.drain(..3);
+                let mut next = || {
+                    first
+                        .next()
+                        .ok_or_else(|| candle_core::Error::msg("three tensors"))
+                };
+                Ok(SublayerStages {
+                    input: next()?,
+                    inner_output: next()?,
+                    output: next()?,
+                })
+            }
+            _ => bail!("sublayer: nothing was watched"),
+        }
     }
 }
 
@@ -265,7 +381,11 @@ impl<L: ModuleT> Sublayer<L> {
 
 impl<L: ModuleT> ModuleT for Sublayer<L> {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let stages = self.stages(x, train, |inner, x| inner.forward_t(x, train))?;
-        Ok(stages.output)
+        let inner = |layer: &L, x: &Value, residual: Option<&Value>| {
+            let y = layer.forward_t(&x.clone().tensor()?, train)?;
+            Value::of(&y)?.added_to(residual)
+        };
+        self.apply(&Value::of(x)?, train, &mut Watch::off(), inner)?
+            .tensor()
     }
 }

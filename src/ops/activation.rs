@@ -108,15 +108,13 @@ impl Step for Gated {
         let gate = self.gate.read();
         if self.of_up.place.is_some() {
             let mut dup = Numbers::new(dy.dtype(), dy.len())?;
-            self.kernel
-                .forward(pass.cpu, gate.slice(), dup.slice_mut());
+            self.kernel.forward(pass.cpu, gate.slice(), dup.slice_mut());
             elements::multiply(pass.cpu, dup.slice_mut(), dy.slice());
             pass.add(&self.of_up, dup)?;
         }
         if self.of_gate.place.is_some() {
             elements::multiply(pass.cpu, dy.slice_mut(), self.up.read().slice());
-            self.kernel
-                .backward(pass.cpu, gate.slice(), dy.slice_mut());
+            self.kernel.backward(pass.cpu, gate.slice(), dy.slice_mut());
             pass.add(&self.of_gate, dy)?;
         }
         Ok(())

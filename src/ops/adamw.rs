@@ -154,16 +154,12 @@ impl InplaceOp2 for Step<'_> {
             (CpuStorage::BF16(p), CpuStorage::BF16(g)) => {
                 (SliceMut::Bf16(&mut p[places]), Slice::Bf16(&g[of_gradient]))
             }
-            (p, g) => bail!("{OP}: a parameter and a gradient of other types than F32, F64, F16 or BF16: {:?} {:?}", p.dtype(), g.dtype()),
+            _ => bail!("{OP}: the parameter is no float; expected F32, F64, F16 or BF16"),
         };
         let mut moments = self.moments.borrow_mut();
         let moments = match &mut **moments {
-            Moments::F32(first, second) => {
-                [SliceMut::F32(first), SliceMut::F32(second)]
-            }
-            Moments::F64(first, second) => {
-                [SliceMut::F64(first), SliceMut::F64(second)]
-            }
+            Moments::F32(first, second) => [SliceMut::F32(first), SliceMut::F32(second)],
+            Moments::F64(first, second) => [SliceMut::F64(first), SliceMut::F64(second)],
             Moments::Device(..) => bail!("{OP}: moments of another device"),
         };
         kernel_update(cpu()?, self.update, parameter, gradient, moments);

@@ -79,7 +79,9 @@ fn lengths(operands: [&Value; 3], mixing: &Mixing) -> Result<(usize, usize)> {
     let fits = n_kv_heads > 0
         && n_heads % n_kv_heads == 0
         && operands.iter().zip(heads).all(|(of, heads)| {
-            of.width() % heads == 0 && rows(of) % batch.max(1) == 0 && of.dtype() == operands[0].dtype()
+            of.width() % heads == 0
+                && rows(of) % batch.max(1) == 0
+                && of.dtype() == operands[0].dtype()
         })
         && operands[0].width() / n_heads == operands[1].width() / n_kv_heads
         && rows(operands[1]) == rows(operands[2]);
@@ -89,7 +91,10 @@ fn lengths(operands: [&Value; 3], mixing: &Mixing) -> Result<(usize, usize)> {
             "{OP}: queries {query} in {n_heads} heads do not fit keys {key} and values {value} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
         );
     }
-    let lengths = (rows(operands[0]) / batch.max(1), rows(operands[1]) / batch.max(1));
+    let lengths = (
+        rows(operands[0]) / batch.max(1),
+        rows(operands[1]) / batch.max(1),
+    );
     let device = match operands[0] {
         Value::Taped(_) => &candle_core::Device::Cpu,
         Value::Tensor(query) => query.device(),

@@ -96,7 +96,10 @@ pub fn attention(
             .transpose(1, 2)?
             .contiguous()
     };
-    let (key, value) = (heads(key, n_kv_heads, keys)?, heads(value, n_kv_heads, keys)?);
+    let (key, value) = (
+        heads(key, n_kv_heads, keys)?,
+        heads(value, n_kv_heads, keys)?,
+    );
     let scaled = scaled(&heads(query, n_heads, queries)?, mixing.scale)?;
     // The query heads of one key/value head lie side by side: stack them as more rows.
     let rows = n_heads / n_kv_heads * queries;

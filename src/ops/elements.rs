@@ -29,6 +29,14 @@ impl Value {
         }
     }
 
+    /// `residual + self`, or `self` where there is none.
+    pub fn added_to(self, residual: Option<&Value>) -> Result<Value> {
+        match residual {
+            Some(residual) => residual.add(&self),
+            None => Ok(self),
+        }
+    }
+
     /// `factor · self`. A factor of 0 gives zeros as gradient, as in PyTorch, and not none.
     pub fn scale(&self, factor: f64) -> Result<Value> {
         match self {
@@ -83,13 +91,11 @@ impl Value {
                 elements::add_to_rows(x.cpu(), y.slice_mut(), vector.read().slice());
                 let (slot, width) = (x.slot.clone(), x.slot.width);
                 let asks = [slot.place, of_vector];
-                Ok(
-                    x.computed((y, x.dims().to_vec()), &asks, |_| AddedToRows {
-                        slot,
-                        of_vector,
-                        width,
-                    }),
-                )
+                Ok(x.computed((y, x.dims().to_vec()), &asks, |_| AddedToRows {
+                    slot,
+                    of_vector,
+                    width,
+                }))
             }
         }
     }

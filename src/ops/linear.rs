@@ -52,7 +52,9 @@ impl Value {
             }
             Self::Taped(x) => match residual {
                 // A half type rounds the product before it is added.
-                Some(residual) if is_half(x.dtype()) => residual.add(&x.linear(weight, bias, None)?),
+                Some(residual) if is_half(x.dtype()) => {
+                    residual.add(&x.linear(weight, bias, None)?)
+                }
                 residual => x.linear(weight, bias, residual),
             },
         }

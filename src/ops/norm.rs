@@ -69,16 +69,14 @@ impl Value {
         }
         let of_bias = bias.and_then(|(_, place)| place);
         let asks = [x.slot.place, of_weight, of_bias];
-        Ok(
-            x.computed((y, x.dims().to_vec()), &asks, |_| Normalized {
-                norm,
-                x: x.data.clone(),
-                of_x: x.slot.clone(),
-                weight,
-                of_weight,
-                of_bias,
-            }),
-        )
+        Ok(x.computed((y, x.dims().to_vec()), &asks, |_| Normalized {
+            norm,
+            x: x.data.clone(),
+            of_x: x.slot.clone(),
+            weight,
+            of_weight,
+            of_bias,
+        }))
     }
 }
 

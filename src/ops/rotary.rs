@@ -31,7 +31,10 @@ impl Value {
     /// As [`rotate`].
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
         let [batch, seq, heads, head_dim] = *self.dims() else {
-            bail!("{OP}: {:?}, expected [batch, seq, n_heads, head_dim]", self.dims());
+            bail!(
+                "{OP}: {:?}, expected [batch, seq, n_heads, head_dim]",
+                self.dims()
+            );
         };
         let (tables, rows, pairs) = cos.dims3()?;
         let fits = sin.dims() == cos.dims()

@@ -40,10 +40,7 @@ impl Value {
         kernel::softmax(x.cpu(), x.data.read().slice(), y.slice_mut(), x.slot.width);
         let slot = x.slot.clone();
         let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[slot.place], |y| Softmax {
-            y: y.clone(),
-            slot,
-        }))
+        Ok(x.computed((y, dims), &[slot.place], |y| Softmax { y: y.clone(), slot }))
     }
 }
 
@@ -56,7 +53,13 @@ impl Step for Softmax {
     fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
         let mut dx = Numbers::new(dy.dtype(), dy.len())?;
         let y = self.y.read();
-        kernel::gradient(pass.cpu, y.slice(), dy.slice(), dx.slice_mut(), self.slot.width);
+        kernel::gradient(
+            pass.cpu,
+            y.slice(),
+            dy.slice(),
+            dx.slice_mut(),
+            self.slot.width,
+        );
         pass.add(&self.slot, dx)
     }
 }

@@ -13,14 +13,19 @@
 //! Every step is computed at once. What its backward pass needs is recorded, if anything that went into it asks for a
 //! gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
 
-use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
+use std::{
+    cell::RefCell,
+    ops::{Deref, Range},
+    rc::Rc,
+    sync::Arc,
+};
 
 use candle_blocks_kernels::{Cpu, Slice, products::Matrix};
-use candle_core::{DType, Layout, Result, Storage, Tensor, TensorId, bail};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor, TensorId, bail};
 
 use super::{
     backward::{Finished, Pass},
-    cpu::cpu,
+    cpu::{cpu, with_team},
     graph,
     numbers::Numbers,
 };
@@ -65,7 +70,7 @@ pub(crate) enum Data {
 /// Read access to [`Data`].
 pub(crate) enum Reading<'a> {
     Numbers(&'a Numbers),
-    Tensor(std::sync::RwLockReadGuard<'a, Storage>, &'a Layout),
+    Tensor(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
 }
 
 /// The backward pass of what made one value.
@@ -105,6 +110,18 @@ impl Value {
         tape.value(tensor).map(Self::Taped)
     }
 
+    /// What `layer` makes of a tensor, computed on a tape by threads that stay awake between its steps.
+    ///
+    /// # Errors
+    /// As for [`Self::of`], and those of `layer`.
+    pub fn through(x: &Tensor, layer: impl FnOnce(&Value) -> Result<Value>) -> Result<Tensor> {
+        let work = || layer(&Self::of(x)?)?.tensor();
+        match x.device().is_cpu() {
+            true => with_team(work),
+            false => work(),
+        }
+    }
+
     /// Another tensor beside this value, on the same tape.
     pub fn beside(&self, tensor: &Tensor) -> Result<Self> {
         match self {
@@ -132,13 +149,20 @@ impl Value {
         }
     }
 
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Taped(_) => Device::Cpu,
+            Self::Tensor(tensor) => tensor.device().clone(),
+        }
+    }
+
     /// The value in other dimensions.
     pub fn reshape(&self, dims: Vec<usize>) -> Result<Self> {
         match self {
             Self::Tensor(tensor) => Ok(Self::Tensor(tensor.reshape(dims)?)),
             Self::Taped(value) => {
                 let mut value = value.whole()?;
-                if dims.iter().product::<usize>() != value.dims.iter().product() {
+                if dims.iter().product::<usize>() != value.elem_count() {
                     bail!("reshape: {:?} as {dims:?}", value.dims);
                 }
                 let width = dims.last().copied().unwrap_or(1);
@@ -321,8 +345,8 @@ impl Taped {
             Data::Numbers(numbers) => numbers,
         };
         // Nobody else reads the last value as a rule.
-        let numbers = Arc::try_unwrap(numbers)
-            .unwrap_or_else(|shared| Numbers::copied(shared.slice()));
+        let numbers =
+            Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()));
         let Some(place) = self.slot.place else {
             return numbers.into_tensor(self.dims);
         };
@@ -387,7 +411,7 @@ impl Data {
             Self::Numbers(numbers) => Reading::Numbers(numbers),
             Self::Tensor(tensor) => {
                 let (storage, layout) = tensor.storage_and_layout();
-                Reading::Tensor(storage, layout)
+                Reading::Tensor(Box::new(storage), layout)
             }
         }
     }

@@ -52,9 +52,7 @@ pub(super) fn check_keep(
             )
         }
         if !keep.device().same_device(device) {
-            bail!(
-                "attention: keep and queries are on different devices; move one with to_device"
-            )
+            bail!("attention: keep and queries are on different devices; move one with to_device")
         }
     }
     Ok(())

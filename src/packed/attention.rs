@@ -6,8 +6,14 @@ mod mix;
 mod own;
 mod prepare;
 
-use std::{cell::Cell, fmt};
+use std::fmt;
 
+use candle_blocks_kernels::{
+    Cpu,
+    attention::{PanelShape, Stored},
+    rows::Source,
+    scratch,
+};
 use candle_core::{Result, Tensor, bail};
 
 use super::{
@@ -19,14 +25,8 @@ use super::{
     pass::PackedPass,
 };
 use crate::{
-    config::{AttentionConfig, Precision, Visibility},
-    cpu::{
-        attention::{Arithmetic, PanelShape},
-        parallel,
-        scratch::{Aligned, Scratch},
-        source::Source,
-    },
-    layers::{Attention, ForwardContext, QueryKeyValue, batch_and_seq},
+    config::{AttentionConfig, Precision},
+    layers::{Attention, ForwardContext, QueryKeyValue},
 };
 
 /// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
@@ -38,8 +38,9 @@ pub struct PackedAttention {
     output: PackedLinear,
     norms: Option<SpanNorms>,
     config: AttentionConfig,
-    arithmetic: Arithmetic,
-    threads: usize,
+    cpu: Cpu,
+    /// What queries, keys and values are multiplied in.
+    stored: Stored,
 }
 
 #[derive(Clone)]
@@ -53,8 +54,10 @@ enum Projections {
     },
 }
 
-thread_local!(static PROJECTED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static PROJECTED_ROWS: &Scratch<f32> = &PROJECTED;
+scratch! {
+    /// Queries, keys and values of all heads.
+    PROJECTED_ROWS
+}
 
 impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
@@ -117,11 +120,8 @@ impl PackedAttention {
             output: PackedLinear::new(packing, attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
             config: attention.config().clone(),
-            arithmetic: Arithmetic {
-                isa: packing.isa,
-                stored: packing.stored,
-            },
-            threads: packing.threads,
+            cpu: packing.cpu,
+            stored: packing.stored,
         })
     }
 
@@ -153,19 +153,22 @@ impl PackedAttention {
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, the context is one for training,
     /// or cross-attention gets no memory; also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let (batch, seq) = batch_and_seq(x)?;
-        let pass = PackedPass::new(context, batch, seq)?;
+        let pass = PackedPass::of_context(context, x)?;
         let d_model = self.config.d_model;
-        map_rows("attention", x, (d_model, d_model), |x, y| {
-            parallel::with_team(self.threads, || {
+        map_rows(
+            "attention",
+            x,
+            (d_model, d_model),
+            self.cpu.threads,
+            |x, y| {
                 let x = Source::new(x, d_model);
-                self.run(&x, &Finishing::NONE, &pass, None, y)
-            })
-        })
+                self.apply(&x, &Finishing::NONE, &pass, None, y)
+            },
+        )
     }
 
     /// `y = finishing(attention(x))` in a pass, for positions after the cached ones.
-    pub(super) fn run(
+    pub(super) fn apply(
         &self,
         x: &Source,
         finishing: &Finishing,
@@ -190,20 +193,16 @@ impl PackedAttention {
     /// The shape and number format of the keys and values that a cache holds for a batch.
     pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
         PanelShape {
-            arithmetic: self.arithmetic,
+            isa: self.cpu.isa,
+            stored: self.stored,
             batch,
             n_kv_heads: self.config.n_kv_heads,
             head_dim: self.config.head_dim,
         }
     }
-
-    /// Whether no query sees a later position, which a cache requires.
-    pub(super) fn is_causal(&self) -> bool {
-        self.config.visibility == Visibility::Causal
-    }
 }
 
-/// The arguments of a run: input rows, the last step on the output, the pass, and the output.
+/// The arguments of a call: input rows, the last step on the output, the pass, and the output.
 struct Call<'a> {
     x: &'a Source<'a>,
     finishing: &'a Finishing<'a>,

@@ -1,7 +1,11 @@
 //! The packed transformer block.
 
-use std::cell::Cell;
-
+use candle_blocks_kernels::{
+    Cpu,
+    memory::lend,
+    rows::{RowNorm, Source},
+    scratch,
+};
 use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
@@ -15,14 +19,7 @@ use super::{
 };
 use crate::{
     config::{ParallelNorm, Position, Precision, Topology},
-    cpu::{
-        parallel,
-        scratch::{Aligned, Scratch, lend},
-        source::Source,
-    },
-    layers::{
-        Attention, BlockFeedForward, ForwardContext, Sublayer, TransformerBlock, batch_and_seq,
-    },
+    layers::{Attention, BlockFeedForward, ForwardContext, Sublayer, TransformerBlock},
 };
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
@@ -69,10 +66,10 @@ impl PackedBlockFeedForward {
         }
     }
 
-    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         match self {
-            Self::Dense(dense) => dense.run(x, finishing, y),
-            Self::Experts(experts) => experts.run(x, finishing, y),
+            Self::Dense(dense) => dense.apply(x, finishing, y),
+            Self::Experts(experts) => experts.apply(x, finishing, y),
         }
     }
 }
@@ -104,7 +101,7 @@ pub struct PackedBlock {
     cross_attention: Option<PackedSublayer<PackedAttention>>,
     feed_forward: PackedSublayer<PackedBlockFeedForward>,
     topology: Topology,
-    threads: usize,
+    cpu: Cpu,
 }
 
 /// The intermediate results of a block's sublayers, for an observer.
@@ -115,8 +112,7 @@ pub(super) struct SeenBlock {
     pub feed_forward: Seen,
 }
 
-thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static BETWEEN_ROWS: &Scratch<f32> = &BETWEEN;
+scratch!(BETWEEN_ROWS);
 
 impl TransformerBlock {
     /// Packs the weights for inference on the CPU, releasing each original weight once it is packed.
@@ -152,7 +148,7 @@ impl PackedBlock {
             cross_attention,
             feed_forward: PackedSublayer::new(packing, feed_forward, inner, widths)?,
             topology: block.topology(),
-            threads: packing.threads,
+            cpu: packing.cpu,
         };
         packed.check_widths()?;
         Ok(packed)
@@ -228,15 +224,15 @@ impl PackedBlock {
     /// # Errors
     /// As for [`PackedAttention::forward_with`].
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let (batch, seq) = batch_and_seq(x)?;
-        let pass = PackedPass::new(context, batch, seq)?;
-        map_rows("block", x, (self.d_model(), self.d_model()), |x, y| {
-            parallel::with_team(self.threads, || self.run(x, &pass, None, None, y))
+        let pass = PackedPass::of_context(context, x)?;
+        let widths = (self.d_model(), self.d_model());
+        map_rows("block", x, widths, self.cpu.threads, |x, y| {
+            self.apply(x, &pass, None, None, y)
         })
     }
 
     /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones.
-    pub(super) fn run(
+    pub(super) fn apply(
         &self,
         x: &[f32],
         pass: &PackedPass,
@@ -245,27 +241,27 @@ impl PackedBlock {
         y: &mut [f32],
     ) -> Result<()> {
         let n_between = 1 + usize::from(self.cross_attention.is_some());
-        lend(BETWEEN_ROWS, n_between * x.len(), |memory| {
+        lend(BETWEEN_ROWS, n_between * x.len(), |memory: &mut [f32]| {
             let (attended, crossed) = memory.split_at_mut(x.len());
             let of_attention = seen.as_deref_mut().map(|seen| &mut seen.attention);
-            self.attention.run(
+            self.attention.apply(
                 self.normal(x, self.attention.input_norm()),
                 Residual::Input,
                 of_attention,
                 attended,
-                |inner, x, finishing, y| inner.run(x, finishing, pass, cache.as_deref_mut(), y),
+                |inner, x, finishing, y| inner.apply(x, finishing, pass, cache.as_deref_mut(), y),
             )?;
             let mut before = &*attended;
             if let Some(cross) = &self.cross_attention {
                 let of_cross = seen
                     .as_deref_mut()
                     .map(|seen| seen.cross_attention.insert(Seen::default()));
-                cross.run(
+                cross.apply(
                     self.normal(before, cross.input_norm()),
                     Residual::Input,
                     of_cross,
                     crossed,
-                    |inner, x, finishing, y| inner.run(x, finishing, pass, cache, y),
+                    |inner, x, finishing, y| inner.apply(x, finishing, pass, cache, y),
                 )?;
                 before = &*crossed;
             }
@@ -284,24 +280,20 @@ impl PackedBlock {
                     (self.normal(x, norm), Residual::Rows(before))
                 }
             };
-            self.feed_forward.run(
+            self.feed_forward.apply(
                 input,
                 residual,
                 of_feed_forward,
                 y,
                 |inner, x, finishing, y| {
-                    inner.run(x, finishing, y);
+                    inner.apply(x, finishing, y);
                     Ok(())
                 },
             )
         })
     }
 
-    fn normal<'a>(
-        &self,
-        rows: &'a [f32],
-        norm: Option<&'a crate::cpu::source::RowNorm>,
-    ) -> Source<'a> {
+    fn normal<'a>(&self, rows: &'a [f32], norm: Option<&'a RowNorm>) -> Source<'a> {
         Source::new(rows, self.d_model()).with_norm(norm)
     }
 }

@@ -1,11 +1,12 @@
 //! The key/value cache of packed stacks.
 
-use candle_core::{DType, Device, Result, Tensor, bail};
-
-use crate::cpu::{
+use candle_blocks_kernels::{
     attention::{KeyValuePanels, PanelShape},
-    large_pages::LargePages,
+    memory::LargePages,
 };
+use candle_core::{Result, Tensor, bail};
+
+use crate::layers::Ledger;
 
 /// The key/value cache of a [`PackedStack`](crate::PackedStack), created by
 /// [`PackedStack::new_cache`](crate::PackedStack::new_cache).
@@ -16,12 +17,7 @@ use crate::cpu::{
 #[derive(Debug)]
 pub struct PackedCache {
     pub(super) layers: Vec<PackedLayerCache>,
-    /// The number of sequences, once positions have been seen.
-    batch: usize,
-    /// Positions seen so far, dropped ones included.
-    seen: usize,
-    /// For each sequence the marks of all positions, 1 = keep; empty while nothing is masked.
-    keep: Vec<Vec<u8>>,
+    ledger: Ledger,
 }
 
 /// One layer's keys and values.
@@ -51,8 +47,7 @@ impl Clone for PackedCache {
         };
         Self {
             layers: self.layers.iter().map(copy).collect(),
-            keep: self.keep.clone(),
-            ..*self
+            ledger: self.ledger.clone(),
         }
     }
 }
@@ -60,35 +55,31 @@ impl Clone for PackedCache {
 impl PackedCache {
     pub(super) fn new(n_layers: usize) -> Self {
         let pages = LargePages::default();
+        let layer = |_| PackedLayerCache {
+            pages: pages.clone(),
+            ..Default::default()
+        };
         Self {
-            layers: (0..n_layers)
-                .map(|_| PackedLayerCache {
-                    pages: pages.clone(),
-                    ..Default::default()
-                })
-                .collect(),
-            batch: 0,
-            seen: 0,
-            keep: Vec::new(),
+            layers: (0..n_layers).map(layer).collect(),
+            ledger: Ledger::default(),
         }
     }
 
     /// The number of positions seen so far.
     pub fn seen(&self) -> usize {
-        self.seen
+        self.ledger.seen()
     }
 
     /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
     pub fn reset(&mut self) {
-        self.seen = 0;
-        self.keep.clear();
         for layer in &mut self.layers {
-            layer.memory = None;
             layer.dropped_behind = 0;
             if let Some(own) = &mut layer.own {
                 own.reset();
             }
         }
+        // Nothing is left that it could refuse to cut.
+        let _ = self.forget_from(0);
     }
 
     /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
@@ -105,32 +96,24 @@ impl PackedCache {
         if self.layers.iter().any(lacks) {
             bail!(
                 "the cache cannot go back to {seen} of {} positions: a sliding window has dropped earlier ones",
-                self.seen
+                self.seen()
             );
         }
-        self.forget_from(seen);
-        Ok(())
+        self.forget_from(seen)
     }
 
-    /// Restores the `seen` positions from before a call that failed, whichever layer it had reached.
-    pub(super) fn undo(&mut self, seen: usize) {
-        self.forget_from(seen);
-    }
-
-    fn forget_from(&mut self, seen: usize) {
-        if seen == 0 {
-            // Another prompt may attend to another encoder's output.
-            for layer in &mut self.layers {
+    /// Forgets all but the first `seen` positions, whatever a window has dropped of them.
+    pub(super) fn forget_from(&mut self, seen: usize) -> Result<()> {
+        for layer in &mut self.layers {
+            if seen == 0 {
+                // Another prompt may attend to another encoder's output.
                 layer.memory = None;
             }
+            if let Some(own) = &mut layer.own {
+                own.truncate(seen);
+            }
         }
-        for own in self.layers.iter_mut().filter_map(|l| l.own.as_mut()) {
-            own.truncate(seen);
-        }
-        for keep in &mut self.keep {
-            keep.truncate(seen);
-        }
-        self.seen = self.seen.min(seen);
+        self.ledger.truncate(seen)
     }
 
     /// Gives back what was allocated for another batch: its blocks do not fit, and a mapping that others are taken from
@@ -143,57 +126,21 @@ impl PackedCache {
         }
     }
 
-    /// Takes in `seq` new positions; returns how many were before, and the marks of all, `[batch, all]`.
+    /// Takes in new positions; returns the marks of all, `[batch, all]`.
     ///
     /// # Errors
-    /// If the batch is another than that of the earlier positions, or the marks are not of the new ones; nothing is
-    /// taken in then.
+    /// As [`Ledger::extend`].
     pub(super) fn extend(
         &mut self,
         new: Option<&Tensor>,
-        batch: usize,
-        seq: usize,
-    ) -> Result<(usize, Option<Tensor>)> {
-        let seen = self.seen;
-        if seen > 0 && batch != self.batch {
-            bail!(
-                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
-                self.batch
-            );
-        }
-        if let Some(new) = new
-            && new.dims() != [batch, seq]
-        {
-            bail!(
-                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
-                 the cache remembers the mask of the {seen} earlier positions",
-                new.dims()
-            );
-        }
-        let marks = match new {
-            Some(new) => Some(new.to_dtype(DType::U8)?.to_vec2()?),
-            None => None,
-        };
-        if batch != self.batch {
+        sizes: (usize, usize),
+    ) -> Result<Option<Tensor>> {
+        let batch = self.ledger.batch();
+        let keep = self.ledger.extend(new, sizes)?;
+        if batch != self.ledger.batch() {
             self.forget_memory();
         }
-        self.batch = batch;
-        self.seen += seq;
-        if seen == 0 {
-            self.keep.clear();
-        }
-        if self.keep.is_empty() && marks.is_none() {
-            return Ok((seen, None));
-        }
-        if self.keep.is_empty() {
-            self.keep = vec![vec![1; seen]; batch];
-        }
-        let marks = marks.unwrap_or_else(|| vec![vec![1; seq]; batch]);
-        for (keep, marks) in self.keep.iter_mut().zip(marks) {
-            keep.extend::<Vec<u8>>(marks);
-        }
-        let all = Tensor::from_vec(self.keep.concat(), (batch, self.seen), &Device::Cpu)?;
-        Ok((seen, Some(all)))
+        Ok(keep)
     }
 }
 
@@ -262,7 +209,7 @@ fn misfit(theirs: PanelShape, ours: PanelShape) -> candle_core::Error {
     let words = |shape: PanelShape| {
         format!(
             "a batch of {} with {} key/value heads of {} in {}",
-            shape.batch, shape.n_kv_heads, shape.head_dim, shape.arithmetic.stored
+            shape.batch, shape.n_kv_heads, shape.head_dim, shape.stored
         )
     };
     candle_core::Error::msg(format!(

@@ -2,6 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
+use candle_blocks_kernels::{
+    products::{Epilogue, Matrix, PackedWeight},
+    rows::{Activation, Source},
+};
 use candle_core::{Module, Result, Tensor};
 
 use super::{
@@ -11,12 +15,6 @@ use super::{
 };
 use crate::{
     config::Precision,
-    cpu::{
-        gemm::{Epilogue, Map},
-        source::Source,
-        view::View,
-        weight::PackedWeight,
-    },
     layers::{FeedForward, Linear},
     ops,
 };
@@ -31,7 +29,7 @@ pub struct PackedFeedForward {
     bias: Option<Arc<[f32]>>,
     /// Up's if gated.
     up_bias: Option<Arc<[f32]>>,
-    activation: Option<Arc<Map<f32>>>,
+    activation: Activation,
     down: PackedLinear,
 }
 
@@ -53,7 +51,6 @@ impl PackedFeedForward {
             Ok(bias.map(Arc::from))
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
-        let activation = ops::activation_map(feed_forward.activation(), packing.isa);
         let down = PackedLinear::new(packing, down)?;
         let (weight, bias, up_bias) = match feed_forward.gate() {
             None => {
@@ -69,7 +66,7 @@ impl PackedFeedForward {
             up: weight,
             bias,
             up_bias,
-            activation: activation.map(Arc::from),
+            activation: ops::activation_kernel(feed_forward.activation()),
             down,
         })
     }
@@ -95,17 +92,17 @@ impl PackedFeedForward {
     }
 
     /// `y = finishing(down(act(up(x))))`.
-    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
-            activation: self.activation.as_deref(),
+            activation: self.activation,
             ..Epilogue::bias(self.bias.as_deref())
         };
         let epilogue = self.down.epilogue(finishing);
-        let threads = self.down.threads;
+        let up = (&*self.up, &up_epilogue);
         self.down
             .weight
-            .multiply_hidden((&self.up, &up_epilogue), x, &epilogue, y, threads);
+            .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
     }
 }
 
@@ -116,13 +113,11 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
     let (gate, up) = (whole_weight(gate)?, whole_weight(up)?);
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
-            let view = |weight| View::new(weight, shape, (shape.1, 1));
             Ok(PackedWeight::gated(
+                packing.cpu,
                 packing.format,
-                packing.isa,
-                view(gate),
-                view(up),
-                packing.threads,
+                Matrix::new(gate.into(), shape, (shape.1, 1)),
+                Matrix::new(up.into(), shape, (shape.1, 1)),
                 &packing.pages,
             ))
         })
@@ -139,8 +134,8 @@ impl Module for PackedFeedForward {
     /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let widths = (self.d_model(), self.d_out());
-        map_rows("feed-forward", x, widths, |x, y| {
-            self.run(&Source::new(x, self.d_model()), &Finishing::NONE, y);
+        map_rows("feed-forward", x, widths, 1, |x, y| {
+            self.apply(&Source::new(x, self.d_model()), &Finishing::NONE, y);
             Ok(())
         })
     }

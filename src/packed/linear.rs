@@ -2,26 +2,22 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
+use candle_blocks_kernels::{
+    Cpu,
+    products::{Epilogue, Matrix, PackedWeight, Scale},
+    rows::Source,
+};
 use candle_core::{DType, Module, Result, Tensor, bail};
 
 use super::{Packing, elements, map_rows, with_elements};
-use crate::{
-    config::Precision,
-    cpu::{
-        gemm::{Epilogue, Scale},
-        source::Source,
-        view::View,
-        weight::PackedWeight,
-    },
-    layers::Linear,
-};
+use crate::{config::Precision, layers::Linear};
 
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
 pub struct PackedLinear {
     pub(super) weight: Arc<PackedWeight>,
     pub(super) bias: Option<Arc<[f32]>>,
-    pub(super) threads: usize,
+    pub(super) cpu: Cpu,
 }
 
 /// The last step of a layer, on its output while that is in the CPU's cache: `residual + scale · output`.
@@ -57,8 +53,8 @@ impl<'a> Finishing<'a> {
     }
 
     /// `y = residual + scale · output`, for an output in memory with rows of `width` columns.
-    pub fn apply(self, output: &[f32], width: usize, y: &mut [f32]) {
-        self.epilogue(None).finish(output, width, y);
+    pub fn finish(self, cpu: Cpu, output: &[f32], width: usize, y: &mut [f32]) {
+        self.epilogue(None).finish(cpu, output, width, y);
     }
 }
 
@@ -93,19 +89,18 @@ impl PackedLinear {
         let (d_out, d_in) = weight.dims2()?;
         check_inputs(d_out, d_in)?;
         let weight = with_elements("pack", &weight, |weight| {
-            let weight = View::new(weight, (d_out, d_in), (d_in, 1));
+            let weight = Matrix::new(weight.into(), (d_out, d_in), (d_in, 1));
             Ok(PackedWeight::new(
+                packing.cpu,
                 packing.format,
-                packing.isa,
                 weight,
-                packing.threads,
                 &packing.pages,
             ))
         })?;
         Ok(Self {
             weight: Arc::new(weight),
             bias,
-            threads: packing.threads,
+            cpu: packing.cpu,
         })
     }
 
@@ -125,14 +120,13 @@ impl PackedLinear {
     }
 
     /// `y = finishing(x·Wᵀ + b)`.
-    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.run_on(self.threads, x, finishing, y);
+    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.apply_on(self.cpu, x, finishing, y);
     }
 
-    /// As [`Self::run`], on `threads` threads.
-    pub(super) fn run_on(&self, threads: usize, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.weight
-            .multiply(x, &self.epilogue(finishing), y, threads);
+    /// As [`Self::apply`], on as many threads as `cpu` says.
+    pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.weight.multiply(cpu, x, &self.epilogue(finishing), y);
     }
 
     pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
@@ -194,8 +188,8 @@ impl Module for PackedLinear {
     /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let widths = (self.d_in(), self.d_out());
-        map_rows("linear", x, widths, |x, y| {
-            self.run(&Source::new(x, self.d_in()), &Finishing::NONE, y);
+        map_rows("linear", x, widths, 1, |x, y| {
+            self.apply(&Source::new(x, self.d_in()), &Finishing::NONE, y);
             Ok(())
         })
     }

@@ -1,7 +1,12 @@
 //! A mixture of experts with packed weights.
 
-use std::cell::Cell;
-
+use candle_blocks_kernels::{
+    Cpu,
+    memory::lend,
+    products::WeightFormat,
+    rows::{Activation, Source, softmax},
+    scratch,
+};
 use candle_core::{Module, Result, Tensor};
 
 use super::{
@@ -11,16 +16,7 @@ use super::{
 };
 use crate::{
     config::{Precision, RoutingWeights},
-    cpu::{
-        activation::{Computed, Sigmoid},
-        isa::Isa,
-        parallel,
-        scratch::{Aligned, Scratch, lend},
-        softmax::{self, Seen},
-        source::Source,
-        weight::WeightFormat,
-    },
-    layers::MixtureOfExperts,
+    layers::{MixtureOfExperts, Routing, choose_experts},
 };
 
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
@@ -32,8 +28,7 @@ pub struct PackedMixture {
     shared: Option<SharedExpert>,
     top_k: usize,
     weights: RoutingWeights,
-    isa: Isa,
-    threads: usize,
+    cpu: Cpu,
 }
 
 /// The expert that every position uses, times the sigmoid of a gate.
@@ -43,19 +38,9 @@ struct SharedExpert {
     gate: PackedLinear,
 }
 
-/// A row that chose an expert, and the expert's weight in it.
-#[derive(Clone, Copy)]
-struct Choice {
-    row: usize,
-    weight: f32,
-}
-
-thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static INPUT_ROWS: &Scratch<f32> = &INPUT;
-thread_local!(static SUM: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static SUM_ROWS: &Scratch<f32> = &SUM;
-thread_local!(static EXPERT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static EXPERT_ROWS: &Scratch<f32> = &EXPERT;
+scratch!(INPUT_ROWS);
+scratch!(SUM_ROWS);
+scratch!(EXPERT_ROWS);
 
 impl MixtureOfExperts {
     /// Packs the weights for inference on the CPU.
@@ -89,8 +74,7 @@ impl PackedMixture {
             shared: shared.transpose()?,
             top_k: mixture.top_k(),
             weights: mixture.weights(),
-            isa: packing.isa,
-            threads: packing.threads,
+            cpu: packing.cpu,
         })
     }
 
@@ -110,68 +94,63 @@ impl PackedMixture {
     }
 
     /// `y = finishing(Σ weightₑ · expertₑ(x))`.
-    pub(super) fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+    pub(super) fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
         let (rows, width) = (x.rows(), x.width());
-        lend(INPUT_ROWS, rows * width, |input| {
-            x.copy_to(self.isa, input, self.threads);
+        lend(INPUT_ROWS, rows * width, |input: &mut [f32]| {
+            x.copy_to(self.cpu, input);
             let input = &*input;
-            lend(SUM_ROWS, rows * width, |sum| {
+            lend(SUM_ROWS, rows * width, |sum: &mut [f32]| {
                 sum.fill(0.0);
-                for (expert, choices) in self.experts.iter().zip(self.route(input, width)) {
-                    if !choices.is_empty() {
-                        add_expert(expert, &choices, input, sum);
+                for (expert, weighted) in self.experts.iter().zip(self.route(input, width)) {
+                    if !weighted.is_empty() {
+                        add_expert(expert, &weighted, input, sum);
                     }
                 }
                 if let Some(shared) = &self.shared {
                     self.add_shared(shared, input, sum);
                 }
-                finishing.apply(sum, width, y);
+                finishing.finish(self.cpu, sum, width, y);
             });
         });
     }
 
-    /// For each expert the rows that chose it.
-    fn route(&self, input: &[f32], width: usize) -> Vec<Vec<Choice>> {
+    /// For each expert the rows that chose it, and its weight in each.
+    fn route(&self, input: &[f32], width: usize) -> Vec<Vec<(usize, f32)>> {
         let n_experts = self.router.d_out();
         let mut logits = vec![0.0; input.len() / width * n_experts];
         self.router
-            .run(&Source::new(input, width), &Finishing::NONE, &mut logits);
+            .apply(&Source::new(input, width), &Finishing::NONE, &mut logits);
         let mut probabilities = vec![0.0; logits.len()];
-        softmax::forward(self.isa, &logits, &mut probabilities, n_experts, |_| Seen {
-            range: 0..n_experts,
-            keep: None,
-        });
-        let mut of_experts = vec![Vec::new(); n_experts];
-        let mut order: Vec<usize> = Vec::new();
-        for (row, probabilities) in probabilities.chunks_exact(n_experts).enumerate() {
-            order.clear();
-            order.extend(0..n_experts);
-            // Stable: of equals the first, as transformers' topk on the CPU.
-            order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
-            let chosen = &order[..self.top_k];
+        let (logits, to) = (logits[..].into(), (&mut probabilities[..]).into());
+        softmax::softmax(self.cpu, logits, to, n_experts);
+        let Routing { chosen, places } = choose_experts(&probabilities, n_experts, self.top_k);
+        let probability =
+            |row: usize, expert: u32| probabilities[row * n_experts + expert as usize];
+        let weight = |&place: &usize| {
+            let row = place / self.top_k;
             let divisor = match self.weights {
                 RoutingWeights::Softmax => 1.0,
-                RoutingWeights::Renormalised => chosen.iter().map(|&e| probabilities[e]).sum(),
+                RoutingWeights::Renormalised => {
+                    let of_row = &chosen[row * self.top_k..][..self.top_k];
+                    of_row.iter().map(|&expert| probability(row, expert)).sum()
+                }
             };
-            for &expert in chosen {
-                of_experts[expert].push(Choice {
-                    row,
-                    weight: probabilities[expert] / divisor,
-                });
-            }
-        }
-        of_experts
+            (row, probability(row, chosen[place]) / divisor)
+        };
+        let weighted = |places: &Vec<usize>| places.iter().map(weight).collect();
+        places.iter().map(weighted).collect()
     }
 
     /// Adds the shared expert times its gate.
     fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
         let width = self.d_model();
         let source = Source::new(input, width);
-        let mut gates = vec![0.0; source.rows()];
-        shared.gate.run(&source, &Finishing::NONE, &mut gates);
-        f32::apply::<Sigmoid>(self.isa, &mut gates);
-        lend(EXPERT_ROWS, input.len(), |output| {
-            shared.feed_forward.run(&source, &Finishing::NONE, output);
+        let (mut logits, mut gates) = (vec![0.0; source.rows()], vec![0.0; source.rows()]);
+        shared.gate.apply(&source, &Finishing::NONE, &mut logits);
+        let (from, to) = (logits[..].into(), (&mut gates[..]).into());
+        Activation::Sigmoid.forward(self.cpu, from, to);
+        lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
+            shared.feed_forward.apply(&source, &Finishing::NONE, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));
             for ((sum, output), &gate) in rows.zip(&gates) {
                 add_scaled(sum, output, gate);
@@ -190,32 +169,36 @@ impl Module for PackedMixture {
     /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let width = self.d_model();
-        map_rows("mixture of experts", x, (width, width), |x, y| {
-            parallel::with_team(self.threads, || {
-                self.run(&Source::new(x, width), &Finishing::NONE, y);
+        map_rows(
+            "mixture of experts",
+            x,
+            (width, width),
+            self.cpu.threads,
+            |x, y| {
+                self.apply(&Source::new(x, width), &Finishing::NONE, y);
                 Ok(())
-            })
-        })
+            },
+        )
     }
 }
 
-/// Adds an expert's output to the rows that chose it.
-fn add_expert(expert: &PackedFeedForward, choices: &[Choice], input: &[f32], sum: &mut [f32]) {
+/// Adds an expert's output to the rows that chose it, times its weight in each.
+fn add_expert(expert: &PackedFeedForward, chosen: &[(usize, f32)], input: &[f32], sum: &mut [f32]) {
     let width = expert.d_model();
-    lend(EXPERT_ROWS, 2 * choices.len() * width, |memory| {
-        let (chosen, output) = memory.split_at_mut(choices.len() * width);
-        for (row, choice) in chosen.chunks_exact_mut(width).zip(choices) {
-            row.copy_from_slice(&input[choice.row * width..][..width]);
-        }
-        expert.run(&Source::new(chosen, width), &Finishing::NONE, output);
-        for (output, choice) in output.chunks_exact(width).zip(choices) {
-            add_scaled(
-                &mut sum[choice.row * width..][..width],
-                output,
-                choice.weight,
-            );
-        }
-    });
+    lend(
+        EXPERT_ROWS,
+        2 * chosen.len() * width,
+        |memory: &mut [f32]| {
+            let (rows, output) = memory.split_at_mut(chosen.len() * width);
+            for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
+                to.copy_from_slice(&input[row * width..][..width]);
+            }
+            expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
+            for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
+                add_scaled(&mut sum[row * width..][..width], output, weight);
+            }
+        },
+    );
 }
 
 fn add_scaled(sum: &mut [f32], values: &[f32], factor: f32) {

@@ -29,17 +29,19 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
+use candle_blocks_kernels::{
+    Cpu, attention::Stored, memory::LargePages, products::WeightFormat, threads,
+};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-use crate::{
-    config::Precision,
-    cpu::{attention::Stored, isa::Isa, large_pages::LargePages, weight::WeightFormat},
-};
+use crate::{config::Precision, ops};
 
+mod additive;
 mod attention;
 mod block;
 mod cache;
 mod feed_forward;
+mod kept;
 mod linear;
 mod mixture;
 mod norm;
@@ -62,8 +64,7 @@ struct Packing {
     format: WeightFormat,
     /// What attention keeps queries, keys and values in.
     stored: Stored,
-    isa: Isa,
-    threads: usize,
+    cpu: Cpu,
     /// Memory shared by all weights that are packed together.
     pages: LargePages,
 }
@@ -80,19 +81,20 @@ impl Packing {
         Ok(Self {
             format,
             stored,
-            isa: crate::ops::selected_isa()?,
-            threads: crate::ops::threads(),
+            cpu: ops::cpu()?,
             pages: LargePages::default(),
         })
     }
 }
 
-/// Runs `compute` with the elements of `x` `[.., d_in]` in f32, and makes a tensor `[.., d_out]` of what it
-/// returns, in the type of `x`.
+/// Calls `compute` with the elements of `x` `[.., d_in]` in f32 and those of the result, which becomes a tensor
+/// `[.., d_out]` in the type of `x`. With more than one thread, a `team` stays awake
+/// meanwhile.
 fn map_rows(
     op: &str,
     x: &Tensor,
     (d_in, d_out): (usize, usize),
+    team: usize,
     compute: impl FnOnce(&[f32], &mut [f32]) -> Result<()>,
 ) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
@@ -102,11 +104,11 @@ fn map_rows(
     dims.pop();
     dims.push(d_out);
     let mut y = vec![0.0; dims.iter().product()];
-    with_elements(op, x, |x| compute(x, &mut y))?;
+    with_elements(op, x, |x| threads::with_team(team, || compute(x, &mut y)))?;
     Tensor::from_vec(y, dims, x.device())?.to_dtype(x.dtype())
 }
 
-/// Runs `work` with the elements of `x` in f32, row after row.
+/// Calls `work` with the elements of `x` in f32, row after row.
 fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     if x.track_op() {
         bail!(

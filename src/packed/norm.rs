@@ -1,10 +1,10 @@
 //! A norm's parameters as the kernels take them.
 
+use candle_blocks_kernels::{Isa, rows::RowNorm};
 use candle_core::{Result, bail};
 
 use super::{elements, linear::plain};
 use crate::{
-    cpu::{isa::Isa, source::RowNorm},
     layers::{Norm, QueryKeyNorms},
     ops,
 };
@@ -51,16 +51,16 @@ impl SpanNorms {
 
     /// Normalises the queries of a row.
     pub fn query(&self, isa: Isa, row: &mut [f32]) {
-        normalise(isa, &self.query, row);
+        normalize(isa, &self.query, row);
     }
 
     /// Normalises the keys of a row.
     pub fn key(&self, isa: Isa, row: &mut [f32]) {
-        normalise(isa, &self.key, row);
+        normalize(isa, &self.key, row);
     }
 }
 
-fn normalise(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {
+fn normalize(isa: Isa, norms: &[RowNorm], row: &mut [f32]) {
     let width = norms[0].width();
     let spans = row.chunks_exact_mut(width);
     for (span, norm) in spans.zip(norms.iter().cycle()) {

@@ -1,98 +1,92 @@
 //! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
 
-mod additive;
-mod memory;
+use std::{cell::OnceCell, sync::Arc};
 
-use std::{
-    cell::{OnceCell, RefCell},
-    sync::Arc,
-};
-
+use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-pub(super) use self::{additive::Additive, memory::PassMemory};
-use super::cache::PackedCache;
+use super::{additive::Additive, kept::Kept};
 use crate::{
-    config::{AlibiConfig, RotaryConfig},
-    cpu::attention::Sequences,
-    layers::{ForwardContext, Marked, RotaryTables, alibi_bias},
+    config::RotaryConfig,
+    layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias},
 };
 
-/// The configuration of a linear bias and its number of heads.
-type AlibiKey = (AlibiConfig, usize);
-
-/// Sizes, masks, and the tables made so far.
+/// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {
-    context: &'c ForwardContext,
-    pub batch: usize,
-    pub seq: usize,
-    /// Positions before this pass's.
-    pub seen: usize,
-    /// `[batch, all keys]`, 1 = keep.
-    keep: Option<Tensor>,
-    keep_elements: Option<Vec<u8>>,
+    pass: Pass<'c>,
+    /// The marks of all positions.
+    keep: Option<Vec<u8>>,
     /// The rows that are computed, if not all.
     kept: Option<Kept>,
     /// Added to the scores of every block.
-    pub additive: Vec<Additive>,
-    memory: OnceCell<PassMemory>,
-    tables: RefCell<Vec<(RotaryConfig, Arc<Tables>)>>,
-    alibi: RefCell<Vec<(AlibiKey, Arc<Additive>)>>,
+    pub additive: Option<Additive>,
+    memory: OnceCell<PackedMemory>,
+    tables: Memo<RotaryConfig, Arc<Tables>>,
+    alibi: Memo<AlibiKey, Arc<Additive>>,
+}
+
+/// What every cross-attention of a pass attends to.
+pub(super) struct PackedMemory {
+    /// `[batch, keys, d_memory]`.
+    pub hidden_states: Tensor,
+    pub keys: usize,
+    /// `[batch, keys]`, 1 = keep.
+    pub keep: Option<Tensor>,
+    pub marks: Option<Vec<u8>>,
+    /// Added to the scores of every block.
+    pub additive: Option<Additive>,
 }
 
 impl<'c> PackedPass<'c> {
-    /// A pass without a cache.
-    pub fn new(context: &'c ForwardContext, batch: usize, seq: usize) -> Result<Self> {
-        Self::behind(context, batch, seq, 0, context.mask().keep().cloned())
-    }
-
-    /// A pass of `seq` positions behind those in `cache`.
-    pub fn cached(
-        context: &'c ForwardContext,
-        cache: &mut PackedCache,
-        batch: usize,
-        seq: usize,
-    ) -> Result<Self> {
-        let (seen, keep) = cache.extend(context.mask().keep(), batch, seq)?;
-        Self::behind(context, batch, seq, seen, keep)
-    }
-
-    fn behind(
-        context: &'c ForwardContext,
-        batch: usize,
-        seq: usize,
-        seen: usize,
-        keep: Option<Tensor>,
-    ) -> Result<Self> {
-        if context.train() {
+    /// # Errors
+    /// If the context trains, or what is added to the scores is refused by [`Additive::new`].
+    pub fn new(mut pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
+        if pass.context.train() {
             bail!("packed layers do not train; pack them after training, or use evaluation()");
         }
-        let additive = context.mask().additive().map(Additive::new).transpose()?;
-        let keep_elements = keep.as_ref().map(|keep| keep.flatten_all()?.to_vec1());
+        if let Some(bias) = bias {
+            let (seq, all) = (pass.seq, pass.seen + pass.seq);
+            pass.additive = Some(bias.beside(pass.additive.as_ref(), seq, all)?);
+        }
         Ok(Self {
-            context,
-            batch,
-            seq,
-            seen,
-            keep_elements: keep_elements.transpose()?,
-            keep,
+            keep: pass.keep.as_ref().map(elements).transpose()?,
             kept: None,
-            additive: additive.into_iter().collect(),
+            additive: pass.additive.as_ref().map(Additive::new).transpose()?,
             memory: OnceCell::new(),
-            tables: RefCell::default(),
-            alibi: RefCell::default(),
+            tables: Memo::default(),
+            alibi: Memo::default(),
+            pass,
         })
+    }
+
+    pub fn of_context(context: &'c ForwardContext, x: &Tensor) -> Result<Self> {
+        Self::new(Pass::new(context, x.dims())?, None)
+    }
+
+    /// The number of sequences.
+    pub fn batch(&self) -> usize {
+        self.pass.batch
+    }
+
+    /// The number of new positions.
+    pub fn seq(&self) -> usize {
+        self.pass.seq
+    }
+
+    /// The number of positions before.
+    pub fn seen(&self) -> usize {
+        self.pass.seen
     }
 
     /// Leaves out the padding around each sequence, where that changes nothing for the rest.
     pub fn leave_out_padding(&mut self) {
-        let fits = |keep: &Tensor| keep.dims() == [self.batch, self.seq];
-        if let Some(marks) = &self.keep_elements
-            && self.keep.as_ref().is_some_and(fits)
-            && self.seen == 0
-            && self.additive.is_empty()
+        let fits = |keep: &Tensor| keep.dims() == [self.pass.batch, self.pass.seq];
+        if let Some(marks) = &self.keep
+            && self.pass.keep.as_ref().is_some_and(fits)
+            && self.pass.seen == 0
+            && self.additive.is_none()
         {
-            self.kept = Kept::new(marks, self.seq);
+            self.kept = Kept::new(marks, self.pass.seq);
         }
     }
 
@@ -105,110 +99,79 @@ impl<'c> PackedPass<'c> {
     pub fn queries(&self) -> Sequences<'_> {
         match &self.kept {
             Some(Kept { starts, .. }) => Sequences::Ragged { starts },
-            None => self.keys(self.seq),
+            None => self.keys(self.pass.seq),
         }
     }
 
     /// The batch's sequences, each of so many positions.
     pub fn keys(&self, seq: usize) -> Sequences<'static> {
         Sequences::Equal {
-            batch: self.batch,
+            batch: self.pass.batch,
             seq,
         }
     }
 
-    /// `[batch, keys]`, 1 = keep.
+    /// The marks of all positions, `[batch, keys]`.
     ///
     /// # Errors
     /// If the mask has another shape.
-    pub fn keep(&self, keys: usize) -> Result<Option<&[u8]>> {
-        Marked::Sequence.check(self.keep.as_ref(), self.batch, keys)?;
+    pub fn marks(&self) -> Result<Option<&[u8]>> {
+        self.pass.check_keep()?;
         Ok(match &self.kept {
             Some(_) => None,
-            None => self.keep_elements.as_deref(),
+            None => self.keep.as_deref(),
         })
+    }
+
+    /// The mask of all positions.
+    pub fn keep(&self) -> Option<&Tensor> {
+        self.pass.keep.as_ref()
     }
 
     /// What cross-attention attends to.
     ///
     /// # Errors
-    /// As [`PassMemory::new`].
-    pub fn memory(&self) -> Result<&PassMemory> {
+    /// As [`Pass::memory`] and [`Additive::new`].
+    pub fn memory(&self) -> Result<&PackedMemory> {
         if let Some(known) = self.memory.get() {
             return Ok(known);
         }
-        let made = PassMemory::new(self.context, self.batch)?;
+        let memory = self.pass.memory()?;
+        let made = PackedMemory {
+            hidden_states: memory.hidden_states.clone(),
+            keys: memory.keys,
+            keep: memory.keep.cloned(),
+            marks: memory.keep.map(elements).transpose()?,
+            additive: memory.additive.map(Additive::new).transpose()?,
+        };
         Ok(self.memory.get_or_init(|| made))
     }
 
     /// Cosines and sines of this pass's positions.
+    ///
+    /// # Errors
+    /// As [`Pass::rotary_tables`].
     pub fn rotary_tables(&self, config: &RotaryConfig) -> Result<Arc<Tables>> {
-        let mut tables = self.tables.borrow_mut();
-        if let Some((_, known)) = tables.iter().find(|(known, _)| known == config) {
-            return Ok(known.clone());
-        }
-        let positions = self.context.positions(self.batch, self.seq, self.seen)?;
-        let RotaryTables { cos, sin } =
-            RotaryTables::new(config, &positions, DType::F32, &Device::Cpu)?;
-        let made = Arc::new(Tables {
-            pairs: cos.dim(2)?,
-            cos: cos.flatten_all()?.to_vec1()?,
-            sin: sin.flatten_all()?.to_vec1()?,
-        });
-        tables.push((config.clone(), made.clone()));
-        Ok(made)
+        self.tables.get(config, || {
+            let made = self.pass.rotary_tables(config, DType::F32, &Device::Cpu)?;
+            Ok(Arc::new(Tables {
+                pairs: made.cos.dim(2)?,
+                cos: made.cos.flatten_all()?.to_vec1()?,
+                sin: made.sin.flatten_all()?.to_vec1()?,
+            }))
+        })
     }
 
     /// The linear bias of every head and key.
-    pub fn alibi(
-        &self,
-        config: &AlibiConfig,
-        n_heads: usize,
-        keys: usize,
-    ) -> Result<Arc<Additive>> {
-        let mut known = self.alibi.borrow_mut();
-        let wanted = (*config, n_heads);
-        if let Some((_, bias)) = known.iter().find(|(of, _)| *of == wanted) {
-            return Ok(bias.clone());
-        }
-        let made = Arc::new(Additive::new(&alibi_bias(
-            config,
-            n_heads,
-            keys,
-            self.keep.as_ref(),
-        )?)?);
-        known.push((wanted, made.clone()));
-        Ok(made)
+    pub fn alibi(&self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
+        self.alibi.get(&key, || {
+            Additive::new(&self.pass.alibi(key, keep)?).map(Arc::new)
+        })
     }
 }
 
-/// The rows of a batch without the padding around its sequences.
-struct Kept {
-    /// The first row of each sequence, and how many there are.
-    starts: Vec<usize>,
-    /// Where they are in the batch.
-    rows: Vec<usize>,
-}
-
-impl Kept {
-    /// From marks `[batch, seq]`, 1 = keep. `None` if there is no padding, or a sequence has a gap: without its rows
-    /// distances across it would shrink.
-    fn new(marks: &[u8], seq: usize) -> Option<Self> {
-        let (mut starts, mut rows) = (vec![0], Vec::new());
-        for (b, marks) in marks.chunks_exact(seq.max(1)).enumerate() {
-            let first = marks.iter().position(|&mark| mark != 0).unwrap_or(seq);
-            let end = marks
-                .iter()
-                .rposition(|&mark| mark != 0)
-                .map_or(first, |last| last + 1);
-            if marks[first..end].contains(&0) {
-                return None;
-            }
-            rows.extend(b * seq + first..b * seq + end);
-            starts.push(rows.len());
-        }
-        (rows.len() < marks.len()).then_some(Self { starts, rows })
-    }
+fn elements(keep: &Tensor) -> Result<Vec<u8>> {
+    keep.flatten_all()?.to_vec1()
 }
 
 /// Cosines and sines, `[rows, pairs]`; the rows of one sequence, or of all.

@@ -1,27 +1,16 @@
 //! A sequence of packed blocks with their final norm.
 
-use std::cell::Cell;
-
+use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{
-    PackedBlock, PackedCache, Packing,
-    block::SeenBlock,
-    map_rows,
-    norm::norm_of_rows,
-    pass::{Additive, PackedPass},
-    sublayer::Seen,
+    PackedBlock, PackedCache, Packing, block::SeenBlock, map_rows, norm::norm_of_rows,
+    pass::PackedPass, sublayer::Seen,
 };
 use crate::{
     config::{Precision, StackConfig},
-    cpu::{
-        isa::Isa,
-        parallel,
-        scratch::{Aligned, Scratch, lend},
-        source::RowNorm,
-    },
     layers::{
-        BlockStages, ForwardContext, Norm, RelativeBias, Stack, SublayerStages, batch_and_seq,
+        BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
     },
 };
 
@@ -36,17 +25,14 @@ pub struct PackedStack {
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
     final_norm: Option<RowNorm>,
-    isa: Isa,
-    threads: usize,
+    cpu: Cpu,
 }
 
 /// Receives the intermediate results of each layer.
 type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 
-thread_local!(static KEPT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static KEPT_ROWS: &Scratch<f32> = &KEPT;
-thread_local!(static BETWEEN: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static BETWEEN_LAYERS: &Scratch<f32> = &BETWEEN;
+scratch!(KEPT_ROWS);
+scratch!(BETWEEN_LAYERS);
 
 impl Stack {
     /// Packs the weights for inference on the CPU, releasing those of each block once it is packed.
@@ -117,10 +103,9 @@ impl PackedStack {
         Ok(Self {
             blocks,
             layers,
-            relative_bias,
+            relative_bias: relative_bias.map(|bias| bias.for_inference()).transpose()?,
             final_norm: norm,
-            isa: packing.isa,
-            threads: packing.threads,
+            cpu: packing.cpu,
         })
     }
 
@@ -156,12 +141,11 @@ impl PackedStack {
     /// If the last dimension is not `d_model`, the rank is above 3, a mask does not fit, or the context is one for training;
     /// also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
-        let (batch, seq) = batch_and_seq(x)?;
-        let mut pass = PackedPass::new(context, batch, seq)?;
-        if self.relative_bias.is_none() && !self.blocks.iter().any(PackedBlock::has_alibi) {
+        let mut pass = self.pass(Pass::new(context, x.dims())?)?;
+        if !self.blocks.iter().any(PackedBlock::has_alibi) {
             pass.leave_out_padding();
         }
-        self.run(x, pass, None, None)
+        self.apply(x, &pass, None, None)
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -175,9 +159,8 @@ impl PackedStack {
         context: &ForwardContext,
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
-        let (batch, seq) = batch_and_seq(x)?;
-        let pass = PackedPass::new(context, batch, seq)?;
-        self.run(x, pass, None, Some(&mut observer))
+        let pass = self.pass(Pass::new(context, x.dims())?)?;
+        self.apply(x, &pass, None, Some(&mut observer))
     }
 
     /// An empty cache for [`Self::forward_cached`].
@@ -201,73 +184,67 @@ impl PackedStack {
         context: &ForwardContext,
         cache: &mut PackedCache,
     ) -> Result<Tensor> {
-        let &[batch, seq, _] = x.dims() else {
-            let found = x.dims();
-            bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
-        };
-        if context.mask().additive().is_some() {
-            bail!("a cache serves a padding mask, not an additive mask");
-        }
-        if cache.layers.len() != self.layers.len() {
-            bail!(
-                "the cache has {} layers, the stack {}",
-                cache.layers.len(),
-                self.layers.len()
-            );
-        }
-        let is_causal = |block: &PackedBlock| block.attention().inner().is_causal();
-        if !self.blocks.iter().all(is_causal) {
-            bail!("a cache needs causal attention; earlier positions of this stack see later ones");
-        }
+        let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
+        let n_layers = (cache.layers.len(), self.layers.len());
+        let sizes = check_cached(x, context, n_layers, attentions)?;
         for (layer, &block) in cache.layers.iter().zip(&self.layers) {
-            self.blocks[block].check_cache(layer, batch)?;
+            self.blocks[block].check_cache(layer, sizes.0)?;
         }
         let seen = cache.seen();
-        let run = |cache: &mut PackedCache| {
-            let pass = PackedPass::cached(context, cache, batch, seq)?;
-            self.run(x, pass, Some(cache), None)
+        let added = |cache: &mut PackedCache| {
+            let keep = cache.extend(context.mask().keep(), sizes)?;
+            let pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
+            self.apply(x, &pass, Some(cache), None)
         };
-        run(cache).inspect_err(|_| cache.undo(seen))
+        match added(cache) {
+            Ok(y) => Ok(y),
+            Err(error) => {
+                cache.forget_from(seen)?;
+                Err(error)
+            }
+        }
     }
 
-    fn run(
+    fn pass<'c>(&self, pass: Pass<'c>) -> Result<PackedPass<'c>> {
+        PackedPass::new(pass, self.relative_bias.as_ref())
+    }
+
+    fn apply(
         &self,
         x: &Tensor,
-        mut pass: PackedPass,
+        pass: &PackedPass,
         cache: Option<&mut PackedCache>,
         observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
         let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");
         };
-        if let Some(relative) = &self.relative_bias {
-            let bias = relative.bias(pass.seq, pass.seen + pass.seq)?;
-            pass.additive.push(Additive::new(&bias.detach())?);
-        }
         let form = (x.dims(), x.dtype());
         // An observer may wait for the pool, and must not find its threads kept by teams that wait for it.
-        let threads = if observer.is_some() { 1 } else { self.threads };
-        map_rows("stack", x, (width, width), |x, y| {
-            parallel::with_team(threads, || match pass.kept() {
-                None => self.run_layers(x, &pass, cache, observer, form, y),
-                Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory| {
-                    let (from, to) = memory.split_at_mut(kept.len() * width);
-                    for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
-                        row.copy_from_slice(&x[at * width..][..width]);
-                    }
-                    self.run_layers(from, &pass, cache, observer, form, to)?;
-                    for (row, &at) in to.chunks_exact(width).zip(kept) {
-                        y[at * width..][..width].copy_from_slice(row);
-                    }
-                    Ok(())
-                }),
-            })
+        let team = if observer.is_some() {
+            1
+        } else {
+            self.cpu.threads
+        };
+        map_rows("stack", x, (width, width), team, |x, y| match pass.kept() {
+            None => self.apply_layers(x, pass, cache, observer, form, y),
+            Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory: &mut [f32]| {
+                let (from, to) = memory.split_at_mut(kept.len() * width);
+                for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
+                    row.copy_from_slice(&x[at * width..][..width]);
+                }
+                self.apply_layers(from, pass, cache, observer, form, to)?;
+                for (row, &at) in to.chunks_exact(width).zip(kept) {
+                    y[at * width..][..width].copy_from_slice(row);
+                }
+                Ok(())
+            }),
         })
     }
 
     /// All blocks and the final norm: the first reads `x`, the last writes `y`, and those between write by turns to `y` and
     /// beside it.
-    fn run_layers(
+    fn apply_layers(
         &self,
         x: &[f32],
         pass: &PackedPass,
@@ -276,7 +253,7 @@ impl PackedStack {
         (shape, dtype): (&[usize], DType),
         y: &mut [f32],
     ) -> Result<()> {
-        lend(BETWEEN_LAYERS, y.len(), |between| {
+        lend(BETWEEN_LAYERS, y.len(), |between: &mut [f32]| {
             let (mut from, mut to) = match self.layers.len() % 2 {
                 0 => (y, between),
                 _ => (between, y),
@@ -288,8 +265,8 @@ impl PackedStack {
                 let input = if i == 0 { x } else { &*from };
                 let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
                 let mut seen = observer.is_some().then(SeenBlock::default);
-                parallel::with_team(self.threads, || {
-                    self.blocks[block].run(input, pass, cache, seen.as_mut(), to)
+                threads::with_team(self.cpu.threads, || {
+                    self.blocks[block].apply(input, pass, cache, seen.as_mut(), to)
                 })?;
                 if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
                     observer(i, &stages(seen, to, shape, dtype)?)?;
@@ -297,7 +274,7 @@ impl PackedStack {
                 (from, to) = (to, from);
             }
             if let Some(norm) = &self.final_norm {
-                norm.rows_in_place(self.isa, from);
+                norm.rows_in_place(self.cpu, from);
             }
             Ok(())
         })

@@ -1,7 +1,14 @@
 //! A packed residual sublayer.
 
-use std::{cell::Cell, fmt};
+use std::fmt;
 
+use candle_blocks_kernels::{
+    Cpu,
+    memory::lend,
+    products::Scale,
+    rows::{RowNorm, Source},
+    scratch,
+};
 use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
@@ -10,13 +17,6 @@ use super::{
 };
 use crate::{
     config::{Precision, ResidualSource},
-    cpu::{
-        gemm::Scale,
-        isa::Isa,
-        parallel,
-        scratch::{Aligned, Scratch, lend},
-        source::{RowNorm, Source},
-    },
     layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm},
 };
 
@@ -24,21 +24,10 @@ use crate::{
 #[derive(Clone)]
 pub struct PackedSublayer<L> {
     pub(super) inner: L,
-    placement: Placement,
+    norm: SublayerNorm<RowNorm>,
     scale: PackedScale,
     source: ResidualSource,
-    isa: Isa,
-    threads: usize,
-}
-
-/// The packed form of [`SublayerNorm`].
-#[derive(Clone)]
-enum Placement {
-    Pre(RowNorm),
-    Post(RowNorm),
-    Sandwich { input: RowNorm, output: RowNorm },
-    Output(RowNorm),
-    None,
+    cpu: Cpu,
 }
 
 /// The packed form of [`BranchScale`].
@@ -69,10 +58,8 @@ pub(super) enum Residual<'a> {
     Rows(&'a [f32]),
 }
 
-thread_local!(static BRANCH: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static BRANCH_ROWS: &Scratch<f32> = &BRANCH;
-thread_local!(static INPUT: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static INPUT_ROWS: &Scratch<f32> = &INPUT;
+scratch!(BRANCH_ROWS);
+scratch!(INPUT_ROWS);
 
 impl<L> PackedSublayer<L> {
     /// Packs norms and scale around an inner layer that maps `d_in` columns to `d_out`.
@@ -88,19 +75,9 @@ impl<L> PackedSublayer<L> {
         if d_in != d_out {
             bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
         }
-        let row_norm = |norm| norm_of_rows(norm, d_in);
         Ok(Self {
             inner,
-            placement: match sublayer.norm() {
-                SublayerNorm::Pre(norm) => Placement::Pre(row_norm(norm)?),
-                SublayerNorm::Post(norm) => Placement::Post(row_norm(norm)?),
-                SublayerNorm::Sandwich { input, output } => Placement::Sandwich {
-                    input: row_norm(input)?,
-                    output: row_norm(output)?,
-                },
-                SublayerNorm::Output(norm) => Placement::Output(row_norm(norm)?),
-                SublayerNorm::None => Placement::None,
-            },
+            norm: sublayer.norm().try_map(|norm| norm_of_rows(norm, d_in))?,
             scale: match sublayer.scale() {
                 BranchScale::One => PackedScale::One,
                 BranchScale::Constant(factor) => PackedScale::Constant(*factor as f32),
@@ -111,8 +88,7 @@ impl<L> PackedSublayer<L> {
                 BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
             },
             source: sublayer.source(),
-            isa: packing.isa,
-            threads: packing.threads,
+            cpu: packing.cpu,
         })
     }
 
@@ -123,37 +99,34 @@ impl<L> PackedSublayer<L> {
 
     /// The norm of the input.
     pub(super) fn input_norm(&self) -> Option<&RowNorm> {
-        match &self.placement {
-            Placement::Pre(norm) | Placement::Sandwich { input: norm, .. } => Some(norm),
-            Placement::Post(_) | Placement::Output(_) | Placement::None => None,
-        }
+        self.norm.of_input()
     }
 
-    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; calls `run` for the inner layer.
-    pub(super) fn run(
+    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; with `inner` for the inner layer.
+    pub(super) fn apply(
         &self,
         x: Source,
         residual: Residual,
         seen: Option<&mut Seen>,
         y: &mut [f32],
-        run: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
+        inner: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let residual = match (residual, self.source) {
             (Residual::Rows(rows), _) => Some(rows),
-            (Residual::Input, ResidualSource::Normalised) if x.is_normalised() => None,
+            (Residual::Input, ResidualSource::Normalised) if x.is_normalized() => None,
             (Residual::Input, _) => Some(x.stored()),
         };
         if let (Some(residual), None) = (residual, &seen) {
-            return self.run_from(x, residual, None, y, run);
+            return self.apply_from(x, residual, None, y, inner);
         }
-        lend(INPUT_ROWS, x.rows() * x.width(), |input| {
-            x.copy_to(self.isa, input, self.threads);
+        lend(INPUT_ROWS, x.rows() * x.width(), |input: &mut [f32]| {
+            x.copy_to(self.cpu, input);
             let plain = Source::new(input, x.width());
             let residual = residual.unwrap_or(input);
             match seen {
-                None => self.run_from(plain, residual, None, y, run),
+                None => self.apply_from(plain, residual, None, y, inner),
                 Some(seen) => {
-                    self.run_from(plain, residual, Some(&mut seen.inner_output), y, run)?;
+                    self.apply_from(plain, residual, Some(&mut seen.inner_output), y, inner)?;
                     seen.input = input.to_vec();
                     seen.output = y.to_vec();
                     Ok(())
@@ -162,40 +135,37 @@ impl<L> PackedSublayer<L> {
         })
     }
 
-    /// As [`Self::run`], from the input of the inner layer; copies the inner layer's output to `inner_output`.
-    fn run_from(
+    /// As [`Self::apply`], from the input of the inner layer; copies the inner layer's output to `inner_output`.
+    fn apply_from(
         &self,
         input: Source,
         residual: &[f32],
         inner_output: Option<&mut Vec<f32>>,
         y: &mut [f32],
-        run: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
+        inner: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let finishing = Finishing {
             scale: self.scale.as_scale(),
             residual: Some(residual),
         };
-        let output_norm = match &self.placement {
-            Placement::Sandwich { output, .. } | Placement::Output(output) => Some(output),
-            Placement::Pre(_) | Placement::Post(_) | Placement::None => None,
-        };
+        let output_norm = self.norm.of_output();
         if output_norm.is_none() && inner_output.is_none() {
-            run(&self.inner, &input, &finishing, y)?;
+            inner(&self.inner, &input, &finishing, y)?;
         } else {
-            lend(BRANCH_ROWS, y.len(), |branch| {
-                run(&self.inner, &input, &Finishing::NONE, branch)?;
+            lend(BRANCH_ROWS, y.len(), |branch: &mut [f32]| {
+                inner(&self.inner, &input, &Finishing::NONE, branch)?;
                 if let Some(kept) = inner_output {
                     *kept = branch.to_vec();
                 }
                 if let Some(norm) = output_norm {
-                    norm.rows_in_place(self.isa, branch);
+                    norm.rows_in_place(self.cpu, branch);
                 }
-                finishing.apply(branch, input.width(), y);
+                finishing.finish(self.cpu, branch, input.width(), y);
                 candle_core::Result::Ok(())
             })?;
         }
-        if let Placement::Post(norm) = &self.placement {
-            norm.rows_in_place(self.isa, y);
+        if let Some(norm) = self.norm.of_sum() {
+            norm.rows_in_place(self.cpu, y);
         }
         Ok(())
     }
@@ -216,7 +186,7 @@ pub(super) trait PerRow {
     /// The width of the input and the output.
     fn d_model(&self) -> usize;
     /// `y = finishing(layer(x))`.
-    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
+    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
 }
 
 impl PerRow for PackedFeedForward {
@@ -224,8 +194,8 @@ impl PerRow for PackedFeedForward {
         self.d_model()
     }
 
-    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.run(x, finishing, y);
+    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.apply(x, finishing, y);
     }
 }
 
@@ -234,8 +204,8 @@ impl PerRow for PackedBlockFeedForward {
         self.d_model()
     }
 
-    fn run(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.run(x, finishing, y);
+    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+        self.apply(x, finishing, y);
     }
 }
 
@@ -275,20 +245,19 @@ impl<L: PerRow> Module for PackedSublayer<L> {
     /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let d_model = self.inner.d_model();
-        map_rows("feed-forward", x, (d_model, d_model), |x, y| {
-            parallel::with_team(self.threads, || {
-                let source = Source::new(x, d_model).with_norm(self.input_norm());
-                self.run(
-                    source,
-                    Residual::Input,
-                    None,
-                    y,
-                    |inner, x, finishing, y| {
-                        inner.run(x, finishing, y);
-                        Ok(())
-                    },
-                )
-            })
+        let team = self.cpu.threads;
+        map_rows("feed-forward", x, (d_model, d_model), team, |x, y| {
+            let source = Source::new(x, d_model).with_norm(self.input_norm());
+            self.apply(
+                source,
+                Residual::Input,
+                None,
+                y,
+                |inner, x, finishing, y| {
+                    inner.apply(x, finishing, y);
+                    Ok(())
+                },
+            )
         })
     }
 }

@@ -7,7 +7,7 @@ use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 use crate::{
     Error, Result,
     checkpoint::Parameters,
-    layers::{AttentionMask, DropoutSource, ForwardContext, Snapshot, Stack},
+    layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack},
     train::Gradients,
 };
 
@@ -101,7 +101,7 @@ pub fn backward_recomputing(
     {
         y = forward(block, &y)?;
     }
-    y = stack.behind_blocks(&y, context.train())?;
+    y = stack.forward_behind_blocks(&y, context.train())?;
     let loss = loss(&y)?;
     drop(y);
     let end = snapshot()?;
@@ -181,7 +181,8 @@ impl Shared {
             Ok(stand_in)
         };
         let mut within = context.clone();
-        if let Some(additive) = stack.additive(x, context.mask().additive(), 0)? {
+        let seq = Pass::new(context, x.dims())?.seq;
+        if let Some(additive) = stack.additive(context.mask().additive(), seq, 0)? {
             within = within.with_mask(context.mask().clone().with_additive(cut(&additive)?));
         }
         if let Some(memory) = context.memory() {

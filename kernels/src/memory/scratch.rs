@@ -140,13 +140,14 @@ impl<T> Aligned<T> {
 pub type Scratch = LocalKey<Cell<Aligned<u8>>>;
 
 /// Declares the working memory of a kind: `scratch!(NAME)` makes a `static NAME: &Scratch`.
+#[macro_export]
 macro_rules! scratch {
     ($(#[$doc:meta])* $visibility:vis $name:ident) => {
         $(#[$doc])*
-        $visibility static $name: &$crate::memory::scratch::Scratch = {
+        $visibility static $name: &$crate::memory::Scratch = {
             thread_local! {
-                static MEMORY: std::cell::Cell<$crate::memory::scratch::Aligned<u8>> =
-                    const { std::cell::Cell::new($crate::memory::scratch::Aligned::empty()) };
+                static MEMORY: std::cell::Cell<$crate::memory::Aligned<u8>> =
+                    const { std::cell::Cell::new($crate::memory::Aligned::empty()) };
             }
             &MEMORY
         };

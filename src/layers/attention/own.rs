@@ -2,107 +2,101 @@
 
 use candle_core::{D, Result, Tensor};
 
-use super::{Attention, QueryKeyValue, batch_and_seq, heads::Role};
+use super::{Attention, QueryKeyValue, scores::Attended};
 use crate::{
     config::Position,
     layers::{Linear, kv_cache::LayerCache, mask::Marked, pass::Pass},
-    ops::{self, Visible},
+    ops::{Value, Visible},
 };
 
 impl Attention {
-    /// Self-attention in a pass, for positions after the cached ones.
-    pub(in crate::layers) fn attend(
+    /// Self-attention in a pass, for positions after the cached ones; the output is added to `residual`.
+    pub(in crate::layers) fn apply(
         &self,
-        x: &Tensor,
+        x: &Value,
         pass: &Pass,
         cache: Option<&mut LayerCache>,
-    ) -> Result<Tensor> {
-        let (batch, seq) = batch_and_seq(x)?;
+        residual: Option<&Value>,
+    ) -> Result<Value> {
         self.check_norms()?;
         let train = pass.context.train();
-        let (query, key, value) = self.project(x, train)?;
-        let fused = self.is_fused(x, pass.additive.as_ref(), train);
-        if fused && self.mixes_projections() && cache.is_none() && x.rank() == 3 {
-            let wide = |t: Tensor| t.to_dtype(ops::product_dtype(&t));
-            let (query, key, value) = (wide(query)?, wide(key)?, wide(value)?);
-            Marked::Sequence.check(pass.keep.as_ref(), batch, seq)?;
-            let visible = self.visible(pass.keep.as_ref(), 0);
-            let mixed = self.mix(&query, &key, &value, None, &visible, train)?;
-            return self.merge(mixed, x, train);
-        }
-        let query = self.heads(&query, (batch, seq), Role::Query)?;
-        let key = self.heads(&key, (batch, seq), Role::Key)?;
-        let value = self.heads(&value, (batch, seq), Role::Value)?;
-        let (query, key) = match &self.config.position {
-            Position::Rotary(rotary) => {
-                let tables =
-                    pass.rotary_tables(rotary, (batch, seq), query.dtype(), query.device())?;
-                let rotate = |t| ops::rotate(t, &tables.cos, &tables.sin, rotary.pairing);
-                (rotate(&query)?, rotate(&key)?)
-            }
-            _ => (query, key),
-        };
-        let (key, value) = match cache {
-            Some(cache) => cache.append(&key, &value, self.config.window)?,
-            None => (key, value),
-        };
-        let keys = key.dim(2)?;
-        // A window may have dropped the oldest keys.
-        let keep = match &pass.keep {
-            None => None,
-            Some(keep) => {
-                let all = pass.seen + seq;
-                Marked::Sequence.check(Some(keep), batch, all)?;
-                Some(keep.narrow(1, all - keys, keys)?.contiguous()?)
+        let [query, key, value] = self.project(x, train)?;
+        let norms = self.norms.as_ref();
+        let query = self.prepared(query, norms.map(|norms| norms.query_spans()))?;
+        let key = self.prepared(key, norms.map(|norms| norms.key_spans()))?;
+        let value = self.prepared(value, None)?;
+        let (query, key) = (self.turned(query, pass)?, self.turned(key, pass)?);
+        let (key, value, keys) = match cache {
+            None => (key, value, pass.seq),
+            Some(cache) => {
+                let rows = |t: Value| -> Result<Tensor> {
+                    t.reshape(vec![pass.batch, pass.seq, t.width()])?.tensor()
+                };
+                let (key, value) = cache.append(
+                    (&rows(key)?, &rows(value)?),
+                    self.config.n_kv_heads,
+                    self.config.window,
+                )?;
+                let keys = key.dim(1)?;
+                (query.beside(&key)?, query.beside(&value)?, keys)
             }
         };
-        let additive = match &pass.additive {
-            Some(additive) => Some(last_keys(additive, pass.seen + seq, keys)?),
-            None => None,
+        let keep = pass.keep_of_last(keys)?;
+        let all = pass.seen + pass.seq;
+        let additive = pass.additive.as_ref();
+        let attended = Attended {
+            key,
+            value,
+            keys: (Marked::Sequence, keys),
+            visible: Visible {
+                keep: keep.as_ref(),
+                visibility: self.config.visibility,
+                window: self.config.window,
+                first_query: keys - pass.seq,
+            },
+            additive: additive
+                .map(|added| last_keys(added, all, keys))
+                .transpose()?,
         };
-        let visible = self.visible(keep.as_ref(), keys - seq);
-        let mixed = self.mix(&query, &key, &value, additive.as_ref(), &visible, train)?;
-        self.merge(mixed, x, train)
+        let mixed = self.mix(&query, &attended, pass)?;
+        self.output
+            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
     }
 
     /// Query, key and value, each `[.., width]`.
-    fn project(&self, x: &Tensor, train: bool) -> Result<(Tensor, Tensor, Tensor)> {
+    fn project(&self, x: &Value, train: bool) -> Result<[Value; 3]> {
         match &self.projections {
             QueryKeyValue::Separate { query, key, value } => {
-                let project = |linear: &Linear| linear.forward_t(x, train);
-                Ok((project(query)?, project(key)?, project(value)?))
+                let project = |linear: &Linear| linear.apply(x, None, train);
+                Ok([project(query)?, project(key)?, project(value)?])
             }
             QueryKeyValue::Fused(fused) => {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
-                let all = fused.forward_t(x, train)?;
-                let last = all.rank() - 1;
-                Ok((
-                    all.narrow(last, 0, q)?,
-                    all.narrow(last, q, kv)?,
-                    all.narrow(last, q + kv, kv)?,
-                ))
+                let all = fused.apply(x, None, train)?;
+                Ok([
+                    all.columns(0..q)?,
+                    all.columns(q..q + kv)?,
+                    all.columns(q + kv..q + 2 * kv)?,
+                ])
             }
         }
     }
 
-    /// Which keys the queries see, the first of which stands at position `first_query` of the keys.
-    fn visible<'a>(&self, keep: Option<&'a Tensor>, first_query: usize) -> Visible<'a> {
-        Visible {
-            keep,
-            visibility: self.config.visibility,
-            window: self.config.window,
-            first_query,
-        }
-    }
-
-    /// Whether the projections enter the scores unchanged: not rotated, normalised or clipped.
-    fn mixes_projections(&self) -> bool {
-        let unmoved = !matches!(self.config.position, Position::Rotary(_));
-        unmoved && self.norms.is_none() && self.config.clip.is_none()
+    /// Queries or keys turned by their positions.
+    fn turned(&self, x: Value, pass: &Pass) -> Result<Value> {
+        let Position::Rotary(rotary) = &self.config.position else {
+            return Ok(x);
+        };
+        let tables = pass.rotary_tables(rotary, x.dtype(), &x.device())?;
+        let head_dim = self.config.head_dim;
+        let (dims, heads) = (x.dims().to_vec(), x.width() / head_dim);
+        x.reshape(vec![pass.batch, pass.seq, heads, head_dim])?
+            .rotate(&tables.cos, &tables.sin, rotary.pairing)?
+            .reshape(dims)
     }
 }
 
-/// The last `keys` columns of what is added to the scores of all positions.
+/// The last `keys` columns of what is added to the scores of all positions: a window may have dropped the oldest keys.
 fn last_keys(additive: &Tensor, all: usize, keys: usize) -> Result<Tensor> {
     match additive.dims().last() {
         Some(&columns) if columns == all && keys < all => {

@@ -1,11 +1,12 @@
 //! Norms of queries and keys, applied before the rotary embedding.
 
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
     config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan},
     layers::Norm,
+    ops::Value,
 };
 
 /// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>), over the spans of
@@ -83,16 +84,6 @@ impl QueryKeyNorms {
     pub(crate) fn key_spans(&self) -> &[Norm] {
         &self.key
     }
-
-    /// Normalises queries `[.., n_heads · head_dim]`.
-    pub(super) fn query(&self, x: &Tensor) -> Result<Tensor> {
-        normalise(&self.query, x)
-    }
-
-    /// Normalises keys `[.., n_kv_heads · head_dim]`.
-    pub(super) fn key(&self, x: &Tensor) -> Result<Tensor> {
-        normalise(&self.key, x)
-    }
 }
 
 /// # Errors
@@ -112,31 +103,28 @@ fn check_width(of: &str, norms: &[Norm], row: usize) -> Result<()> {
     Ok(())
 }
 
-fn normalise(norms: &[Norm], x: &Tensor) -> Result<Tensor> {
-    let config = *norms[0].config();
-    let spans = x.reshape((x.elem_count() / config.d_model, config.d_model))?;
+/// Rows of queries or keys, of which each span is normalized.
+pub(super) fn normalized(norms: &[Norm], x: &Value) -> Result<Value> {
+    let (dims, config) = (x.dims().to_vec(), *norms[0].config());
+    let rows = dims.iter().product::<usize>() / config.d_model.max(1);
+    let spans = x.reshape(vec![rows, config.d_model])?;
     if let [norm] = norms {
-        return norm
-            .in_dtype(x.dtype())?
-            .forward(&spans)?
-            .reshape(x.shape());
+        return norm.in_dtype(x.dtype())?.apply(&spans)?.reshape(dims);
     }
     // One pass over all heads without weights, then each head's own.
     let unit = config.with_weight(NormWeight::Absent).with_bias(false);
     let unit = Norm::from_parts(norms[0].weight().clone(), None, unit)?;
-    let heads = (spans.dim(0)? / norms.len(), norms.len(), config.d_model);
-    let normal = unit.in_dtype(x.dtype())?.forward(&spans)?.reshape(heads)?;
-    let stacked = |parameters: Vec<&Tensor>| Tensor::stack(&parameters, 0)?.to_dtype(x.dtype());
-    let weights = || stacked(norms.iter().map(Norm::weight).collect()); // [heads, head_dim]
+    let normal = unit.in_dtype(x.dtype())?.apply(&spans)?.reshape(dims)?;
+    let joined = |parameters: Vec<&Tensor>| Tensor::cat(&parameters, 0)?.to_dtype(x.dtype());
+    let weights = || joined(norms.iter().map(Norm::weight).collect()); // [heads · head_dim]
     let scaled = match config.weight {
         NormWeight::Absent => normal,
-        NormWeight::Plain => normal.broadcast_mul(&weights()?)?,
-        NormWeight::OnePlus => normal.broadcast_mul(&(weights()? + 1.0)?)?,
+        NormWeight::Plain => normal.multiply_rows(&weights()?)?,
+        NormWeight::OnePlus => normal.multiply_rows(&(weights()? + 1.0)?)?,
     };
     let biases: Vec<&Tensor> = norms.iter().filter_map(Norm::bias).collect();
-    let shifted = match biases.is_empty() {
-        true => scaled,
-        false => scaled.broadcast_add(&stacked(biases)?)?,
-    };
-    shifted.reshape(x.shape())
+    match biases.is_empty() {
+        true => Ok(scaled),
+        false => scaled.add_to_rows(&joined(biases)?),
+    }
 }

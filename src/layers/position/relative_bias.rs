@@ -1,6 +1,6 @@
 //! The learned relative position bias that all blocks of a stack share (T5, MPNet).
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
@@ -59,6 +59,28 @@ impl RelativeBias {
         &self.table
     }
 
+    /// The same in f32 without its graph.
+    pub(crate) fn for_inference(&self) -> Result<Self> {
+        Ok(Self {
+            table: self.table.detach().to_dtype(DType::F32)?,
+            ..self.clone()
+        })
+    }
+
+    /// The bias added to `mask`, if there is one.
+    pub(crate) fn beside(
+        &self,
+        mask: Option<&Tensor>,
+        queries: usize,
+        keys: usize,
+    ) -> Result<Tensor> {
+        let bias = self.bias(queries, keys)?;
+        match mask {
+            Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias),
+            None => Ok(bias),
+        }
+    }
+
     /// The bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
     ///
     /// # Errors
@@ -105,7 +127,7 @@ impl RelativeBias {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::Device;
 
     use super::*;
 

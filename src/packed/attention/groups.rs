@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::cpu::{attention::Sequences, parallel};
+use candle_blocks_kernels::{attention::Sequences, threads};
 
 /// The least number of rows in a group, so that reading the weights once per group costs little.
 const LEAST_ROWS: usize = 112;
@@ -27,7 +27,7 @@ pub(super) struct Group<'a> {
 /// Calls `work` for groups of the sequences with their rows of `y`: each a thread's own, or all threads'.
 pub(super) fn for_groups<'a>(
     queries: Sequences<'a>,
-    threads: usize,
+    n_threads: usize,
     y: &mut [f32],
     work: impl Fn(Group<'a>, &mut [f32]) + Sync,
 ) {
@@ -45,18 +45,18 @@ pub(super) fn for_groups<'a>(
         return;
     }
     let width = y.len() / queries.n_rows();
-    let own = own_groups(&queries, threads);
+    let own = own_groups(&queries, n_threads);
     let rest = own.last().map_or(0, |last| last.end)..batch;
     let lengths: Vec<usize> = own
         .iter()
         .map(|sequences| group(sequences.clone(), 1).rows.len() * width)
         .collect();
     let (of_own, of_rest) = y.split_at_mut(lengths.iter().sum());
-    parallel::for_pieces_of(threads, of_own, &lengths, |i, y| {
+    threads::for_pieces_of(n_threads, of_own, &lengths, |i, y| {
         work(group(own[i].clone(), 1), y);
     });
     if !rest.is_empty() {
-        work(group(rest, threads), of_rest);
+        work(group(rest, n_threads), of_rest);
     }
 }
 

@@ -1,5 +1,10 @@
 //! Attention to an encoder's output, whose keys and values a cache keeps.
 
+use candle_blocks_kernels::{
+    attention::{Heads, KeyValue, KeyValuePanels},
+    memory::lend,
+    rows::Source,
+};
 use candle_core::{Result, bail};
 
 use super::{
@@ -9,17 +14,12 @@ use super::{
 };
 use crate::{
     config::Position,
-    cpu::{
-        attention::{Heads, KeyValue, KeyValuePanels},
-        scratch::lend,
-        source::Source,
-    },
-    layers::alibi_bias,
+    layers::Marked,
     ops::{Reach, Visible},
     packed::{
         cache::PackedLayerCache,
         linear::{Finishing, PackedLinear},
-        pass::{Additive, PackedPass, PassMemory},
+        pass::{PackedMemory, PackedPass},
         with_elements,
     },
 };
@@ -51,12 +51,12 @@ impl PackedAttention {
                 }
             }
             Some(cache) => {
-                let shape = self.panel_shape(pass.batch);
+                let shape = self.panel_shape(pass.batch());
                 let panels = cache.memory(shape, memory.keys, || {
                     let made = self.project_memory(key_value, memory, pass)?;
                     let mut panels = KeyValuePanels::new(shape);
                     let (key, value) = (heads(&made, 2 * kv, 0), heads(&made, 2 * kv, kv));
-                    panels.append(memory.keys, key, value, self.threads);
+                    panels.append(self.cpu, memory.keys, key, value);
                     Ok(panels)
                 })?;
                 KeyValue::Packed(panels)
@@ -64,51 +64,60 @@ impl PackedAttention {
         };
         let alibi = match &self.config.position {
             Position::Alibi(alibi) => {
-                let keep = memory.keep.as_ref();
-                let bias = alibi_bias(alibi, self.config.n_heads, memory.keys, keep)?;
-                Some(Additive::new(&bias)?)
+                let keys = (Marked::Memory, memory.keys);
+                let key = ((*alibi, self.config.n_heads), keys);
+                Some(pass.alibi(key, memory.keep.as_ref())?)
             }
             _ => None,
         };
         let scored = Scored {
             keys: memory.keys,
-            keep: memory.keep_elements.as_deref(),
+            keep: memory.marks.as_deref(),
             reach: Reach::of(&Visible::default()),
-            biases: self.biases(alibi.iter().chain(&memory.additive), pass, memory.keys)?,
+            biases: self.biases(
+                alibi.as_deref(),
+                memory.additive.as_ref(),
+                pass,
+                memory.keys,
+            )?,
         };
-        lend(super::PROJECTED_ROWS, call.x.rows() * q, |projected| {
-            query.run(call.x, &Finishing::NONE, projected);
-            let columns = Columns { q, kv: 0, width: q };
-            let prepare = self.preparation(columns, Turn::No, pass)?;
-            prepare.rows(projected, 0);
-            let attended = Attended {
-                queries: pass.queries(),
-                query: heads(projected, q, 0),
-                key_value,
-                scored: &scored,
-            };
-            let output = Output {
-                finishing: *call.finishing,
-                y: call.y,
-                threads: self.threads,
-            };
-            self.mix(&attended, output);
-            Ok(())
-        })
+        lend(
+            super::PROJECTED_ROWS,
+            call.x.rows() * q,
+            |projected: &mut [f32]| {
+                query.apply(call.x, &Finishing::NONE, projected);
+                let columns = Columns { q, kv: 0, width: q };
+                let prepare = self.preparation(columns, Turn::No, pass)?;
+                prepare.rows(self.cpu, projected, 0);
+                let attended = Attended {
+                    queries: pass.queries(),
+                    query: heads(projected, q, 0),
+                    key_value,
+                    scored: &scored,
+                };
+                let output = Output {
+                    finishing: *call.finishing,
+                    y: call.y,
+                    cpu: self.cpu,
+                };
+                self.mix(&attended, output);
+                Ok(())
+            },
+        )
     }
 
     /// The keys and values `[batch · keys, 2 · key_width]` of the memory.
     fn project_memory(
         &self,
         key_value: &PackedLinear,
-        memory: &PassMemory,
+        memory: &PackedMemory,
         pass: &PackedPass,
     ) -> Result<Vec<f32>> {
         let kv = self.config.key_width();
-        let mut projected = vec![0.0; pass.batch * memory.keys * 2 * kv];
+        let mut projected = vec![0.0; pass.batch() * memory.keys * 2 * kv];
         with_elements("cross-attention", &memory.hidden_states, |rows| {
             let rows = Source::new(rows, self.config.d_memory);
-            key_value.run(&rows, &Finishing::NONE, &mut projected);
+            key_value.apply(&rows, &Finishing::NONE, &mut projected);
             Ok(())
         })?;
         let columns = Columns {
@@ -117,7 +126,7 @@ impl PackedAttention {
             width: 2 * kv,
         };
         self.preparation(columns, Turn::No, pass)?
-            .rows(&mut projected, 0);
+            .rows(self.cpu, &mut projected, 0);
         Ok(projected)
     }
 }

@@ -1,25 +1,23 @@
 //! From queries, keys and values to the output: scores, softmax and values of a tile at a time, and the last projection.
 
-use std::{cell::Cell, ops::Range};
+use std::ops::Range;
 
+use candle_blocks_kernels::{
+    Cpu,
+    attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend},
+    memory::lend,
+    rows::Source,
+    scratch,
+};
 use candle_core::Result;
 
 use super::PackedAttention;
 use crate::{
-    cpu::{
-        attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend},
-        scratch::{Aligned, Scratch, lend},
-        source::Source,
-    },
     ops::Reach,
-    packed::{
-        linear::Finishing,
-        pass::{Additive, PackedPass},
-    },
+    packed::{additive::Additive, linear::Finishing, pass::PackedPass},
 };
 
-thread_local!(static MIXED: Cell<Aligned<f32>> = const { Cell::new(Aligned::empty()) });
-static MIXED_ROWS: &Scratch<f32> = &MIXED;
+scratch!(MIXED_ROWS);
 
 /// The queries of some sequences, and the keys and values that they attend to.
 pub(super) struct Attended<'a> {
@@ -54,11 +52,11 @@ impl<'a> Scored<'a> {
     }
 }
 
-/// Where the output goes, and on how many threads it is computed.
+/// Where the output goes, and what it is computed on.
 pub(super) struct Output<'a> {
     pub finishing: Finishing<'a>,
     pub y: &'a mut [f32],
-    pub threads: usize,
+    pub cpu: Cpu,
 }
 
 impl PackedAttention {
@@ -68,12 +66,14 @@ impl PackedAttention {
     /// If it does not broadcast to them.
     pub(super) fn biases<'a>(
         &self,
-        additive: impl Iterator<Item = &'a Additive>,
+        alibi: Option<&'a Additive>,
+        additive: Option<&'a Additive>,
         pass: &PackedPass,
         keys: usize,
     ) -> Result<Vec<Bias<'a>>> {
-        let lengths = [pass.batch, self.config.n_heads, pass.seq, keys];
-        additive.map(|added| added.checked(lengths)).collect()
+        let lengths = [pass.batch(), self.config.n_heads, pass.seq(), keys];
+        let both = alibi.into_iter().chain(additive);
+        both.map(|added| added.checked(lengths)).collect()
     }
 
     /// Attends, projects, and writes the output.
@@ -96,19 +96,23 @@ impl PackedAttention {
             reach: &|query| reach.range(query, keys),
         };
         let width = config.query_width();
-        lend(MIXED_ROWS, shape.queries.n_rows() * width, |mixed| {
-            attend(
-                self.arithmetic,
-                &shape,
-                &scoring,
-                attended.query,
-                attended.key_value,
-                mixed,
-                output.threads,
-            );
-            let mixed = Source::new(mixed, width);
-            self.output
-                .run_on(output.threads, &mixed, &output.finishing, output.y);
-        });
+        lend(
+            MIXED_ROWS,
+            shape.queries.n_rows() * width,
+            |mixed: &mut [f32]| {
+                attend(
+                    output.cpu,
+                    self.stored,
+                    &shape,
+                    &scoring,
+                    attended.query,
+                    attended.key_value,
+                    mixed,
+                );
+                let mixed = Source::new(mixed, width);
+                self.output
+                    .apply_on(output.cpu, &mixed, &output.finishing, output.y);
+            },
+        );
     }
 }

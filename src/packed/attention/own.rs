@@ -1,5 +1,10 @@
 //! Attention of a sequence to itself.
 
+use candle_blocks_kernels::{
+    attention::{Heads, KeyValue, KeyValuePanels, Sequences},
+    memory::lend,
+    rows::Source,
+};
 use candle_core::Result;
 
 use super::{
@@ -10,11 +15,7 @@ use super::{
 };
 use crate::{
     config::Position,
-    cpu::{
-        attention::{Heads, KeyValue, KeyValuePanels, Sequences},
-        scratch::lend,
-        source::Source,
-    },
+    layers::Marked,
     ops::{Reach, Visible},
     packed::{
         cache::PackedLayerCache,
@@ -64,22 +65,24 @@ impl PackedAttention {
             width: q + 2 * kv,
         };
         let pass = call.pass;
-        let keys = pass.seen + pass.seq;
+        let keys = pass.seen() + pass.seq();
         let alibi = match &self.config.position {
-            Position::Alibi(alibi) => Some(pass.alibi(alibi, self.config.n_heads, keys)?),
+            Position::Alibi(alibi) => {
+                let key = ((*alibi, self.config.n_heads), (Marked::Sequence, keys));
+                Some(pass.alibi(key, pass.keep())?)
+            }
             _ => None,
         };
-        let additive = alibi.as_deref().into_iter().chain(&pass.additive);
         let scored = Scored {
             keys,
-            keep: pass.keep(keys)?,
+            keep: pass.marks()?,
             reach: Reach::of(&Visible {
                 keep: None,
                 visibility: self.config.visibility,
                 window: self.config.window,
-                first_query: pass.seen,
+                first_query: pass.seen(),
             }),
-            biases: self.biases(additive, pass, keys)?,
+            biases: self.biases(alibi.as_deref(), pass.additive.as_ref(), pass, keys)?,
         };
         let own = Own {
             of: self,
@@ -89,9 +92,9 @@ impl PackedAttention {
         };
         let finishing = *call.finishing;
         match cache {
-            None => for_groups(pass.queries(), self.threads, call.y, |group, y| {
+            None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
                 let rows = group.rows;
-                own.run(Part {
+                own.apply(Part {
                     x: call.x.part(rows.clone()),
                     first_row: rows.start,
                     queries: group.queries,
@@ -100,14 +103,14 @@ impl PackedAttention {
                     output: Output {
                         finishing: finishing.part(rows, self.output.d_out()),
                         y,
-                        threads: group.threads,
+                        cpu: self.cpu.on(group.threads),
                     },
                 });
             }),
             Some(cache) => {
-                let shape = self.panel_shape(pass.batch);
-                let panels = cache.own(shape, pass.seen, self.config.window);
-                own.run(Part {
+                let shape = self.panel_shape(pass.batch());
+                let panels = cache.own(shape, pass.seen(), self.config.window);
+                own.apply(Part {
                     x: *call.x,
                     first_row: 0,
                     queries: pass.queries(),
@@ -116,7 +119,7 @@ impl PackedAttention {
                     output: Output {
                         finishing,
                         y: call.y,
-                        threads: self.threads,
+                        cpu: self.cpu,
                     },
                 });
             }
@@ -126,37 +129,41 @@ impl PackedAttention {
 }
 
 impl Own<'_> {
-    fn run(&self, part: Part) {
+    fn apply(&self, part: Part) {
         let Columns { q, kv, width } = self.columns;
-        let threads = part.output.threads;
-        lend(super::PROJECTED_ROWS, part.x.rows() * width, |projected| {
-            self.joined
-                .run_on(threads, &part.x, &Finishing::NONE, projected);
-            self.prepare.rows(projected, part.first_row);
-            let heads = |offset| Heads {
-                data: projected,
-                row_stride: width,
-                offset,
-            };
-            let (key, value) = (heads(q), heads(q + kv));
-            let key_value = match part.keys {
-                Keys::Own => KeyValue::Projected {
-                    keys: part.queries,
-                    key,
-                    value,
-                },
-                Keys::Behind(panels) => {
-                    panels.append(part.queries.longest(), key, value, threads);
-                    KeyValue::Packed(panels)
-                }
-            };
-            let attended = Attended {
-                queries: part.queries,
-                query: heads(0),
-                key_value,
-                scored: part.scored,
-            };
-            self.of.mix(&attended, part.output);
-        });
+        let cpu = part.output.cpu;
+        lend(
+            super::PROJECTED_ROWS,
+            part.x.rows() * width,
+            |projected: &mut [f32]| {
+                self.joined
+                    .apply_on(cpu, &part.x, &Finishing::NONE, projected);
+                self.prepare.rows(cpu, projected, part.first_row);
+                let heads = |offset| Heads {
+                    data: projected,
+                    row_stride: width,
+                    offset,
+                };
+                let (key, value) = (heads(q), heads(q + kv));
+                let key_value = match part.keys {
+                    Keys::Own => KeyValue::Projected {
+                        keys: part.queries,
+                        key,
+                        value,
+                    },
+                    Keys::Behind(panels) => {
+                        panels.append(cpu, part.queries.longest(), key, value);
+                        KeyValue::Packed(panels)
+                    }
+                };
+                let attended = Attended {
+                    queries: part.queries,
+                    query: heads(0),
+                    key_value,
+                    scored: part.scored,
+                };
+                self.of.mix(&attended, part.output);
+            },
+        );
     }
 }

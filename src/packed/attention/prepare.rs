@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use candle_blocks_kernels::{
+    Cpu,
+    rows::rotary::{Pairing, rotate_heads},
+    threads,
+};
 use candle_core::Result;
 
 use super::PackedAttention;
 use crate::{
     config::Position,
-    cpu::{
-        parallel,
-        rotary::{Pairing, rotate_heads},
-    },
     packed::pass::{PackedPass, Tables},
 };
 
@@ -71,32 +72,28 @@ impl PackedAttention {
 
 impl Prepare<'_> {
     /// Prepares rows in place, the first of which is row `first_row` of the pass.
-    pub(super) fn rows(&self, projected: &mut [f32], first_row: usize) {
+    pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
-        let PackedAttention {
-            config,
-            norms,
-            arithmetic,
-            ..
-        } = self.of;
+        let PackedAttention { config, norms, .. } = self.of;
         if config.clip.is_none() && norms.is_none() && self.tables.is_none() {
             return;
         }
-        parallel::for_chunks(projected, ROWS * width, |start, rows| {
+        let n_threads = threads::threads_for(projected.len(), cpu.threads);
+        threads::for_chunks(n_threads, projected, ROWS * width, |start, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 if let Some(clip) = config.clip {
                     let clip = clip as f32;
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 if let Some(norms) = norms {
-                    norms.query(arithmetic.isa, &mut row[..q]);
-                    norms.key(arithmetic.isa, &mut row[q..q + kv]);
+                    norms.query(cpu.isa, &mut row[..q]);
+                    norms.key(cpu.isa, &mut row[q..q + kv]);
                 }
                 if let Some((tables, pairing)) = &self.tables {
                     let at = first_row + start / width + i;
                     let (cos, sin) = tables.row(self.kept.map_or(at, |kept| kept[at]));
                     let turned = &mut row[..q + kv];
-                    rotate_heads(arithmetic.isa, turned, config.head_dim, cos, sin, *pairing);
+                    rotate_heads(cpu.isa, turned, config.head_dim, cos, sin, *pairing);
                 }
             }
         });

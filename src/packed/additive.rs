@@ -2,10 +2,12 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::{cpu::attention::Bias, layers::check_additive, packed::with_elements};
+use super::with_elements;
+use crate::layers::check_additive;
+use candle_blocks_kernels::attention::Bias;
 
 /// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
-pub(in crate::packed) struct Additive {
+pub(super) struct Additive {
     elements: Vec<f32>,
     dims: [usize; 4],
     strides: [usize; 4],

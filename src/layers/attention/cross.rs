@@ -1,0 +1,68 @@
+//! Attention to an encoder's output.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::{Attention, QueryKeyValue, scores::Attended};
+use crate::{
+    layers::{kv_cache::LayerCache, mask::Marked, pass::Pass},
+    ops::{Value, Visible},
+};
+
+impl Attention {
+    /// Attention to the context's memory, whose keys and values the cache keeps; the output is added to `residual`. The
+    /// memory has no order of its own here: rotary embedding, visibility and window of the configuration do not apply.
+    pub(in crate::layers) fn apply_cross(
+        &self,
+        x: &Value,
+        pass: &Pass,
+        cache: Option<&mut LayerCache>,
+        residual: Option<&Value>,
+    ) -> Result<Value> {
+        self.check_norms()?;
+        let train = pass.context.train();
+        let memory = pass.memory()?;
+        let QueryKeyValue::Separate { query, key, value } = &self.projections else {
+            bail!("cross-attention needs separate projections of query, key and value")
+        };
+        let norms = self.norms.as_ref();
+        let query = query.apply(x, None, train)?;
+        let query = self.prepared(query, norms.map(|norms| norms.query_spans()))?;
+        let project = || -> Result<(Value, Value)> {
+            let states = x.beside(memory.hidden_states)?;
+            let key = key.apply(&states, None, train)?;
+            let key = self.prepared(key, norms.map(|norms| norms.key_spans()))?;
+            let value = value.apply(&states, None, train)?;
+            Ok((key, self.prepared(value, None)?))
+        };
+        let (key, value) = match cache {
+            None => project()?,
+            Some(cache) => {
+                let known = match cache.known_memory(pass.batch, memory.keys)? {
+                    Some(known) => known.clone(),
+                    None => {
+                        let (key, value) = project()?;
+                        let rows = |t: Value| -> Result<Tensor> {
+                            t.reshape(vec![pass.batch, memory.keys, t.width()])?
+                                .tensor()
+                        };
+                        cache.keep_memory((rows(key)?, rows(value)?))
+                    }
+                };
+                (query.beside(&known.0)?, query.beside(&known.1)?)
+            }
+        };
+        let attended = Attended {
+            key,
+            value,
+            keys: (Marked::Memory, memory.keys),
+            visible: Visible {
+                keep: memory.keep,
+                ..Visible::default()
+            },
+            additive: memory.additive.cloned(),
+        };
+        let mixed = self.mix(&query, &attended, pass)?;
+        self.output
+            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
+    }
+}

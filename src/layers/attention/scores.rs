@@ -1,0 +1,61 @@
+//! From the queries, keys and values of all heads to mixed values.
+
+use candle_core::{Result, Tensor};
+
+use super::Attention;
+use crate::{
+    config::Position,
+    layers::{
+        mask::{Marked, check_additive},
+        pass::Pass,
+    },
+    ops::{Mixing, Value, Visible},
+};
+
+/// What queries attend to.
+pub(super) struct Attended<'a> {
+    pub key: Value,
+    pub value: Value,
+    /// Whose keys, and how many of each sequence.
+    pub keys: (Marked, usize),
+    pub visible: Visible<'a>,
+    /// Added to the scores.
+    pub additive: Option<Tensor>,
+}
+
+impl Attention {
+    /// `dropout(softmax(scale · q·kᵀ + biases))·v` for queries `[.., seq, n_heads · head_dim]`.
+    pub(super) fn mix(&self, query: &Value, attended: &Attended, pass: &Pass) -> Result<Value> {
+        let config = &self.config;
+        let Attended {
+            key,
+            value,
+            keys,
+            visible,
+            additive,
+        } = attended;
+        let (dtype, device) = (query.dtype(), query.device());
+        let mut biases = Vec::new();
+        if let Position::Alibi(alibi) = &config.position {
+            let bias = pass.alibi(((*alibi, config.n_heads), *keys), visible.keep)?;
+            biases.push(bias.to_dtype(dtype)?.to_device(&device)?);
+        }
+        if let Some(additive) = additive {
+            check_additive(additive)?;
+            biases.push(additive.to_dtype(dtype)?);
+        }
+        let scores = [pass.batch, config.n_heads, pass.seq, keys.1];
+        let dropped = self.dropout.mask(&scores, &device, pass.context.train())?;
+        let mixing = Mixing {
+            batch: pass.batch,
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            scale: config.scale,
+            soft_cap: config.soft_cap,
+            biases: &biases,
+            visible,
+            dropout: dropped.as_ref().map(|keep| (keep, self.dropout.p())),
+        };
+        query.attend(key, value, &mixing)
+    }
+}

@@ -1,0 +1,108 @@
+//! What a cache knows of the positions seen so far, in whatever form it keeps their keys and values.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use crate::{
+    config::{AttentionConfig, Visibility},
+    layers::ForwardContext,
+};
+
+/// The positions seen so far: of how many sequences, how many, and which of them are kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    batch: usize,
+    /// Positions that a window has dropped since are counted too.
+    seen: usize,
+    /// `[batch, seen]`, 1 = keep; `None` while nothing is masked.
+    keep: Option<Tensor>,
+}
+
+impl Ledger {
+    /// The number of sequences, of this or the last use.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// The number of positions.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// Takes in `seq` new positions with their marks; returns the marks of all.
+    ///
+    /// # Errors
+    /// If the batch is another than that of the earlier positions, or the marks are not of the new ones; nothing is
+    /// taken in then.
+    pub fn extend(
+        &mut self,
+        new: Option<&Tensor>,
+        (batch, seq): (usize, usize),
+    ) -> Result<Option<Tensor>> {
+        let seen = self.seen;
+        if seen > 0 && batch != self.batch {
+            bail!(
+                "the cache is of a batch of {}, the input of {batch}; make another with new_cache",
+                self.batch
+            );
+        }
+        if let Some(new) = new
+            && new.dims() != [batch, seq]
+        {
+            bail!(
+                "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
+                 the cache remembers the mask of the {seen} earlier positions",
+                new.dims()
+            );
+        }
+        let old = self.keep.as_ref().filter(|_| seen > 0);
+        self.keep = match old.or(new) {
+            None => None,
+            Some(like) => {
+                let ones = |n| Tensor::ones((batch, n), DType::U8, like.device());
+                let marks = |of: Option<&Tensor>, n| of.map_or_else(|| ones(n), |t| Ok(t.clone()));
+                Some(Tensor::cat(&[marks(old, seen)?, marks(new, seq)?], 1)?)
+            }
+        };
+        (self.batch, self.seen) = (batch, seen + seq);
+        Ok(self.keep.clone())
+    }
+
+    /// Forgets all but the first `seen` positions.
+    pub fn truncate(&mut self, seen: usize) -> Result<()> {
+        if seen < self.seen {
+            self.seen = seen;
+            self.keep = match self.keep.take() {
+                Some(keep) if seen > 0 => Some(keep.narrow(1, 0, seen)?),
+                _ => None,
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Checks what a stack is given to add to a cache; returns the batch and the number of new positions.
+///
+/// # Errors
+/// If the input is not `[batch, new positions, d_model]`, the context trains or has an additive mask, the cache is of
+/// another number of layers, or an attention is not causal.
+pub(crate) fn check_cached<'a>(
+    x: &Tensor,
+    context: &ForwardContext,
+    (of_cache, of_stack): (usize, usize),
+    mut attentions: impl Iterator<Item = &'a AttentionConfig>,
+) -> Result<(usize, usize)> {
+    let &[batch, seq, _] = x.dims() else {
+        let found = x.dims();
+        bail!("stack: input has shape {found:?}, expected [batch, new positions, d_model]");
+    };
+    if context.train() || context.mask().additive().is_some() {
+        bail!("a cache serves evaluation with a padding mask; not training or an additive mask");
+    }
+    if of_cache != of_stack {
+        bail!("the cache has {of_cache} layers, the stack {of_stack}");
+    }
+    if attentions.any(|attention| attention.visibility != Visibility::Causal) {
+        bail!("a cache needs causal attention; earlier positions of this stack see later ones");
+    }
+    Ok((batch, seq))
+}
