@@ -2,6 +2,8 @@
 
 #[path = "../shared/all.rs"]
 mod all;
+#[path = "../shared/cases.rs"]
+mod cases;
 #[path = "../shared/committed.rs"]
 mod committed;
 #[path = "../shared/device.rs"]

@@ -1,123 +1,152 @@
 //! Random damage: a file is accepted exactly when the `safetensors` crate accepts it, and read alike.
 
+use arbtest::arbitrary::{Result, Unstructured};
 use candle_blocks::Error;
 use candle_blocks::checkpoint::files::TensorFiles;
 use candle_core::{DType, Device, Tensor};
-use proptest::prelude::*;
 use safetensors::SafeTensors;
 
 use crate::bad_directories::INDEX;
+use crate::cases::for_cases;
 use crate::hostile::{Entry, Folder, framed, header, valid};
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+/// As many of every property, in which nothing but small files is read.
+const CASES: usize = 2000;
 
-    /// Flipped bytes, a cut or an extension, anywhere.
-    #[test]
-    fn a_damaged_file_is_judged_as_by_the_safetensors_crate(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
-        length in prop::option::of(0usize..700),
-    ) {
+/// Flipped bytes, a cut or an extension, anywhere.
+#[test]
+fn a_damaged_file_is_judged_as_by_the_safetensors_crate() {
+    for_cases(CASES, |draw| {
         let mut bytes = valid();
-        for (index, value) in changes {
-            let position = index.index(bytes.len());
-            bytes[position] = value;
+        for _ in 0..draw.int_in_range(0..=5)? {
+            change(&mut bytes, draw)?;
         }
-        if let Some(length) = length {
-            bytes.resize(length, 0);
+        if draw.arbitrary()? {
+            bytes.resize(draw.int_in_range(0..=699)?, 0);
         }
-        agrees_with_the_crate(&bytes)?;
-    }
+        agrees_with_the_crate(&bytes);
+        Ok(())
+    });
+}
 
-    /// Well-formed headers with wrong and right numbers; random bytes rarely get past the JSON.
-    #[test]
-    fn a_header_of_any_numbers_is_judged_as_by_the_safetensors_crate(
-        entries in prop::collection::vec(
-            (
-                prop::sample::select(vec!["U8", "F16", "F32", "I64", "F4", "BOOL"]),
-                prop::collection::vec(
-                    prop_oneof![8 => 0usize..4, 1 => Just(usize::MAX), 1 => Just(1 << 33)], 0..4,
-                ),
-                -2i64..3,
-                prop_oneof![9 => Just(None), 1 => (-2i64..3).prop_map(Some)],
-            ),
-            0..4,
-        ),
-        extra in prop_oneof![4 => Just(0i64), 1 => -2i64..3],
-    ) {
+/// Well-formed headers with wrong and right numbers; random bytes rarely get past the JSON.
+#[test]
+fn a_header_of_any_numbers_is_judged_as_by_the_safetensors_crate() {
+    for_cases(CASES, |draw| {
         let mut filled = 0u64;
         let mut tensors = Vec::new();
-        for (i, (dtype, shape, shift, damage)) in entries.iter().enumerate() {
-            let bits = match *dtype { "F4" => 4, "F16" => 16, "F32" => 32, "I64" => 64, _ => 8 };
-            let size = shape.iter().fold(bits, |n: u64, &dim| n.wrapping_mul(dim as u64)) / 8 % 1000;
-            let shift = damage.map_or(0, |_| *shift);
+        for i in 0..draw.int_in_range(0..=3)? {
+            let dtype = *draw.choose(&["U8", "F16", "F32", "I64", "F4", "BOOL"])?;
+            let shape = (0..draw.int_in_range(0..=3)?).map(|_| dimension(draw));
+            let shape: Vec<usize> = shape.collect::<Result<_>>()?;
+            let bits = match dtype {
+                "F4" => 4,
+                "F16" => 16,
+                "F32" => 32,
+                "I64" => 64,
+                _ => 8,
+            };
+            let size = shape
+                .iter()
+                .fold(bits, |n: u64, &dim| n.wrapping_mul(dim as u64))
+                / 8
+                % 1000;
+            let (shift, longer) = match draw.ratio(1, 10)? {
+                true => (draw.int_in_range(-2..=2)?, draw.int_in_range(-2..=2)?),
+                false => (0, 0),
+            };
             let begin = filled.saturating_add_signed(shift) as usize;
-            let end = filled.saturating_add_signed(damage.unwrap_or(0) + size as i64) as usize;
+            let end = filled.saturating_add_signed(longer + size as i64) as usize;
             filled += size;
-            tensors.push((format!("t{i}"), *dtype, shape.clone(), [begin, end]));
+            tensors.push((format!("t{i}"), dtype, shape, [begin, end]));
         }
-        let entries: Vec<Entry> =
-            tensors.iter().map(|(name, dtype, shape, at)| (&**name, *dtype, &**shape, *at)).collect();
+        let extra = match draw.ratio(1, 5)? {
+            true => draw.int_in_range(-2..=2)?,
+            false => 0,
+        };
+        let entries: Vec<Entry> = tensors
+            .iter()
+            .map(|(name, dtype, shape, at)| (&**name, *dtype, &**shape, *at))
+            .collect();
         let data = vec![7; filled.saturating_add_signed(extra) as usize];
-        agrees_with_the_crate(&framed(header(&entries).as_bytes(), &data))?;
-    }
+        agrees_with_the_crate(&framed(header(&entries).as_bytes(), &data));
+        Ok(())
+    });
+}
 
-    #[test]
-    fn a_damaged_index_never_panics(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
-    ) {
+#[test]
+fn a_damaged_index_never_panics() {
+    for_cases(CASES, |draw| {
         let folder = Folder::new();
         folder.write("m.safetensors", &valid());
         let mut json = br#"{"weight_map":{"down.weight":"m.safetensors"}}"#.to_vec();
-        for (index, value) in changes {
-            let position = index.index(json.len());
-            json[position] = value;
+        for _ in 0..draw.int_in_range(1..=3)? {
+            change(&mut json, draw)?;
         }
         match TensorFiles::open(folder.write(INDEX, &json)) {
-            Ok(files) => prop_assert_eq!(files.names().collect::<Vec<_>>(), ["down.weight"]),
-            Err(error) => prop_assert!(error.to_string().contains(INDEX) || error.to_string().contains("m.safe"), "{}", error),
+            Ok(files) => assert_eq!(files.names().collect::<Vec<_>>(), ["down.weight"]),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(INDEX) || text.contains("m.safe"), "{text}");
+            }
         }
-    }
+        Ok(())
+    });
+}
+
+/// Any byte, anywhere.
+fn change(bytes: &mut [u8], draw: &mut Unstructured) -> Result<()> {
+    let place = draw.int_in_range(0..=bytes.len() - 1)?;
+    bytes[place] = draw.arbitrary()?;
+    Ok(())
+}
+
+/// Mostly a small one.
+fn dimension(draw: &mut Unstructured) -> Result<usize> {
+    Ok(match draw.int_in_range(0..=9)? {
+        0 => usize::MAX,
+        1 => 1 << 33,
+        _ => draw.int_in_range(0..=3)?,
+    })
 }
 
 /// Ours accepts a file exactly when the `safetensors` crate does, with the same shapes and bytes;
 /// but for the two kinds of file that it refuses in addition.
-fn agrees_with_the_crate(bytes: &[u8]) -> std::result::Result<(), TestCaseError> {
+fn agrees_with_the_crate(bytes: &[u8]) {
     let folder = Folder::new();
     let path = folder.write("m.safetensors", bytes);
     match (TensorFiles::open(&path), SafeTensors::deserialize(bytes)) {
         (Ok(ours), Ok(theirs)) => {
-            prop_assert_eq!(ours.names().count(), theirs.len());
+            assert_eq!(ours.names().count(), theirs.len());
             for (name, view) in theirs.iter() {
                 let info = ours.info(name).unwrap();
-                prop_assert_eq!(&info.shape, view.shape());
-                prop_assert_eq!(info.n_bytes, view.data().len());
+                assert_eq!(&info.shape, view.shape());
+                assert_eq!(info.n_bytes, view.data().len());
                 match ours.read(name) {
                     Ok(tensor) => {
-                        prop_assert_eq!(tensor.dims(), view.shape());
-                        prop_assert_eq!(bytes_of(&tensor), view.data());
+                        assert_eq!(tensor.dims(), view.shape());
+                        assert_eq!(bytes_of(&tensor), view.data());
                     }
                     Err(Error::UnsupportedDType { .. }) => {}
-                    Err(error) => prop_assert!(false, "{}", error),
+                    Err(error) => panic!("{error}"),
                 }
             }
         }
         (Err(error), Ok(_)) => {
             let stricter = ["occurs twice", "overflows"];
             let text = error.to_string();
-            prop_assert!(
+            assert!(
                 stricter.iter().any(|reason| text.contains(reason)),
                 "{}",
                 text
             );
         }
-        (Ok(_), Err(error)) => prop_assert!(false, "accepted, but: {}", error),
+        (Ok(_), Err(error)) => panic!("accepted, but: {error}"),
         (Err(error), Err(_)) => {
-            prop_assert!(matches!(error, Error::NotSafetensors { .. }), "{:?}", error);
-            prop_assert!(error.to_string().contains("m.safetensors"), "{}", error);
+            assert!(matches!(error, Error::NotSafetensors { .. }), "{:?}", error);
+            assert!(error.to_string().contains("m.safetensors"), "{}", error);
         }
     }
-    Ok(())
 }
 
 fn bytes_of(tensor: &Tensor) -> Vec<u8> {

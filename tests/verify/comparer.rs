@@ -2,11 +2,11 @@
 //!
 //! Were the comparer wrong, every other test that uses it would prove nothing.
 
+use arbtest::arbitrary;
 use candle_blocks::verify::{Comparer, Comparison, Expected, KeptRows, Outcome, compare};
 use candle_core::{DType, Device, Result, Tensor};
-use proptest::prelude::*;
 
-use crate::planted::Case;
+use crate::{cases::for_cases, planted::Case};
 
 const DIMS: [usize; 3] = [2, 5, 8];
 const WIDTH: usize = DIMS[2];
@@ -260,18 +260,20 @@ fn faults_in_dropped_rows_pass_and_in_kept_rows_fail() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+#[test]
+fn any_single_element_beyond_the_tolerance_is_found_at_its_place() {
+    for_cases(200, |draw| {
+        let n_dims = draw.int_in_range(1..=4)?;
+        let dims = (0..n_dims).map(|_| draw.int_in_range(1..=5usize));
+        let dims: Vec<usize> = dims.collect::<arbitrary::Result<_>>()?;
+        let place = draw.int_in_range(0..=dims.iter().product::<usize>() - 1)?;
+        let (seed, exponent) = (draw.arbitrary()?, draw.int_in_range(-30..=29)?);
+        let excess = match draw.arbitrary()? {
+            true => 1.001,
+            false => 1.001 + (1e6 - 1.001) * f64::from(draw.arbitrary::<u32>()?) / 2f64.powi(32),
+        };
+        let sign = *draw.choose(&[1.0, -1.0])?;
 
-    #[test]
-    fn any_single_element_beyond_the_tolerance_is_found_at_its_place(
-        (dims, place) in prop::collection::vec(1usize..6, 1..5)
-            .prop_flat_map(|dims| { let n = dims.iter().product(); (Just(dims), 0..n) }),
-        seed in any::<u64>(),
-        exponent in -30i32..30,
-        excess in prop_oneof![Just(1.001), 1.001..1e6],
-        sign in prop_oneof![Just(1.0), Just(-1.0)],
-    ) {
         let case = Case::new(&dims, 10f64.powi(exponent), seed);
         let comparer = Comparer::new().with_precision(DType::F32);
         let with_error = |share: f64| {
@@ -285,11 +287,12 @@ proptest! {
             comparer.compare("x", &ours, &case.expected)
         };
         let found = with_error(excess);
-        prop_assert_eq!(found.outcome, Outcome::BeyondTolerance);
-        prop_assert_eq!(found.n_mismatched, 1);
+        assert_eq!(found.outcome, Outcome::BeyondTolerance);
+        assert_eq!(found.n_mismatched, 1);
         let index = found.worst.unwrap().index;
         let flat = index.iter().zip(&dims).fold(0, |flat, (i, d)| flat * d + i);
-        prop_assert_eq!(flat, place);
-        prop_assert!(with_error(0.999).passed());
-    }
+        assert_eq!(flat, place);
+        assert!(with_error(0.999).passed());
+        Ok(())
+    });
 }
