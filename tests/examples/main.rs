@@ -16,9 +16,6 @@ mod weights;
 #[path = "../../examples/train/arguments.rs"]
 mod arguments;
 #[allow(dead_code)]
-#[path = "../../examples/train/curve.rs"]
-mod curve;
-#[allow(dead_code)]
 #[path = "../../examples/fine_tune.rs"]
 mod fine_tune;
 #[allow(dead_code)]
