@@ -23,6 +23,8 @@ impl Folder {
 
     pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
+        // ext4 waits for the disk where a file is cut to be written again; not where it is new.
+        let _ = fs::remove_file(&path);
         fs::write(&path, bytes).unwrap();
         path
     }

@@ -164,6 +164,8 @@ impl Draft {
 
     /// Writes other bytes in place of a file.
     pub fn write_bytes(&self, bytes: &[u8]) -> PathBuf {
+        // ext4 waits for the disk where a file is cut to be written again; not where it is new.
+        let _ = std::fs::remove_file(self.path());
         std::fs::write(self.path(), bytes).unwrap();
         self.path()
     }
