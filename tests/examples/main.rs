@@ -11,26 +11,20 @@ mod said;
 #[path = "../shared/weights.rs"]
 mod weights;
 
-// Of an example, tests use a part.
-#[allow(dead_code)]
 #[path = "../../examples/train/arguments.rs"]
 mod arguments;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "its `main`")]
 #[path = "../../examples/fine_tune.rs"]
 mod fine_tune;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "what only `main` asks")]
 #[path = "../../examples/train/model.rs"]
 mod model;
-#[allow(dead_code)]
 #[path = "../../examples/train/random.rs"]
 mod random;
-#[allow(dead_code)]
 #[path = "../../examples/train/sample.rs"]
 mod sample;
-#[allow(dead_code)]
 #[path = "../../examples/train/text.rs"]
 mod text;
-#[allow(dead_code)]
 #[path = "../../examples/train/training.rs"]
 mod training;
 
