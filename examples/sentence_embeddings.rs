@@ -2,8 +2,8 @@
 //! over the real tokens, normalise. The Python twin is `sentence_embeddings.py`.
 //!
 //! ```text
-//! cargo run --release --features hub --example sentence_embeddings
-//! cargo run --release --features hub --example sentence_embeddings -- --model DIR [--text FILE] [--out FILE.json]
+//! cargo run --release --features text,hub --example sentence_embeddings                 # downloads all-MiniLM-L6-v2
+//! cargo run --release --features text --example sentence_embeddings -- --model DIR [--text FILE] [--out FILE.json]
 //! ```
 
 use std::{fs, path::PathBuf};
@@ -12,7 +12,6 @@ use anyhow::{Context, Error, Result, bail};
 use candle_blocks::{
     AttentionMask, Checkpoint, ForwardContext, Norm, NormConfig, Stack,
     candle_core::{D, DType, Device, Module, Tensor},
-    checkpoint::hub::Hub,
 };
 use tokenizers::{PaddingParams, Tokenizer, TruncationParams};
 
@@ -32,7 +31,7 @@ fn main() -> Result<()> {
     let args = Args::parse()?;
     let directory = match args.model {
         Some(directory) => directory,
-        None => Hub::new(HUB_ID).download()?,
+        None => downloaded()?,
     };
     let sentences: Vec<String> = match args.text {
         Some(path) => fs::read_to_string(&path)
@@ -57,6 +56,18 @@ fn main() -> Result<()> {
         println!("{}  {sentence}", row.join(" "));
     }
     Ok(())
+}
+
+#[cfg(feature = "hub")]
+fn downloaded() -> Result<PathBuf> {
+    Ok(candle_blocks::checkpoint::hub::Hub::new(HUB_ID).download()?)
+}
+
+#[cfg(not(feature = "hub"))]
+fn downloaded() -> Result<PathBuf> {
+    bail!(
+        "name a directory that holds {HUB_ID} with --model DIR, or download it with --features text,hub"
+    )
 }
 
 /// A BERT with its tokenizer and embeddings.

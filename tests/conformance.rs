@@ -5,7 +5,22 @@
 //! gradients as are compared today, and that today's run passes. Ratios differ from machine to machine,
 //! so that digits are not compared.
 
-mod common;
+#[path = "shared/all.rs"]
+mod all;
+#[path = "shared/allowance.rs"]
+mod allowance;
+#[path = "shared/committed.rs"]
+mod committed;
+#[path = "shared/device.rs"]
+mod device;
+#[path = "shared/double.rs"]
+mod double;
+#[path = "shared/judged.rs"]
+mod judged;
+#[path = "shared/types.rs"]
+mod types;
+#[path = "shared/weights.rs"]
+mod weights;
 
 use std::{fmt::Write, fs, path::PathBuf};
 
@@ -14,10 +29,10 @@ use candle_blocks::{
     trace,
     verify::{Comparison, verify},
 };
-use common::{
-    committed::{self, Committed},
-    computable, device, is_present, left_out, weights,
-};
+use committed::Committed;
+use device::device;
+use types::computable;
+use weights::{is_present, left_out, weights};
 
 const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_CONFORMANCE";
 
@@ -50,7 +65,7 @@ impl Worst {
 
 #[test]
 fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
-    let rows: Vec<Row> = committed::all().iter().flat_map(rows).collect();
+    let rows: Vec<Row> = all::all().iter().flat_map(rows).collect();
     let failures: Vec<String> = rows
         .iter()
         .filter_map(|row| {
@@ -101,7 +116,7 @@ fn rows(stack: &Committed) -> Vec<Row> {
 fn row(stack: &Committed, dtype: DType) -> Row {
     let fixture = stack.fixture();
     let native = fixture.hidden_states().dtype();
-    let input = committed::input(&fixture);
+    let input = judged::input(&fixture);
     let run = match fixture.gradients().is_empty() {
         true => trace::run,
         false => trace::run_backward,
@@ -133,7 +148,7 @@ fn row(stack: &Committed, dtype: DType) -> Row {
 const ROUNDED_WEIGHTS: f64 = 2.0;
 /// And twice that for gradients, which pass the rounded weights on through more products.
 const HALF_GRADIENTS: f64 = 2.0;
-/// A result that was rounded to f32 on the way is off by 2²⁹; see tests/families.rs.
+/// A result that was rounded to f32 on the way is off by 2²⁹; see tests/layers/families.rs.
 const CHANCE: f64 = 512.0;
 
 /// The strongest statement that holds, if any.
@@ -162,7 +177,7 @@ fn verdict(
         return is_bloom.then_some("as exact as its constants of eight digits");
     }
     let (allowance, of_gradients) = match native == dtype {
-        true => (1.0, committed::gradient_allowance(stack)),
+        true => (1.0, allowance::gradient_allowance(stack)),
         false => (ROUNDED_WEIGHTS, ROUNDED_WEIGHTS * HALF_GRADIENTS),
     };
     let is_allowed = within(stages, allowance) && within(gradients, of_gradients);

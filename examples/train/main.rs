@@ -7,11 +7,10 @@
 //! cargo run --release --example train -- --resume DIR                      # continues an interrupted training
 //! ```
 //!
-//! `DIR` then contains the model for transformers in `model`, the losses, their curve as `losses.png`, and the state to resume
-//! from. `train.py` is the same training in PyTorch.
+//! `DIR` then contains the model for transformers in `model`, the losses as `losses.csv`, and the state to resume from.
+//! `train.py` is the same training in PyTorch.
 
 mod arguments;
-mod curve;
 mod model;
 mod random;
 mod sample;
@@ -25,7 +24,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use arguments::Args;
@@ -116,15 +114,10 @@ fn train(args: &Args) -> Result<Gpt> {
         run.write(&out)?;
     }
 
-    let bar = ProgressBar::new(settings.steps);
-    bar.set_style(ProgressStyle::with_template(
-        "{bar:40} {pos}/{len} {msg}, {eta} left",
-    )?);
     while training.step() < settings.steps {
-        training.run(training.step() + SAVE_EVERY, &bar)?;
+        training.run(training.step() + SAVE_EVERY)?;
         training.save(&state)?;
     }
-    bar.finish_and_clear();
     finish(&training, &out)?;
     Ok(training.model)
 }
@@ -135,9 +128,6 @@ fn finish(training: &Training, out: &Path) -> Result<()> {
     let lines = training.losses.iter().map(|losses| losses.to_string());
     let lines: Vec<String> = [COLUMNS.to_string()].into_iter().chain(lines).collect();
     fs::write(out.join("losses.csv"), lines.join("\n") + "\n")?;
-    if training.step() > 0 {
-        curve::draw(&out.join("losses.png"), &training.losses)?;
-    }
     println!("{}: model and losses", out.display());
     Ok(())
 }

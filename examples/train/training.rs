@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, path::Path, str::FromStr, time::Instant};
 
+use crate::{model::Gpt, text::Text};
 use anyhow::{Context, Error, Result, ensure};
 use candle_blocks::{
     ForwardContext,
     train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule, loss_value},
 };
-use indicatif::ProgressBar;
-
-use crate::{model::Gpt, text::Text};
 
 /// How a model is trained; `train.py` has the same numbers.
 #[derive(Clone, Copy, Debug)]
@@ -116,10 +114,9 @@ impl Training {
         self.optimiser.n_updates()
     }
 
-    /// Trains until `until` steps are made in all, and shows on `bar` how it goes.
-    pub fn run(&mut self, until: u64, bar: &ProgressBar) -> Result<()> {
+    /// Trains until `until` steps are made in all, and prints every evaluation.
+    pub fn run(&mut self, until: u64) -> Result<()> {
         let until = until.min(self.settings.steps);
-        bar.set_position(self.step());
         let (start, first) = (Instant::now(), self.step());
         while self.step() < until {
             let loss = self.one_step().with_context(|| {
@@ -127,10 +124,6 @@ impl Training {
                 format!("step {step}; the model is as it was after the one before")
             })?;
             self.since.push(loss);
-            let tokens = (self.step() - first) as f64 * self.n_tokens() as f64;
-            let speed = tokens / start.elapsed().as_secs_f64();
-            bar.set_message(format!("loss {loss:.3}, {speed:.0} tokens/s"));
-            bar.inc(1);
             let step = self.step();
             let is_due = step.is_multiple_of(self.settings.evaluate_every);
             if is_due || step == self.settings.steps {
@@ -142,10 +135,12 @@ impl Training {
                     trained,
                     held_out,
                 });
-                let line = format!(
-                    "step {step:>5}: loss {trained:.4}, held out {held_out:.4}, {speed:.0} tokens/s"
+                let tokens = (step - first) as f64 * self.n_tokens() as f64;
+                let speed = tokens / start.elapsed().as_secs_f64();
+                println!(
+                    "step {step:>5} of {}: loss {trained:.4}, held out {held_out:.4}, {speed:.0} tokens/s",
+                    self.settings.steps
                 );
-                bar.suspend(|| println!("{line}"));
             }
         }
         Ok(())

@@ -1,0 +1,166 @@
+//! Whatever a directory or an index holds, opening it gives tensors or an error that names the file and the fault.
+
+use std::fs;
+
+use candle_blocks::Error;
+use candle_blocks::checkpoint::files::TensorFiles;
+
+use crate::{
+    hostile::{Folder, valid},
+    said::assert_says,
+};
+
+pub const INDEX: &str = "model.safetensors.index.json";
+
+#[test]
+fn a_path_that_does_not_exist_is_named() {
+    for name in ["nowhere", "nowhere.safetensors", "nowhere.json"] {
+        let path = Folder::new().path(name);
+        let error = TensorFiles::open(&path).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+        assert_says(&error, &[name, "cannot open"]);
+    }
+}
+
+#[test]
+fn an_empty_directory_is_named() {
+    let folder = Folder::new();
+    folder.write("config.json", b"{}");
+    folder.write("._model.safetensors", b"left by macOS");
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");
+    assert_says(
+        &error,
+        &[folder.root().to_str().unwrap(), "no safetensors file"],
+    );
+}
+
+#[test]
+fn a_directory_with_weights_of_another_format_says_how_to_convert_them() {
+    let folder = Folder::new();
+    folder.write("pytorch_model.bin", b"PK\x03\x04");
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    assert_says(&error, &["only pytorch_model.bin", "convert it"]);
+}
+
+#[test]
+fn a_directory_that_may_not_be_listed_is_named() {
+    let folder = Folder::new();
+    let closed = folder.path("closed");
+    fs::create_dir(&closed).unwrap();
+    #[cfg(unix)]
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+    let error = TensorFiles::open(&closed).unwrap_err();
+    // A superuser may list it all the same, and finds it empty.
+    let may_list = fs::read_dir(&closed).is_ok();
+    assert_eq!(
+        matches!(error, Error::NoWeights { .. }),
+        may_list,
+        "{error:?}"
+    );
+    assert_eq!(matches!(error, Error::Io { .. }), !may_list, "{error:?}");
+    assert_says(&error, &["closed"]);
+}
+
+#[test]
+fn several_files_without_an_index_are_named() {
+    let folder = Folder::new();
+    folder.write("b.safetensors", &valid());
+    folder.write("a.safetensors", &valid());
+    let error = TensorFiles::open(folder.root()).unwrap_err();
+    assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");
+    assert_says(
+        &error,
+        &["a.safetensors, b.safetensors", "open one of them"],
+    );
+}
+
+#[test]
+fn an_empty_list_of_files_is_an_error() {
+    let error = TensorFiles::open_files(vec![]).unwrap_err();
+    assert!(matches!(error, Error::NoWeights { .. }), "{error:?}");
+}
+
+#[test]
+fn a_tensor_in_two_files_is_an_error() {
+    let folder = Folder::new();
+    let paths = ["a.safetensors", "b.safetensors"].map(|name| folder.write(name, &valid()));
+    let error = TensorFiles::open_files(paths.to_vec()).unwrap_err();
+    assert!(matches!(error, Error::BadIndex { .. }), "{error:?}");
+    assert_says(&error, &["a.safetensors", "b.safetensors", "is also in"]);
+}
+
+#[test]
+fn a_malformed_index_is_refused() {
+    for json in [
+        "",
+        "{",
+        "[]",
+        "{}",
+        r#"{"weight_map":3}"#,
+        r#"{"weight_map":{"a":1}}"#,
+        "\u{0}",
+    ] {
+        let folder = Folder::new();
+        let path = folder.write(INDEX, json.as_bytes());
+        let error = TensorFiles::open(&path).unwrap_err();
+        assert!(matches!(error, Error::MalformedJson { .. }), "{error:?}");
+        assert_says(&error, &[INDEX, "weight_map"]);
+    }
+}
+
+#[test]
+fn an_index_of_nothing_is_refused() {
+    bad_index(r#"{"weight_map":{}}"#, &["lists no tensor"]);
+}
+
+#[test]
+fn an_index_cannot_name_files_outside_its_directory() {
+    for shard in [
+        "/etc/passwd",
+        "../m.safetensors",
+        "a/../../m.safetensors",
+        "",
+    ] {
+        let json = format!(r#"{{"weight_map":{{"down.weight":"{shard}"}}}}"#);
+        bad_index(&json, &["down.weight", &format!("{shard:?}"), "outside"]);
+    }
+}
+
+#[test]
+fn missing_shards_are_named() {
+    bad_index(
+        r#"{"weight_map":{"down.weight":"m.safetensors","x":"n.safetensors","y":"n.safetensors"}}"#,
+        &["1 of its 2 shards are missing: n.safetensors", "download"],
+    );
+}
+
+#[test]
+fn a_tensor_that_its_shard_lacks_is_named() {
+    bad_index(
+        r#"{"weight_map":{"down.weight":"m.safetensors","gone":"m.safetensors"}}"#,
+        &["\"gone\"", "m.safetensors, which does not hold it"],
+    );
+}
+
+#[test]
+fn tensors_that_the_index_does_not_list_are_not_visible() {
+    let folder = Folder::new();
+    folder.write("m.safetensors", &valid());
+    folder.write(
+        INDEX,
+        br#"{"weight_map":{"down.weight":"./m.safetensors"}}"#,
+    );
+    let files = TensorFiles::open(folder.path(INDEX)).unwrap();
+    assert_eq!(files.names().collect::<Vec<_>>(), ["down.weight"]);
+}
+
+/// This index, beside the shard `m.safetensors`, is refused for these reasons.
+fn bad_index(json: &str, reasons: &[&str]) {
+    let folder = Folder::new();
+    folder.write("m.safetensors", &valid());
+    let error = TensorFiles::open(folder.write(INDEX, json.as_bytes())).unwrap_err();
+    assert!(matches!(error, Error::BadIndex { .. }), "{error:?}");
+    assert_says(&error, &[INDEX]);
+    assert_says(&error, reasons);
+}

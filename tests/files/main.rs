@@ -1,0 +1,30 @@
+//! Files: what is written is what is read, and whatever lies on the disk is tensors or an error.
+
+#[path = "../shared/all.rs"]
+mod all;
+#[path = "../shared/cases.rs"]
+mod cases;
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/hostile.rs"]
+mod hostile;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/said.rs"]
+mod said;
+#[path = "../shared/trained.rs"]
+mod trained;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod bad_directories;
+mod bad_files;
+mod failed_writes;
+mod random_damage;
+mod round_trip;
+mod saving;
+mod saving_new;
+mod saving_refused;
+mod stored;

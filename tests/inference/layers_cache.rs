@@ -1,0 +1,130 @@
+//! The cache of the layers is of tensors: it holds no graph, and what it cannot serve leaves it as it was.
+
+use candle_blocks::{
+    AttentionMask, ForwardContext, KvCache, Stack,
+    candle_core::{DType, Device, Tensor, Var},
+    candle_nn::VarBuilder,
+};
+
+use crate::{
+    kinds::{self, MEMORY},
+    memory::with_memory,
+    numbers::bits,
+    refused::refusal,
+    small::{self, WIDTH, numbers, stack},
+};
+
+/// Two sequences of five positions are seen.
+fn after_five(stack: &Stack, context: &ForwardContext) -> KvCache {
+    let mut cache = stack.new_cache();
+    let x = numbers(&[2, 5, WIDTH], 1);
+    stack.forward_cached(&x, context, &mut cache).unwrap();
+    cache
+}
+
+/// The two positions behind those that a cache has seen.
+fn next(stack: &Stack, context: &ForwardContext, cache: &mut KvCache) -> Vec<u64> {
+    let x = numbers(&[2, 2, WIDTH], 2);
+    bits(&stack.forward_cached(&x, context, cache).unwrap())
+}
+
+#[test]
+fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
+    let config = small::decoder();
+    let layers = stack(&config);
+    let vb = VarBuilder::zeros(DType::F64, &Device::Cpu);
+    let others = Stack::new(&config, vb).unwrap();
+    let plain = ForwardContext::evaluation();
+    let begun = || after_five(&layers, &plain);
+    let next = |cache: &mut KvCache| next(&layers, &plain, cache);
+    let mut cache = begun();
+    let x = numbers(&[2, 1, WIDTH], 3).to_dtype(DType::F64).unwrap();
+    let refused = others.forward_cached(&x, &plain, &mut cache);
+    let message = refused.unwrap_err().to_string();
+    assert!(
+        message.contains("in F32") && message.contains("new_cache"),
+        "{message}"
+    );
+    assert_eq!(cache.seen(), 5);
+    assert_eq!(next(&mut cache), next(&mut begun()));
+}
+
+/// Else each step of a stack of variables would keep the graph of all steps before it.
+#[test]
+fn what_a_cache_gives_has_no_graph() {
+    for config in [small::decoder(), kinds::cross_decoder()] {
+        let layers = stack(&config);
+        let plain = with_memory(&[2, 4, MEMORY]);
+        let mut cache = layers.new_cache();
+        for seed in 1..4 {
+            let x = numbers(&[2, 1, WIDTH], seed);
+            let y = layers.forward_cached(&x, &plain, &mut cache);
+            assert!(!y.unwrap().track_op());
+            assert!(layers.forward_with(&x, &plain).unwrap().track_op());
+        }
+    }
+}
+
+#[test]
+fn inputs_that_track_gradients_are_refused_with_a_cache() {
+    let layers = stack(&kinds::cross_decoder());
+    let tracked = |tensor| Var::from_tensor(&tensor).unwrap().into_inner();
+    let x = numbers(&[2, 1, WIDTH], 1);
+    let memory = tracked(numbers(&[2, 4, MEMORY], 5));
+    let of_variable = ForwardContext::evaluation().with_memory(memory, AttentionMask::none());
+    let mut cache = layers.new_cache();
+    for (x, context, name) in [
+        (tracked(x.clone()), with_memory(&[2, 4, MEMORY]), "input"),
+        (x, of_variable, "encoder_hidden_states"),
+    ] {
+        let message = refusal(name, || layers.forward_cached(&x, &context, &mut cache));
+        assert!(
+            message.contains(name) && message.contains("detach()"),
+            "{message}"
+        );
+        assert_eq!(cache.seen(), 0);
+    }
+}
+
+#[test]
+fn a_refused_call_leaves_the_cache_as_it_was() {
+    let ids = |shape: &[usize]| {
+        numbers(shape, 1)
+            .abs()
+            .unwrap()
+            .to_dtype(DType::I64)
+            .unwrap()
+    };
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let positions = plain.clone().with_position_ids(&ids(&[2, 3])).unwrap();
+    let ones = Tensor::ones((2, 1), DType::U8, &Device::Cpu).unwrap();
+    let marked = |context: &ForwardContext| {
+        let mask = AttentionMask::padding(&ones).unwrap();
+        context.clone().with_mask(mask)
+    };
+    let wrong: [(&[usize], ForwardContext); 6] = [
+        (&[2, 1, WIDTH + 1], plain.clone()),
+        (&[3, 1, WIDTH], with_memory(&[3, 4, MEMORY])),
+        (&[2, 1, WIDTH], with_memory(&[2, 3, MEMORY])),
+        (&[2, 1, WIDTH], marked(&with_memory(&[1, 4, MEMORY]))),
+        (&[2, 1, WIDTH], ForwardContext::evaluation()),
+        (&[2, 1, WIDTH], positions),
+    ];
+    for config in [small::decoder(), kinds::cross_decoder()] {
+        let layers = stack(&config);
+        let begun = || after_five(&layers, &plain);
+        let next = |cache: &mut KvCache| next(&layers, &plain, cache);
+        let expected = next(&mut begun());
+        let mut n_refused = 0;
+        for (shape, context) in &wrong {
+            let mut cache = begun();
+            let x = numbers(shape, 3);
+            if layers.forward_cached(&x, context, &mut cache).is_err() {
+                n_refused += 1;
+                assert_eq!(cache.seen(), 5, "{shape:?} {context:?}");
+                assert_eq!(next(&mut cache), expected, "{shape:?} {context:?}");
+            }
+        }
+        assert!(n_refused >= 3, "{n_refused}");
+    }
+}

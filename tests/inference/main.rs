@@ -1,0 +1,31 @@
+//! Packed layers are the layers that they were made from, and caches give what whole sequences give.
+
+#[path = "../shared/all.rs"]
+mod all;
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/judged.rs"]
+mod judged;
+#[path = "../shared/kinds.rs"]
+mod kinds;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/refused.rs"]
+mod refused;
+#[path = "../shared/small.rs"]
+mod small;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod decoding;
+mod drawn;
+mod layers_cache;
+mod memory;
+mod packed;
+mod packed_cache;
+mod packed_groups;
+mod random_blocks;
+mod same_bits;
+mod serving;

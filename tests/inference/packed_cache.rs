@@ -1,0 +1,283 @@
+//! A cache serves the stack and the sequences that it is of; what it cannot serve is an error that leaves it as it was.
+
+use candle_blocks::{
+    AttentionMask, ForwardContext, PackedCache, PackedStack, Precision, StackConfig,
+    candle_core::{DType, Device, Tensor},
+};
+
+use crate::{
+    kinds::{self, MEMORY},
+    memory::with_memory,
+    numbers::bits,
+    small::{self, WIDTH, numbers, stack},
+};
+
+fn packed(config: &StackConfig) -> PackedStack {
+    stack(config).pack(Precision::F32).unwrap()
+}
+
+/// Two sequences of five positions are seen.
+fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedCache {
+    let mut cache = stack.new_cache();
+    let x = numbers(&[2, 5, WIDTH], 1);
+    stack.forward_cached(&x, context, &mut cache).unwrap();
+    cache
+}
+
+/// The two positions behind those that a cache has seen.
+fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedCache) -> Vec<u64> {
+    let x = numbers(&[2, 2, WIDTH], 2);
+    bits(&stack.forward_cached(&x, context, cache).unwrap())
+}
+
+#[test]
+fn a_refused_call_leaves_the_cache_as_it_was() {
+    let ids = |shape: &[usize]| Tensor::zeros(shape, DType::I64, &Device::Cpu).unwrap();
+    let marks = |shape: &[usize]| AttentionMask::padding(&ids(shape)).unwrap();
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let wrong: [(&[usize], ForwardContext, &str); 8] = [
+        (&[2, 1, WIDTH + 1], plain.clone(), "expected [.., 12]"),
+        (&[3, 1, WIDTH], with_memory(&[3, 4, MEMORY]), "a batch of 2"),
+        (
+            &[2, 1, WIDTH],
+            plain.clone().with_mask(marks(&[2, 6])),
+            "attention_mask",
+        ),
+        (
+            &[3, 1, WIDTH],
+            plain.clone().with_mask(marks(&[3, 1])),
+            "batch of",
+        ),
+        (
+            &[2, 1, WIDTH],
+            plain.clone().with_train(true),
+            "do not train",
+        ),
+        (
+            &[2, 1, WIDTH],
+            with_memory(&[2, 3, MEMORY]),
+            "encoder_hidden_states",
+        ),
+        (
+            &[2, 1, WIDTH],
+            with_memory(&[2, 4, 2 * MEMORY]),
+            "encoder_hidden_states",
+        ),
+        (
+            &[2, 1, WIDTH],
+            ForwardContext::evaluation(),
+            "encoder_hidden_states",
+        ),
+    ];
+    let stack = packed(&kinds::cross_decoder());
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    for (shape, context, word) in wrong {
+        let mut cache = after_five(&stack, &plain);
+        let refused = stack.forward_cached(&numbers(shape, 3), &context, &mut cache);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+        assert_eq!(cache.seen(), 5, "{message}");
+        assert_eq!(next(&stack, &plain, &mut cache), expected, "{message}");
+    }
+    // Positions are looked at in the first block, behind its projections.
+    let stack = packed(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    let mut cache = after_five(&stack, &plain);
+    let context = plain.clone().with_position_ids(&ids(&[2, 3])).unwrap();
+    let refused = stack.forward_cached(&numbers(&[2, 2, WIDTH], 3), &context, &mut cache);
+    assert!(refused.unwrap_err().to_string().contains("position_ids"));
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+}
+
+#[test]
+fn a_refused_first_call_leaves_the_cache_free_for_any_batch() {
+    let stack = packed(&kinds::cross_decoder());
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let expected = next(&stack, &plain, &mut stack.new_cache());
+    let mut cache = stack.new_cache();
+    let wrong = with_memory(&[3, 4, MEMORY + 1]);
+    let x = numbers(&[3, 2, WIDTH], 2);
+    stack.forward_cached(&x, &wrong, &mut cache).unwrap_err();
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+    cache.reset();
+    let context = with_memory(&[3, 4, MEMORY]);
+    let again = stack.forward_cached(&x, &context, &mut cache).unwrap();
+    let new = stack.forward_cached(&x, &context, &mut stack.new_cache());
+    assert_eq!(bits(&again), bits(&new.unwrap()));
+}
+
+/// Several continuations of one prompt, as a search with beams has them.
+#[test]
+fn a_copy_of_a_cache_goes_on_by_itself() {
+    let windowed = small::decoder().with_each(|_, block| block.attention.window = Some(3));
+    for (config, plain) in [
+        (kinds::cross_decoder(), with_memory(&[2, 4, MEMORY])),
+        (small::decoder(), ForwardContext::evaluation()),
+        (windowed, ForwardContext::evaluation()),
+    ] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let stack = stack(&config).pack(precision).unwrap();
+            let step = |seed, cache: &mut PackedCache| {
+                let x = numbers(&[2, 2, WIDTH], seed);
+                bits(&stack.forward_cached(&x, &plain, cache).unwrap())
+            };
+            // Two paths of two steps, each with a cache that saw nothing else.
+            let paths = [(2, 3), (4, 5)].map(|(first, second)| {
+                let mut cache = after_five(&stack, &plain);
+                [step(first, &mut cache), step(second, &mut cache)]
+            });
+            let mut cache = after_five(&stack, &plain);
+            let mut copy = cache.clone();
+            assert_eq!(copy.seen(), 5);
+            for i in 0..2 {
+                assert_eq!(step([2, 3][i], &mut cache), paths[0][i]);
+                assert_eq!(step([4, 5][i], &mut copy), paths[1][i]);
+            }
+            drop(cache);
+            let x = numbers(&[2, 2, WIDTH], 6);
+            assert!(stack.forward_cached(&x, &plain, &mut copy).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_cache_of_a_stack_with_other_heads_is_refused() {
+    let plain = ForwardContext::evaluation();
+    let ours = packed(&small::decoder());
+    let mut config = small::decoder();
+    for block in &mut config.blocks {
+        block.attention.n_kv_heads = 4;
+    }
+    let theirs = packed(&config);
+    let mut cache = after_five(&ours, &plain);
+    let x = numbers(&[2, 2, WIDTH], 2);
+    let message = theirs.forward_cached(&x, &plain, &mut cache).unwrap_err();
+    assert!(message.to_string().contains("new_cache"), "{message}");
+    assert_eq!(
+        next(&ours, &plain, &mut cache),
+        next(&ours, &plain, &mut after_five(&ours, &plain))
+    );
+}
+
+#[test]
+fn a_cache_of_another_precision_is_refused() {
+    let plain = ForwardContext::evaluation();
+    let ours = packed(&small::decoder());
+    let theirs = stack(&small::decoder()).pack(Precision::Bf16).unwrap();
+    let mut cache = after_five(&ours, &plain);
+    let x = numbers(&[2, 2, WIDTH], 2);
+    let message = theirs.forward_cached(&x, &plain, &mut cache).unwrap_err();
+    let message = message.to_string();
+    assert!(
+        message.contains("in f32") && message.contains("in bf16"),
+        "{message}"
+    );
+    assert_eq!(
+        next(&ours, &plain, &mut cache),
+        next(&ours, &plain, &mut after_five(&ours, &plain))
+    );
+}
+
+#[test]
+fn to_go_back_too_far_changes_no_layer() {
+    // Its second block has a window of 3, the first has none.
+    let stack = packed(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let long = || {
+        let mut cache = after_five(&stack, &plain);
+        next(&stack, &plain, &mut cache);
+        cache
+    };
+    let expected = next(&stack, &plain, &mut long());
+    let mut cache = long();
+    let message = cache.truncate(2).unwrap_err().to_string();
+    assert!(message.contains("cannot go back to 2 of 7"), "{message}");
+    assert_eq!(cache.seen(), 7);
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+}
+
+/// A refused call may have dropped in one layer what only its own queries would not have seen.
+#[test]
+fn behind_a_refused_call_the_last_one_is_taken_back_or_refused_too() {
+    let config = kinds::cross_decoder().with_each(|_, block| block.attention.window = Some(3));
+    let stack = packed(&config);
+    let plain = with_memory(&[2, 4, MEMORY]);
+    let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+    let x = numbers(&[2, 1, WIDTH], 3);
+    let long = || {
+        let mut cache = after_five(&stack, &plain);
+        next(&stack, &plain, &mut cache);
+        cache
+    };
+    // Refused before any layer.
+    let mut cache = long();
+    let other = numbers(&[3, 1, WIDTH], 3);
+    let context = with_memory(&[3, 4, MEMORY]);
+    stack
+        .forward_cached(&other, &context, &mut cache)
+        .unwrap_err();
+    cache.truncate(5).unwrap();
+    assert_eq!(next(&stack, &plain, &mut cache), expected);
+    // Refused by the first cross-attention, behind the first self-attention.
+    let mut cache = long();
+    let context = ForwardContext::evaluation();
+    stack.forward_cached(&x, &context, &mut cache).unwrap_err();
+    let message = cache.truncate(5).unwrap_err().to_string();
+    assert!(message.contains("cannot go back to 5 of 7"), "{message}");
+}
+
+#[test]
+fn positions_before_the_first_mask_and_behind_the_last_are_all_kept() {
+    let layers = stack(&small::decoder());
+    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let masked = |rows: &[[u8; 2]; 2]| {
+        let mask = Tensor::new(rows, &Device::Cpu).unwrap();
+        ForwardContext::evaluation().with_mask(AttentionMask::padding(&mask).unwrap())
+    };
+    let (all, some) = (masked(&[[1; 2]; 2]), masked(&[[1, 1], [1, 0]]));
+    let plain = ForwardContext::evaluation();
+    let run = |contexts: [&ForwardContext; 3]| {
+        let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+        let mut last = Vec::new();
+        for (seed, context) in contexts.into_iter().enumerate() {
+            let x = numbers(&[2, 2, WIDTH], seed);
+            let ours = layers.forward_cached(&x, context, &mut cache).unwrap();
+            let theirs = packed.forward_cached(&x, context, &mut of_packed).unwrap();
+            last = vec![bits(&ours), bits(&theirs)];
+        }
+        last
+    };
+    let expected = run([&all, &some, &all]);
+    assert_eq!(run([&plain, &some, &plain]), expected);
+    assert_ne!(run([&plain; 3]), expected);
+}
+
+#[test]
+fn a_call_without_positions_or_sequences_changes_nothing() {
+    for config in [small::decoder(), kinds::falcon(), kinds::cross_decoder()] {
+        let stack = packed(&config);
+        let plain = with_memory(&[2, 4, MEMORY]);
+        let expected = next(&stack, &plain, &mut after_five(&stack, &plain));
+        let mut cache = after_five(&stack, &plain);
+        let none = stack.forward_cached(&numbers(&[2, 0, WIDTH], 1), &plain, &mut cache);
+        assert_eq!(none.unwrap().dims(), [2, 0, WIDTH]);
+        assert_eq!(next(&stack, &plain, &mut cache), expected);
+        let nobody = with_memory(&[0, 4, MEMORY]);
+        let x = numbers(&[0, 3, WIDTH], 1);
+        let y = stack.forward_cached(&x, &nobody, &mut stack.new_cache());
+        assert_eq!(y.unwrap().dims(), [0, 3, WIDTH]);
+    }
+}
+
+#[test]
+fn a_cache_that_goes_back_to_its_start_may_attend_to_another_output() {
+    let stack = packed(&kinds::cross_decoder());
+    let first = with_memory(&[2, 4, MEMORY]);
+    let other = ForwardContext::evaluation()
+        .with_memory(numbers(&[2, 4, MEMORY], 9), AttentionMask::none());
+    let expected = next(&stack, &other, &mut stack.new_cache());
+    let mut cache = after_five(&stack, &first);
+    cache.truncate(0).unwrap();
+    assert_eq!(next(&stack, &other, &mut cache), expected);
+}

@@ -1,0 +1,50 @@
+//! A server's use of packed stacks: many callers at once, beside other work in the same thread pool.
+
+use std::{
+    sync::{Barrier, mpsc},
+    thread,
+    time::Duration,
+};
+
+use candle_blocks::{ForwardContext, Precision, candle_core::Result};
+
+use crate::small::{self, WIDTH, numbers, stack};
+
+/// Much longer than any of this takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn observers_of_several_callers_may_wait_for_the_thread_pool() {
+    let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
+    let x = numbers(&[8, 64, WIDTH], 1);
+    let expected = packed.forward(&x).unwrap();
+    // As many as there are threads, so that the helpers of all passes would fill the pool.
+    let n_callers = rayon::current_num_threads().max(2);
+    let (done, all_done) = mpsc::channel();
+    let observe = move || -> Result<()> {
+        let barrier = Barrier::new(n_callers);
+        thread::scope(|scope| {
+            for _ in 0..n_callers {
+                scope.spawn(|| {
+                    let context = ForwardContext::evaluation();
+                    let y = packed.observe(&x, &context, |_, _| {
+                        barrier.wait();
+                        // Time for helpers to arrive.
+                        thread::sleep(Duration::from_millis(50));
+                        rayon::join(|| (), || ());
+                        Ok(())
+                    });
+                    let difference = (y.unwrap() - &expected).unwrap().abs().unwrap();
+                    let largest: f32 = difference.max_all().unwrap().to_scalar().unwrap();
+                    assert_eq!(largest, 0.0);
+                });
+            }
+        });
+        Ok(())
+    };
+    thread::spawn(move || done.send(observe()));
+    all_done
+        .recv_timeout(PATIENCE)
+        .expect("the observers wait for each other's helpers")
+        .unwrap();
+}

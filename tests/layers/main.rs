@@ -1,0 +1,51 @@
+//! Layers, blocks and operations against PyTorch, forward and backward, and what must hold whatever the numbers.
+//!
+//! On the device under test: `devices.rs` says how it is chosen.
+
+#[path = "../shared/all.rs"]
+mod all;
+#[path = "../shared/allowance.rs"]
+mod allowance;
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/differentiated.rs"]
+mod differentiated;
+#[path = "../shared/double.rs"]
+mod double;
+#[path = "../shared/judged.rs"]
+mod judged;
+#[path = "../shared/levels.rs"]
+mod levels;
+#[path = "../shared/message.rs"]
+mod message;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/random.rs"]
+mod random;
+#[path = "../shared/reference.rs"]
+mod reference;
+#[path = "../shared/said.rs"]
+mod said;
+#[path = "../shared/types.rs"]
+mod types;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod devices;
+mod dropout;
+mod each_layer;
+mod families;
+mod family_properties;
+mod feed_forward;
+mod gradients;
+mod instruction_sets;
+mod op_gradients;
+mod ops;
+mod parity;
+mod plain_numbers;
+mod properties;
+mod properties_in_training;
+mod public_types;
+mod subject;

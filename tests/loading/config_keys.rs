@@ -1,0 +1,306 @@
+//! Keys of `config.json` that are absent, null, or ask for what no block has, family by family.
+//!
+//! What absent keys mean is what the defaults of transformers 5.23's configuration classes say.
+
+use std::fs;
+
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, RotaryScaling, StackConfig,
+    Visibility,
+};
+use serde_json::{Map, Value, json};
+
+use crate::committed;
+
+/// A family's committed checkpoint under its configuration changed; `None` in the package, which
+/// leaves the families out.
+fn open(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Result<Checkpoint>> {
+    let name = format!("families/{name}");
+    let stack = committed::families().into_iter().find(|s| s.name == name)?;
+    let text = fs::read_to_string(stack.folder().join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    change(config.as_object_mut().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    Some(stack.options().config(path).open(stack.folder()))
+}
+
+/// The configuration that comes of `keys`, of which null stands for an absent one.
+fn config(name: &str, keys: &[(&str, Value)]) -> Option<StackConfig> {
+    let opened = open(name, |config| {
+        for (key, value) in keys {
+            match value {
+                Value::Null => drop(config.remove(*key)),
+                value => drop(config.insert(key.to_string(), value.clone())),
+            }
+        }
+    })?;
+    Some(
+        opened
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+            .config()
+            .clone(),
+    )
+}
+
+fn windows(stack: &StackConfig) -> Vec<Option<usize>> {
+    let blocks = stack.blocks.iter();
+    blocks.map(|block| block.attention.window).collect()
+}
+
+#[test]
+fn absent_keys_have_the_defaults_of_transformers() {
+    let absent = |name: &str, keys: &[&str]| {
+        let keys: Vec<(&str, Value)> = keys.iter().map(|&key| (key, Value::Null)).collect();
+        config(name, &keys)
+    };
+    if let Some(mistral) = absent("mistral", &["sliding_window"]) {
+        assert_eq!(mistral.blocks[0].attention.window, Some(4096));
+    }
+    if let Some(gemma2) = absent("gemma2", &["sliding_window", "attn_logit_softcapping"]) {
+        assert_eq!(gemma2.blocks[0].attention.window, Some(4096));
+        assert_eq!(gemma2.blocks[0].attention.soft_cap, Some(50.0));
+    }
+    for name in ["phi3", "mixtral", "olmo2"] {
+        if let Some(stack) = absent(name, &["rms_norm_eps"]) {
+            assert_eq!(stack.blocks[0].norm.eps, 1e-5, "{name}");
+        }
+    }
+    let rotary = |name: &str| -> Option<RotaryConfig> {
+        let keys = ["rope_theta", "rope_parameters", "rope_scaling"];
+        match &absent(name, &keys)?.blocks[0].attention.position {
+            Position::Rotary(rotary) => Some(rotary.clone()),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    for (name, theta) in [("mixtral", 1e6), ("cohere", 5e5), ("llama", 1e4)] {
+        if let Some(rotary) = rotary(name) {
+            assert_eq!(rotary.theta, theta, "{name}");
+        }
+    }
+}
+
+#[test]
+fn null_switches_a_sliding_window_off() {
+    let opened = open("mistral", |config| {
+        config.insert("sliding_window".to_string(), Value::Null);
+    });
+    if let Some(opened) = opened {
+        assert_eq!(opened.unwrap().config().blocks[0].attention.window, None);
+    }
+}
+
+#[test]
+fn qwens_windows_are_in_the_layers_that_each_model_means() {
+    let keys = [
+        ("use_sliding_window", json!(true)),
+        ("sliding_window", json!(3)),
+        ("max_window_layers", json!(1)),
+        ("layer_types", Value::Null),
+    ];
+    for (name, is_sliding) in [
+        ("qwen2", (|i| i >= 1) as fn(usize) -> bool),
+        ("qwen3", |i| i >= 1),
+        ("qwen2_moe", |i| i == 0),
+        ("qwen3_moe", |_| true),
+    ] {
+        if let Some(stack) = config(name, &keys) {
+            let expected = (0..stack.blocks.len()).map(|i| is_sliding(i).then_some(3));
+            assert_eq!(windows(&stack), expected.collect::<Vec<_>>(), "{name}");
+        }
+    }
+}
+
+fn rotary(stack: &StackConfig) -> &RotaryConfig {
+    match &stack.blocks[0].attention.position {
+        Position::Rotary(rotary) => rotary,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `attribute_map` of the configuration classes.
+#[test]
+fn sizes_are_read_under_the_names_that_all_families_share() {
+    let shared = ["hidden_size", "num_attention_heads", "num_hidden_layers"];
+    for (name, own) in [
+        ("distilbert", ["dim", "n_heads", "n_layers"]),
+        ("mpt", ["d_model", "n_heads", "n_layers"]),
+        ("gpt2", ["n_embd", "n_head", "n_layer"]),
+        (
+            "bart",
+            ["d_model", "encoder_attention_heads", "encoder_layers"],
+        ),
+        ("t5", ["d_model", "num_heads", "num_layers"]),
+        ("gpt_neo", ["hidden_size", "num_heads", "num_layers"]),
+    ] {
+        let renamed = open(name, |config| {
+            for (own, shared) in own.iter().zip(shared) {
+                if let Some(size) = config.remove(*own) {
+                    config.insert(shared.to_string(), size);
+                }
+            }
+        });
+        if let (Some(renamed), Some(original)) = (renamed, open(name, |_| ())) {
+            let renamed = renamed.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(renamed.config(), original.unwrap().config(), "{name}");
+        }
+    }
+    let experts = open("mixtral", |config| {
+        let n_experts = config.remove("num_local_experts").unwrap();
+        config.insert("num_experts".to_string(), n_experts);
+    });
+    if let Some(experts) = experts {
+        assert!(
+            experts.unwrap().config().blocks[0]
+                .feed_forward
+                .experts
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn keys_that_transformers_does_not_apply_change_nothing() {
+    for (name, key, value) in [
+        ("nomic_bert", "partial_rotary_factor", json!(0.5)),
+        ("mistral", "partial_rotary_factor", json!(0.5)),
+        ("gemma3_text", "attn_logit_softcapping", json!(1.5)),
+    ] {
+        if let (Some(with), Some(without)) = (config(name, &[(key, value)]), config(name, &[])) {
+            assert_eq!(with, without, "{name}: {key}");
+        }
+    }
+    if let Some(phi3) = config("phi3", &[("partial_rotary_factor", json!(0.5))]) {
+        assert_eq!(rotary(&phi3).dim, phi3.blocks[0].attention.head_dim / 2);
+    }
+}
+
+#[test]
+fn older_rotary_keys_count_before_newer_ones() {
+    let keys = [
+        (
+            "rope_parameters",
+            json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}),
+        ),
+        ("rope_scaling", json!({"type": "linear", "factor": 3.0})),
+        ("rope_theta", json!(70.0)),
+    ];
+    if let Some(llama) = config("llama", &keys) {
+        assert_eq!(rotary(&llama).theta, 70.0);
+        assert_eq!(
+            rotary(&llama).scaling,
+            RotaryScaling::Linear { factor: 3.0 }
+        );
+    }
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8});
+    let keys = [
+        ("rope_scaling", yarn),
+        ("original_max_position_embeddings", json!(16)),
+    ];
+    if let Some(llama) = config("llama", &keys) {
+        let RotaryScaling::Yarn {
+            original_positions, ..
+        } = rotary(&llama).scaling
+        else {
+            panic!("{:?}", rotary(&llama).scaling);
+        };
+        assert_eq!(original_positions, 16);
+    }
+}
+
+#[test]
+fn a_mistral_with_layer_types_is_a_ministral() {
+    let types = json!(["full_attention", "sliding_attention"]);
+    if let Some(stack) = config("mistral", &[("layer_types", types)]) {
+        assert_eq!(windows(&stack), [None, Some(3)]);
+    }
+}
+
+/// EmbeddingGemma: a window of 512 shows 256 keys on each side.
+#[test]
+fn a_bidirectional_gemma_sees_half_its_window_on_each_side() {
+    let keys = [
+        ("use_bidirectional_attention", json!(true)),
+        ("sliding_window", json!(512)),
+    ];
+    if let Some(stack) = config("gemma3_text", &keys) {
+        assert_eq!(windows(&stack), [Some(256), Some(256), None]);
+        let sees_all = |visibility| visibility == Visibility::Bidirectional;
+        let visibilities = stack.blocks.iter().map(|block| block.attention.visibility);
+        assert!(visibilities.into_iter().all(sees_all));
+    }
+}
+
+#[test]
+fn no_experts_and_no_clipping_are_said_by_0() {
+    for name in ["qwen2_moe", "qwen3_moe"] {
+        let keys = [
+            ("num_experts", json!(0)),
+            ("num_local_experts", Value::Null),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let Some(stack) = committed::families()
+            .into_iter()
+            .find(|s| s.name.ends_with(name))
+        else {
+            continue;
+        };
+        let text = fs::read_to_string(stack.folder().join("config.json")).unwrap();
+        let mut json: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        json.extend(keys.map(|(key, value)| (key.to_string(), value)));
+        fs::write(&path, Value::from(json).to_string()).unwrap();
+        let config = CheckpointOptions::default()
+            .architecture(&path)
+            .unwrap()
+            .config;
+        assert!(
+            config
+                .blocks
+                .iter()
+                .all(|block| block.feed_forward.experts.is_none())
+        );
+    }
+    let clip = json!({"clip_qkv": 0.0}); // MPT-30B
+    if let Some(stack) = config("mpt", &[("attn_config", clip)]) {
+        assert_eq!(stack.blocks[0].attention.clip, None);
+    }
+}
+
+#[test]
+fn a_setting_that_no_block_has_is_an_error_that_names_it() {
+    let settings = [
+        ("roberta", "position_embedding_type", json!("relative_key")),
+        ("albert", "inner_group_num", json!(2)),
+        ("bart", "normalize_before", json!(true)),
+        ("gemma", "hidden_activation", json!("relu")),
+        (
+            "gemma2",
+            "layer_types",
+            json!(["conv", "full_attention", "conv"]),
+        ),
+        ("gptj", "rotary_dim", Value::Null),
+        ("mpt", "norm_type", json!("rmsnorm")),
+        ("mpt", "no_bias", json!(false)),
+        ("nomic_bert-hub", "causal", json!(true)),
+        ("nomic_bert-hub", "rotary_scaling_factor", json!(2.0)),
+        (
+            "phi3",
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 4.0}),
+        ),
+        ("t5", "model_type", json!("umt5")),
+        ("t5", "feed_forward_proj", json!("gated-gleu")),
+    ];
+    for (name, key, value) in settings {
+        let opened = open(name, |config| {
+            config.remove("rope_parameters");
+            config.insert(key.to_string(), value);
+        });
+        let Some(opened) = opened else { continue };
+        let text = opened.expect_err(name).to_string();
+        let named = if key == "rope_scaling" { "type" } else { key };
+        assert!(text.contains(&format!("key \"{named}\": ")), "{text}");
+    }
+}

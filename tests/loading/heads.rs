@@ -1,0 +1,86 @@
+//! Files that hold the blocks below a head: under the head's prefix, and beside its own tensors.
+//!
+//! Names are those that transformers 5.23's classes for the task write.
+
+use candle_blocks::{
+    Checkpoint,
+    candle_core::{DType, Device, Tensor},
+    checkpoint::write::write_safetensors,
+};
+
+use crate::{committed, numbers::bits, trained::trained, weights::weights};
+
+/// A committed checkpoint, the prefix in it, the prefix that a head's class writes, and the head's tensors.
+const HEADS: &[(&str, &str, &str, &[&str])] = &[
+    ("families/electra", "", "", &["generator_lm_head.bias"]),
+    (
+        "families/llama",
+        "model.",
+        "transformer.",
+        &["qa_outputs.weight"],
+    ),
+    (
+        "families/qwen2",
+        "model.",
+        "transformer.",
+        &["qa_outputs.weight"],
+    ),
+    (
+        "families/qwen3_moe",
+        "model.",
+        "transformer.",
+        &["qa_outputs.weight"],
+    ),
+    (
+        "families/nomic_bert",
+        "",
+        "nomic_bert.",
+        &["classifier.weight", "cls.predictions.bias"],
+    ),
+    (
+        "tiny-gpt2",
+        "",
+        "transformer.",
+        &[
+            "multiple_choice_head.summary.weight",
+            "classifier.weight",
+            "qa_outputs.weight",
+        ],
+    ),
+];
+
+#[test]
+fn blocks_are_found_below_every_head() {
+    for (name, old, new, head) in HEADS {
+        if name.starts_with("families/") && !committed::families().iter().any(|s| s.name == *name) {
+            continue; // the package leaves the families out
+        }
+        let original = Checkpoint::open(weights(name)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(
+            weights(name).join("config.json"),
+            folder.path().join("config.json"),
+        )
+        .unwrap();
+        let mut tensors = Vec::new();
+        for tensor in original.files().names() {
+            let renamed = match tensor.strip_prefix(old) {
+                Some(local) => format!("{new}{local}"),
+                None => tensor.to_string(),
+            };
+            tensors.push((renamed, original.files().read(tensor).unwrap()));
+        }
+        for tensor in *head {
+            let values = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
+            tensors.push((tensor.to_string(), values));
+        }
+        write_safetensors(folder.path().join("model.safetensors"), &tensors, None).unwrap();
+        let headed = Checkpoint::open(folder.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let read = |checkpoint: &Checkpoint| {
+            let parameters = trained(checkpoint, DType::F32).into_iter();
+            let with_bits = parameters.map(|(role, variable)| (role, bits(&variable)));
+            with_bits.collect::<Vec<_>>()
+        };
+        assert_eq!(read(&headed), read(&original), "{name}");
+    }
+}

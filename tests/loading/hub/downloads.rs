@@ -1,0 +1,287 @@
+//! Downloads from the Hub: the real client over HTTP against a server that each test starts on 127.0.0.1, with a cache
+//! directory of its own. No test reaches the internet. (A proxy in `HTTP_PROXY` must except 127.0.0.1 in `NO_PROXY`.)
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::Error;
+use candle_blocks::checkpoint::hub::HubEvent;
+
+use super::{
+    server::Repo,
+    setup::{
+        INDEX, REPO, SHARDS, Setup, WEIGHTS, commit, contents, files_below, only, refusal,
+        safetensors, sharded, single,
+    },
+};
+
+#[test]
+fn a_single_file_checkpoint_arrives_with_its_config_and_tokenizer_and_nothing_else() -> Result<()> {
+    let files = single()?;
+    let setup = Setup::new(files.clone())?;
+    let snapshot = setup.hub().download()?;
+    assert_eq!(
+        contents(&snapshot)?,
+        only(&files, &["config.json", "tokenizer.json", WEIGHTS])
+    );
+    // Where Python's huggingface_hub looks.
+    let folder = setup.cache.path().join("models--owner--tiny");
+    assert_eq!(snapshot, folder.join("snapshots").join(commit('a')));
+    assert_eq!(
+        std::fs::read_to_string(folder.join("refs/main"))?,
+        commit('a')
+    );
+    Ok(())
+}
+
+#[test]
+fn every_shard_of_a_sharded_checkpoint_arrives() -> Result<()> {
+    let files = sharded(SHARDS)?;
+    let setup = Setup::new(files.clone())?;
+    let snapshot = setup.hub().download()?;
+    assert_eq!(contents(&snapshot)?, files);
+    Ok(())
+}
+
+#[test]
+fn a_name_without_an_owner_is_a_repository_too() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    setup.server.repo().id = "tiny".into();
+    let snapshot = setup.hub_of("tiny").download()?;
+    assert!(snapshot.starts_with(setup.cache.path().join("models--tiny")));
+    Ok(())
+}
+
+#[test]
+fn one_more_file_is_fetched_by_name() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let path = setup.hub().file("1_Pooling/config.json")?;
+    assert_eq!(std::fs::read(&path)?, b"{}");
+    assert_eq!(setup.offline().file("1_Pooling/config.json")?, path);
+    let reason = refusal(setup.hub().file("vocab.txt"))?;
+    assert!(
+        reason.contains("no file vocab.txt") && reason.contains("tokenizer.json"),
+        "{reason}"
+    );
+    for outside in ["../config.json", "/etc/hostname", ""] {
+        let asked = setup.server.requests().len();
+        let reason = refusal(setup.hub().file(outside))?;
+        assert!(reason.contains("not a path inside"), "{reason}");
+        assert_eq!(setup.server.requests().len(), asked);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_revision_that_was_asked_for_is_the_one_that_comes() -> Result<()> {
+    let (old, new) = (single()?, sharded(SHARDS)?);
+    let setup = Setup::with(Repo {
+        id: REPO.into(),
+        revisions: BTreeMap::from([
+            ("main".into(), commit('b')),
+            ("v1".into(), commit('a')),
+            ("refs/pr/1".into(), commit('a')),
+        ]),
+        commits: BTreeMap::from([(commit('a'), old), (commit('b'), new)]),
+        ..Repo::default()
+    })?;
+    let main = setup.hub().download()?;
+    assert!(main.ends_with(commit('b')) && main.join(INDEX).exists());
+    for revision in ["v1", "refs/pr/1"] {
+        let snapshot = setup.hub().revision(revision).download()?;
+        assert!(snapshot.ends_with(commit('a')) && snapshot.join(WEIGHTS).exists());
+        assert_eq!(setup.offline().revision(revision).download()?, snapshot);
+    }
+    assert_eq!(setup.offline().download()?, main);
+    // A commit hash names the same files for ever: a warm cache needs no request.
+    let asked = setup.server.requests().len();
+    assert_eq!(setup.hub().revision(commit('b')).download()?, main);
+    assert_eq!(setup.server.requests().len(), asked);
+    Ok(())
+}
+
+#[test]
+fn a_repository_that_does_not_exist_is_named_as_such() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    let reason = refusal(setup.hub_of("owner/tyni").download())?;
+    assert!(
+        reason.contains("404") && reason.contains("no such repository"),
+        "{reason}"
+    );
+    let reason = refusal(setup.hub().revision("v9").download())?;
+    assert!(
+        reason.contains("404") && reason.contains("no revision v9"),
+        "{reason}"
+    );
+    let reason = refusal(setup.hub().revision(commit('f')).download())?;
+    assert!(reason.contains("no revision ffff"), "{reason}");
+    assert_eq!(files_below(setup.cache.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+fn names_that_cannot_be_repositories_send_no_request() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    for bad in ["", "../etc", "a/b/c", "https://example.org/a"] {
+        assert!(
+            refusal(setup.hub_of(bad).download())?.contains("owner/name"),
+            "{bad}"
+        );
+    }
+    assert!(refusal(setup.hub().revision("../../x").download())?.contains("not a revision"));
+    assert!(refusal(setup.hub().token("hf_\u{e9}").download())?.contains("token"));
+    assert_eq!(setup.server.requests(), []);
+    Ok(())
+}
+
+#[test]
+fn a_repository_with_pickled_weights_only_is_refused_with_the_cure() -> Result<()> {
+    let mut files = single()?;
+    files.remove(WEIGHTS);
+    let setup = Setup::new(files)?;
+    let reason = refusal(setup.hub().download())?;
+    for part in ["pytorch_model.bin", "safetensors/convert", "Hub::revision"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert_eq!(files_below(setup.cache.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+fn a_repository_without_a_config_is_refused() -> Result<()> {
+    let mut files = single()?;
+    files.remove("config.json");
+    let setup = Setup::new(files)?;
+    assert!(refusal(setup.hub().download())?.contains("no file config.json"));
+    Ok(())
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_the_right_one_is_sent_with_every_request() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    setup.server.repo().token = Some("hf_right".into());
+    let reason = refusal(setup.hub().token("hf_wrong").download())?;
+    for part in ["401", "HF_TOKEN", "Hub::token"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert!(!reason.contains("hf_wrong"), "{reason}");
+    let refused = setup.server.requests();
+    assert!(
+        refused
+            .iter()
+            .all(|request| request.authorization.as_deref() == Some("Bearer hf_wrong"))
+    );
+
+    setup.hub().token("hf_right\n").download()?;
+    let accepted = &setup.server.requests()[refused.len()..];
+    assert!(!accepted.is_empty());
+    assert!(
+        accepted
+            .iter()
+            .all(|request| request.authorization.as_deref() == Some("Bearer hf_right"))
+    );
+    Ok(())
+}
+
+#[test]
+fn forbidden_and_rate_limited_are_told_apart() -> Result<()> {
+    let setup = Setup::new(single()?)?;
+    for (status, code, words) in [
+        (403, "GatedRepo", "accept its conditions"),
+        (429, "", "wait a while"),
+        (503, "", "try again later"),
+        (418, "", "answered 418"),
+    ] {
+        setup.server.repo().refuse = Some((status, code));
+        let reason = refusal(setup.hub().download())?;
+        assert!(
+            reason.contains(words) && reason.contains(&status.to_string()),
+            "{reason}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn an_index_that_points_outside_fetches_nothing() -> Result<()> {
+    for outside in [
+        "../../../outside.safetensors",
+        "/tmp/outside.safetensors",
+        "a/../../b.safetensors",
+    ] {
+        let mut files = sharded([SHARDS[0], outside])?;
+        // A hostile Hub lists what its index names.
+        files.insert(outside.into(), safetensors("b", 6, 9)?);
+        let setup = Setup::new(files)?;
+        let error = setup
+            .hub()
+            .download()
+            .err()
+            .context("the index is hostile")?;
+        let Error::BadIndex { path, reason } = &error else {
+            bail!("expected Error::BadIndex, found {error:?}");
+        };
+        assert!(path.ends_with(INDEX) && reason.contains(outside), "{error}");
+        assert!(reason.contains("outside the checkpoint"), "{error}");
+        let bodies = setup.server.bodies();
+        assert!(
+            !bodies.iter().any(|path| path.ends_with(".safetensors")),
+            "{bodies:?}"
+        );
+        assert!(refusal(setup.offline().download())?.contains("offline"));
+    }
+    Ok(())
+}
+
+#[test]
+fn an_index_with_a_shard_that_the_repository_lacks_fetches_nothing() -> Result<()> {
+    let setup = Setup::new(sharded([SHARDS[0], "model-00003-of-00002.safetensors"])?)?;
+    let error = setup.hub().download().err().context("a shard is missing")?;
+    assert!(matches!(error, Error::BadIndex { .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains("model-00003-of-00002.safetensors"),
+        "{error}"
+    );
+    let bodies = setup.server.bodies();
+    assert!(
+        !bodies.iter().any(|path| path.ends_with(".safetensors")),
+        "{bodies:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn progress_counts_the_bytes_of_each_file_up_to_its_size() -> Result<()> {
+    let files = single()?;
+    let setup = Setup::new(files.clone())?;
+    let seen = Arc::new(Mutex::new(HashMap::<String, Vec<(u64, u64)>>::new()));
+    let log = Arc::clone(&seen);
+    setup
+        .hub()
+        .progress(move |event| {
+            if let (HubEvent::Progress { file, bytes, total }, Ok(mut log)) = (event, log.lock()) {
+                log.entry(file.to_string())
+                    .or_default()
+                    .push((*bytes, *total));
+            }
+        })
+        .download()?;
+    let seen = seen
+        .lock()
+        .map_err(|_| anyhow::anyhow!("a handler panicked"))?;
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    for (file, counts) in seen.iter() {
+        let size = files[file].len() as u64;
+        assert!(
+            counts.iter().all(|&(_, total)| total == size),
+            "{file}: {counts:?}"
+        );
+        assert!(counts.is_sorted(), "{file}: {counts:?}");
+        assert_eq!(counts.last(), Some(&(size, size)), "{file}");
+    }
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! Checkpoints from the Hub, of which a server on this machine plays the part.
+
+mod cache;
+mod downloads;
+mod server;
+mod setup;

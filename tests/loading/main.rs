@@ -1,0 +1,24 @@
+//! From a checkpoint to layers: what configurations, files, heads and the Hub say is what is loaded.
+
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/said.rs"]
+mod said;
+#[path = "../shared/trained.rs"]
+mod trained;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod config_defaults;
+mod config_keys;
+mod families;
+mod heads;
+#[cfg(feature = "hub")]
+mod hub;
+mod loader_errors;
+mod plain_files;
+mod report;

@@ -1,0 +1,109 @@
+//! Loading takes the memory of what is loaded and of one tensor more, not of the file a second time; loading and
+//! packing, that of what is packed and of one block more.
+
+use std::{fs, path::Path};
+
+use candle_blocks::{
+    Checkpoint, Precision,
+    candle_core::{DType, Device},
+};
+use serde_json::json;
+
+use crate::{
+    resident::{in_a_process_of_its_own, status},
+    synthetic::{Sizes, Tensors, adder, write, write_bert},
+};
+
+/// About 113 MB, of which the largest tensor has 9.4.
+const SIZES: Sizes = Sizes {
+    d_model: 768,
+    d_ff: 3072,
+    n_blocks: 4,
+};
+/// For the plan, the layers and what the allocator rounds up.
+const SLACK: usize = 4 << 20;
+
+#[test]
+fn loading_takes_the_tensors_and_once_more_the_largest() {
+    in_a_process_of_its_own(
+        "loading::loading_takes_the_tensors_and_once_more_the_largest",
+        measure,
+    );
+}
+
+fn measure() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    write_bert(folders[0].path(), SIZES, 0);
+    write_gpt2(folders[1].path(), SIZES);
+    // All are kept, so that no load reuses the memory of another.
+    let mut kept = Vec::new();
+    let mut packed_too = Vec::new();
+    for folder in &folders {
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let files = checkpoint.files();
+        let sizes = files.names().map(|name| files.info(name).unwrap().n_bytes);
+        let (total, largest) = (files.n_bytes() as usize, sizes.max().unwrap());
+        for is_trainable in [false, true] {
+            let before = start_measuring();
+            let loader = match is_trainable {
+                false => checkpoint.loader(DType::F32, &Device::Cpu),
+                true => checkpoint.trainable(DType::F32, &Device::Cpu),
+            };
+            kept.push(loader.unwrap().stack().unwrap());
+            let grown = status("VmHWM:") - before;
+            let family = checkpoint.family();
+            println!("{family}, trainable {is_trainable}: {grown} bytes for {total} of tensors");
+            assert!(
+                grown <= total + largest + SLACK,
+                "{family} {is_trainable}: {grown}"
+            );
+            // The measure sees what was loaded.
+            assert!(grown >= total / 10 * 9, "{family} {is_trainable}: {grown}");
+        }
+        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+            let before = start_measuring();
+            let packed = checkpoint.packed_stack(precision).unwrap();
+            let grown = status("VmHWM:") - before;
+            let (bytes, block) = (packed.bytes(), total / SIZES.n_blocks);
+            println!("{precision:?}: {grown} bytes for {bytes} packed, a block has {block}");
+            assert!(
+                grown <= bytes / 10 * 11 + block + SLACK,
+                "{precision:?}: {grown}"
+            );
+            assert!(grown >= bytes / 10 * 9, "{precision:?}: {grown}");
+            packed_too.push(packed);
+        }
+    }
+    assert_eq!((kept.len(), packed_too.len()), (4, 6));
+}
+
+/// Sets the peak back to what is resident, and returns that.
+fn start_measuring() -> usize {
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    status("VmRSS:")
+}
+
+/// `config.json` and `model.safetensors` of a GPT-2, as transformers saves them but for the embeddings.
+fn write_gpt2(folder: &Path, sizes: Sizes) {
+    let Sizes {
+        d_model,
+        d_ff,
+        n_blocks,
+    } = sizes;
+    let mut tensors = Tensors::new();
+    for i in 0..n_blocks {
+        let mut add = adder(&mut tensors, format!("h.{i}"));
+        add("attn.c_attn", &[d_model, 3 * d_model], 3 * d_model);
+        add("attn.c_proj", &[d_model, d_model], d_model);
+        add("mlp.c_fc", &[d_model, d_ff], d_ff);
+        add("mlp.c_proj", &[d_ff, d_model], d_model);
+        add("ln_1", &[d_model], d_model);
+        add("ln_2", &[d_model], d_model);
+    }
+    tensors.push(("ln_f.weight".to_string(), vec![d_model]));
+    tensors.push(("ln_f.bias".to_string(), vec![d_model]));
+    let config = json!({
+        "model_type": "gpt2", "n_embd": d_model, "n_head": d_model / 64, "n_layer": n_blocks, "n_inner": d_ff,
+    });
+    write(folder, &config, &tensors);
+}

@@ -1,0 +1,19 @@
+//! What loading, serving and training hold in memory, and what they leave behind.
+//!
+//! Apart from the other programs, because the allocator here counts for the whole process. Its tests take turns, and
+//! those that look at the process's peak start it again for themselves.
+
+#[path = "../shared/small.rs"]
+mod small;
+#[path = "../shared/synthetic.rs"]
+mod synthetic;
+
+mod counted;
+#[cfg(target_os = "linux")]
+mod loading;
+#[cfg(target_os = "linux")]
+mod reading;
+#[cfg(target_os = "linux")]
+mod resident;
+mod serving;
+mod training;

@@ -1,0 +1,76 @@
+//! What calls leave behind, while the thread pool does something else and in a cache that serves many batches.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    thread,
+    time::Duration,
+};
+
+use candle_blocks::Precision;
+
+use crate::{
+    counted::{LIVE, alone},
+    small::{self, WIDTH, numbers, stack},
+};
+
+#[test]
+fn calls_beside_a_busy_pool_leave_nothing_behind() {
+    let _alone = alone();
+    let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
+    let x = numbers(&[1, 5, WIDTH], 1);
+    let after_calls = |n: usize| {
+        for _ in 0..n {
+            packed.forward(&x).unwrap();
+        }
+        LIVE.load(SeqCst)
+    };
+    let (busy, release) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (before, after) = thread::scope(|scope| {
+        scope.spawn(|| {
+            rayon::broadcast(|_| {
+                busy.fetch_add(1, SeqCst);
+                while !release.load(SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        });
+        while busy.load(SeqCst) < rayon::current_num_threads() {
+            thread::yield_now();
+        }
+        let (before, after) = (after_calls(5_000), after_calls(5_000));
+        release.store(true, SeqCst);
+        (before, after)
+    });
+    let growth = after.saturating_sub(before);
+    println!("{growth} bytes more after 5,000 further calls");
+    assert!(growth < 64 << 10, "{growth} bytes");
+}
+
+/// Bytes of the process that are in memory; mappings do not come from the allocator.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let resident = pages.split_whitespace().nth(1).unwrap();
+    resident.parse::<usize>().unwrap() * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_that_is_reset_for_other_batches_gives_their_memory_back() {
+    let _alone = alone();
+    let packed = stack(&small::decoder()).pack(Precision::F32).unwrap();
+    let context = candle_blocks::ForwardContext::evaluation();
+    let mut cache = packed.new_cache();
+    let mut after_batches = |n: usize| {
+        for i in 0..n {
+            let x = numbers(&[30 + i % 2, 100, WIDTH], 1);
+            packed.forward_cached(&x, &context, &mut cache).unwrap();
+            cache.reset();
+        }
+        resident()
+    };
+    let (before, after) = (after_batches(2), after_batches(60));
+    let growth = after.saturating_sub(before);
+    println!("{growth} bytes more after 60 further batches");
+    assert!(growth < 16 << 20, "{growth} bytes");
+}

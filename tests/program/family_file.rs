@@ -1,0 +1,146 @@
+//! A family's table in a user's own file: the documented example loads, and what is wrong in one is named.
+
+use std::{fs, path::PathBuf};
+
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, Family,
+    candle_core::{DType, Device, Tensor},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    numbers::bits,
+    scratch::{Scratch, load},
+    weights::weights,
+};
+
+/// The example that the documentation of `Family::from_json_file` shows.
+fn example() -> PathBuf {
+    weights("../examples/family.json")
+}
+
+/// The example, changed, in a file of a folder of its own.
+fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, PathBuf) {
+    let mut table = serde_json::from_str(&fs::read_to_string(example()).unwrap()).unwrap();
+    change(&mut table);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    fs::write(&path, table.to_string()).unwrap();
+    (folder, path)
+}
+
+/// The output of tiny-bert's blocks.
+fn output(checkpoint: &Checkpoint) -> Vec<u64> {
+    let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let x = Tensor::arange(0f32, 60.0, &Device::Cpu).unwrap();
+    let x = x.sin().unwrap().reshape((1, 3, 20)).unwrap();
+    bits(&stack.forward(&x).unwrap())
+}
+
+#[test]
+fn the_documented_table_gives_the_bits_of_the_built_in_family() {
+    let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let options = CheckpointOptions::default().family_file(example());
+    let own = options.open(weights("tiny-bert")).unwrap();
+    assert_eq!(own.family(), "my_bert");
+    assert_eq!(output(&own), output(&built_in));
+}
+
+#[test]
+fn blocks_given_in_the_table_need_no_config_json() {
+    let built_in = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let config = serde_json::to_value(built_in.config()).unwrap();
+    let block = config["blocks"][0].clone();
+    for source in [
+        json!({"uniform": {"n_blocks": 3, "block": block}}),
+        json!({"stack": config}),
+    ] {
+        let (folder, path) = changed(|table| table["config"] = source);
+        let file = folder.path().join("model.safetensors");
+        fs::copy(weights("tiny-bert/model.safetensors"), &file).unwrap();
+        let own = CheckpointOptions::default().family_file(path).open(file);
+        assert_eq!(output(&own.unwrap()), output(&built_in));
+    }
+}
+
+#[test]
+fn the_program_takes_a_table() {
+    let scratch = Scratch::of("tiny-bert");
+    scratch.run(&[]).assert_status(0);
+    let expected = load(&scratch.output());
+    // The family that the table is for is not known.
+    let config = fs::read_to_string(scratch.config()).unwrap();
+    let renamed = config.replace("\"model_type\": \"bert\"", "\"model_type\": \"my_bert\"");
+    assert_ne!(renamed, config);
+    fs::write(scratch.config(), renamed).unwrap();
+    scratch.run(&[]).assert_refused(&[
+        "model_type \"my_bert\" is not a known family; nearest: ",
+        "CheckpointOptions::family`",
+        "--family FILE",
+    ]);
+    let table = example();
+    let flags = ["--family", table.to_str().unwrap()];
+    scratch.run(&flags).assert_status(0);
+    for (name, tensor) in load(&scratch.output()) {
+        assert_eq!(bits(&tensor), bits(&expected[&name]), "{name}");
+    }
+    scratch.verify(&flags).assert_status(0);
+    let inspected = scratch.inspect(&[&flags[..], &["--json"]].concat());
+    inspected.assert_status(0);
+    assert_eq!(inspected.json()["family"], "my_bert");
+}
+
+type Change = fn(&mut Value);
+
+#[test]
+fn what_is_wrong_in_a_table_is_named_with_its_key() {
+    let faults: [(Change, &str); 11] = [
+        (
+            |t| t["blocks"] = json!("h.{i}."),
+            "key \"blocks\": is not known; known: name, part",
+        ),
+        (
+            |t| t["name"] = json!(7),
+            "key \"name\": found 7, expected a text",
+        ),
+        (|t| t["name"] = Value::Null, "key \"name\": missing"),
+        (
+            |t| t["block"] = json!("h."),
+            "key \"block\": found \"h.\", expected a text with {i}",
+        ),
+        (
+            |t| t["block_rules"] = json!([]),
+            "key \"block_rules\": missing",
+        ),
+        (
+            |t| t["part"] = json!("middle"),
+            "key \"part\": unknown variant `middle`",
+        ),
+        (
+            |t| t["block_rules"][2]["role"] = json!("attention.valeu"),
+            "key \"block_rules[2]\": role \"attention.valeu\" is not known; nearest: attention.value",
+        ),
+        (
+            |t| t["block_rules"][1]["orientation"] = json!("sideways"),
+            "key \"block_rules[1]\": unknown variant `sideways`",
+        ),
+        (
+            |t| t["block_rules"][0]["wieght"] = json!([]),
+            "key \"block_rules[0]\": unknown field `wieght`",
+        ),
+        (
+            |t| t["config"] = json!({"read_as": "brt"}),
+            "key \"config\": read_as \"brt\" is not a known family; nearest: bart, bert",
+        ),
+        (
+            |t| t["config"] = json!({"stack": {}}),
+            "key \"config\": missing field `blocks`",
+        ),
+    ];
+    for (change, words) in faults {
+        let (_folder, path) = changed(change);
+        let text = Family::from_json_file(&path).unwrap_err().to_string();
+        assert!(text.starts_with(&path.display().to_string()), "{text}");
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+}

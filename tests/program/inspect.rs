@@ -1,0 +1,163 @@
+//! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
+
+use candle_blocks::{BlockConfig, FeedForwardForm};
+use serde_json::Value;
+
+use crate::{
+    all::all,
+    committed::{self, Committed},
+    said::assert_says,
+    scratch::{Answer, answer, program},
+};
+
+fn inspect(stack: &Committed, flags: &[&str]) -> Answer {
+    let mut command = program();
+    command.arg("inspect").arg(stack.folder()).args(flags);
+    if let Some(part) = stack.part {
+        command.arg("--part").arg(part.to_string());
+    }
+    let answer = answer(&mut command);
+    answer.assert_status(0);
+    answer
+}
+
+fn count(inspected: &Value, role: &str) -> usize {
+    let n = inspected["parameters"][role].as_u64();
+    n.unwrap_or_else(|| panic!("no count of {role}")) as usize
+}
+
+#[test]
+fn every_element_of_every_checkpoint_is_counted_once() {
+    for stack in all() {
+        let inspected = inspect(&stack, &["--json"]).json();
+        let checkpoint = stack.open();
+        let files = checkpoint.files();
+        let infos = files.names().map(|name| files.info(name).unwrap());
+        let in_file: usize = infos.map(|info| info.shape.iter().product::<usize>()).sum();
+        let of = |roles: &[&str]| {
+            roles
+                .iter()
+                .map(|role| count(&inspected, role))
+                .sum::<usize>()
+        };
+        let label = stack.label();
+        assert_eq!(of(&["total", "ignored", "unused"]), in_file, "{label}");
+        let roles = [
+            "attention",
+            "cross_attention",
+            "feed_forward",
+            "norms",
+            "layer_scales",
+            "outside",
+        ];
+        assert_eq!(of(&roles), count(&inspected, "total"), "{label}");
+        assert_eq!(count(&inspected, "unused"), 0, "{label}");
+        assert_eq!(inspected["family"], checkpoint.family(), "{label}");
+        assert_eq!(
+            inspected["n_blocks"],
+            checkpoint.config().blocks.len(),
+            "{label}"
+        );
+    }
+}
+
+/// What a block's configuration says of its sizes.
+struct Expected {
+    /// Attention, cross-attention, feed-forward, experts, router.
+    counts: [usize; 5],
+}
+
+fn expected(block: &BlockConfig) -> Expected {
+    let attention = |config: &candle_blocks::AttentionConfig| {
+        let (q, kv, bias) = (config.query_width(), config.key_width(), config.bias);
+        let weights = 2 * q * config.d_model + 2 * kv * config.d_memory;
+        let biases = [
+            (bias.query, q),
+            (bias.key, kv),
+            (bias.value, kv),
+            (bias.output, config.d_model),
+        ];
+        let biases: usize = biases.iter().map(|&(has, n)| if has { n } else { 0 }).sum();
+        weights + biases
+    };
+    let ff = &block.feed_forward;
+    let n_up = match ff.form {
+        FeedForwardForm::Plain => 1,
+        FeedForwardForm::Gated => 2,
+        other => panic!("{other:?} is new"),
+    };
+    let mlp = |d_ff: usize| {
+        let up_bias = if ff.up_bias { n_up * d_ff } else { 0 };
+        let down_bias = if ff.down_bias { ff.d_model } else { 0 };
+        (n_up + 1) * d_ff * ff.d_model + up_bias + down_bias
+    };
+    let (experts, router, shared) = match &ff.experts {
+        None => (0, 0, mlp(ff.d_ff)),
+        Some(experts) => {
+            // Its output is multiplied by a gate of one feature.
+            let shared = experts.shared_d_ff.map_or(0, |d_ff| mlp(d_ff) + ff.d_model);
+            let router = experts.n_experts * ff.d_model;
+            (experts.n_experts * mlp(ff.d_ff), router, shared)
+        }
+    };
+    Expected {
+        counts: [
+            attention(&block.attention),
+            block.cross_attention.as_ref().map_or(0, attention),
+            experts + router + shared,
+            experts,
+            router,
+        ],
+    }
+}
+
+#[test]
+fn counts_by_role_are_those_of_the_configuration() {
+    for stack in all() {
+        let inspected = inspect(&stack, &["--json"]).json();
+        let checkpoint = stack.open();
+        let mut sums = [0; 5];
+        for block in &checkpoint.config().blocks {
+            for (sum, n) in sums.iter_mut().zip(expected(block).counts) {
+                *sum += n;
+            }
+        }
+        if let Some(bias) = &checkpoint.config().relative_bias {
+            sums[0] += bias.n_buckets * bias.n_heads;
+        }
+        let roles = [
+            "attention",
+            "cross_attention",
+            "feed_forward",
+            "experts",
+            "router",
+        ];
+        assert_eq!(
+            roles.map(|role| count(&inspected, role)),
+            sums,
+            "{}",
+            stack.label()
+        );
+    }
+}
+
+#[test]
+fn the_text_says_what_is_special_of_a_family() {
+    let all = committed::families();
+    for (name, words) in [
+        (
+            "families/mixtral",
+            vec!["family     mixtral", "experts    ", "router"],
+        ),
+        ("families/t5", vec!["family     t5", "width"]),
+        ("families/dinov2", vec!["layer scales"]),
+    ] {
+        // The package leaves the families out.
+        for stack in all.iter().filter(|stack| stack.name == name) {
+            let text = inspect(stack, &[]).stdout;
+            assert_says(&text, &words);
+            let is_decoder = stack.part.is_some_and(|part| part.to_string() == "decoder");
+            assert_eq!(text.contains("cross-attention"), is_decoder, "{text}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The program `candle-blocks`: the files it writes, what it prints, its exit status. `refusals` has what it refuses.
+
+#[path = "../shared/all.rs"]
+mod all;
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/levels.rs"]
+mod levels;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/said.rs"]
+mod said;
+#[path = "../shared/scratch.rs"]
+mod scratch;
+#[path = "../shared/synthetic.rs"]
+mod synthetic;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod bench;
+mod cli;
+mod family_file;
+mod inspect;
+mod packed;
+mod run;
+
+impl scratch::Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+}

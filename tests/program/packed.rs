@@ -1,0 +1,129 @@
+//! What packing promises of whole processes: the same bytes on any number of threads, PyTorch's numbers on every level
+//! of instructions, and clear words for what cannot be packed.
+
+use std::fs;
+
+use crate::{
+    committed::present,
+    levels::LEVELS,
+    scratch::{self, Scratch, answer},
+};
+
+const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
+const PRECISIONS: [&str; 3] = ["f32", "bf16", "int8"];
+
+/// The bytes that a run in the environment writes.
+fn written(scratch: &Scratch, precision: &str, (key, value): (&str, &str)) -> Option<Vec<u8>> {
+    let mut command = scratch.run_command(&["--precision", precision]);
+    let answer = answer(command.env(key, value));
+    if answer.stderr.contains("this CPU lacks") {
+        println!("LEFT OUT: {key}={value}, which this CPU lacks");
+        return None;
+    }
+    answer.assert_status(0);
+    Some(fs::read(scratch.output()).unwrap())
+}
+
+#[test]
+fn any_number_of_threads_writes_the_same_bytes() {
+    for name in present(CHECKPOINTS, |&name| name) {
+        let scratch = Scratch::of(name);
+        for precision in PRECISIONS {
+            let [one, others @ ..] = ["1", "2", "3", "7"]
+                .map(|threads| written(&scratch, precision, ("RAYON_NUM_THREADS", threads)));
+            for other in others {
+                assert!(one == other, "{name} {precision}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_of_instructions_gives_pytorchs_numbers() {
+    for name in present(CHECKPOINTS, |&name| name) {
+        let scratch = Scratch::of(name);
+        for level in LEVELS {
+            let mut command = scratch.verify_command(&["--precision", "f32"]);
+            let answer = answer(command.env("CANDLE_BLOCKS_ISA", level));
+            if answer.stderr.contains("this CPU lacks") {
+                assert_ne!(level, "portable");
+                println!("LEFT OUT: {level}, which this CPU lacks");
+                continue;
+            }
+            answer.assert_status(0);
+        }
+    }
+}
+
+/// Of int8 the sums are exact, and what is between products has the same functions: levels differ in f32's last digits.
+#[test]
+fn levels_agree_on_what_they_round_to() {
+    for name in present(CHECKPOINTS, |&name| name) {
+        let scratch = Scratch::of(name);
+        let stages = LEVELS.map(|level| {
+            written(&scratch, "bf16", ("CANDLE_BLOCKS_ISA", level))?;
+            Some(scratch::load(&scratch.output()))
+        });
+        let mut stages = stages.into_iter().flatten();
+        let portable = stages.next().unwrap();
+        for level in stages {
+            for (name, tensor) in &level {
+                let difference = (tensor - &portable[name]).unwrap().abs().unwrap();
+                let largest = |t: &candle_blocks::candle_core::Tensor| {
+                    t.abs()
+                        .unwrap()
+                        .max_all()
+                        .unwrap()
+                        .to_scalar::<f32>()
+                        .unwrap()
+                };
+                // One rounding of a bf16 that falls to the other side.
+                let bound = 0.02 * largest(&portable[name]);
+                assert!(largest(&difference) <= bound, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused_with_what_to_give_instead() {
+    let scratch = Scratch::of("tiny-bert");
+    for (flags, words) in [
+        (
+            &["--precision", "f32", "--backward"] as &[&str],
+            &["--precision none", "--backward"] as &[&str],
+        ),
+        (
+            &["--precision", "bf16", "--dtype", "f64"],
+            &["--precision none", "--dtype f64"],
+        ),
+    ] {
+        scratch.run(flags).assert_refused(words);
+    }
+}
+
+#[test]
+fn a_comparison_that_packing_must_fail_says_why() {
+    let scratch = Scratch::of("tiny-bert");
+    for finer in ["f32", "f16"] {
+        let fails = scratch.verify(&["--precision", "bf16", "--dtype", finer]);
+        fails.assert_status(1);
+        assert!(
+            fails
+                .stderr
+                .contains("give --dtype bf16 with --precision bf16"),
+            "{}",
+            fails.stderr
+        );
+    }
+    scratch
+        .verify(&["--dtype", "bf16", "--precision", "bf16"])
+        .assert_status(0);
+    let fails = scratch.verify(&["--precision", "int8"]);
+    fails.assert_status(1);
+    assert!(
+        fails.stderr.contains("there is no tolerance for int8"),
+        "{}",
+        fails.stderr
+    );
+}

@@ -1,0 +1,250 @@
+//! A configuration that gives no finite result, or takes all memory, is refused by the setting that is wrong.
+
+use candle_blocks::{
+    AlibiConfig, AlibiRounding, AlibiSlopes, Architecture, AttentionConfig, BlockConfig,
+    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm,
+    Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryConfig, RotaryScaling,
+    RoutingWeights, StackConfig, Topology,
+};
+
+use crate::{
+    hostile::{Folder, valid},
+    said::assert_says,
+};
+
+fn block() -> BlockConfig {
+    let attention = AttentionConfig::new(16, 2).unwrap();
+    let norm = NormConfig::layer_norm(16, 1e-5);
+    BlockConfig::new(
+        attention,
+        FeedForwardConfig::new(16),
+        norm,
+        NormPlacement::Pre,
+    )
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut BlockConfig), words: &[&str]) {
+    let mut block = block();
+    change(&mut block);
+    let error = block.validate().unwrap_err();
+    assert!(matches!(error, Error::InvalidConfig(_)), "{error:?}");
+    assert_says(&error, words);
+}
+
+#[test]
+fn factors_that_give_nan_are_refused() {
+    block().validate().unwrap();
+    for bad in [f64::NAN, f64::INFINITY] {
+        refused(|b| b.attention.scale = bad, &["the factor on the scores"]);
+        refused(|b| b.residual.multiplier = bad, &["residual multiplier"]);
+    }
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        refused(|b| b.attention.soft_cap = Some(bad), &["the soft cap"]);
+    }
+    let alibi = |slopes, scale| {
+        Position::Alibi(AlibiConfig {
+            slopes,
+            scale,
+            rounding: AlibiRounding::None,
+        })
+    };
+    let bad = alibi(AlibiSlopes::Appended, f64::NAN);
+    refused(|b| b.attention.position = bad, &["ALiBi bias"]);
+    let bad = alibi(
+        AlibiSlopes::Interleaved {
+            max: f64::NEG_INFINITY,
+        },
+        1.0,
+    );
+    refused(|b| b.attention.position = bad, &["ALiBi slope"]);
+    let norm = QueryKeyNorm {
+        norm: NormConfig::layer_norm(16, -1.0),
+        span: QueryKeyNormSpan::Head,
+    };
+    refused(|b| b.attention.query_key_norm = Some(norm), &["eps is -1"]);
+}
+
+#[test]
+fn a_norm_behind_the_residual_of_a_parallel_block_is_refused() {
+    refused(
+        |b| {
+            b.topology = Topology::Parallel(ParallelNorm::Separate);
+            b.feed_forward_placement = NormPlacement::Post;
+        },
+        &["parallel", "[Pre, Post]"],
+    );
+}
+
+#[test]
+fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
+    refused(
+        |b| {
+            (
+                b.attention.n_heads,
+                b.attention.n_kv_heads,
+                b.attention.head_dim,
+            ) = (6, 4, 2)
+        },
+        &["4 key/value heads", "6 query heads"],
+    );
+}
+
+#[test]
+fn sizes_whose_products_overflow_are_refused() {
+    let huge = usize::MAX / 2;
+    refused(|b| b.attention.d_memory = 0, &["d_memory is 0"]);
+    refused(|b| b.feed_forward.d_ff = huge, &["d_ff", "at most"]);
+    refused(|b| b.attention.head_dim = huge, &["head_dim", "at most"]);
+    let wide = |b: &mut BlockConfig| {
+        (b.attention.head_dim, b.attention.n_heads) = (1 << 20, 1 << 20);
+    };
+    refused(wide, &["all heads together", "at most"]);
+    let experts = |n_experts, shared_d_ff| ExpertsConfig {
+        n_experts,
+        top_k: 1,
+        weights: RoutingWeights::Softmax,
+        shared_d_ff,
+    };
+    refused(
+        |b| b.feed_forward.experts = Some(experts(huge, None)),
+        &["n_experts", "at most"],
+    );
+    refused(
+        |b| b.feed_forward.experts = Some(experts(2, Some(0))),
+        &["shared expert's d_ff is 0"],
+    );
+}
+
+#[test]
+fn rotary_settings_that_divide_by_zero_or_leave_pairs_out_are_refused() {
+    let rotary = |theta, scaling| {
+        let rotary = RotaryConfig::new(8, theta).with_scaling(scaling);
+        move |b: &mut BlockConfig| b.attention.position = Position::Rotary(rotary)
+    };
+    for theta in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        refused(rotary(theta, RotaryScaling::None), &["rope_theta"]);
+    }
+    for factor in [0.0, -2.0, f64::NAN] {
+        refused(rotary(1e4, RotaryScaling::Linear { factor }), &["factor"]);
+    }
+    let dynamic = |max_positions| RotaryScaling::DynamicNtk {
+        factor: 2.0,
+        max_positions,
+    };
+    refused(rotary(1e4, dynamic(0)), &["max_positions is 0"]);
+    let two = RotaryConfig::new(2, 1e4).with_scaling(dynamic(8));
+    refused(
+        |b| b.attention.position = Position::Rotary(two),
+        &["more than 2"],
+    );
+    let yarn = |beta_fast, original_positions| RotaryScaling::Yarn {
+        factor: 2.0,
+        attention_factor: 1.0,
+        beta_fast,
+        beta_slow: 1.0,
+        original_positions,
+        truncate: true,
+    };
+    refused(rotary(1e4, yarn(0.0, 8)), &["beta_fast"]);
+    refused(rotary(1e4, yarn(32.0, 0)), &["original_positions is 0"]);
+    refused(rotary(1.0, yarn(32.0, 8)), &["rope_theta, which is 1"]);
+    let llama3 = |low_freq_factor| RotaryScaling::Llama3 {
+        factor: 2.0,
+        low_freq_factor,
+        high_freq_factor: 4.0,
+        original_positions: 8,
+    };
+    refused(rotary(1e4, llama3(0.0)), &["low_freq_factor is 0"]);
+    refused(
+        rotary(1e4, llama3(4.0)),
+        &["high_freq_factor is 4", "above"],
+    );
+    let long = |short: usize, factor, attention_factor| RotaryScaling::LongRope {
+        short_factor: vec![1.0; short],
+        long_factor: vec![factor; 4],
+        attention_factor,
+        original_positions: 8,
+    };
+    // Fewer divisors than pairs would turn the first pairs only.
+    refused(
+        rotary(1e4, long(3, 1.0, 1.0)),
+        &["short_factor", "3 divisors", "expected 4"],
+    );
+    refused(rotary(1e4, long(4, 0.0, 1.0)), &["long_factor"]);
+    refused(rotary(1e4, long(4, 1.0, f64::NAN)), &["attention_factor"]);
+}
+
+#[test]
+fn a_relative_bias_needs_near_and_far_buckets_and_a_column_per_head() {
+    let validate = |n_buckets, max_distance, n_heads| {
+        let bias = RelativeBiasConfig {
+            n_buckets,
+            max_distance,
+            n_heads,
+        };
+        let stack = StackConfig::uniform(block(), 1, None).with_relative_bias(bias);
+        stack.validate()
+    };
+    validate(32, 128, 2).unwrap();
+    for (n_buckets, max_distance) in [(0, 128), (1, 128), (3, 128), (32, 8), (32, 0)] {
+        let error = validate(n_buckets, max_distance, 2).unwrap_err();
+        assert_says(&error, &["buckets"]);
+    }
+    let error = validate(32, 128, 3).unwrap_err();
+    assert_says(&error, &["relative bias has 3 heads", "attention 2"]);
+}
+
+/// A few bytes may ask for a billion experts, heads or groups.
+#[test]
+fn a_config_json_of_a_billion_parts_is_refused_before_it_takes_memory() {
+    let llama = r#""hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8,
+        "num_hidden_layers": 2"#;
+    let billion = 1 << 30;
+    for (config, words) in [
+        (
+            format!(
+                r#"{{"model_type": "mixtral", {llama}, "num_local_experts": {billion}, "num_experts_per_tok": 2}}"#
+            ),
+            ["parameters or more", "experts"],
+        ),
+        (
+            format!(
+                r#"{{"model_type": "stablelm", "hidden_size": {billion}, "num_attention_heads": {billion},
+                "num_key_value_heads": {billion}, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 1,
+                "qk_layernorm": true, "partial_rotary_factor": 0}}"#
+            ),
+            ["parameters or more", "heads"],
+        ),
+        (
+            format!(
+                r#"{{"model_type": "albert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8,
+                "num_hidden_layers": 2, "num_hidden_groups": {billion}}}"#
+            ),
+            ["num_hidden_groups", "10000 blocks"],
+        ),
+    ] {
+        let folder = Folder::new();
+        folder.write("model.safetensors", &valid());
+        folder.write("config.json", config.as_bytes());
+        let error = Checkpoint::open(folder.root()).unwrap_err();
+        assert_says(&error, &words);
+        assert_says(&error, &["config.json"]);
+    }
+}
+
+#[test]
+fn a_name_of_megabytes_is_refused_at_once_and_not_repeated() {
+    let folder = Folder::new();
+    let long = "bert".repeat(1 << 20);
+    let path = folder.write(
+        "config.json",
+        format!(r#"{{"model_type": "{long}"}}"#).as_bytes(),
+    );
+    let start = std::time::Instant::now();
+    let error = Architecture::open(path).unwrap_err().to_string();
+    assert_says(&error, &["model_type", "\"bertbert", "expected a text"]);
+    assert!(error.len() < 1000, "{} bytes", error.len());
+    // Comparing it with every known name would take minutes.
+    assert!(start.elapsed().as_secs() < 10);
+}

@@ -1,0 +1,25 @@
+//! The device under test.
+
+use std::sync::OnceLock;
+
+use candle_blocks::candle_core::Device;
+
+/// Names the device under test.
+pub const DEVICE_VARIABLE: &str = "CANDLE_BLOCKS_TEST_DEVICE";
+
+/// The device that `CANDLE_BLOCKS_TEST_DEVICE` names: `cpu` (default), `cuda` or `metal`.
+pub fn device() -> Device {
+    // One for all: candle takes two handles of one GPU for two devices.
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let open = || {
+        let name = std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| "cpu".to_string());
+        let device = match name.as_str() {
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Device::new_cuda(0),
+            "metal" => Device::new_metal(0),
+            _ => panic!("{DEVICE_VARIABLE}={name}: expected cpu, cuda or metal"),
+        };
+        device.unwrap_or_else(|error| panic!("{DEVICE_VARIABLE}={name}: {error}"))
+    };
+    DEVICE.get_or_init(open).clone()
+}

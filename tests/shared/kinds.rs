@@ -1,0 +1,67 @@
+//! Small stacks of the rarer kinds of block.
+
+use candle_blocks::{
+    AlibiConfig, AlibiRounding, AlibiSlopes, BlockConfig, ExpertsConfig, NormConfig, ParallelNorm,
+    Position, RelativeBiasConfig, RoutingWeights, StackConfig, Topology,
+};
+
+use crate::small::{HEADS, WIDTH, attention, block};
+
+/// The width of what cross-attention reads.
+pub const MEMORY: usize = 10;
+
+fn two(block: BlockConfig) -> StackConfig {
+    StackConfig::uniform(block, 2, Some(NormConfig::rms_norm(WIDTH, 1e-6)))
+}
+
+/// A decoder with linear biases and its branches side by side, as Falcon's.
+pub fn falcon() -> StackConfig {
+    let alibi = AlibiConfig {
+        slopes: AlibiSlopes::Appended,
+        scale: 0.5,
+        rounding: AlibiRounding::Bf16,
+    };
+    let mut block = block(attention().with_position(Position::Alibi(alibi)).causal());
+    block.topology = Topology::Parallel(ParallelNorm::Separate);
+    two(block)
+}
+
+/// A decoder that attends to an encoder, with a learned bias by distance, as T5's.
+pub fn cross_decoder() -> StackConfig {
+    let mut block = block(attention().causal());
+    block.cross_attention = Some(attention().with_memory(MEMORY));
+    let mut stack = two(block);
+    stack.relative_bias = Some(RelativeBiasConfig {
+        n_buckets: 8,
+        max_distance: 16,
+        n_heads: HEADS,
+    });
+    stack
+}
+
+/// A decoder whose cross-attention has linear biases of its own.
+pub fn cross_alibi() -> StackConfig {
+    let mut stack = cross_decoder();
+    let alibi = AlibiConfig {
+        slopes: AlibiSlopes::Appended,
+        scale: 1.0,
+        rounding: AlibiRounding::Bf16,
+    };
+    for block in &mut stack.blocks {
+        let cross = attention().with_memory(MEMORY);
+        block.cross_attention = Some(cross.with_position(Position::Alibi(alibi)));
+    }
+    stack
+}
+
+/// An encoder of experts.
+pub fn experts() -> StackConfig {
+    let mut block = block(attention());
+    block.feed_forward = block.feed_forward.with_experts(Some(ExpertsConfig {
+        n_experts: 3,
+        top_k: 2,
+        weights: RoutingWeights::Renormalised,
+        shared_d_ff: Some(9),
+    }));
+    two(block)
+}

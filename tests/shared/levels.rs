@@ -1,0 +1,11 @@
+//! The levels of instructions that there are.
+
+/// Every level of instructions, as `CANDLE_BLOCKS_ISA` takes it.
+pub const LEVELS: [&str; 6] = [
+    "portable",
+    "neon",
+    "avx2",
+    "avx512",
+    "avx512_vnni",
+    "avx512_bf16",
+];

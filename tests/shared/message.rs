@@ -1,0 +1,13 @@
+//! The message of an error.
+
+use std::fmt::Display;
+
+/// What an error says.
+#[track_caller]
+pub fn message<T, E: Display>(result: Result<T, E>) -> String {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        // With its causes, where Display leaves them to the alternate form.
+        Err(error) => format!("{error:#}"),
+    }
+}

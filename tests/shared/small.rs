@@ -1,0 +1,78 @@
+//! Small layers with parameters by rule: an encoder and a decoder; `kinds.rs` has the rarer kinds.
+
+use candle_blocks::{
+    AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement,
+    Position, RotaryConfig, Stack, StackConfig,
+    candle_core::{self, DType, Device, Tensor},
+    candle_nn::{VarBuilder, VarMap},
+};
+
+/// The width of every stack's rows.
+pub const WIDTH: usize = 12;
+/// Of every attention.
+pub const HEADS: usize = 4;
+
+/// A layer made by `make` from parameters without a pattern that it could hide behind.
+pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
+    let parameters = VarMap::new();
+    let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+    let layer = make(vb).unwrap();
+    let parameters = parameters.data().lock().unwrap();
+    let mut names: Vec<&String> = parameters.keys().collect();
+    names.sort();
+    for (i, name) in names.into_iter().enumerate() {
+        let parameter = &parameters[name];
+        let value =
+            numbers(parameter.dims(), i).affine(0.4, if name.contains("norm") { 1.0 } else { 0.0 });
+        parameter.set(&value.unwrap()).unwrap();
+    }
+    layer
+}
+
+/// Numbers of order 1, others for each `start`.
+pub fn numbers(shape: &[usize], start: usize) -> Tensor {
+    let n: usize = shape.iter().product();
+    let values = (0..n).map(|i| (((i + 7 * start) * 37 % 101) as f32 - 50.0) / 40.0);
+    Tensor::from_vec(values.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap()
+}
+
+/// Of four heads.
+pub fn attention() -> AttentionConfig {
+    AttentionConfig::new(WIDTH, HEADS).unwrap()
+}
+
+/// A block of these two, normalised before.
+pub fn block(attention: AttentionConfig) -> BlockConfig {
+    BlockConfig::new(
+        attention,
+        FeedForwardConfig::new(WIDTH).with_d_ff(20),
+        NormConfig::layer_norm(WIDTH, 1e-5),
+        NormPlacement::Pre,
+    )
+}
+
+/// An encoder as BERT's.
+pub fn encoder() -> StackConfig {
+    let mut block = block(attention());
+    block.attention_placement = NormPlacement::Post;
+    block.feed_forward_placement = NormPlacement::Post;
+    StackConfig::uniform(block, 2, None)
+}
+
+/// A decoder that turns its queries and keys, with grouped heads and a sliding window in its second block.
+pub fn decoder() -> StackConfig {
+    let head_dim = 6;
+    let rotary = Position::Rotary(RotaryConfig::new(4, 10_000.0));
+    let attention = AttentionConfig::with_head_dim(WIDTH, HEADS, head_dim)
+        .with_kv_heads(2)
+        .with_position(rotary)
+        .causal();
+    let mut first = block(attention.clone());
+    first.feed_forward = first.feed_forward.with_form(FeedForwardForm::Gated);
+    StackConfig::new(vec![first, block(attention.with_window(Some(3)))], None)
+}
+
+/// The stack of a configuration.
+pub fn stack(config: &StackConfig) -> Stack {
+    made(|vb| Stack::new(config, vb))
+}

@@ -1,0 +1,33 @@
+//! The committed weights, of which the published package leaves some out.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// A path under `weights/`.
+pub fn weights(local: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("weights")
+        .join(local)
+}
+
+/// Whether a path under `weights/` can be used. Not if the published package leaves it out, which is
+/// said then; in a clone nothing may be missing, and who uses it will find out.
+pub fn is_present(local: &str) -> bool {
+    // Cargo writes this file when it packs a crate.
+    let is_package = weights("../Cargo.toml.orig").exists();
+    let is_present = weights(local).exists() || !is_package;
+    if !is_present {
+        left_out(&format!(
+            "weights/{local} is not in the published package; see weights/README.md"
+        ));
+    }
+    is_present
+}
+
+/// Says what a test did not do; past the harness, which shows a passed test's output to nobody.
+pub fn left_out(what: &str) {
+    let line = format!("LEFT OUT: {what}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}

@@ -1,0 +1,216 @@
+//! Every place that drops, by itself: in training it drops by the given source, in evaluation nothing does.
+
+use candle_blocks::{
+    Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, LowRank, Mlp,
+    NormPlacement, ParallelNorm, Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology,
+    TransformerBlock,
+    candle_core::{Module, ModuleT, Tensor, Var},
+    train::{Gradients, backward_recomputing},
+};
+
+use crate::{
+    kinds::{self, MEMORY},
+    small::{self, WIDTH, block, made, numbers, stack},
+};
+
+const P: f64 = 0.5;
+
+fn rows(y: &Tensor) -> Vec<f32> {
+    y.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The output of a stack in training, of which the same seed draws every mask.
+fn trained(stack: &mut Stack, context: &ForwardContext, seed: u64) -> Vec<f32> {
+    stack.set_dropout_source(&DropoutSource::seeded(seed));
+    let x = numbers(&[4, 5, WIDTH], 1);
+    rows(
+        &stack
+            .forward_with(&x, &context.clone().with_train(true))
+            .unwrap(),
+    )
+}
+
+#[track_caller]
+fn drops_in_training_only(what: &str, mut stack: Stack) {
+    let memory = numbers(&[4, 3, MEMORY], 2);
+    let context = ForwardContext::evaluation().with_memory(memory, Default::default());
+    let x = numbers(&[4, 5, WIDTH], 1);
+    let evaluated = rows(&stack.forward_with(&x, &context).unwrap());
+    let mut of_seed = |seed| trained(&mut stack, &context, seed);
+    assert_eq!(of_seed(1), of_seed(1), "{what}");
+    // A single draw may keep everything, twelve hardly ever.
+    let of_seeds: Vec<_> = (1..=12).map(of_seed).collect();
+    let distinct = |y: &&Vec<f32>| **y != evaluated;
+    assert!(of_seeds.iter().filter(distinct).count() >= 3, "{what}");
+    assert!(of_seeds.iter().any(|y| *y != of_seeds[0]), "{what}");
+}
+
+#[test]
+fn each_place_drops_by_itself() {
+    type Make = fn() -> StackConfig;
+    type Change = fn(&mut StackConfig);
+    let places: [(&str, Make, Change); 13] = [
+        ("attention", small::encoder, |c| {
+            c.blocks[0].attention.dropout = P
+        }),
+        ("cross-attention", kinds::cross_decoder, |c| {
+            c.blocks[1].cross_attention.as_mut().unwrap().dropout = P;
+        }),
+        (
+            "cross-attention with linear biases",
+            kinds::cross_alibi,
+            |c| {
+                c.blocks[1].cross_attention.as_mut().unwrap().dropout = P;
+            },
+        ),
+        ("hidden", small::encoder, |c| {
+            c.blocks[0].feed_forward.dropout = P
+        }),
+        ("gated", small::decoder, |c| {
+            c.blocks[0].feed_forward.dropout = P
+        }),
+        ("experts", kinds::experts, |c| {
+            c.blocks[0].feed_forward.dropout = P
+        }),
+        ("behind attention", small::encoder, |c| {
+            c.blocks[0].residual.attention_dropout = P
+        }),
+        ("behind cross-attention", kinds::cross_decoder, |c| {
+            c.blocks[0].residual.attention_dropout = P;
+        }),
+        ("behind feed-forward", small::encoder, |c| {
+            c.blocks[1].residual.feed_forward_dropout = P;
+        }),
+        ("branches", kinds::falcon, |c| {
+            c.blocks[0].residual.parallel_dropout = P
+        }),
+        ("paths", small::encoder, |c| {
+            c.blocks[0].residual.drop_path = P
+        }),
+        ("layers", small::encoder, |c| c.layer_drop = P),
+        ("output", small::encoder, |c| c.output_dropout = P),
+    ];
+    for (what, config, change) in places {
+        let mut config = config();
+        change(&mut config);
+        drops_in_training_only(what, stack(&config));
+    }
+}
+
+const ADAPTED: [&str; 2] = ["blocks.0.attention.value", "blocks.1.feed_forward.up"];
+
+/// A stack whose only dropout is that of the adapter of one linear layer, and the adapter's parameters.
+fn adapted(adapted: &str) -> (Stack, Vec<(String, Var)>) {
+    let mut stack = stack(&small::encoder());
+    let mut parameters = Vec::new();
+    for (role, linear) in stack.linears_mut() {
+        if role == adapted {
+            let (d_out, d_in) = linear.weight().dims2().unwrap();
+            let [a, b] =
+                [[2, d_in], [d_out, 2]].map(|shape| Var::from_tensor(&numbers(&shape, 4)).unwrap());
+            let (down, up) = (a.as_tensor().clone(), b.as_tensor().clone());
+            let adapter = LowRank::from_parts(down, up, 0.7).unwrap();
+            let dropout = Dropout::new(P, DropoutSource::default()).unwrap();
+            let adapter = adapter.with_dropout(dropout);
+            *linear = linear.clone().with_adapter(adapter).unwrap();
+            parameters.push((format!("{role}.a"), a));
+            parameters.push((format!("{role}.b"), b));
+        }
+    }
+    (stack, parameters)
+}
+
+#[test]
+fn adapters_drop_and_are_recomputed_with_the_same_masks() {
+    for role in ADAPTED {
+        drops_in_training_only(role, adapted(role).0);
+        let (mut stack, parameters) = adapted(role);
+        let x = numbers(&[4, 5, WIDTH], 1);
+        let context = ForwardContext::training();
+        let loss = |y: &Tensor| (y.sqr()? * numbers(&[4, 5, WIDTH], 6))?.sum_all();
+        stack.set_dropout_source(&DropoutSource::seeded(3));
+        let direct = loss(&stack.forward_with(&x, &context).unwrap()).unwrap();
+        let direct = Gradients::of(&parameters, &direct.backward().unwrap());
+        stack.set_dropout_source(&DropoutSource::seeded(3));
+        let again = backward_recomputing(&stack, &x, &context, &parameters, loss).unwrap();
+        for (name, _) in &parameters {
+            let gradient = |all: &Gradients| rows(&all.get(name).unwrap().unwrap());
+            assert_eq!(gradient(&direct), gradient(&again.gradients), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_packed_with_its_layer() {
+    for role in ADAPTED {
+        let (stack, _) = adapted(role);
+        let x = numbers(&[4, 5, WIDTH], 1);
+        let layers = rows(&stack.forward(&x).unwrap());
+        let packed = rows(&stack.pack(Precision::F32).unwrap().forward(&x).unwrap());
+        for (ours, theirs) in packed.iter().zip(layers) {
+            assert!((ours - theirs).abs() < 2e-5, "{role}: {ours} {theirs}");
+        }
+    }
+}
+
+/// `x + dropout(attention + feed_forward)`, with the mask that NumPy draws.
+#[test]
+fn a_parallel_block_of_parts_drops_the_sum_of_its_branches() {
+    let parts = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(WIDTH, 2)?), vb));
+    let sublayers = (
+        Sublayer::from_parts(parts.attention().inner().clone(), SublayerNorm::None),
+        Sublayer::from_parts(parts.feed_forward().inner().clone(), SublayerNorm::None),
+    );
+    let dropout = |seed| Dropout::new(P, DropoutSource::numpy(seed)).unwrap();
+    let parallel = TransformerBlock::from_parts(sublayers.0, sublayers.1)
+        .with_topology(Topology::Parallel(ParallelNorm::Shared))
+        .with_parallel_dropout(dropout(5));
+    let x = numbers(&[2, 3, WIDTH], 1);
+    let attended = parts.attention().inner().forward(&x).unwrap();
+    let fed = parts.feed_forward().inner().forward(&x).unwrap();
+    let sum = (attended + fed).unwrap();
+    let expected = (&x + dropout(5).forward_t(&sum, true).unwrap()).unwrap();
+    let ours = parallel.forward_t(&x, true).unwrap();
+    for (ours, expected) in rows(&ours).iter().zip(rows(&expected)) {
+        assert!((ours - expected).abs() < 1e-5, "{ours} {expected}");
+    }
+}
+
+#[test]
+fn a_perceptron_activates_between_its_layers_only() {
+    let layer = |d_out: usize, d_in: usize, seed| {
+        let weight = numbers(&[d_out, d_in], seed);
+        candle_blocks::Linear::from_parts(weight, None).unwrap()
+    };
+    let layers = [layer(5, 4, 1), layer(6, 5, 2), layer(3, 6, 3)];
+    let x = numbers(&[2, 4], 4);
+    let tanh = |x: Tensor| x.tanh().unwrap();
+    let hidden = tanh(layers[0].forward(&x).unwrap());
+    let hidden = tanh(layers[1].forward(&hidden).unwrap());
+    let expected = layers[2].forward(&hidden).unwrap();
+    let ours = Mlp::from_parts(layers.to_vec(), Activation::Tanh).unwrap();
+    for (ours, expected) in rows(&ours.forward(&x).unwrap()).iter().zip(rows(&expected)) {
+        assert!((ours - expected).abs() < 1e-5, "{ours} {expected}");
+    }
+}
+
+/// DINOv2's `layerscale_value` is 1: a fresh block is the same block without its layer scale.
+#[test]
+fn a_fresh_layer_scale_changes_nothing() {
+    let mut config = block(AttentionConfig::new(WIDTH, 2).unwrap());
+    config.feed_forward_placement = NormPlacement::None;
+    config.residual.layer_scale = true;
+    let parameters = candle_blocks::candle_nn::VarMap::new();
+    let vb = candle_blocks::candle_nn::VarBuilder::from_varmap(
+        &parameters,
+        candle_blocks::candle_core::DType::F32,
+        &candle_blocks::candle_core::Device::Cpu,
+    );
+    TransformerBlock::new(&config, vb).unwrap();
+    let parameters = parameters.data().lock().unwrap();
+    let scales = parameters
+        .iter()
+        .filter(|(name, _)| name.contains("layer_scale"));
+    let scales: Vec<_> = scales.map(|(_, scale)| rows(scale)).collect();
+    assert_eq!(scales, [[1.0; WIDTH]; 2]);
+}

@@ -1,0 +1,48 @@
+//! A backward pass that fails leaves nothing behind for the next.
+
+use candle_blocks::{
+    Parameters,
+    candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var},
+    ops,
+    train::Gradients,
+};
+
+use crate::{message::message, numbers::numbers, said::assert_says};
+
+/// An operation of a user's that has no backward pass.
+struct NoBackward;
+
+impl CustomOp1 for NoBackward {
+    fn name(&self) -> &'static str {
+        "no-backward"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+}
+
+#[test]
+fn after_a_failed_backward_pass_candles_own_has_all_gradients() {
+    let variable = |rows: usize| {
+        let ones = Tensor::ones((rows, 2), DType::F32, &Device::Cpu).unwrap();
+        Var::from_tensor(&ones).unwrap()
+    };
+    let (x, weight) = (variable(3), variable(4));
+    let parameters: Parameters = vec![
+        ("x".to_string(), x.clone()),
+        ("weight".to_string(), weight.clone()),
+    ];
+    let broken = x.apply_op1(NoBackward).unwrap();
+    let loss = |x: &Tensor| ops::linear(x, &weight, None).unwrap().sum_all().unwrap();
+    let failed = message(Gradients::backward(&parameters, &loss(&broken)).map(|_| ()));
+    assert_says(failed, &["no-backward"]);
+    let store = loss(&x).backward().unwrap();
+    assert_eq!(numbers(store.get(&weight).unwrap()), [3.0; 8]);
+    assert_eq!(numbers(store.get(&x).unwrap()), [4.0; 6]);
+    let gradients = Gradients::backward(&parameters, &loss(&x)).unwrap();
+    assert_eq!(
+        numbers(&gradients.get("weight").unwrap().unwrap()),
+        [3.0; 8]
+    );
+}

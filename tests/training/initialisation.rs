@@ -1,0 +1,365 @@
+//! Fresh parameters have the distributions that transformers and PyTorch draw from.
+
+use std::collections::{BTreeMap, HashMap};
+
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
+    candle_core::{DType, Device, Tensor},
+    candle_nn::{
+        Init,
+        init::{FanInOut, NonLinearity, NormalOrUniform},
+    },
+    train::Fresh,
+};
+
+use crate::{
+    all::all,
+    message::message,
+    numbers::{bits, numbers},
+    reference::Reference,
+    said::assert_says,
+    weights::{is_present, weights},
+};
+
+/// As many models as the reference has: `N_MODELS` in `weights/fixtures/reference/initialisation.py`.
+const N_MODELS: u64 = 200;
+/// Of a few thousand comparisons none should lie so many standard errors off.
+const SIGMAS: f64 = 5.0;
+
+#[derive(Clone, Copy, Debug)]
+struct Statistics {
+    count: f64,
+    mean: f64,
+    deviation: f64,
+    kurtosis: f64,
+    largest: f64,
+}
+
+impl Statistics {
+    fn of(values: &[f64]) -> Self {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let moment = |n| values.iter().map(|x| (x - mean).powi(n)).sum::<f64>() / count;
+        let variance = moment(2);
+        let kurtosis = if variance > 0.0 {
+            moment(4) / variance.powi(2)
+        } else {
+            0.0
+        };
+        Self {
+            count,
+            mean,
+            deviation: variance.sqrt(),
+            kurtosis,
+            largest: values.iter().fold(0.0, |all, x| x.abs().max(all)),
+        }
+    }
+
+    fn read(tensor: &Tensor) -> Self {
+        let [count, mean, deviation, kurtosis, largest] = numbers(tensor).try_into().unwrap();
+        Self {
+            count,
+            mean,
+            deviation,
+            kurtosis,
+            largest,
+        }
+    }
+
+    /// Why the two are not of one distribution.
+    fn differs(&self, theirs: &Self) -> Option<String> {
+        if self.count != theirs.count {
+            return Some(format!("{} elements beside {}", self.count, theirs.count));
+        }
+        if theirs.deviation == 0.0 {
+            let is_same = self.deviation == 0.0 && self.mean == theirs.mean;
+            return (!is_same).then(|| "not the same constant".to_string());
+        }
+        // Sampling errors of both sides together.
+        let error = (2.0 / self.count).sqrt();
+        let spread = theirs.deviation * ((theirs.kurtosis - 1.0) / 4.0).sqrt();
+        let is_cut = theirs.kurtosis < 2.6;
+        let checks = [
+            ("mean", self.mean - theirs.mean, theirs.deviation * error),
+            (
+                "deviation",
+                self.deviation - theirs.deviation,
+                spread * error,
+            ),
+            (
+                "kurtosis",
+                self.kurtosis - theirs.kurtosis,
+                24f64.sqrt() * error,
+            ),
+            // Of thousands of uniform values the largest lies that near the bound.
+            (
+                "bound",
+                if is_cut {
+                    self.largest - theirs.largest
+                } else {
+                    0.0
+                },
+                theirs.largest * 2e-3,
+            ),
+        ];
+        let wrong = checks
+            .iter()
+            .find(|(_, off, error)| off.abs() > SIGMAS * error)?;
+        Some(format!("{} is {:.1e} off", wrong.0, wrong.1))
+    }
+}
+
+fn check(reference: &Reference, drawn: &BTreeMap<String, Vec<f64>>) {
+    let mut wrong = Vec::new();
+    for (name, values) in drawn {
+        let theirs = Statistics::read(&reference.get(name));
+        let ours = Statistics::of(values);
+        if let Some(why) = ours.differs(&theirs) {
+            wrong.push(format!("{name}: {why}: {ours:?} beside {theirs:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_family_draws_what_transformers_draws() {
+    let reference = Reference::open("initialisation");
+    let known = reference.names();
+    let (mut n_stacks, mut n_compared) = (0, 0);
+    for stack in all() {
+        let prefix = format!("{}/", stack.name);
+        if !known.iter().any(|name| name.starts_with(&prefix)) {
+            continue;
+        }
+        let architecture = stack.options().architecture(stack.folder()).unwrap();
+        let checkpoint = stack.open();
+        assert_eq!(
+            &architecture.config,
+            checkpoint.config(),
+            "{}",
+            stack.label()
+        );
+        let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for seed in 0..N_MODELS {
+            let fresh = Fresh::new(
+                architecture.initialisation.clone(),
+                seed,
+                DType::F32,
+                &Device::Cpu,
+            );
+            fresh.stack(&architecture.config).unwrap();
+            let by_role: HashMap<String, Tensor> = fresh
+                .parameters()
+                .into_iter()
+                .map(|(role, variable)| (role, variable.as_tensor().clone()))
+                .collect();
+            for (name, tensor) in checkpoint.to_disk(&by_role).unwrap() {
+                let name = format!("{prefix}{name}");
+                if known.contains(&name) {
+                    drawn.entry(name).or_default().extend(numbers(&tensor));
+                }
+            }
+        }
+        assert!(
+            drawn.len() >= 4,
+            "{}: only {:?}",
+            stack.label(),
+            drawn.keys()
+        );
+        check(&reference, &drawn);
+        n_stacks += 1;
+        n_compared += drawn.len();
+    }
+    println!("{n_compared} tensors of {n_stacks} stacks");
+    if is_present("families") {
+        assert!(
+            n_stacks >= 55 && n_compared >= 700,
+            "{n_stacks} {n_compared}"
+        );
+    }
+}
+
+#[test]
+fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
+    let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for seed in 0..N_MODELS {
+        let draw = |initialisation| Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        let torch = draw(Initialisation::torch());
+        Linear::new(24, 40, true, torch.var_builder().pp("linear")).unwrap();
+        let layers = draw(Initialisation::layers());
+        let config = FeedForwardConfig::new(24).with_d_ff(40);
+        FeedForward::new(&config, layers.var_builder()).unwrap();
+        for (role, variable) in torch.parameters().into_iter().chain(layers.parameters()) {
+            let name = match role.as_str() {
+                "up.weight" => "kaiming_normal",
+                "down.weight" => "xavier_normal",
+                "up.bias" | "down.bias" => {
+                    assert!(numbers(&variable).iter().all(|&bias| bias == 0.0));
+                    continue;
+                }
+                other => other,
+            };
+            let values = drawn.entry(format!("torch/{name}")).or_default();
+            values.extend(numbers(&variable));
+        }
+    }
+    assert_eq!(drawn.len(), 4);
+    check(&Reference::open("initialisation"), &drawn);
+}
+
+#[test]
+fn a_seed_fixes_every_parameter_and_another_changes_it() {
+    let architecture = CheckpointOptions::default()
+        .architecture(weights("tiny-gpt2"))
+        .unwrap();
+    let draw = |seed, n_blocks| {
+        let mut config = architecture.config.clone();
+        config.blocks.truncate(n_blocks);
+        config.layers.truncate(n_blocks);
+        let initialisation = architecture.initialisation.clone();
+        let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        fresh.stack(&config).unwrap();
+        let parameters = fresh.parameters().into_iter();
+        parameters
+            .map(|(role, v)| (role, bits(&v)))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let (both, again, other, one) = (draw(7, 2), draw(7, 2), draw(8, 2), draw(7, 1));
+    assert_eq!(both, again);
+    for (role, values) in &both {
+        let is_drawn = role.ends_with("weight") && !role.contains("norm");
+        assert_eq!(is_drawn, other[role] != *values, "{role}");
+        if let Some(alone) = one.get(role) {
+            assert_eq!(alone, values, "{role} depends on the other block");
+        }
+    }
+    let query = &both["blocks.0.attention.query.weight"];
+    assert_ne!(query, &both["blocks.0.attention.key.weight"]);
+    assert_ne!(query, &both["blocks.1.attention.query.weight"]);
+}
+
+/// A layer of one's own may ask candle's `VarBuilder` for any distribution.
+#[test]
+fn hints_of_any_mean_are_followed() {
+    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F64, &Device::Cpu);
+    let vb = fresh.var_builder();
+    let n = 40_000;
+    // candle's default for a linear layer, and its uniform twin: √2 / √(columns), for `[rows, columns]`.
+    let kaiming = |dist| Init::Kaiming {
+        dist,
+        fan: FanInOut::FanIn,
+        non_linearity: NonLinearity::ReLU,
+    };
+    let mut shapes = Vec::new();
+    for (name, dist) in [
+        ("n", NormalOrUniform::Normal),
+        ("u", NormalOrUniform::Uniform),
+    ] {
+        let drawn = vb.get_with_hints((400, 100), name, kaiming(dist)).unwrap();
+        let drawn = Statistics::of(&numbers(&drawn));
+        let deviation = (2.0f64 / 100.0).sqrt();
+        assert!(
+            (drawn.deviation / deviation - 1.0).abs() < 0.03,
+            "{name} {drawn:?}"
+        );
+        shapes.push(drawn.kurtosis);
+    }
+    assert!(
+        (shapes[0] - 3.0).abs() < 0.2 && (shapes[1] - 1.8).abs() < 0.1,
+        "{shapes:?}"
+    );
+    for (name, hint, mean, deviation) in [
+        (
+            "a",
+            Init::Uniform { lo: 0.0, up: 1.0 },
+            0.5,
+            1.0 / 12f64.sqrt(),
+        ),
+        (
+            "b",
+            Init::Uniform { lo: -3.0, up: -1.0 },
+            -2.0,
+            2.0 / 12f64.sqrt(),
+        ),
+        (
+            "c",
+            Init::Randn {
+                mean: 3.0,
+                stdev: 0.5,
+            },
+            3.0,
+            0.5,
+        ),
+    ] {
+        let drawn = Statistics::of(&numbers(&vb.get_with_hints(n, name, hint).unwrap()));
+        let error = deviation / (n as f64).sqrt();
+        assert!(
+            (drawn.mean - mean).abs() < SIGMAS * error,
+            "{name} {drawn:?}"
+        );
+        assert!(
+            (drawn.deviation / deviation - 1.0).abs() < 0.03,
+            "{name} {drawn:?}"
+        );
+    }
+}
+
+/// `torch.nn.Linear(0, 3).bias` is zeros.
+#[test]
+fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
+    for initialisation in [Initialisation::layers(), Initialisation::torch()] {
+        let fresh = Fresh::new(initialisation, 5, DType::F32, &Device::Cpu);
+        let linear = Linear::new(0, 3, true, fresh.var_builder()).unwrap();
+        assert_eq!(numbers(linear.bias().unwrap()), [0.0; 3]);
+    }
+}
+
+/// A converted copy would stay behind when the variable is trained.
+#[test]
+fn a_parameter_is_not_made_in_two_types() {
+    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F32, &Device::Cpu);
+    let vb = fresh.var_builder();
+    vb.get(3, "shared").unwrap();
+    let again = vb.get(3, "shared").unwrap();
+    assert_eq!(again.id(), fresh.parameters()[0].1.id());
+    let refused = message(vb.to_dtype(DType::F16).get(3, "shared"));
+    assert_says(refused, &["shared", "F32", "F16"]);
+
+    let opened = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let loader = opened.trainable(DType::F32, &Device::Cpu).unwrap();
+    let role = "blocks.0.attention.query.bias";
+    let vb = loader.var_builder();
+    vb.get(20, role).unwrap();
+    let refused = message(vb.to_dtype(DType::F16).get(20, role));
+    assert_says(refused, &[role, "F32", "F16"]);
+}
+
+#[test]
+fn what_cannot_be_drawn_is_an_error_that_names_the_parameter() {
+    let endless = Draw::TruncatedNormal {
+        deviation: 1.0,
+        cut: 0.0,
+    };
+    let of_nan = Draw::TruncatedNormal {
+        deviation: f64::NAN,
+        cut: 1.0,
+    };
+    let normal = Draw::Normal {
+        deviation: f64::NAN,
+    };
+    for (draw, culprit) in [
+        (endless, "a.weight"),
+        (of_nan, "b.weight"),
+        (normal, "c.weight"),
+        (Draw::Uniform { bound: -1.0 }, "d.weight"),
+        (Draw::TorchLinear, "scale"),
+    ] {
+        let initialisation = Initialisation::layers().with("*", draw);
+        let fresh = Fresh::new(initialisation, 0, DType::F32, &Device::Cpu);
+        let message = fresh.var_builder().get(3, culprit).unwrap_err().to_string();
+        assert!(message.contains(culprit), "{message}");
+    }
+    let error = CheckpointOptions::default().architecture("nowhere/config.json");
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("nowhere/config.json"), "{message}");
+}

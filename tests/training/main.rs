@@ -1,0 +1,43 @@
+//! Training: optimiser, adapters, dropout, recomputation, and trainings that go on where they stopped.
+
+#[path = "../shared/all.rs"]
+mod all;
+#[path = "../shared/committed.rs"]
+mod committed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/differentiated.rs"]
+mod differentiated;
+#[path = "../shared/double.rs"]
+mod double;
+#[path = "../shared/judged.rs"]
+mod judged;
+#[path = "../shared/kinds.rs"]
+mod kinds;
+#[path = "../shared/message.rs"]
+mod message;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/reference.rs"]
+mod reference;
+#[path = "../shared/said.rs"]
+mod said;
+#[path = "../shared/small.rs"]
+mod small;
+#[path = "../shared/trained.rs"]
+mod trained;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod each_dropout;
+mod failed_backward;
+mod initialisation;
+mod lora;
+mod lora_start;
+mod loss_curve;
+mod optimisation;
+mod peft;
+mod recompute;
+mod training_in_parts;
+mod training_mode;
+mod zero_factors;

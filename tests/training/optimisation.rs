@@ -1,0 +1,332 @@
+//! The optimiser takes PyTorch's steps, clips and schedules as it does, and refuses what cannot be trained.
+
+use std::collections::BTreeMap;
+
+use candle_blocks::{
+    Parameters,
+    candle_core::{DType, Device, Tensor, Var},
+    candle_nn::Optimizer,
+    train::{AdamW, AdamWConfig, Decay, Gradients, ParameterGroup, Schedule, loss_value, split},
+};
+
+use crate::{
+    device::device,
+    double::has_f64,
+    message::message,
+    numbers::{bits, numbers},
+    reference::{Reference, assert_passed},
+    said::assert_says,
+};
+
+const CONFIG: AdamWConfig = AdamWConfig {
+    learning_rate: 3e-3,
+    beta1: 0.9,
+    beta2: 0.98,
+    eps: 1e-6,
+};
+
+/// The parameters and groups of `weights/fixtures/reference/optimisation.py`.
+fn groups(reference: &Reference, dtype: DType) -> (Parameters, Vec<ParameterGroup>) {
+    let parameter = |name: &str| {
+        let start = reference.get(&format!("adamw.{name}")).to_dtype(dtype);
+        (name.to_string(), Var::from_tensor(&start.unwrap()).unwrap())
+    };
+    let all: Parameters = ["a", "b", "c"].map(parameter).into();
+    let (a, others) = split(all.clone(), &["a"]).unwrap();
+    (
+        all,
+        vec![
+            ParameterGroup::new(a, 0.1),
+            ParameterGroup::new(others, 0.0),
+        ],
+    )
+}
+
+/// A store that holds the given gradients, as a backward pass leaves it.
+fn gradients(parameters: &Parameters, given: &[(&str, Tensor)]) -> Gradients {
+    let mut loss = Tensor::zeros((), given[0].1.dtype(), given[0].1.device()).unwrap();
+    for (name, gradient) in given {
+        let (_, variable) = parameters.iter().find(|(role, _)| role == name).unwrap();
+        let term = (variable.as_tensor() * gradient)
+            .unwrap()
+            .sum_all()
+            .unwrap();
+        loss = (loss + term).unwrap();
+    }
+    Gradients::of(parameters, &loss.backward().unwrap())
+}
+
+/// The gradients of a step of that script: `c` has one at every other step only.
+fn given(reference: &Reference, step: usize, dtype: DType) -> Vec<(&'static str, Tensor)> {
+    let gradient = |name| {
+        let all = reference.get(&format!("adamw.{name}.gradients"));
+        (name, all.get(step).unwrap().to_dtype(dtype).unwrap())
+    };
+    let names = ["a", "b", "c"].into_iter();
+    let has_one = |name: &&str| *name != "c" || step.is_multiple_of(2);
+    names.filter(has_one).map(gradient).collect()
+}
+
+#[test]
+fn a_hundred_steps_are_those_of_torch() {
+    let reference = Reference::open("optimisation");
+    let mut comparisons = Vec::new();
+    for is_scheduled in [false, true] {
+        let (parameters, groups) = groups(&reference, DType::F32);
+        let mut optimiser = AdamW::new(groups, CONFIG).unwrap();
+        let schedule = match is_scheduled {
+            true => Schedule::new(Decay::Linear, 10, 100),
+            false => Schedule::new(Decay::None, 0, 100),
+        };
+        for step in 0..100 {
+            let given = given(&reference, step, DType::F32);
+            let gradients = gradients(&parameters, &given);
+            optimiser
+                .update(&gradients, schedule.factor(step as u64))
+                .unwrap();
+            for (role, variable) in &parameters {
+                let name = match (is_scheduled, step + 1) {
+                    (false, 1 | 10 | 100) => format!("adamw.step{}.{role}", step + 1),
+                    (true, 100) => format!("adamw.scheduled.{role}"),
+                    _ => continue,
+                };
+                comparisons.push(reference.compare(&name, variable));
+            }
+        }
+        let path = tempfile::tempdir().unwrap();
+        let path = path.path().join("state.safetensors");
+        optimiser.save(&path, &BTreeMap::new()).unwrap();
+        if !is_scheduled {
+            let state = candle_blocks::candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+            for name in ["a", "b", "c"] {
+                for (ours, theirs) in [("first_moment", "first"), ("second_moment", "second")] {
+                    let ours = &state[&format!("{ours}.{name}")];
+                    comparisons
+                        .push(reference.compare(&format!("adamw.step100.{name}.{theirs}"), ours));
+                }
+            }
+        }
+    }
+    assert_eq!(comparisons.len(), 3 * 3 + 3 + 6);
+    assert_passed(&comparisons);
+}
+
+/// In f64 there is nothing but the formula: a wrong order of decay and step, or a misplaced eps, shows.
+#[test]
+fn steps_in_f64_are_those_of_torch_to_the_last_digits() {
+    if !has_f64("AdamW in f64") {
+        return;
+    }
+    let reference = Reference::open("optimisation");
+    let (parameters, groups) = groups(&reference, DType::F64);
+    let mut optimiser = AdamW::new(groups, CONFIG).unwrap();
+    for step in 0..100 {
+        let given = given(&reference, step, DType::F64);
+        optimiser
+            .update(&gradients(&parameters, &given), 1.0)
+            .unwrap();
+    }
+    for (role, variable) in &parameters {
+        let theirs = numbers(&reference.get(&format!("adamw.step100.{role}.f64")));
+        for (ours, theirs) in numbers(variable).iter().zip(theirs) {
+            assert!((ours - theirs).abs() < 1e-14, "{role}: {ours} {theirs}");
+        }
+    }
+}
+
+#[test]
+fn clipping_is_that_of_torch() {
+    let reference = Reference::open("optimisation");
+    let parameters: Parameters = (0..3)
+        .map(|i| {
+            let zeros = reference.get(&format!("clip.{i}")).zeros_like().unwrap();
+            (i.to_string(), Var::from_tensor(&zeros).unwrap())
+        })
+        .collect();
+    for max_norm in ["0.5", "5.0", "50.0"] {
+        let given = ["0", "1", "2"].map(|i| (i, reference.get(&format!("clip.{i}"))));
+        let mut gradients = gradients(&parameters, &given);
+        let norm = gradients.clip_norm(max_norm.parse().unwrap()).unwrap();
+        let exact = numbers(&reference.get("clip.norm.f64"))[0];
+        assert!((norm / exact - 1.0).abs() < 1e-12, "{norm} {exact}");
+        for (i, _) in &given {
+            let ours = gradients.get(i).unwrap().unwrap();
+            reference.check(&format!("clip.max{max_norm}.{i}"), &ours);
+        }
+        let clipped = gradients.norm().unwrap();
+        assert!(clipped <= f64::min(max_norm.parse().unwrap(), norm));
+    }
+}
+
+/// The factor is applied late, and norms are kept: neither may show.
+#[test]
+fn scaled_gradients_are_their_multiples_in_norms_sums_clips_and_steps() {
+    let parameters: Parameters =
+        vec![("w".to_string(), Var::new(&[3f32, -4.], &device()).unwrap())];
+    let of = |values: &[f32]| {
+        gradients(
+            &parameters,
+            &[("w", Tensor::new(values, &device()).unwrap())],
+        )
+    };
+    let mut scaled = of(&[6., 8.]);
+    assert_eq!(scaled.norm().unwrap(), 10.0);
+    scaled.scale(0.5);
+    assert_eq!(scaled.norm().unwrap(), 5.0);
+    // 0.5 · (6, 8) + 0.25 · (4, -8) = (4, 2)
+    let mut other = of(&[4., -8.]);
+    other.scale(0.25);
+    assert_eq!(other.norm().unwrap(), 5f64.sqrt());
+    scaled.accumulate(other).unwrap();
+    assert_eq!(scaled.norm().unwrap(), 20f64.sqrt());
+    assert_eq!(numbers(&scaled.get("w").unwrap().unwrap()), [4.0, 2.0]);
+
+    // What torch's `clip_grad_norm_` divides by is the norm and 1e-6.
+    let mut clipped = of(&[3e-3, 4e-3]);
+    clipped.clip_norm(1e-3).unwrap();
+    let factor = 1e-3 / (5e-3 + 1e-6);
+    assert!((clipped.norm().unwrap() / (5e-3 * factor) - 1.0).abs() < 1e-6);
+
+    // An eps beside which the size of the gradient counts.
+    let config = AdamWConfig { eps: 1.0, ..CONFIG };
+    let step = |gradients: &Gradients| {
+        let start = Tensor::new(&[3f32, -4.], &device()).unwrap();
+        parameters[0].1.set(&start).unwrap();
+        let group = ParameterGroup::new(parameters.clone(), 0.0);
+        AdamW::new([group], config)
+            .unwrap()
+            .update(gradients, 1.0)
+            .unwrap();
+        bits(&parameters[0].1)
+    };
+    let mut quarter = of(&[4., -8.]);
+    quarter.scale(0.25);
+    assert_eq!(step(&quarter), step(&of(&[1., -2.])));
+    assert_ne!(step(&quarter), step(&of(&[4., -8.])));
+}
+
+#[test]
+fn schedules_are_those_of_transformers() {
+    let reference = Reference::open("optimisation");
+    let mut n_compared = 0;
+    for (kind, decay) in [
+        ("constant", Decay::None),
+        ("linear", Decay::Linear),
+        ("cosine", Decay::Cosine),
+    ] {
+        for (warm_up, total) in [(0, 7), (10, 100), (5, 5), (1, 30)] {
+            let schedule = Schedule::new(decay, warm_up, total);
+            let theirs = numbers(&reference.get(&format!("{kind}.{warm_up}.{total}")));
+            for (step, theirs) in theirs.into_iter().enumerate() {
+                let ours = schedule.factor(step as u64);
+                if decay == Decay::Cosine && step as u64 > total {
+                    // There transformers' formula climbs again.
+                    assert!(ours < 1e-15, "{ours}");
+                    continue;
+                }
+                assert!(
+                    (ours - theirs).abs() < 1e-15,
+                    "{kind} {warm_up} {total}: {step}"
+                );
+                n_compared += 1;
+            }
+        }
+    }
+    assert!(n_compared > 400, "{n_compared}");
+}
+
+#[test]
+fn a_group_with_a_scale_steps_as_one_with_so_many_times_the_learning_rate() {
+    let step = |learning_rate, scale| {
+        let weight = Var::new(&[1f32, -2.], &device()).unwrap();
+        let all: Parameters = vec![("weight".to_string(), weight.clone())];
+        let group = ParameterGroup::new(all.clone(), 0.1).with_learning_rate_scale(scale);
+        let config = AdamWConfig {
+            learning_rate,
+            ..CONFIG
+        };
+        let gradient = Tensor::new(&[0.5f32, 3.], &device()).unwrap();
+        let gradients = gradients(&all, &[("weight", gradient)]);
+        let mut optimiser = AdamW::new([group], config).unwrap();
+        optimiser.update(&gradients, 1.0).unwrap();
+        bits(&weight)
+    };
+    assert_eq!(step(0.5, 0.25), step(0.125, 1.0));
+    assert_ne!(step(0.5, 0.25), step(0.5, 1.0));
+}
+
+#[test]
+fn candles_own_interface_steps_too() {
+    let weight = Var::new(&[1f32, -2.], &device()).unwrap();
+    let mut optimiser = <AdamW as Optimizer>::new(vec![weight.clone()], CONFIG).unwrap();
+    optimiser.set_learning_rate(0.1);
+    assert_eq!(optimiser.learning_rate(), 0.1);
+    optimiser
+        .backward_step(&weight.sqr().unwrap().sum_all().unwrap())
+        .unwrap();
+    // Adam's first step is the learning rate in the direction of the sign.
+    let moved = numbers(&weight);
+    assert!(
+        (moved[0] - 0.9).abs() < 1e-5 && (moved[1] + 1.9).abs() < 1e-5,
+        "{moved:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused_with_its_name() {
+    let parameter = |value: &[f32]| Var::new(value, &device()).unwrap();
+    let a = ("a".to_string(), parameter(&[1., 2.]));
+    let group = |parameters| ParameterGroup::new(parameters, 0.0);
+    let new = |parameters| AdamW::new([group(parameters)], CONFIG);
+    // Everything is frozen.
+    let (_, rest) = split(vec![a.clone()], &["*"]).unwrap();
+    let frozen = message(new(rest));
+    assert_says(frozen, &["none to train", "freeze fewer"]);
+    let unknown = message(split(vec![a.clone()], &["blocks.9.*"]));
+    assert_says(unknown, &["blocks.9.*", "like a"]);
+    let same = ("b".to_string(), a.1.clone());
+    assert!(message(new(vec![a.clone(), same])).starts_with("b: "));
+    assert!(message(new(vec![a.clone(), a.clone()])).starts_with("a: "));
+    let ids = Var::new(&[1u32], &device()).unwrap();
+    assert!(message(new(vec![("ids".to_string(), ids)])).starts_with("ids: "));
+    let wrong = AdamWConfig {
+        beta1: 1.0,
+        ..CONFIG
+    };
+    assert!(message(AdamW::new([group(vec![a.clone()])], wrong)).contains("beta"));
+    assert!(
+        message(AdamW::new(
+            [ParameterGroup::new(vec![a.clone()], -1.0)],
+            CONFIG
+        ))
+        .contains("-1")
+    );
+
+    let mut optimiser = new(vec![a.clone()]).unwrap();
+    let b = ("b".to_string(), parameter(&[3.]));
+    let both = vec![a.clone(), b.clone()];
+    let given = |value: f32| {
+        let a = Tensor::new(&[0f32, value], &device()).unwrap();
+        gradients(
+            &both,
+            &[("a", a), ("b", Tensor::new(&[1f32], &device()).unwrap())],
+        )
+    };
+    let before = bits(&a.1);
+    assert!(message(optimiser.update(&given(1.0), 1.0)).starts_with("b: "));
+    assert!(message(optimiser.update(&Gradients::default(), 1.0)).contains("gradients"));
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut gradients = given(bad);
+        assert!(message(gradients.clip_norm(1.0)).starts_with("a: "));
+        assert!(message(optimiser.update(&gradients, 1.0)).contains("NaN"));
+    }
+    assert!(message(given(1.0).clip_norm(0.0)).contains("max_norm"));
+    assert_eq!(bits(&a.1), before, "a refused step moves nothing");
+    assert_eq!(optimiser.n_updates(), 0);
+
+    let scalar = |value: f32| Tensor::new(value, &device()).unwrap();
+    assert_eq!(loss_value(&scalar(1.5)).unwrap(), 1.5);
+    assert!(message(loss_value(&scalar(f32::NAN))).contains("NaN"));
+    assert!(message(loss_value(&scalar(f32::INFINITY))).contains("inf"));
+    assert!(message(loss_value(&Tensor::new(&[1f32, 2.], &device()).unwrap())).contains("[2]"));
+}

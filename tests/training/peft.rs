@@ -1,0 +1,144 @@
+//! Adapters in PEFT's files. `weights/check_adapters.py` holds the numbers against PEFT itself.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use candle_blocks::{
+    Checkpoint,
+    candle_core::{DType, Device, Tensor, safetensors},
+    train::{Lora, LoraConfig},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    committed::present,
+    device::device,
+    numbers::{bits, numbers},
+    trained::trained,
+    weights::weights,
+};
+
+#[test]
+fn an_adapter_has_the_name_of_its_module() {
+    let folder = tempfile::tempdir().unwrap();
+    let attach = |name: &str, targets: &[&str]| {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, targets), 3).unwrap();
+        (checkpoint, lora)
+    };
+    let (checkpoint, lora) = attach("tiny-bert", &["blocks.1.attention.query"]);
+    lora.save_peft(&checkpoint, folder.path()).unwrap();
+    let path = folder.path().join("adapter_model.safetensors");
+    let saved = safetensors::load(path, &Device::Cpu).unwrap();
+    let module = "encoder.layer.1.attention.self.query";
+    for (part, own) in [("lora_A", 0), ("lora_B", 1)] {
+        let saved = &saved[&format!("base_model.model.{module}.{part}.weight")];
+        assert_eq!(bits(saved), bits(&lora.parameters()[own].1), "{part}");
+    }
+    assert_eq!(saved.len(), 2);
+    let config = config(folder.path());
+    assert_eq!(config["target_modules"], json!([module]));
+    assert_eq!(
+        (&config["r"], &config["lora_alpha"]),
+        (&2.into(), &4.0.into())
+    );
+}
+
+fn config(folder: &Path) -> Value {
+    let text = fs::read_to_string(folder.join("adapter_config.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// PEFT adds `alpha / rank · B·A` to a module's weight, transposed for a `Conv1D`; merging must make the same of the file's.
+#[test]
+fn adapters_of_a_fused_tensors_parts_are_one_of_the_whole() {
+    let cases = [
+        ("tiny-gpt2", "h.0.attn.c_attn", true),
+        (
+            "families/gpt_neox",
+            "gpt_neox.layers.0.attention.query_key_value",
+            false,
+        ),
+        (
+            "families/falcon-groups",
+            "transformer.h.0.self_attention.query_key_value",
+            false,
+        ),
+        ("families/codegen", "transformer.h.0.attn.qkv_proj", false),
+    ];
+    for (name, module, is_conv1d) in present(cases, |case| case.0) {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+        let roles = ["blocks.0.attention.query", "blocks.0.attention.value"];
+        let lora = Lora::attach(&mut stack, LoraConfig::new(2, 4.0, &roles), 3).unwrap();
+        for (i, (_, variable)) in lora.parameters().into_iter().enumerate() {
+            let n = variable.elem_count();
+            let values = (0..n).map(|j| ((j * 31 + i * 17) % 47) as f32 / 47.0 - 0.5);
+            let values = Tensor::from_iter(values, &device()).unwrap();
+            variable
+                .set(&values.reshape(variable.shape()).unwrap())
+                .unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        lora.save_peft(&checkpoint, folder.path()).unwrap();
+        let config = config(folder.path());
+        assert_eq!(config["target_modules"], json!([module]), "{name}");
+        assert_eq!(config["fan_in_fan_out"], is_conv1d, "{name}");
+        assert_eq!(config["rank_pattern"], json!({ module: 4 }), "{name}");
+        assert_eq!(config["alpha_pattern"], json!({ module: 8.0 }), "{name}");
+        let saved = folder.path().join("adapter_model.safetensors");
+        let saved = safetensors::load(saved, &device()).unwrap();
+        let part = |part| &saved[&format!("base_model.model.{module}.{part}.weight")];
+        let change = part("lora_B").matmul(part("lora_A")).unwrap();
+        let change = change.affine(8.0 / 4.0, 0.0).unwrap();
+        let change = if is_conv1d {
+            change.t().unwrap()
+        } else {
+            change
+        };
+
+        let parameters = trained(&checkpoint, DType::F32).into_iter();
+        let mut by_role: HashMap<String, Tensor> = parameters
+            .map(|(role, v)| (role, v.as_detached_tensor()))
+            .collect();
+        by_role.extend(lora.merge(&mut stack).unwrap());
+        let merged: HashMap<String, Tensor> =
+            checkpoint.to_disk(&by_role).unwrap().into_iter().collect();
+        let on_disk = format!("{module}.weight");
+        let before = checkpoint
+            .files()
+            .read(&on_disk)
+            .unwrap()
+            .to_device(&device())
+            .unwrap();
+        let expected = numbers(&(before + change).unwrap());
+        for (i, (ours, theirs)) in numbers(&merged[&on_disk])
+            .into_iter()
+            .zip(expected)
+            .enumerate()
+        {
+            // Sums of a rank's two terms.
+            let off = (ours - theirs).abs();
+            assert!(
+                off < 4.0 * f64::from(f32::EPSILON) * theirs.abs().max(1.0),
+                "{name} {i}: {off}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_adapter_without_a_tensor_in_the_checkpoint_is_refused() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();
+    let config = LoraConfig::new(2, 4.0, &["attention.query"]);
+    let lora = Lora::attach(&mut stack, config, 3).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let other = Checkpoint::open(weights("tiny-bert-bf16")).unwrap();
+    let message = lora
+        .save_peft(&other, folder.path())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("blocks.2.attention.query"), "{message}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,214 @@
+//! A training in parts: micro-batches, interruptions, and a stack of which a part is frozen.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use candle_blocks::{
+    Checkpoint, DropoutSource, ForwardContext, Parameters, Stack,
+    candle_core::{DType, Device, Tensor, Var, safetensors},
+    train::{AdamW, AdamWConfig, Decay, Gradients, ParameterGroup, Schedule},
+};
+
+use crate::{
+    device::device,
+    double::has_f64,
+    message::message,
+    numbers::{bits, numbers},
+    said::assert_says,
+    trained::trained,
+    weights::weights,
+};
+
+const CONFIG: AdamWConfig = AdamWConfig {
+    learning_rate: 3e-3,
+    beta1: 0.9,
+    beta2: 0.98,
+    eps: 1e-6,
+};
+
+/// A stack to train, with its variables.
+fn trainable(dtype: DType) -> (Stack, Parameters) {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let loader = checkpoint.trainable(dtype, &device()).unwrap();
+    let stack = loader.stack().unwrap();
+    (stack, loader.parameters())
+}
+
+/// The mean square of the output on some rows of a fixed batch.
+fn loss(stack: &Stack, rows: Range<usize>, context: &ForwardContext) -> Tensor {
+    let dtype = stack.final_norm().map_or_else(
+        || {
+            stack.blocks()[0]
+                .attention()
+                .inner()
+                .output()
+                .weight()
+                .dtype()
+        },
+        |norm| norm.weight().dtype(),
+    );
+    let values: Vec<f64> = (0..4 * 3 * 20).map(|i| (i as f64 * 0.37).sin()).collect();
+    let x = Tensor::from_vec(values, (4, 3, 20), &Device::Cpu).unwrap();
+    let x = x.to_dtype(dtype).unwrap().to_device(&device()).unwrap();
+    let target = x.roll(1, 2).unwrap();
+    let batch = |t: &Tensor| t.narrow(0, rows.start, rows.len()).unwrap();
+    let y = stack.forward_with(&batch(&x), context).unwrap();
+    (y - batch(&target))
+        .unwrap()
+        .sqr()
+        .unwrap()
+        .mean_all()
+        .unwrap()
+}
+
+#[test]
+fn accumulated_micro_batches_are_one_big_batch() {
+    if !has_f64("accumulation in f64") {
+        return;
+    }
+    let (stack, parameters) = trainable(DType::F64);
+    let context = ForwardContext::evaluation();
+    let whole = Gradients::of(
+        &parameters,
+        &loss(&stack, 0..4, &context).backward().unwrap(),
+    );
+    let mut sum = Gradients::default();
+    for i in 0..4 {
+        let store = loss(&stack, i..i + 1, &context).backward().unwrap();
+        sum.accumulate(Gradients::of(&parameters, &store)).unwrap();
+    }
+    sum.scale(1.0 / 4.0);
+    assert_eq!(sum.roles().count(), parameters.len());
+    for (role, _) in &parameters {
+        let (ours, theirs) = (sum.get(role).unwrap(), whole.get(role).unwrap());
+        let (ours, theirs) = (numbers(&ours.unwrap()), numbers(&theirs.unwrap()));
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            assert!((ours - theirs).abs() < 1e-14, "{role}: {ours} {theirs}");
+        }
+    }
+    assert!((sum.norm().unwrap() / whole.norm().unwrap() - 1.0).abs() < 1e-12);
+}
+
+/// Parameters and moments after `steps`, with dropout, some of them after a restart from a file.
+fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
+    let steps = |range: Range<u64>, optimiser: &mut AdamW, stack: &Stack| {
+        let schedule = Schedule::new(Decay::Cosine, 2, 9);
+        for step in range {
+            let loss = loss(stack, 0..4, &ForwardContext::training());
+            let mut gradients = optimiser.gradients(&loss.backward().unwrap());
+            gradients.clip_norm(0.5).unwrap();
+            optimiser.update(&gradients, schedule.factor(step)).unwrap();
+        }
+    };
+    let start = || {
+        let (mut stack, parameters) = trainable(DType::F32);
+        let dropout = DropoutSource::seeded(5);
+        stack.set_dropout_source(&dropout);
+        let groups = ParameterGroup::decaying_matrices(parameters, 0.1);
+        assert_eq!(groups.len(), 2);
+        (stack, dropout, AdamW::new(groups, CONFIG).unwrap())
+    };
+    let (mut stack, mut dropout, mut optimiser) = start();
+    let middle = interruption.unwrap_or(0);
+    steps(0..middle, &mut optimiser, &stack);
+    if interruption.is_some() {
+        let position = dropout.position().unwrap().to_string();
+        let notes = BTreeMap::from([("dropout".to_string(), position)]);
+        optimiser.save(&path, &notes).unwrap();
+        (stack, dropout, optimiser) = start();
+        let notes = optimiser.restore(&path).unwrap();
+        dropout
+            .set_position(notes["dropout"].parse().unwrap())
+            .unwrap();
+        assert_eq!(optimiser.n_updates(), middle);
+    }
+    steps(middle..9, &mut optimiser, &stack);
+    optimiser.save(&path, &BTreeMap::new()).unwrap();
+    let state = safetensors::load(&path, &Device::Cpu).unwrap();
+    let state: BTreeMap<_, _> = state.into_iter().collect();
+    state.values().map(bits).collect()
+}
+
+#[test]
+fn a_resumed_training_has_the_bits_of_one_that_never_stopped() {
+    let whole = train(None);
+    assert_eq!(whole.len(), 3 * 16 * 3);
+    assert!(whole == train(Some(4)));
+    assert!(whole == train(Some(1)));
+}
+
+#[test]
+fn a_file_of_another_training_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
+    type Values<'a> = (&'a str, Vec<f32>);
+    let make = |parameters: &[Values]| {
+        let named = |(name, value): &Values| {
+            let variable = Var::new(value.as_slice(), &device()).unwrap();
+            (name.to_string(), variable)
+        };
+        let all: Parameters = parameters.iter().map(named).collect();
+        AdamW::new([ParameterGroup::new(all, 0.0)], CONFIG).unwrap()
+    };
+    let (a, b) = (("a", vec![7., 8.]), ("b", vec![9.]));
+    let saved = make(&[a.clone(), b.clone()]);
+    saved.save(&path, &BTreeMap::new()).unwrap();
+    let longer = ("a", vec![7., 8., 9.]);
+    for (parameters, culprit) in [
+        (vec![a.clone()], "first_moment.b"),
+        (vec![a.clone(), b.clone(), ("c", vec![5.])], "value.c"),
+        (vec![longer, b], "value.a"),
+    ] {
+        let mut optimiser = make(&parameters);
+        let refusal = message(optimiser.restore(&path));
+        assert_says(refusal, &[culprit, "state.safetensors"]);
+        let values = optimiser.parameters();
+        assert_eq!(numbers(&values[0].1)[..2], [7.0, 8.0]);
+    }
+    let wide = Var::new(&[7f64, 8.], &device()).unwrap();
+    let both = vec![("a".to_string(), wide), saved.parameters()[1].clone()];
+    let mut optimiser = AdamW::new([ParameterGroup::new(both, 0.0)], CONFIG).unwrap();
+    let refusal = message(optimiser.restore(&path));
+    assert_says(refusal, &["value.a", "F32", "F64"]);
+    let mut optimiser = make(&[a]);
+    let other = message(optimiser.restore(weights("tiny-bert/model.safetensors")));
+    assert_says(other, &["not a training state"]);
+    let none = message(optimiser.restore(folder.path().join("none.safetensors")));
+    assert_says(none, &["none.safetensors"]);
+}
+
+#[test]
+fn frozen_parameters_are_no_variables_and_stay_through_training_and_saving() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let all = || checkpoint.trainable(DType::F32, &device()).unwrap();
+    let loader = all().freeze(&["*attention*", "blocks.0.*"]).unwrap();
+    let stack = loader.stack().unwrap();
+    let parameters = loader.parameters();
+    // Of each of the two other blocks up, down and their norm, with weight and bias.
+    assert_eq!(parameters.len(), 2 * 6);
+    let is_trained = |role: &str| !role.contains("attention") && !role.starts_with("blocks.0.");
+    assert!(parameters.iter().all(|(role, _)| is_trained(role)));
+    let mut optimiser = AdamW::new([ParameterGroup::new(parameters.clone(), 0.1)], CONFIG).unwrap();
+    for _ in 0..3 {
+        let store = loss(&stack, 0..4, &ForwardContext::training())
+            .backward()
+            .unwrap();
+        let gradients = optimiser.gradients(&store);
+        assert_eq!(gradients.roles().count(), parameters.len());
+        optimiser.update(&gradients, 1.0).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved");
+    checkpoint.save(&saved, parameters).unwrap();
+    let values = |checkpoint: &Checkpoint| {
+        let parameters = trained(checkpoint, DType::F32).into_iter();
+        let with_bits = parameters.map(|(role, variable)| (role, bits(&variable)));
+        with_bits.collect::<Vec<_>>()
+    };
+    let reloaded = values(&Checkpoint::open(&saved).unwrap());
+    for ((role, before), (_, after)) in values(&checkpoint).iter().zip(&reloaded) {
+        assert_eq!(before != after, is_trained(role), "{role}");
+    }
+    assert_says(message(all().freeze(&["*attn*"])), &["*attn*", "blocks.0."]);
+}
