@@ -468,3 +468,6 @@ pub(crate) fn check_float(op: &str, x: &Tensor) -> Result<()> {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests;

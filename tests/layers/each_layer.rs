@@ -5,11 +5,12 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
     Norm, NormConfig, NormWeight, QueryKeyValue, Visibility,
     candle_core::{DType, Module, Result, Tensor},
-    ops::{self, Visible},
+    ops,
     verify::{Comparison, Expected, compare},
 };
 
 use crate::{
+    attention_weights::{Seen, attention_weights},
     differentiated::value_and_gradients,
     double::has_f64,
     numbers::numbers,
@@ -189,22 +190,21 @@ fn softmax_gives_pytorchs_weights_and_gradients_under_every_mask() {
     let keep = reference.get("softmax.keep");
     let mut comparisons = Vec::new();
     for mask in ["none", "padding", "causal", "window", "causal_padding"] {
-        let visible = Visible {
+        let seen = Seen {
             keep: mask.ends_with("padding").then_some(&keep),
             visibility: match mask {
                 "none" | "padding" => Visibility::Bidirectional,
                 _ => Visibility::Causal,
             },
             window: (mask == "window").then_some(3),
-            first_query: 2,
         };
         let case = format!("softmax.{mask}");
         let inputs = [("x".to_string(), scores.clone())];
         comparisons.extend(judge(&reference, &case, &inputs, &grad_output, |t| {
-            ops::attention_softmax(&t[0], &visible)
+            attention_weights(&t[0], &seen)
         }));
         // What is hidden is exactly 0, and so is the row that sees nothing.
-        let y = numbers(&ops::attention_softmax(&scores, &visible).unwrap());
+        let y = numbers(&attention_weights(&scores, &seen).unwrap());
         let zeros = |y: &[f64]| y.iter().map(|&y| y == 0.0).collect::<Vec<_>>();
         let torch = numbers(&reference.get(&format!("{case}.output")));
         assert_eq!(zeros(&y), zeros(&torch), "{mask}");

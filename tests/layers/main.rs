@@ -33,6 +33,7 @@ mod types;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod attention_weights;
 mod devices;
 mod dropout;
 mod each_layer;

@@ -1,6 +1,6 @@
 //! The promises of `candle_blocks::ops`: agreement with candle, layouts, types, errors.
 
-use candle_blocks::{Activation, NormConfig, Visibility, ops, ops::Visible};
+use candle_blocks::{Activation, NormConfig, ops};
 use candle_core::{DType, Result, Tensor, Var};
 
 use crate::{
@@ -212,31 +212,6 @@ fn every_rank_and_type_and_empty_inputs_keep_shape_and_type() {
 }
 
 #[test]
-fn causal_attention_from_a_cache_has_the_bits_of_the_whole() {
-    let scores = random_in(DType::F32, &[2, 3, 8, 8], 1);
-    let visible = |first_query| Visible {
-        visibility: Visibility::Causal,
-        first_query,
-        ..Visible::default()
-    };
-    let whole = ops::attention_softmax(&scores, &visible(0)).unwrap();
-    for query in 0..8 {
-        let row = scores
-            .narrow(2, query, 1)
-            .unwrap()
-            .narrow(3, 0, query + 1)
-            .unwrap();
-        let cached = ops::attention_softmax(&row, &visible(query)).unwrap();
-        let expected = whole
-            .narrow(2, query, 1)
-            .unwrap()
-            .narrow(3, 0, query + 1)
-            .unwrap();
-        assert_eq!(numbers(&cached), numbers(&expected));
-    }
-}
-
-#[test]
 fn dropout_divides_as_numpy_does() {
     if !has_f64("dropout's bits in f64") {
         return;
@@ -259,11 +234,6 @@ fn errors_name_the_argument_and_what_was_expected() {
     let half = weight.to_dtype(DType::BF16).unwrap();
     let short = Tensor::ones(3, DType::F32, device).unwrap();
     let keep = Tensor::ones((2, 4), DType::U8, device).unwrap();
-    let scores = Tensor::ones((2, 1, 3, 5), DType::F32, device).unwrap();
-    let visible = Visible {
-        keep: Some(&keep),
-        ..Visible::default()
-    };
     for (result, parts) in [
         (
             ops::norm(&integers, &weight, None, &config),
@@ -315,14 +285,6 @@ fn errors_name_the_argument_and_what_was_expected() {
         (
             ops::softmax(&Tensor::new(1f32, device).unwrap()),
             ["softmax", "scalar", "last dimension"],
-        ),
-        (
-            ops::attention_softmax(&x, &Visible::default()),
-            ["scores", "[2, 4]", "[batch"],
-        ),
-        (
-            ops::attention_softmax(&scores, &visible),
-            ["keep", "[2, 4]", "[2, 5]"],
         ),
         (ops::dropout(&x, &x, 0.1), ["mask", "F32", "U8"]),
         (

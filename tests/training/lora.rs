@@ -29,7 +29,7 @@ fn outputs_and_gradients_are_those_of_torch() {
             let adapter = LowRank::from_parts(a.clone(), b.clone(), 8.0 / 2.0)?;
             let linear = Linear::from_parts(reference.get("W"), Some(reference.get("bias")))?;
             let linear = linear.with_adapter(adapter.with_dropout(dropout))?;
-            linear.forward_t(x, true)
+            linear.forward_training(x)
         };
         let (output, gradients) =
             value_and_gradients(&inputs, &reference.get("grad_output"), forward);

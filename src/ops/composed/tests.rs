@@ -1,14 +1,23 @@
 //! The composed operations, run on the CPU, against the fused ones: values, and every gradient.
 
-use std::slice;
+use std::{f64::consts::TAU, slice};
 
 use candle_core::{Device, Var};
+use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::{Visibility, cpu::reference::normal, ops};
+use crate::{
+    Visibility,
+    ops::{self, Value, Visible},
+};
 
 fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
-    let values = normal(shape.iter().product(), mean, deviation, seed);
+    let mut rng = chacha20::ChaCha12Rng::seed_from_u64(seed);
+    let mut normal = || {
+        let (u, angle) = (1.0 - rng.random::<f64>(), TAU * rng.random::<f64>());
+        mean + deviation * (-2.0 * u.ln()).sqrt() * angle.cos()
+    };
+    let values = (0..shape.iter().product()).map(|_| normal()).collect();
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
@@ -23,7 +32,11 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// The value of `f`, and the gradients of `vars` for a cotangent without symmetry.
-fn run(vars: &[Var], dtype: DType, f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+fn value_and_gradients(
+    vars: &[Var],
+    dtype: DType,
+    f: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
     let args: Vec<Tensor> = vars
         .iter()
         .map(|v| v.to_dtype(dtype))
@@ -43,6 +56,13 @@ fn run(vars: &[Var], dtype: DType, f: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> R
     Ok(all)
 }
 
+const TYPES: [(DType, f64); 4] = [
+    (DType::F64, f64::EPSILON),
+    (DType::F32, f32::EPSILON as f64),
+    (DType::BF16, half::bf16::EPSILON.to_f64_const()),
+    (DType::F16, half::f16::EPSILON.to_f64_const()),
+];
+
 /// Compares both paths: in f64 to its precision, in f32 and the half types to theirs.
 fn compare(
     name: &str,
@@ -50,14 +70,19 @@ fn compare(
     fused: &dyn Fn(&[Tensor]) -> Result<Tensor>,
     composed: &dyn Fn(&[Tensor]) -> Result<Tensor>,
 ) {
-    for (dtype, epsilon) in [
-        (DType::F64, f64::EPSILON),
-        (DType::F32, f32::EPSILON as f64),
-        (DType::BF16, half::bf16::EPSILON.to_f64()),
-        (DType::F16, half::f16::EPSILON.to_f64()),
-    ] {
-        let fused = run(vars, dtype, fused).unwrap();
-        let composed = run(vars, dtype, composed).unwrap();
+    compare_in(&TYPES, name, vars, fused, composed);
+}
+
+fn compare_in(
+    types: &[(DType, f64)],
+    name: &str,
+    vars: &[Var],
+    fused: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    composed: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+) {
+    for &(dtype, epsilon) in types {
+        let fused = value_and_gradients(vars, dtype, fused).unwrap();
+        let composed = value_and_gradients(vars, dtype, composed).unwrap();
         for (which, (a, b)) in fused.iter().zip(&composed).enumerate() {
             assert_eq!((a.dims(), a.dtype()), (b.dims(), b.dtype()), "{name}");
             let (a, b) = (numbers(a), numbers(b));
@@ -173,37 +198,99 @@ fn activations_agree_at_kinks_and_far_out() {
 }
 
 #[test]
-fn softmax_agrees_whatever_is_seen() {
-    let keep = Tensor::new(
-        &[[1u8, 1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]],
-        &Device::Cpu,
-    )
-    .unwrap();
-    for keep in [None, Some(&keep)] {
-        for visibility in [Visibility::Bidirectional, Visibility::Causal] {
-            for window in [None, Some(0), Some(2)] {
-                let visible = Visible {
-                    keep,
-                    visibility,
-                    window,
-                    first_query: 2,
-                };
-                let scores = random(&[2, 3, 5, 7], 0.0, 2.0, 5);
-                compare(
-                    &format!("{visible:?}"),
-                    &[scores],
-                    &|a| ops::attention_softmax(&a[0], &visible),
-                    &|a| attention_softmax(&a[0], &visible),
-                );
-            }
-        }
-    }
+fn softmax_agrees() {
     compare(
         "softmax",
         &[random(&[3, 9], 0.0, 2.0, 6)],
         &|a| ops::softmax(&a[0]),
         &|a| softmax(&a[0], None),
     );
+}
+
+#[test]
+fn rotations_agree() {
+    let tables = [7, 8].map(|seed| random(&[2, 3, 2], 0.0, 1.0, seed).detach());
+    for pairing in [RotaryPairing::Halves, RotaryPairing::Interleaved] {
+        // Four of five dimensions turn.
+        let x = random(&[2, 3, 4, 5], 0.0, 1.0, 9);
+        let table = |i: usize, x: &Tensor| tables[i].to_dtype(x.dtype());
+        compare(
+            &format!("{pairing:?}"),
+            &[x],
+            &|a| ops::rotate(&a[0], &table(0, &a[0])?, &table(1, &a[0])?, pairing),
+            &|a| rotate(&a[0], &table(0, &a[0])?, &table(1, &a[0])?, pairing),
+        );
+    }
+}
+
+#[test]
+fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
+    let (batch, queries, keys) = (2, 5, 7);
+    let marks = [[1u8, 1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]];
+    let keep = Tensor::new(&marks, &Device::Cpu).unwrap();
+    let dropped: Vec<u8> = (0..batch * 4 * queries * keys)
+        .map(|i| u8::from(i % 3 != 0))
+        .collect();
+    let dropped = Tensor::from_vec(dropped, (batch, 4, queries, keys), &Device::Cpu).unwrap();
+    let mut cases = Vec::new();
+    for keep in [None, Some(&keep)] {
+        for visibility in [Visibility::Bidirectional, Visibility::Causal] {
+            for window in [None, Some(1), Some(2)] {
+                cases.push(Visible {
+                    keep,
+                    visibility,
+                    window,
+                    first_query: 2,
+                });
+            }
+        }
+    }
+    // Four heads on two of keys and values, of 3 columns each; biases of two shapes.
+    let vars = [
+        random(&[batch, queries, 12], 0.0, 1.0, 1),
+        random(&[batch, keys, 6], 0.0, 1.0, 2),
+        random(&[batch, keys, 6], 0.0, 1.0, 3),
+        random(&[4, 1, keys], 0.0, 1.0, 4),
+        random(&[batch, 1, queries, keys], 0.0, 1.0, 5),
+    ];
+    for (i, visible) in cases.iter().enumerate() {
+        let (n_biases, soft_cap) = (i % 3, (i % 2 == 1).then_some(1.5));
+        let dropout = (i % 4 > 1).then_some((&dropped, 0.3));
+        let vars = &vars[..3 + n_biases];
+        compare_in(
+            &TYPES[..2],
+            &format!("{visible:?} {n_biases} {soft_cap:?} {}", dropout.is_some()),
+            vars,
+            &|a| {
+                let query = Value::of(&a[0])?;
+                let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
+                let mixing = mixing(&a[3..], visible, soft_cap, dropout);
+                query.attend(&key, &value, &mixing)?.tensor()
+            },
+            &|a| {
+                let mixing = mixing(&a[3..], visible, soft_cap, dropout);
+                attention(&a[0], &a[1], &a[2], &mixing, (queries, keys))
+            },
+        );
+    }
+}
+
+fn mixing<'a>(
+    biases: &'a [Tensor],
+    visible: &'a Visible<'a>,
+    soft_cap: Option<f64>,
+    dropout: Option<(&'a Tensor, f64)>,
+) -> Mixing<'a> {
+    Mixing {
+        batch: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        scale: 0.7,
+        soft_cap,
+        biases,
+        visible,
+        dropout,
+    }
 }
 
 #[test]
@@ -229,11 +316,11 @@ fn dropout_agrees_to_the_bit() {
     let keep = Tensor::from_vec(keep, (4, 15), &Device::Cpu).unwrap();
     let x = random(&[4, 15], 0.0, 1.0, 7);
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-        let fused = run(slice::from_ref(&x), dtype, &|a| {
+        let fused = value_and_gradients(slice::from_ref(&x), dtype, &|a| {
             ops::dropout(&a[0], &keep, 0.3)
         })
         .unwrap();
-        let composed = run(slice::from_ref(&x), dtype, &|a| {
+        let composed = value_and_gradients(slice::from_ref(&x), dtype, &|a| {
             dropout(&a[0], &keep, 1.0 - 0.3)
         })
         .unwrap();

@@ -1,0 +1,46 @@
+//! The weights of attention: what it makes of values that are the identity, for scores that are added to zeros.
+
+use candle_blocks::{
+    Attention, AttentionConfig, AttentionMask, ForwardContext, Linear, QueryKeyValue, Visibility,
+    candle_core::{D, Result, Tensor},
+};
+
+/// Which keys are seen.
+pub struct Seen<'a> {
+    pub keep: Option<&'a Tensor>,
+    pub visibility: Visibility,
+    pub window: Option<usize>,
+}
+
+/// The weights `[batch, n_heads, queries, keys]` for such scores, whose queries stand at the last positions of the keys.
+pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
+    let (batch, n_heads, queries, keys) = scores.dims4()?;
+    let (dtype, device) = (scores.dtype(), scores.device());
+    let width = n_heads * keys;
+    let identity = Tensor::eye(keys, dtype, device)?;
+    let nothing = Tensor::zeros((width, width), dtype, device)?;
+    // The input's first columns, once for each head.
+    let heads = Tensor::cat(&vec![&identity; n_heads], 0)?.pad_with_zeros(D::Minus1, 0, width - keys)?;
+    let linear = |weight: Tensor| Linear::from_parts(weight, None);
+    let projections = QueryKeyValue::Separate {
+        query: linear(nothing.clone())?,
+        key: linear(nothing)?,
+        value: linear(heads)?,
+    };
+    let config = AttentionConfig::with_head_dim(width, n_heads, keys)
+        .with_visibility(seen.visibility)
+        .with_window(seen.window);
+    let output = linear(Tensor::eye(width, dtype, device)?)?;
+    let attention = Attention::from_parts(projections, output, config)?;
+    let mask = match seen.keep {
+        Some(keep) => AttentionMask::padding(keep)?,
+        None => AttentionMask::none(),
+    };
+    let mask = mask.with_additive(scores.pad_with_zeros(2, keys - queries, 0)?);
+    let x = identity.pad_with_zeros(D::Minus1, 0, width - keys)?.unsqueeze(0)?;
+    let x = x.repeat((batch, 1, 1))?;
+    let y = attention.forward_with(&x, &ForwardContext::evaluation().with_mask(mask))?;
+    y.reshape((batch, keys, n_heads, keys))?
+        .transpose(1, 2)?
+        .narrow(2, keys - queries, queries)
+}
