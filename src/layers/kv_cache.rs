@@ -46,8 +46,13 @@ impl KvCache {
     }
 }
 
-/// One attention's keys and values, `[batch, kept, n_kv_heads · head_dim]`, without their graph: candle has no `no_grad`,
-/// and of variables each step would keep the graph of all steps before it.
+/// What a cached pass keeps or returns. candle has no `no_grad`: of variables, each step would keep the graph of all
+/// steps before it, in memory that grows with the square of their number.
+pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
+    tensor.detach()
+}
+
+/// One attention's keys and values, `[batch, kept, n_kv_heads · head_dim]`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerCache {
     n_kv_heads: usize,
@@ -96,7 +101,8 @@ impl LayerCache {
         };
         self.appended += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
-        Ok(self.kept.insert((all.0.detach(), all.1.detach())).clone())
+        let kept = (without_graph(&all.0), without_graph(&all.1));
+        Ok(self.kept.insert(kept).clone())
     }
 
     /// Forgets the positions from `seen` on.
@@ -116,7 +122,8 @@ impl LayerCache {
 
     /// Keeps the keys and values of an encoder's output, and returns them.
     pub fn keep_memory(&mut self, (key, value): (Tensor, Tensor)) -> (Tensor, Tensor) {
-        self.memory.insert((key.detach(), value.detach())).clone()
+        let kept = (without_graph(&key), without_graph(&value));
+        self.memory.insert(kept).clone()
     }
 
     /// Keys and values of an encoder's output of so many sequences and positions, if they are known.

@@ -8,7 +8,7 @@ use crate::{
     layers::{
         BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
         TransformerBlock,
-        kv_cache::{KvCache, LayerCache},
+        kv_cache::{KvCache, LayerCache, without_graph},
         ledger::check_cached,
         pass::Pass,
         sublayer::Watch,
@@ -100,11 +100,6 @@ impl Stack {
     /// The distinct blocks.
     pub fn blocks(&self) -> &[TransformerBlock] {
         &self.blocks
-    }
-
-    /// The blocks themselves.
-    pub(crate) fn into_blocks(self) -> Vec<TransformerBlock> {
-        self.blocks
     }
 
     /// The index of the block that runs at each layer; ALBERT runs one block many times.
@@ -254,7 +249,7 @@ impl Stack {
             Value::through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
         };
         match added(cache) {
-            Ok(y) => Ok(y.detach()),
+            Ok(y) => Ok(without_graph(&y)),
             Err(error) => {
                 cache.undo(before)?;
                 Err(error)

@@ -21,6 +21,10 @@ const OP: &str = "attention";
 pub(crate) struct Mixing<'a> {
     /// Number of sequences.
     pub batch: usize,
+    /// Queries of each sequence.
+    pub queries: usize,
+    /// Keys of each sequence.
+    pub keys: usize,
     /// Heads of the queries: a multiple of `n_kv_heads`; those that share a key/value head are consecutive.
     pub n_heads: usize,
     /// Heads of keys and values.
@@ -47,60 +51,52 @@ impl Value {
     /// # Errors
     /// If shapes or types do not fit, or on the CPU for half types: see [`Self::in_product_type`].
     pub fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
-        let lengths = lengths([self, key, value], mixing)?;
+        check([self, key, value], mixing)?;
         match self {
             Self::Tensor(query) => {
                 let (key, value) = (key.clone().tensor()?, value.clone().tensor()?);
-                let y = composed::attention(query, &key, &value, mixing, lengths)?;
+                let y = composed::attention(query, &key, &value, mixing)?;
                 Ok(Self::Tensor(y))
             }
-            Self::Taped(query) => query.attend(key, value, mixing, lengths),
+            Self::Taped(query) => query.attend(key, value, mixing),
         }
     }
 }
 
-/// The numbers of queries and of keys of a sequence.
-///
 /// # Errors
 /// If shapes or types do not fit.
-fn lengths(operands: [&Value; 3], mixing: &Mixing) -> Result<(usize, usize)> {
+fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     let Mixing {
         batch,
+        queries,
+        keys,
         n_heads,
         n_kv_heads,
         visible,
         ..
     } = *mixing;
-    let heads = [n_heads, n_kv_heads, n_kv_heads];
-    let rows = |of: &Value| {
-        let last = of.dims().len().saturating_sub(1);
-        of.dims()[..last].iter().product::<usize>()
+    let expected = [(queries, n_heads), (keys, n_kv_heads), (keys, n_kv_heads)];
+    let fits = |of: &Value, (seq, heads): (usize, usize)| {
+        let rows: usize = of.dims()[..of.dims().len().saturating_sub(1)]
+            .iter()
+            .product();
+        rows == batch * seq && of.width() % heads == 0 && of.dtype() == operands[0].dtype()
     };
-    let fits = n_kv_heads > 0
+    let fit = n_kv_heads > 0
         && n_heads % n_kv_heads == 0
-        && operands.iter().zip(heads).all(|(of, heads)| {
-            of.width() % heads == 0
-                && rows(of) % batch.max(1) == 0
-                && of.dtype() == operands[0].dtype()
-        })
-        && operands[0].width() / n_heads == operands[1].width() / n_kv_heads
-        && rows(operands[1]) == rows(operands[2]);
-    if !fits {
+        && operands
+            .iter()
+            .zip(expected)
+            .all(|(of, expected)| fits(of, expected))
+        && operands[0].width() / n_heads == operands[1].width() / n_kv_heads;
+    if !fit {
         let [query, key, value] = operands.map(|of| format!("{:?} {:?}", of.dtype(), of.dims()));
         bail!(
-            "{OP}: queries {query} in {n_heads} heads do not fit keys {key} and values {value} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
+            "{OP}: queries {query}, {queries} in {n_heads} heads, do not fit keys {key} and values {value}, {keys} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
         );
     }
-    let lengths = (
-        rows(operands[0]) / batch.max(1),
-        rows(operands[1]) / batch.max(1),
-    );
-    let device = match operands[0] {
-        Value::Taped(_) => &candle_core::Device::Cpu,
-        Value::Tensor(query) => query.device(),
-    };
-    check_keep(visible, device, (batch, lengths.1))?;
-    let all = [batch, n_heads, lengths.0, lengths.1];
+    check_keep(visible, &operands[0].device(), (batch, keys))?;
+    let all = [batch, n_heads, queries, keys];
     for bias in mixing.biases {
         let dims = four(bias.dims());
         if !dims.is_some_and(|dims| dims.iter().zip(all).all(|(&d, n)| d == 1 || d == n)) {
@@ -110,7 +106,7 @@ fn lengths(operands: [&Value; 3], mixing: &Mixing) -> Result<(usize, usize)> {
             );
         }
     }
-    Ok(lengths)
+    Ok(())
 }
 
 /// Up to four dimensions, with ones before them.
@@ -121,13 +117,7 @@ fn four(dims: &[usize]) -> Option<[usize; 4]> {
 }
 
 impl Taped {
-    fn attend(
-        &self,
-        key: &Value,
-        value: &Value,
-        mixing: &Mixing,
-        (queries, keys): (usize, usize),
-    ) -> Result<Value> {
+    fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
         if !matches!(self.dtype(), DType::F32 | DType::F64) {
             bail!("{OP}: operands of {:?}, expected F32 or F64", self.dtype());
         }
@@ -140,6 +130,8 @@ impl Taped {
         };
         let Mixing {
             batch,
+            queries,
+            keys,
             n_heads,
             n_kv_heads,
             ..

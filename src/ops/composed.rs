@@ -75,16 +75,12 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) ->
     Tensor::cat(&[turned, x.narrow(3, 2 * pairs, rest)?], 3)
 }
 
-/// Attention of `(queries, keys)` positions, with its arguments already checked.
-pub fn attention(
-    query: &Tensor,
-    key: &Tensor,
-    value: &Tensor,
-    mixing: &Mixing,
-    (queries, keys): (usize, usize),
-) -> Result<Tensor> {
+/// As [`super::Value::attend`], with its arguments already checked.
+pub fn attention(query: &Tensor, key: &Tensor, value: &Tensor, mixing: &Mixing) -> Result<Tensor> {
     let Mixing {
         batch,
+        queries,
+        keys,
         n_heads,
         n_kv_heads,
         ..

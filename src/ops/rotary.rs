@@ -17,18 +17,25 @@ const OP: &str = "rotate";
 /// `(a cos - b sin, b cos + a sin)` (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 ///
 /// # Shapes
-/// `x` `[batch, seq, n_heads, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`; the result has the shape
+/// `x` `[batch, n_heads, seq, head_dim]`, `cos` and `sin` `[batch or 1, seq, pairs]`; the result has the shape
 /// of `x`. The tables get no gradient.
 ///
 /// # Errors
 /// If the shapes or types do not fit.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
     check_float(OP, x)?;
-    Value::of(x)?.rotate(cos, sin, pairing)?.tensor()
+    if x.rank() != 4 {
+        bail!(
+            "{OP}: {:?}, expected [batch, n_heads, seq, head_dim]",
+            x.dims()
+        );
+    }
+    let rows = Value::of(&x.transpose(1, 2)?)?;
+    rows.rotate(cos, sin, pairing)?.tensor()?.transpose(1, 2)
 }
 
 impl Value {
-    /// As [`rotate`].
+    /// As [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
         let [batch, seq, heads, head_dim] = *self.dims() else {
             bail!(

@@ -115,17 +115,17 @@ pub(super) struct SeenBlock {
 scratch!(BETWEEN_ROWS);
 
 impl TransformerBlock {
-    /// Packs the weights for inference on the CPU, releasing each original weight once it is packed.
+    /// Packs the weights for inference on the CPU.
     ///
     /// # Errors
     /// If the block is not on the CPU or is f64.
-    pub fn pack(self, precision: Precision) -> Result<PackedBlock> {
+    pub fn pack(&self, precision: Precision) -> Result<PackedBlock> {
         PackedBlock::new(&Packing::new(precision)?, self)
     }
 }
 
 impl PackedBlock {
-    pub(super) fn new(packing: &Packing, block: TransformerBlock) -> Result<Self> {
+    pub(super) fn new(packing: &Packing, block: &TransformerBlock) -> Result<Self> {
         block.check_topology()?;
         let sublayer = |attention: &Sublayer<Attention>, inner: PackedAttention| {
             let d_model = inner.config().d_model;

@@ -41,9 +41,7 @@ impl<'c> PackedPass<'c> {
     /// # Errors
     /// If the context trains, or what is added to the scores is refused by [`Additive::new`].
     pub fn new(mut pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
-        if pass.context.train() {
-            bail!("packed layers do not train; pack them after training, or use evaluation()");
-        }
+        check_evaluation(pass.context)?;
         if let Some(bias) = bias {
             let (seq, all) = (pass.seq, pass.seen + pass.seq);
             pass.additive = Some(bias.beside(pass.additive.as_ref(), seq, all)?);
@@ -168,6 +166,15 @@ impl<'c> PackedPass<'c> {
             Additive::new(&self.pass.alibi(key, keep)?).map(Arc::new)
         })
     }
+}
+
+/// # Errors
+/// If the context trains.
+pub(super) fn check_evaluation(context: &ForwardContext) -> Result<()> {
+    if context.train() {
+        bail!("packed layers do not train; pack them after training, or use evaluation()");
+    }
+    Ok(())
 }
 
 fn elements(keep: &Tensor) -> Result<Vec<u8>> {

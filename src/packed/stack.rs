@@ -4,8 +4,12 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{
-    PackedBlock, PackedCache, Packing, block::SeenBlock, map_rows, norm::norm_of_rows,
-    pass::PackedPass, sublayer::Seen,
+    PackedBlock, PackedCache, Packing,
+    block::SeenBlock,
+    map_rows,
+    norm::norm_of_rows,
+    pass::{PackedPass, check_evaluation},
+    sublayer::Seen,
 };
 use crate::{
     config::{Precision, StackConfig},
@@ -35,23 +39,21 @@ scratch!(KEPT_ROWS);
 scratch!(BETWEEN_LAYERS);
 
 impl Stack {
-    /// Packs the weights for inference on the CPU, releasing those of each block once it is packed.
+    /// Packs the weights for inference on the CPU. [`PackedStack::new`] and
+    /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack) never hold more than one block unpacked.
     ///
     /// # Errors
     /// If the stack is not on the CPU or is f64.
-    pub fn pack(self, precision: Precision) -> Result<PackedStack> {
+    pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
-        let layers = self.layers().to_vec();
-        let final_norm = self.final_norm().cloned();
-        let relative_bias = self.relative_bias().cloned();
-        let blocks = self.into_blocks().into_iter();
+        let blocks = self.blocks().iter();
         let blocks = blocks.map(|block| PackedBlock::new(&packing, block));
         let blocks = blocks.collect::<Result<_>>()?;
         PackedStack::of_blocks(
             &packing,
-            (blocks, layers),
-            relative_bias,
-            final_norm.as_ref(),
+            (blocks, self.layers().to_vec()),
+            self.relative_bias(),
+            self.final_norm(),
         )
     }
 }
@@ -72,14 +74,14 @@ impl PackedStack {
         let (relative_bias, final_norm) = Stack::shared_parts(config, &vb)?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
-            PackedBlock::new(&packing, block)
+            PackedBlock::new(&packing, &block)
         });
         let blocks = blocks.collect::<Result<_>>()?;
         let layers = config.layers.clone();
         Self::of_blocks(
             &packing,
             (blocks, layers),
-            relative_bias,
+            relative_bias.as_ref(),
             final_norm.as_ref(),
         )
     }
@@ -89,7 +91,7 @@ impl PackedStack {
     fn of_blocks(
         packing: &Packing,
         (blocks, layers): (Vec<PackedBlock>, Vec<usize>),
-        relative_bias: Option<RelativeBias>,
+        relative_bias: Option<&RelativeBias>,
         final_norm: Option<&Norm>,
     ) -> Result<Self> {
         let widths: Vec<usize> = blocks.iter().map(PackedBlock::d_model).collect();
@@ -103,7 +105,7 @@ impl PackedStack {
         Ok(Self {
             blocks,
             layers,
-            relative_bias: relative_bias.map(|bias| bias.for_inference()).transpose()?,
+            relative_bias: relative_bias.map(in_f32).transpose()?,
             final_norm: norm,
             cpu: packing.cpu,
         })
@@ -184,6 +186,7 @@ impl PackedStack {
         context: &ForwardContext,
         cache: &mut PackedCache,
     ) -> Result<Tensor> {
+        check_evaluation(context)?;
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
         let sizes = check_cached(x, context, n_layers, attentions)?;
@@ -279,6 +282,12 @@ impl PackedStack {
             Ok(())
         })
     }
+}
+
+/// The bias in f32 without its graph.
+fn in_f32(bias: &RelativeBias) -> Result<RelativeBias> {
+    let table = bias.table().detach().to_dtype(DType::F32)?;
+    Ok(bias.with_table(table))
 }
 
 /// What a block's sublayers kept, as tensors of the input's shape and type.

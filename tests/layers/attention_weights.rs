@@ -20,7 +20,8 @@ pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
     let identity = Tensor::eye(keys, dtype, device)?;
     let nothing = Tensor::zeros((width, width), dtype, device)?;
     // The input's first columns, once for each head.
-    let heads = Tensor::cat(&vec![&identity; n_heads], 0)?.pad_with_zeros(D::Minus1, 0, width - keys)?;
+    let heads =
+        Tensor::cat(&vec![&identity; n_heads], 0)?.pad_with_zeros(D::Minus1, 0, width - keys)?;
     let linear = |weight: Tensor| Linear::from_parts(weight, None);
     let projections = QueryKeyValue::Separate {
         query: linear(nothing.clone())?,
@@ -37,7 +38,9 @@ pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
         None => AttentionMask::none(),
     };
     let mask = mask.with_additive(scores.pad_with_zeros(2, keys - queries, 0)?);
-    let x = identity.pad_with_zeros(D::Minus1, 0, width - keys)?.unsqueeze(0)?;
+    let x = identity
+        .pad_with_zeros(D::Minus1, 0, width - keys)?
+        .unsqueeze(0)?;
     let x = x.repeat((batch, 1, 1))?;
     let y = attention.forward_with(&x, &ForwardContext::evaluation().with_mask(mask))?;
     y.reshape((batch, keys, n_heads, keys))?

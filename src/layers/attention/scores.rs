@@ -48,6 +48,8 @@ impl Attention {
         let dropped = self.dropout.mask(&scores, &device, pass.context.train())?;
         let mixing = Mixing {
             batch: pass.batch,
+            queries: pass.seq,
+            keys: keys.1,
             n_heads: config.n_heads,
             n_kv_heads: config.n_kv_heads,
             scale: config.scale,

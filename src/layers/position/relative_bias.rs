@@ -1,6 +1,6 @@
 //! The learned relative position bias that all blocks of a stack share (T5, MPNet).
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
@@ -59,12 +59,12 @@ impl RelativeBias {
         &self.table
     }
 
-    /// The same in f32 without its graph.
-    pub(crate) fn for_inference(&self) -> Result<Self> {
-        Ok(Self {
-            table: self.table.detach().to_dtype(DType::F32)?,
+    /// The same with another table of the same shape.
+    pub(crate) fn with_table(&self, table: Tensor) -> Self {
+        Self {
+            table,
             ..self.clone()
-        })
+        }
     }
 
     /// The bias added to `mask`, if there is one.
@@ -127,7 +127,7 @@ impl RelativeBias {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{DType, Device};
 
     use super::*;
 
