@@ -142,8 +142,8 @@ class Graph:
             x = self.feed_forward(weights, i, middle, "y" if i == n_layers - 1 else f"{i}.out")
 
     def attention(self, block, x: str, mask: str, name: str, earlier: str = "", present: str = "", causal: int = 0) -> str:
-        weight = self.constant(f"{name}.weight", block.qkv.weight.t().numpy())
-        inputs = [x, weight, self.bias(block.qkv, name), mask, earlier]
+        weight = self.constant(f"{name}.weight", block.project.qkv.weight.t().numpy())
+        inputs = [x, weight, self.bias(block.project.qkv, name), mask, earlier]
         while inputs[-1] == "":
             inputs.pop()
         outputs = [f"{name}.out", present] if present else [f"{name}.out"]
