@@ -136,14 +136,14 @@ class Graph:
         x, n_layers = "x", weights.config["num_hidden_layers"]
         for i in range(n_layers):
             block = modules.BertBlock(weights, i)
-            attended = self.attention(block, x, mask, f"{i}.attention")
+            attended = self.attention(block.project, x, mask, f"{i}.attention")
             product = self.product(block.output, attended, f"{i}.attention.output")
             middle = self.skip_norm(block.norm, block.output, product, x, f"{i}.attention.output", f"{i}.middle")
             x = self.feed_forward(weights, i, middle, "y" if i == n_layers - 1 else f"{i}.out")
 
     def attention(self, block, x: str, mask: str, name: str, earlier: str = "", present: str = "", causal: int = 0) -> str:
-        weight = self.constant(f"{name}.weight", block.project.qkv.weight.t().numpy())
-        inputs = [x, weight, self.bias(block.project.qkv, name), mask, earlier]
+        weight = self.constant(f"{name}.weight", block.qkv.weight.t().numpy())
+        inputs = [x, weight, self.bias(block.qkv, name), mask, earlier]
         while inputs[-1] == "":
             inputs.pop()
         outputs = [f"{name}.out", present] if present else [f"{name}.out"]
