@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaForCausalLM
 
-from cases import COMPARED_STEPS, CONTEXT, LEARNING_RATE, WEIGHT_DECAY, Case, Model
+import spread
+import training
+from cases import CONTEXT, Case, Model
 
 VOCABULARY = 32  # embeddings are no part of a stack; files stay small
 
@@ -29,19 +31,20 @@ def write_checkpoint(model: Model, folder: Path) -> Path:
 
 def build(model: Model):
     torch.manual_seed(0)
+    common = {"vocab_size": VOCABULARY, "initializer_range": model.spread}
     if model.family == "bert":
         return BertModel(BertConfig(
-            vocab_size=VOCABULARY, hidden_size=model.d_model, num_hidden_layers=model.n_layers,
+            **common, hidden_size=model.d_model, num_hidden_layers=model.n_layers,
             num_attention_heads=model.n_heads, intermediate_size=model.d_ff,
         ), add_pooling_layer=False)
     if model.family == "gpt2":
         return GPT2Model(GPT2Config(
-            vocab_size=VOCABULARY, n_embd=model.d_model, n_layer=model.n_layers, n_head=model.n_heads,
+            **common, n_embd=model.d_model, n_layer=model.n_layers, n_head=model.n_heads,
             n_inner=model.d_ff, n_positions=2 * CONTEXT,
         ))
     # With its head, because candle-transformers' Llama gives nothing but logits.
     return LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=model.d_model, intermediate_size=model.d_ff,
+        **common, hidden_size=model.d_model, intermediate_size=model.d_ff,
         num_hidden_layers=model.n_layers, num_attention_heads=model.n_heads,
         num_key_value_heads=model.n_kv_heads, max_position_embeddings=2 * CONTEXT, tie_word_embeddings=False,
     ))
@@ -49,10 +52,10 @@ def build(model: Model):
 
 def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]:
     """`hidden_states` [batch, seq, d_model]; of a padded batch `attention_mask` [batch, seq]; of a step `step`;
-    of a training `target` in the shape of the hidden states, and `training`: learning rate, weight decay, compared steps."""
+    of a training `target` in the shape of the hidden states."""
     generator = torch.Generator().manual_seed(2)
     tensors = {"hidden_states": torch.randn(case.batch, case.seq, d_model, generator=generator)}
-    if case.padded:
+    if case.variant == "padded":
         # Padding on the right, the longest sequence whole, as a tokenizer leaves it.
         lengths = torch.randint(case.seq // 4, case.seq + 1, (case.batch,), generator=generator)
         lengths[0] = case.seq
@@ -61,7 +64,6 @@ def write_input(case: Case, d_model: int, path: Path) -> dict[str, torch.Tensor]
         tensors["step"] = torch.randn(case.batch, 1, d_model, generator=generator)
     if case.op == "train_step":
         tensors["target"] = torch.randn(tensors["hidden_states"].shape, generator=generator)
-        tensors["training"] = torch.tensor([LEARNING_RATE, WEIGHT_DECAY, COMPARED_STEPS], dtype=torch.float64)
     save_file(tensors, path)
     return tensors
 
@@ -73,8 +75,8 @@ class Reference:
         self.directory, self.network = None, None
 
     @torch.no_grad()
-    def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor]) -> dict:
-        """`output`, and of a Llama the logits of the last position as well."""
+    def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor], task: dict) -> dict:
+        """`output`, and of a Llama the logits of the last position as well; of a training what `training.losses` gives."""
         if self.directory != directory:
             self.network = None
             gc.collect()
@@ -85,8 +87,7 @@ class Reference:
             ).eval()
             self.directory = directory
         if case.op == "train_step":
-            self.directory = None  # its weights are others afterwards
-            return {"output": losses(self.network.encoder, inputs)}
+            return training.losses(self.network, family, inputs, task["training"])
         x = inputs["hidden_states"].double()
         if case.op == "feed_forward":
             layer = self.network.encoder.layer[0]
@@ -109,26 +110,20 @@ class Reference:
         return {"output": output} | logits
 
 
-@torch.enable_grad()
-def losses(encoder, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of the first steps of a training by mean squares, [steps]."""
-    x, target = inputs["hidden_states"].double(), inputs["target"].double()
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    found = []
-    for _ in range(COMPARED_STEPS):
-        optimizer.zero_grad()
-        loss = (encoder(x).last_hidden_state - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.detach())
-    return torch.stack(found)
-
-
-def disagreement(case: Case, reference: dict, inputs: dict, path: Path) -> float:
-    """The root mean square of a worker's error over that of the reference; infinite where shapes differ."""
-    found = load_file(path)
-    name, y = next(iter(found.items()))
+def deviations(tolerance: float, reference: dict, inputs: dict, path: Path) -> list[tuple[float, float]]:
+    """What a worker wrote is off by, and may be off by: root mean square over that of the reference; then of losses with
+    dropout, which follow those without, their mean from PyTorch's."""
+    name, y = next(iter(load_file(path).items()))
     expected = reference[name]
+    if "with_dropout" not in reference:
+        return [(relative_error(y, expected, inputs), tolerance)]
+    plain, dropping = y[: len(expected)], y[len(expected) :]
+    of_mean = spread.of_mean(dropping.tolist(), reference["with_dropout"])
+    return [(relative_error(plain, expected, inputs), tolerance), of_mean]
+
+
+def relative_error(y: torch.Tensor, expected: torch.Tensor, inputs: dict) -> float:
+    """Infinite where shapes differ."""
     if y.shape != expected.shape:
         return float("inf")
     error = y.double() - expected

@@ -68,28 +68,43 @@ class BertFeedForward(nn.Module):
         self.up = weights.linear(name + "intermediate.dense")
         self.down = weights.linear(name + "output.dense")
         self.norm = weights.layer_norm(name + "output.LayerNorm", weights.config["layer_norm_eps"])
+        self.dropout = nn.Dropout(weights.config["hidden_dropout_prob"])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x + self.down(F.gelu(self.up(x))))
+        return self.norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class Projections(nn.Module):
+    """Query, key and value [batch, n_heads, seq, head_dim] from one product."""
+
+    def __init__(self, qkv: nn.Linear, n_heads: int):
+        super().__init__()
+        self.qkv, self.n_heads = qkv, n_heads
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        batch, seq, d_model = x.shape
+        qkv = self.qkv(x).view(batch, seq, 3, self.n_heads, d_model // self.n_heads)
+        return qkv.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 class BertBlock(nn.Module):
     def __init__(self, weights: Weights, layer: int):
         super().__init__()
         name = f"encoder.layer.{layer}.attention."
-        self.n_heads = weights.config["num_attention_heads"]
-        self.qkv = weights.linear(*(f"{name}self.{part}" for part in ("query", "key", "value")))
+        qkv = weights.linear(*(f"{name}self.{part}" for part in ("query", "key", "value")))
+        self.project = Projections(qkv, weights.config["num_attention_heads"])
+        self.attention_dropout = weights.config["attention_probs_dropout_prob"]
         self.output = weights.linear(name + "output.dense")
         self.norm = weights.layer_norm(name + "output.LayerNorm", weights.config["layer_norm_eps"])
+        self.dropout = nn.Dropout(weights.config["hidden_dropout_prob"])
         self.feed_forward = BertFeedForward(weights, layer)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        batch, seq, d_model = x.shape
-        qkv = self.qkv(x).view(batch, seq, 3, self.n_heads, d_model // self.n_heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        attended = attended.transpose(1, 2).reshape(batch, seq, d_model)
-        return self.feed_forward(self.norm(x + self.output(attended)))
+        query, key, value = self.project(x)
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        attended = attended.transpose(1, 2).reshape(x.shape)
+        return self.feed_forward(self.norm(x + self.dropout(self.output(attended))))
 
 
 class BertEncoder(nn.Module):
@@ -113,6 +128,8 @@ class Gpt2Block(nn.Module):
         self.qkv, self.output = weights.conv1d(name + "attn.c_attn"), weights.conv1d(name + "attn.c_proj")
         self.feed_forward_norm = weights.layer_norm(name + "ln_2", eps)
         self.up, self.down = weights.conv1d(name + "mlp.c_fc"), weights.conv1d(name + "mlp.c_proj")
+        self.attention_dropout = weights.config["attn_pdrop"]
+        self.dropout = nn.Dropout(weights.config["resid_pdrop"])
 
     def feed_forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x), approximate="tanh"))
@@ -130,6 +147,7 @@ class LlamaBlock(nn.Module):
         self.feed_forward_norm = weights.rms_norm(name + "post_attention_layernorm", eps)
         self.gate_up = weights.linear(name + "mlp.gate_proj", name + "mlp.up_proj", bias=False)
         self.down = weights.linear(name + "mlp.down_proj", bias=False)
+        self.attention_dropout, self.dropout = 0.0, nn.Identity()
 
     def feed_forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
@@ -197,13 +215,14 @@ class Decoder(nn.Module):
     @staticmethod
     def attend(block, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
         grouped = block.n_kv_heads != block.n_heads
-        y = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=grouped)
+        dropout = block.attention_dropout if block.training else 0.0
+        y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped)
         return y.transpose(1, 2).flatten(2)
 
     @staticmethod
     def finish(block, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + block.output(attended)
-        return x + block.feed_forward(block.feed_forward_norm(x))
+        x = x + block.dropout(block.output(attended))
+        return x + block.dropout(block.feed_forward(block.feed_forward_norm(x)))
 
 
 def rotary_tables(config: dict, positions: int) -> tuple[Tensor, Tensor]:
@@ -220,6 +239,6 @@ def build(op: str, directory: Path, context: int) -> nn.Module:
     weights = Weights(directory)
     if op == "feed_forward":
         return BertFeedForward(weights).eval()
-    if op == "encoder":
+    if weights.config["model_type"] == "bert":
         return BertEncoder(weights).eval()
     return Decoder(weights, context).eval()

@@ -136,7 +136,7 @@ class Graph:
         x, n_layers = "x", weights.config["num_hidden_layers"]
         for i in range(n_layers):
             block = modules.BertBlock(weights, i)
-            attended = self.attention(block, x, mask, f"{i}.attention")
+            attended = self.attention(block.project, x, mask, f"{i}.attention")
             product = self.product(block.output, attended, f"{i}.attention.output")
             middle = self.skip_norm(block.norm, block.output, product, x, f"{i}.attention.output", f"{i}.middle")
             x = self.feed_forward(weights, i, middle, "y" if i == n_layers - 1 else f"{i}.out")

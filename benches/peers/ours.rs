@@ -6,8 +6,9 @@ use std::env;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, ForwardContext, KvCache, PackedCache, PackedStack, Precision, Stack,
-    train::{AdamW, AdamWConfig, ParameterGroup},
+    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedCache, PackedStack,
+    Precision, Stack,
+    train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
 use protocol::{Case, Run, Simply, Steps, serve};
@@ -137,20 +138,30 @@ fn plain(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Ru
 
 fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
     let Case { x, training, .. } = case;
-    let training = training.context("the input has no training")?;
-    let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
-    let stack = Stack::new(checkpoint.config(), loader.var_builder())?;
+    let training = training.context("the driver gives no training")?;
+    let (mut stack, parameters) = match &training.adapters {
+        Some(file) => {
+            let mut stack = checkpoint.stack(DType::F32, &Device::Cpu)?; // frozen
+            let parameters = Lora::load(&mut stack, file)?.parameters();
+            (stack, parameters)
+        }
+        None => {
+            let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+            (loader.stack()?, loader.parameters())
+        }
+    };
+    stack.set_dropout_source(&DropoutSource::seeded(42));
     let config = AdamWConfig {
         learning_rate: training.learning_rate,
         ..Default::default()
     };
-    let group = ParameterGroup::new(loader.parameters(), training.weight_decay);
+    let group = ParameterGroup::new(parameters, training.weight_decay);
     let mut optimiser = AdamW::new([group], config)?;
-    // Evaluation: no dropout, as with the others.
-    let context = ForwardContext::evaluation();
     Ok(Box::new(Steps {
-        compared: training.compared,
-        step: move || {
+        plain_steps: training.plain_steps,
+        dropout_steps: training.dropout_steps,
+        step: move |dropout| {
+            let context = ForwardContext::evaluation().with_train(dropout);
             let loss = training.loss(&stack.forward_with(&x, &context)?)?;
             let gradients = optimiser.backward(&loss)?;
             optimiser.update(&gradients, 1.0)?;

@@ -34,8 +34,12 @@ pub struct Training {
     pub target: Tensor,
     pub learning_rate: f64,
     pub weight_decay: f64,
-    /// Losses that are compared before any step is timed.
-    pub compared: usize,
+    /// The file of the adapters that are trained, or else all weights are.
+    pub adapters: Option<PathBuf>,
+    /// Steps whose losses are compared before any is timed, without dropout.
+    pub plain_steps: u64,
+    /// Those with dropout that follow. If there are any, the timed steps have dropout as well.
+    pub dropout_steps: u64,
 }
 
 impl Training {
@@ -76,20 +80,24 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> Run for Simply<F> {
     }
 }
 
-/// Steps of training; each gives its loss.
+/// Steps of training; each gives its loss. `step` is told whether to drop.
 pub struct Steps<F> {
     pub step: F,
-    pub compared: usize,
+    pub plain_steps: u64,
+    pub dropout_steps: u64,
 }
 
-impl<F: FnMut() -> Result<Tensor>> Run for Steps<F> {
+impl<F: FnMut(bool) -> Result<Tensor>> Run for Steps<F> {
     fn compute(&mut self) -> Result<Tensor> {
-        (self.step)()
+        (self.step)(self.dropout_steps > 0)
     }
 
     fn check(&mut self) -> Result<Tensor> {
-        let losses: Vec<Tensor> = (0..self.compared)
-            .map(|_| self.compute())
+        let plain = (0..self.plain_steps).map(|_| false);
+        let dropping = (0..self.dropout_steps).map(|_| true);
+        let losses: Vec<Tensor> = plain
+            .chain(dropping)
+            .map(&mut self.step)
             .collect::<Result<_>>()?;
         Ok(Tensor::stack(&losses, 0)?)
     }
@@ -146,20 +154,16 @@ fn loaded(current: &mut Option<Box<dyn Run>>) -> Result<&mut dyn Run> {
 fn case(command: &Value) -> Result<Case> {
     let mut input: HashMap<String, Tensor> =
         safetensors::load(text(command, "input")?, &Device::Cpu)?;
-    let training = match input.remove("training") {
-        None => None,
-        Some(numbers) => {
-            let numbers = numbers.to_vec1::<f64>()?;
-            let [learning_rate, weight_decay, compared] = numbers[..] else {
-                bail!("the input's training has {} numbers", numbers.len())
-            };
-            Some(Training {
-                target: input.remove("target").context("the input has no target")?,
-                learning_rate,
-                weight_decay,
-                compared: compared as usize,
-            })
-        }
+    let training = match &command["training"] {
+        Value::Null => None,
+        numbers => Some(Training {
+            target: input.remove("target").context("the input has no target")?,
+            learning_rate: real(numbers, "learning_rate")?,
+            weight_decay: real(numbers, "weight_decay")?,
+            adapters: numbers["adapters"].as_str().map(PathBuf::from),
+            plain_steps: number(numbers, "plain_steps")?,
+            dropout_steps: number(numbers, "dropout_steps")?,
+        }),
     };
     Ok(Case {
         op: text(command, "op")?.to_string(),
@@ -217,6 +221,12 @@ fn text<'a>(command: &'a Value, key: &str) -> Result<&'a str> {
 fn number(command: &Value, key: &str) -> Result<u64> {
     command[key]
         .as_u64()
+        .with_context(|| format!("the driver gives no {key}"))
+}
+
+fn real(command: &Value, key: &str) -> Result<f64> {
+    command[key]
+        .as_f64()
         .with_context(|| format!("the driver gives no {key}"))
 }
 

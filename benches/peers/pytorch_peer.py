@@ -4,6 +4,7 @@ import os
 
 import torch
 
+import adapters
 import modules
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -45,30 +46,46 @@ class Eager:
         run = self.compile(network.step_in_place)
         return lambda: run(step, seen, *room)
 
-
     def train(self, task):
-        return Training(modules.build("encoder", task.checkpoint, task.x.shape[1]), task)
+        network = modules.build(task.op, task.checkpoint, task.x.shape[1])
+        file = task.training["adapters"]
+        if file is None:
+            network.requires_grad_()
+        else:
+            adapters.attach(network, file)
+        return Training(network, task)
 
 
 class Training:
     """Steps of AdamW on a fixed batch; each gives its loss."""
 
     def __init__(self, network, task):
-        self.network, self.x, self.target = network.requires_grad_(), task.x, task.target
-        learning_rate, weight_decay, self.compared = task.training.tolist()
+        self.network, self.x, self.target = network, task.x, task.target
+        self.plain_steps, self.dropout_steps = task.training["plain_steps"], task.training["dropout_steps"]
         # Fused: one pass over each parameter, the fastest of the three forms here.
-        self.optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            [parameter for parameter in network.parameters() if parameter.requires_grad],
+            lr=task.training["learning_rate"], weight_decay=task.training["weight_decay"], fused=True,
+        )
+        self.network.train(self.dropout_steps > 0)
+        torch.manual_seed(42)
 
     @torch.enable_grad()
     def __call__(self):
         self.optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(self.network(self.x), self.target)
+        y = self.network(self.x)
+        y = y[0] if isinstance(y, tuple) else y  # a decoder gives keys and values as well
+        loss = torch.nn.functional.mse_loss(y, self.target)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
     def check(self):
-        return torch.stack([self() for _ in range(int(self.compared))])
+        self.network.eval()
+        losses = [self() for _ in range(self.plain_steps)]
+        self.network.train(self.dropout_steps > 0)
+        losses += [self() for _ in range(self.dropout_steps)]
+        return torch.stack(losses)
 
 
 class Compiled(Eager):

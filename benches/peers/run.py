@@ -91,27 +91,30 @@ def arguments():
 
 def prepare(models: dict[str, Model], cases: list[Case], work: Path):
     """Writes each case's checkpoint and input; yields it with what the workers and the check need."""
-    import checkpoints  # slow to import, and not needed for --list
+    import checkpoints  # these are slow to import, and not needed for --list
+    import training
 
     reference = checkpoints.Reference()
     known = (None, None)  # the precisions of a shape share a reference, but only one is kept
-    for case in sorted(cases, key=lambda case: (list(models).index(case.model), case.op, case.batch, case.seq, case.padded)):
+    for case in sorted(cases, key=lambda case: (list(models).index(case.model), case.op, case.batch, case.seq, case.variant)):
         model = models[case.model]
         directory = checkpoints.write_checkpoint(model, work / case.model)
         config = json.loads((directory / "config.json").read_text())
         d_model = config.get("hidden_size") or config["n_embd"]
         path = work / "input.safetensors"
         inputs = checkpoints.write_input(case, d_model, path)
+        task = {"op": case.op, "precision": case.precision, "checkpoint": str(directory), "input": str(path)}
+        if case.op == "train_step":
+            task["training"] = training.task(case, config, work)
         shape = case.id.rsplit("/", 1)[0]
         if known[0] != shape:
-            known = (shape, reference.output(case, model.family, directory, inputs))
+            known = (shape, reference.output(case, model.family, directory, inputs, task))
         output = work / "output.safetensors"
-        task = {"op": case.op, "precision": case.precision, "checkpoint": str(directory), "input": str(path)}
 
-        def error(known=known, inputs=inputs, case=case) -> float:
-            return checkpoints.disagreement(case, known[1], inputs, output)
+        def deviations(known=known, inputs=inputs, case=case) -> list[tuple[float, float]]:
+            return checkpoints.deviations(TOLERANCE[case.precision], known[1], inputs, output)
 
-        yield case, {"task": task, "output": str(output), "error": error}
+        yield case, {"task": task, "output": str(output), "deviations": deviations}
 
 
 def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dict:
@@ -125,15 +128,16 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dic
             loaded = worker.ask(do="load", **prepared["task"])
             Path(prepared["output"]).unlink(missing_ok=True)
             worker.ask(do="check", output=prepared["output"])
-            error = prepared["error"]()
+            deviations = prepared["deviations"]()
         except workers.Failure as failure:
             entry["failed"][worker.name] = str(failure)
             continue
         peers[worker.name] = {"version": worker.version, "settings": loaded["settings"]}
-        if error > TOLERANCE[case.precision]:
-            entry["wrong"][worker.name] = error
+        wrong = [error for error, allowed in deviations if error > allowed]
+        if wrong:
+            entry["wrong"][worker.name] = wrong[0]
             continue
-        entry["times"][worker.name] = {"error": error, "ms": []}
+        entry["times"][worker.name] = {"deviations": deviations, "ms": []}
         ready.append(worker)
     counts = {}
     for turn in range(options.rounds + 1):
@@ -168,7 +172,7 @@ def summary(times: dict) -> dict:
         "min_ms": min(samples),
         "samples": len(samples),
         "turns_ms": [round(turn, 6) for turn in turns],
-        "error": times["error"],
+        "deviations": times["deviations"],
         "peak_mb": times.get("peak_mb"),
     }
 

@@ -11,6 +11,7 @@ import cases
 import machine
 import report
 import run
+import spread
 import workers
 
 
@@ -45,10 +46,18 @@ class Cases(unittest.TestCase):
         whole, quick = (cases.all_cases(["f32"], None, quick)[1] for quick in (False, True))
         self.assertLess(set(quick), set(whole))
 
+    def test_trainings_have_a_case_for_each_variant(self):
+        _, found = cases.all_cases(["f32", "bf16"], None, quick=False)
+        ids = [case.id for case in found if case.op == "train_step"]
+        self.assertIn("train_step/bert-block/8x128/f32", ids)
+        self.assertIn("train_step/bert-block/8x128-dropout/f32", ids)
+        self.assertEqual(len(ids), len(cases.TRAININGS))
+        self.assertEqual({case.drops for case in found if case.variant == "padded"}, {False})
+
     def test_patterns_select_by_id(self):
         _, found = cases.all_cases(["f32"], None, quick=False)
         self.assertEqual(cases.selected(found, []), found)
-        self.assertEqual({case.op for case in cases.selected(found, ["step/gpt2", "prefill/"])}, {"step", "prefill"})
+        self.assertEqual({case.op for case in cases.selected(found, ["step/gpt2-small", "prefill/"])}, {"step", "prefill"})
 
 
 class Workers(unittest.TestCase):
@@ -162,9 +171,30 @@ class Report(unittest.TestCase):
         self.assertEqual([(title, len(found)) for title, found in report.plotted(record)], [("decoders f32", 2), ("encoder m f32", 1)])
 
 
+class Spread(unittest.TestCase):
+    def test_one_in_a_thousand_leaves_the_bound(self):
+        # The density of Student's distribution, by the trapezoidal rule.
+        freedom, n = len(spread.SEEDS) - 1, 10_000
+        factor = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+        points = [factor * (1 + (i * spread.STUDENT_T / n) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(n + 1)]
+        within = 2 * spread.STUDENT_T / n * (sum(points) - (points[0] + points[-1]) / 2)
+        self.assertAlmostEqual(within, 0.999, places=6)
+
+    def test_the_bound_is_as_wide_as_the_seeds_are_apart(self):
+        means = [2.0, 2.1] * 4
+        error, allowed = spread.of_mean([1.0, 3.0, 2.15], means)
+        self.assertAlmostEqual(error, 0.0)
+        self.assertAlmostEqual(allowed, 5.408 * math.sqrt(8 / 7 * 0.05**2) * math.sqrt(9 / 8))
+        self.assertAlmostEqual(spread.of_mean([1.0], [3.0 + 10 * mean for mean in means])[1], 10 * allowed)
+
+    def test_a_loss_that_is_no_number_or_missing_is_outside(self):
+        for losses in ([2.0, math.nan], []):
+            self.assertEqual(spread.of_mean(losses, [2.0, 2.1] * 4)[0], math.inf)
+
+
 class Driver(unittest.TestCase):
     def test_the_median_is_of_all_samples_and_the_turns_are_kept(self):
-        found = run.summary({"ms": [[1.0, 2.0, 3.0], [2.0, 9.0, 10.0]], "error": 1e-7})
+        found = run.summary({"ms": [[1.0, 2.0, 3.0], [2.0, 9.0, 10.0]], "deviations": [(1e-7, 1e-5)]})
         self.assertEqual((found["median_ms"], found["min_ms"], found["samples"]), (2.5, 1.0, 6))
         self.assertEqual(found["turns_ms"], [2.0, 9.0])
 
@@ -188,7 +218,7 @@ class Driver(unittest.TestCase):
 
         case = cases.Case("feed_forward", "384x1536", 4, 1, "f32")
         errors = iter([1e-7, 1e-3])
-        prepared = {"task": {}, "output": "/nonexistent/output", "error": lambda: next(errors)}
+        prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(next(errors), 1e-5)]}
         crew = [Fake("right"), Fake("absent"), Fake("wrong")]
         found = run.measure(case, prepared, crew, {}, Options)
         self.assertEqual(set(found["times"]), {"right"})
@@ -196,9 +226,10 @@ class Driver(unittest.TestCase):
         self.assertEqual(found["wrong"], {"wrong": 1e-3})
         self.assertEqual(found["failed"], {"absent": "has none"})
         self.assertEqual([worker.processes for worker in crew], [1, 1, 1])
-        prepared["error"] = lambda: 0.0
-        training = cases.Case("train_step", "bert-block", 8, 128, "f32")
-        run.measure(training, prepared, crew, {}, Options)
+        prepared["deviations"] = lambda: [(0.0, 1e-5), (2e-3, 1e-3)]
+        training = cases.Case("train_step", "bert-block", 8, 128, "f32", "dropout")
+        found = run.measure(training, prepared, crew, {}, Options)
+        self.assertEqual(found["wrong"], {"right": 2e-3, "wrong": 2e-3})
         self.assertEqual([worker.processes for worker in crew], [2, 2, 2])
 
     def test_a_processor_gives_a_file_name(self):

@@ -61,7 +61,7 @@ class Task:
         self.x = tensors["hidden_states"]
         self.mask = tensors.get("attention_mask")
         self.step = tensors.get("step")
-        self.target, self.training = tensors.get("target"), tensors.get("training")
+        self.target, self.training = tensors.get("target"), fields.get("training")
 
 
 def make(name: str, threads: int):
