@@ -6,6 +6,8 @@ use std::fmt;
 use candle_core::Tensor;
 use serde::Serialize;
 
+use crate::error::escape::Escaped;
+
 use super::company::company;
 use super::compare::Comparer;
 use super::comparison::{Comparison, Outcome};
@@ -90,16 +92,21 @@ impl fmt::Display for Report {
         write_table(f, &self.comparisons)?;
         for comparison in &self.comparisons {
             if let Some(fault) = fault(comparison) {
-                writeln!(f, "{}: {fault}", comparison.name)?;
+                let fault = format_args!("{}: {fault}", comparison.name);
+                writeln!(f, "{}", Escaped(fault))?;
             }
         }
         if !self.not_compared.is_empty() {
-            writeln!(f, "not compared: {}", summary(&self.not_compared))?;
+            let names = summary(&self.not_compared);
+            writeln!(f, "not compared: {}", Escaped(names))?;
         }
         let n = self.comparisons.len();
         let n_failed = self.comparisons.iter().filter(|c| !c.passed()).count();
         match &self.first_divergence {
-            Some(name) => write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}"),
+            Some(name) => {
+                let name = Escaped(name);
+                write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}")
+            }
             None if n == 0 => write!(f, "FAIL: the fixture holds nothing to compare with"),
             None if !self.passed => write!(
                 f,
@@ -174,7 +181,7 @@ fn cells(comparison: &Comparison) -> [String; HEADER.len()] {
         }
     };
     [
-        comparison.name.clone(),
+        Escaped(&comparison.name).to_string(),
         measured(format!("{:.2e}", comparison.max_abs)),
         measured(format!("{:.2e}", comparison.max_rel)),
         torch_error.map_or_else(absent, |error| format!("{error:.2e}")),
