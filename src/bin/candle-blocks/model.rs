@@ -79,6 +79,11 @@ impl SourceArgs {
         self.hub.is_some() || self.part.is_some() || paths.contains(&true)
     }
 
+    /// The config.json that is given, if any.
+    pub fn config(&self) -> Option<&PathBuf> {
+        self.config.as_ref()
+    }
+
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
         let path = match (path, &self.hub) {
