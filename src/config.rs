@@ -30,7 +30,7 @@ pub use position::{
 };
 pub use precision::Precision;
 
-pub(crate) use pattern::matches;
+pub(crate) use pattern::{each_matches, matches};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

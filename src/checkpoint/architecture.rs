@@ -7,7 +7,9 @@ use crate::{
     checkpoint::{
         CheckpointOptions, FamilySource,
         config_json::ConfigJson,
-        families, nearest,
+        families,
+        nearest::near,
+        quantised,
         scheme::{Family, StackPart, StackSource},
     },
     config::{Initialisation, StackConfig},
@@ -87,7 +89,9 @@ impl CheckpointOptions {
                     path: path.to_path_buf(),
                 });
             }
-            ConfigJson::open(path)
+            let json = ConfigJson::open(path)?;
+            quantised::refuse(&json)?;
+            Ok(json)
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {
             return Err(Error::MissingConfig { path: given });
@@ -143,7 +147,7 @@ fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
         let known = others.iter().flat_map(|family| family.model_types.iter());
         return Err(Error::UnknownFamily {
             path: json.path().to_path_buf(),
-            nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
+            nearest: near(&model_type, known.map(String::as_str)),
             model_type,
         });
     }

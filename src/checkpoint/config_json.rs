@@ -284,6 +284,11 @@ impl ConfigJson {
         })
     }
 
+    /// The value under `key`, if it is there and not null.
+    pub(crate) fn value(&self, key: &str) -> Option<&Value> {
+        self.find(&[key]).map(|(_, value)| value)
+    }
+
     /// Refuses a feature that the crate does not support: `key` must be absent or one of `allowed`.
     pub fn only(&self, key: &str, allowed: &[Value]) -> Result<()> {
         match self.find(&[key]) {
@@ -300,7 +305,7 @@ impl ConfigJson {
 }
 
 /// The start of a text that may have megabytes.
-fn abbreviated(text: String) -> String {
+pub(super) fn abbreviated(text: String) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

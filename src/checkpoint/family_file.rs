@@ -8,11 +8,14 @@ use crate::{
     Result,
     checkpoint::{
         config_json::{ConfigJson, MAX_BLOCKS},
-        families, fresh,
-        nearest::nearest,
+        families,
+        files::SIMILAR,
+        fresh,
+        nearest::{near, nearest},
         scheme::{Family, Rule, StackPart, StackSource},
     },
     config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig},
+    error::listed,
 };
 
 /// Every key of a table.
@@ -143,12 +146,9 @@ fn rules(json: &ConfigJson, key: &str, roles: &BTreeSet<&str>) -> Result<Vec<Rul
         if roles.contains(rule.role.as_str()) {
             return Ok(rule);
         }
-        let nearest = nearest(&rule.role, roles.iter().copied(), 0.0, 3);
-        let reason = format!(
-            "role {:?} is not known; nearest: {}",
-            rule.role,
-            nearest.join(", ")
-        );
+        let nearest = nearest(&rule.role, roles.iter().copied(), SIMILAR, 3);
+        let nearest = listed("nearest:", &nearest);
+        let reason = format!("role {:?} is not known{nearest}", rule.role);
         Err(json.error(&[&key], reason))
     };
     items.into_iter().flatten().enumerate().map(rule).collect()
@@ -165,11 +165,11 @@ fn read_as(
     let family = known.iter().filter(is_named).find(|f| f.part == part);
     family.map(|family| family.config.clone()).ok_or_else(|| {
         let names = known.iter().flat_map(|family| &family.model_types);
-        let nearest = nearest(model_type, names.map(String::as_str), 0.0, 3);
+        let nearest = near(model_type, names.map(String::as_str));
         let reason = format!(
-            "read_as {model_type:?} is not a known family{}; nearest: {}",
+            "read_as {model_type:?} is not a known family{}{}",
             part.map_or(String::new(), |part| format!(" with the part {part}")),
-            nearest.join(", ")
+            listed("nearest:", &nearest)
         );
         json.error(&["config"], reason)
     })

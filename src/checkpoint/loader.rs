@@ -13,9 +13,10 @@ use crate::{
     checkpoint::{
         Checkpoint, Strictness,
         plan::{Missing, missing},
+        scheme::strings,
         source::Source,
     },
-    config::matches,
+    config::{each_matches, matches},
 };
 
 /// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded.
@@ -105,18 +106,8 @@ impl<'c> Loader<'c> {
     /// If a pattern matches no parameter.
     pub fn freeze(mut self, patterns: &[&str]) -> Result<Self> {
         let sources = &self.checkpoint.plan.sources;
-        for pattern in patterns {
-            if !sources.iter().any(|source| matches(pattern, &source.role)) {
-                let roles = sources.iter().take(3).map(|source| source.role.as_str());
-                let roles: Vec<&str> = roles.collect();
-                let reason = format!(
-                    "the pattern matches no parameter; their names are like {}",
-                    roles.join(", ")
-                );
-                return Err(Error::input(*pattern, reason));
-            }
-            self.frozen.push(pattern.to_string());
-        }
+        each_matches(patterns, sources.iter().map(|source| source.role.as_str()))?;
+        self.frozen.extend(strings(patterns));
         Ok(self)
     }
 

@@ -18,6 +18,7 @@ mod loader;
 mod nearest;
 mod plain;
 mod plan;
+mod quantised;
 mod report;
 mod rotary_json;
 mod save;

@@ -21,7 +21,7 @@ enum Layout {
 }
 
 /// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
-/// `W1, b1, W2, b2 ..`, `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
+/// `W1, b1, W2, b2 ..` (or `w1 ..`), `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
 /// `scale/shift` or `gamma/beta`, or bare `scale/shift`.
 ///
 /// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]` or `[1, n]`. The

@@ -10,7 +10,7 @@ use crate::{
     Error, Result,
     checkpoint::Parameters,
     ops::{self, MemoryKeeper, Moments, Update},
-    train::{Gradients, ParameterGroup},
+    train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
 /// The hyperparameters of [`AdamW`], except for the weight decay, which belongs to its groups.
@@ -145,9 +145,7 @@ impl AdamW {
             }
         }
         if parameters.is_empty() {
-            let reason = "there is none to train: freeze fewer, or load the layers with `Checkpoint::trainable`, \
-                          which makes variables of them";
-            return Err(Error::input("parameters", reason));
+            return Err(Error::input("parameters", NONE_TO_TRAIN));
         }
         Ok(Self {
             parameters,
