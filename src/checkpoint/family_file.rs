@@ -10,7 +10,7 @@ use crate::{
         config_json::{ConfigJson, MAX_BLOCKS},
         families,
         files::SIMILAR,
-        fresh,
+        initializer_range,
         nearest::{near, nearest},
         scheme::{Family, Rule, StackPart, StackSource},
     },
@@ -129,7 +129,7 @@ impl Family {
             ignored: list("ignored")?,
             outside: list("outside")?,
             config,
-            initialisation: fresh::normal,
+            initialisation: initializer_range::normal,
             new_names: |_| Ok(&[]),
         })
     }

@@ -11,9 +11,9 @@ mod disk;
 mod families;
 mod family_file;
 pub mod files;
-mod fresh;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod initializer_range;
 mod loader;
 mod nearest;
 mod plain;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    checkpoint::{config_json::ConfigJson, fresh},
+    checkpoint::{config_json::ConfigJson, initializer_range},
     config::{Initialisation, StackConfig},
 };
 
@@ -123,7 +123,7 @@ impl Family {
             ignored: vec![],
             outside: vec![],
             config,
-            initialisation: fresh::normal,
+            initialisation: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
     }

@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::error::escape::Escaped;
 
-use super::company::company;
 use super::compare::Comparer;
 use super::comparison::{Comparison, Outcome};
 use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;
+use super::peers::peers;
 use super::tolerance::Basis;
 
 /// Which tensors of a fixture a run must produce.
@@ -66,15 +66,13 @@ impl Comparer<'_> {
             }
         };
         let lacks_gradients = scope == Scope::ForwardAndBackward && gradients.is_empty();
-        let compare = |company, (name, expected): &(String, Expected)| match produced.get(name) {
-            Some(ours) => comparer.compare_in(company, name, ours, expected),
+        let compare = |peers, (name, expected): &(String, Expected)| match produced.get(name) {
+            Some(ours) => comparer.compare_among(peers, name, ours, expected),
             None => Comparison::missing(name, expected),
         };
         let stages = fixture.stages().iter().map(|stage| compare(None, stage));
-        let in_company = company(gradients, comparer.kept())
-            .into_iter()
-            .zip(gradients);
-        let gradients = in_company.map(|(company, gradient)| compare(Some(company), gradient));
+        let with_peers = peers(gradients, comparer.kept()).into_iter().zip(gradients);
+        let gradients = with_peers.map(|(peers, gradient)| compare(Some(peers), gradient));
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {

@@ -6,7 +6,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, Half, Rule},
     },
     config::{
@@ -72,7 +72,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    let deviation = fresh::deviation(json, 0.02)?;
+    let deviation = initializer_range::deviation(json, 0.02)?;
     // PyTorch's cut at ±2 is absolute: a hundred deviations away.
     let weight = Draw::TruncatedNormal {
         deviation,

@@ -8,7 +8,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
@@ -71,7 +71,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     Ok(Initialisation::gpt2(
-        fresh::deviation(json, 0.02)?,
+        initializer_range::deviation(json, 0.02)?,
         n_blocks,
     ))
 }

@@ -6,7 +6,7 @@ use crate::{
     Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, FusedLayout, Half, Rule},
     },
     config::{
@@ -73,7 +73,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    let inner = fresh::deviation(json, 0.02)?;
+    let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
     let draw = |deviation: f64| Draw::TruncatedNormal {
