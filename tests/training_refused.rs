@@ -3,7 +3,6 @@
 mod common;
 
 use candle_blocks::{
-    Parameters,
     candle_core::{DType, Tensor, Var},
     candle_nn::Optimizer,
     train::{AdamW, AdamWConfig, Gradients, ParameterGroup},
@@ -14,13 +13,13 @@ fn variable(values: &[f32]) -> Var {
     Var::new(values, &device()).unwrap()
 }
 
-fn optimiser(parameters: &Parameters) -> AdamW {
-    let group = ParameterGroup::new(parameters.clone(), 0.1);
+fn optimiser(parameters: &[(String, Var)]) -> AdamW {
+    let group = ParameterGroup::new(parameters.to_vec(), 0.1);
     AdamW::new([group], AdamWConfig::default()).unwrap()
 }
 
 /// Of `Σ w²/2`: the parameters themselves.
-fn gradients(parameters: &Parameters) -> Gradients {
+fn gradients(parameters: &[(String, Var)]) -> Gradients {
     let mut loss = Tensor::zeros((), DType::F32, &device()).unwrap();
     for (_, variable) in parameters {
         let squares = variable.sqr().unwrap().sum_all().unwrap();

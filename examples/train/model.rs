@@ -112,7 +112,7 @@ impl Gpt {
         );
         let mut parameters = vec![(TOKEN.to_string(), token), (POSITION.to_string(), position)];
         parameters.extend(loader.parameters());
-        Self::from_parts(Architecture::open(directory)?, parts, parameters)
+        Self::from_parts(Architecture::open(directory)?, parts, parameters.into())
     }
 
     fn from_parts(

@@ -11,16 +11,13 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::{
     Error, FeedForward, PackedStack, Precision, Result, Stack, TransformerBlock,
     checkpoint::{
-        Checkpoint, Strictness,
+        Checkpoint, Parameters, Strictness,
         plan::{Missing, missing},
         scheme::strings,
         source::Source,
     },
     config::{each_matches, matches},
 };
-
-/// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded.
-pub type Parameters = Vec<(String, Var)>;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
 /// tensors) or [`Checkpoint::trainable`] (variables).
@@ -242,7 +239,7 @@ impl Backend<'_> {
         }
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
-        if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {
+        if let Some(variable) = parameters.find(role) {
             // A converted copy would not move with the variable.
             if variable.dtype() != dtype || !variable.device().same_device(device) {
                 let reason = format!(
@@ -255,7 +252,7 @@ impl Backend<'_> {
         }
         let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
         let tensor = variable.as_tensor().clone();
-        parameters.push((role.to_string(), variable));
+        parameters.push(role.to_string(), variable);
         Ok(tensor)
     }
 

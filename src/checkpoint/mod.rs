@@ -6,6 +6,7 @@
 
 mod architecture;
 mod as_tensor;
+mod by_role;
 pub mod config_json;
 mod disk;
 mod families;
@@ -46,7 +47,8 @@ use crate::{
 
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
-pub use loader::{Loader, Parameters};
+pub use by_role::{ByRole, Parameters};
+pub use loader::Loader;
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};

@@ -25,7 +25,11 @@ pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists t
 ///
 /// # Errors
 /// If there are no parameters, or a pattern matches none of them, since it would otherwise silently have no effect.
-pub fn split(parameters: Parameters, patterns: &[&str]) -> Result<(Parameters, Parameters)> {
+pub fn split(
+    parameters: impl Into<Parameters>,
+    patterns: &[&str],
+) -> Result<(Parameters, Parameters)> {
+    let parameters = parameters.into();
     if parameters.is_empty() && !patterns.is_empty() {
         return Err(Error::input("parameters", NONE_TO_TRAIN));
     }
@@ -48,9 +52,9 @@ pub struct ParameterGroup {
 
 impl ParameterGroup {
     /// A group with the given weight decay and the learning rate of the optimiser.
-    pub fn new(parameters: Parameters, weight_decay: f64) -> Self {
+    pub fn new(parameters: impl Into<Parameters>, weight_decay: f64) -> Self {
         Self {
-            parameters,
+            parameters: parameters.into(),
             weight_decay,
             learning_rate_scale: 1.0,
         }
@@ -63,8 +67,9 @@ impl ParameterGroup {
     }
 
     /// Makes two groups: matrices with the given weight decay, and vectors (norms, biases, layer scales) without.
-    pub fn decaying_matrices(parameters: Parameters, weight_decay: f64) -> Vec<Self> {
-        let (matrices, vectors) = parameters
+    pub fn decaying_matrices(parameters: impl Into<Parameters>, weight_decay: f64) -> Vec<Self> {
+        let (matrices, vectors): (Parameters, Parameters) = parameters
+            .into()
             .into_iter()
             .partition(|(_, variable)| variable.rank() >= 2);
         let groups = [Self::new(matrices, weight_decay), Self::new(vectors, 0.0)];

@@ -6,7 +6,6 @@ use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::{
     Error, Result,
-    checkpoint::Parameters,
     layers::{AttentionMask, DropoutSource, ForwardContext, Snapshot, Stack},
     train::Gradients,
 };
@@ -57,7 +56,7 @@ pub fn backward_recomputing(
     stack: &Stack,
     x: &Tensor,
     context: &ForwardContext,
-    parameters: &Parameters,
+    parameters: &[(String, Var)],
     loss: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
 ) -> Result<Recomputed> {
     let sources = match context.train() {
@@ -209,7 +208,7 @@ impl Sums {
     fn take(
         &mut self,
         mut store: GradStore,
-        parameters: &Parameters,
+        parameters: &[(String, Var)],
         shared: &Shared,
         input: &Var,
     ) -> Result<Tensor> {
