@@ -4,7 +4,7 @@
 //! `with_…` method. [`BlockConfig::validate`] checks that the parts fit together. Every configuration can be
 //! serialized with serde.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 mod activation;
 mod attention;

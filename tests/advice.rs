@@ -5,9 +5,9 @@ mod common;
 use std::{fs, path::Path};
 
 use candle_blocks::{
-    Activation, Architecture, Checkpoint, CheckpointOptions, Error, Orientation, PlainFile, Result,
+    Activation, Architecture, Checkpoint, CheckpointOptions, Error, PlainFile, Result,
     candle_core::{DType, Device, Tensor},
-    checkpoint::write::write_safetensors,
+    checkpoint::{scheme::Orientation, write::write_safetensors},
     train::{AdamW, AdamWConfig, ParameterGroup, split},
 };
 use common::{assert_says, message, weights};

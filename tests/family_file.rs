@@ -7,8 +7,9 @@ mod program;
 use std::{fs, path::PathBuf};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Family,
+    Checkpoint, CheckpointOptions,
     candle_core::{DType, Device, Tensor},
+    checkpoint::scheme::Family,
 };
 use common::{bits, weights};
 use program::{Scratch, load};

@@ -4,9 +4,10 @@ mod common;
 
 use candle_blocks::{
     Activation, Checkpoint, Dropout, DropoutSource, FeedForward, FeedForwardConfig, Linear, Norm,
-    NormConfig, NormPlacement, Orientation, PlainFile, Sublayer, SublayerNorm,
+    NormConfig, NormPlacement, PlainFile, Sublayer, SublayerNorm,
     candle_core::{DType, Device, Module, ModuleT, Tensor, safetensors},
     candle_nn::{VarBuilder, VarMap},
+    checkpoint::scheme::Orientation,
 };
 use common::{Reference, bits, computable, device, has_f64, present, weights};
 

@@ -3,9 +3,9 @@
 mod common;
 
 use candle_blocks::{
-    Activation, Error, FeedForward, Linear, Orientation, PlainFile,
+    Activation, Error, FeedForward, Linear, PlainFile,
     candle_core::{DType, Device, Module, Tensor},
-    checkpoint::write::write_safetensors,
+    checkpoint::{scheme::Orientation, write::write_safetensors},
 };
 use common::{assert_says, bits};
 

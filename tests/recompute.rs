@@ -4,8 +4,9 @@ mod common;
 
 use candle_blocks::{
     AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters, Stack,
-    StackConfig, StackPart,
+    StackConfig,
     candle_core::{DType, Tensor, Var},
+    checkpoint::scheme::StackPart,
     train::{Gradients, Recomputed, backward_recomputing},
 };
 use common::{bits, committed, device, numbers, weights};

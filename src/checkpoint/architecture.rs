@@ -3,7 +3,6 @@
 use std::{fs, path::Path};
 
 use crate::{
-    Error, Result,
     checkpoint::{
         CheckpointOptions, FamilySource,
         config_json::ConfigJson,
@@ -13,6 +12,7 @@ use crate::{
         scheme::{Family, StackPart, StackSource},
     },
     config::{Initialisation, StackConfig},
+    error::{Error, Result},
 };
 
 /// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training

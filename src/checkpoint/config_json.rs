@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    Error, Result,
     config::{Activation, MAX_SIZE},
+    error::{Error, Result},
 };
 
 /// A `config.json` has some kilobytes.

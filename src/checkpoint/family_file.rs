@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, path::Path};
 use serde::Deserialize;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::{ConfigJson, MAX_BLOCKS},
         families,
@@ -15,7 +14,7 @@ use crate::{
         scheme::{Family, Rule, StackPart, StackSource},
     },
     config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig},
-    error::listed,
+    error::{Result, listed},
 };
 
 /// Every key of a table.

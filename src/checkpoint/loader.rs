@@ -9,14 +9,16 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::{
-    Error, FeedForward, PackedStack, Precision, Result, Stack, TransformerBlock,
     checkpoint::{
         Checkpoint, Parameters, Strictness,
         plan::{Missing, missing},
         scheme::strings,
         source::Source,
     },
-    config::{each_matches, matches},
+    config::{Precision, each_matches, matches},
+    error::{Error, Result},
+    layers::{FeedForward, Stack, TransformerBlock},
+    packed::PackedStack,
 };
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
@@ -170,7 +172,7 @@ impl<'c> Loader<'c> {
         }
     }
 
-    fn block_config(&self, i: usize) -> Result<&'c crate::BlockConfig> {
+    fn block_config(&self, i: usize) -> Result<&'c crate::config::BlockConfig> {
         let blocks = &self.checkpoint.config.blocks;
         blocks.get(i).ok_or_else(|| {
             Error::input(

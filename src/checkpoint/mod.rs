@@ -36,13 +36,16 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
     checkpoint::{
         architecture::located,
         files::TensorFiles,
         plan::Plan,
         scheme::{Family, StackPart},
     },
+    config::{Precision, StackConfig},
+    error::Result,
+    layers::{FeedForward, Stack, TransformerBlock},
+    packed::PackedStack,
 };
 
 pub use architecture::Architecture;
@@ -73,7 +76,7 @@ enum FamilySource {
 /// Options for opening a [`Checkpoint`] or an [`Architecture`]; by default everything comes from the files.
 ///
 /// ```no_run
-/// use candle_blocks::{CheckpointOptions, StackPart, Strictness};
+/// use candle_blocks::{CheckpointOptions, Strictness, checkpoint::scheme::StackPart};
 /// let decoder = CheckpointOptions::default()
 ///     .part(StackPart::Decoder)
 ///     .strictness(Strictness::AllowUnused)

@@ -12,7 +12,6 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::{
-    Error, Result,
     checkpoint::{
         files::{SIMILAR, TensorFiles},
         nearest::nearest,
@@ -20,7 +19,7 @@ use crate::{
         source::{Item, Source},
     },
     config::StackConfig,
-    error::listed,
+    error::{Error, Result, listed},
     layers::Stack,
 };
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    Result,
     checkpoint::config_json::{ConfigJson, abbreviated},
+    error::Result,
 };
 
 const KEY: &str = "quantization_config";

@@ -4,9 +4,9 @@
 //! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
 
 use crate::{
-    Result,
     checkpoint::config_json::ConfigJson,
     config::{RotaryConfig, RotaryScaling},
+    error::Result,
 };
 
 impl ConfigJson {

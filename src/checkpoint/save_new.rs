@@ -11,7 +11,6 @@ use std::{
 use candle_core::Tensor;
 
 use crate::{
-    Error, Result,
     checkpoint::{
         Architecture, AsTensor, SaveOptions,
         disk::assemble,
@@ -21,6 +20,7 @@ use crate::{
         source::Source,
         write::{Record, dtype_on_disk, write_tensor},
     },
+    error::{Error, Result},
 };
 
 impl Architecture {

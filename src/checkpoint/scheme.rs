@@ -13,9 +13,9 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::{
-    Result,
     checkpoint::{config_json::ConfigJson, initializer_range},
     config::{Initialisation, StackConfig},
+    error::Result,
 };
 
 pub(crate) use self::part::Features;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, finite, probability,
 };
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Where a sublayer applies its norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

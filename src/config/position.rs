@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, Visibility, finite, positive, size};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

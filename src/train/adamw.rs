@@ -7,8 +7,8 @@ use candle_nn::Optimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
     checkpoint::Parameters,
+    error::{Error, Result},
     ops::{self, MemoryKeeper, Moments, Update},
     train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };

@@ -74,7 +74,7 @@ impl Fresh {
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn stack(&self, config: &StackConfig) -> crate::Result<Stack> {
+    pub fn stack(&self, config: &StackConfig) -> crate::error::Result<Stack> {
         config.validate()?;
         Ok(Stack::new(config, self.var_builder())?)
     }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use candle_core::{Tensor, Var, backprop::GradStore};
 
 use crate::{
-    Error, Result,
     checkpoint::ByRole,
+    error::{Error, Result},
     ops::{self, Collected},
 };
 

@@ -9,9 +9,9 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
     config::{Draw, Initialisation, matches},
+    error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
     train::Fresh,
 };

@@ -1,9 +1,9 @@
 //! Selecting named parameters and putting them into groups.
 
 use crate::{
-    Error, Result,
     checkpoint::Parameters,
     config::{each_matches, matches},
+    error::{Error, Result},
 };
 
 /// Which of these is missing cannot be told from an empty list.

@@ -11,8 +11,8 @@ use candle_core::Tensor;
 use serde_json::{Map, json};
 
 use crate::{
-    Error, Result,
     checkpoint::{Checkpoint, Conversion, UsedTensor, write::write_safetensors},
+    error::{Error, Result},
     train::Lora,
 };
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::{
-    Error, Result,
+    error::{Error, Result},
     layers::{AttentionMask, DropoutSource, ForwardContext, Snapshot, Stack},
     train::Gradients,
 };

@@ -8,8 +8,8 @@ use std::{
 use candle_core::{Tensor, Var};
 
 use crate::{
-    Error, Result,
     checkpoint::{files::TensorFiles, write::write_safetensors},
+    error::{Error, Result},
     ops::{Moments, moment_dtype},
     train::AdamW,
 };

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use candle_blocks::{Checkpoint, CheckpointOptions, StackPart, trace::TraceInput, verify::Fixture};
+use candle_blocks::{
+    Checkpoint, CheckpointOptions, checkpoint::scheme::StackPart, trace::TraceInput,
+    verify::Fixture,
+};
 
 use super::{is_present, present, weights};
 

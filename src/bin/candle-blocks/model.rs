@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Precision, StackPart,
+    Checkpoint, CheckpointOptions, Precision,
     candle_core::{DType, Device},
+    checkpoint::scheme::StackPart,
 };
 use clap::ValueEnum;
 

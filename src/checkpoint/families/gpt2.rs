@@ -5,7 +5,6 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         initializer_range,
@@ -15,6 +14,7 @@ use crate::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
         NormPlacement, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

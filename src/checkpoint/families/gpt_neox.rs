@@ -3,7 +3,6 @@
 //! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
         NormPlacement, ParallelNorm, Position, StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -3,7 +3,6 @@
 //! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         initializer_range,
@@ -13,6 +12,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
         FeedForwardForm, Initialisation, NormConfig, NormPlacement, Position, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

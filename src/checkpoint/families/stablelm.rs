@@ -6,7 +6,6 @@
 use super::llama::{block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -15,6 +14,7 @@ use crate::{
         AttentionBias, NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
         StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

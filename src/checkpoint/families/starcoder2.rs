@@ -5,13 +5,13 @@
 use super::llama::{block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         initializer_range,
         scheme::{Family, Rule},
     },
     config::{Activation, AttentionBias, FeedForwardForm, Initialisation, NormConfig, StackConfig},
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -1,6 +1,9 @@
 //! The names under which plain feed-forward files hold their layers.
 
-use crate::{Error, Result, checkpoint::files::TensorFiles};
+use crate::{
+    checkpoint::files::TensorFiles,
+    error::{Error, Result},
+};
 
 /// Names of the `{n}`-th layer's weight and bias, counted from 1.
 const LINEAR_NAMES: [(&str, &str); 4] = [
