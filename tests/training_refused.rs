@@ -61,7 +61,7 @@ fn a_gradient_of_another_shape_or_type_is_refused_before_any_parameter_moves() {
     let half = variable(&[1., 2.]).to_dtype(DType::F16).unwrap();
     let half = vec![("b".to_string(), Var::from_tensor(&half).unwrap())];
     let of_half = half[0].1.sqr().unwrap().sum_all().unwrap();
-    let mut mixed = gradients(&ours[..1].to_vec());
+    let mut mixed = gradients(&ours[..1]);
     mixed
         .accumulate(Gradients::backward(&half, &of_half).unwrap())
         .unwrap();

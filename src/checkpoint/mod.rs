@@ -15,6 +15,7 @@ pub mod files;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
+mod known;
 mod loader;
 mod nearest;
 mod plain;

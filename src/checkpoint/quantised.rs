@@ -33,14 +33,15 @@ pub(super) fn refuse(json: &ConfigJson) -> Result<()> {
     if found.keys().count() == 0 {
         return Ok(());
     }
-    let is_set = |key: &&str| found.value(key) == Some(&Value::Bool(true));
+    let is_set = |key: &&str| found.at(key) == Some(&Value::Bool(true));
     let loaded_in = LOADED_IN.into_iter().find(is_set);
     let method = match (found.text(&["quant_method"])?, loaded_in) {
         (Some(method), _) => method,
         (None, Some(_)) => "bitsandbytes".to_string(),
         (None, None) => "a method without a name".to_string(),
     };
-    let setting = |key: &str| match found.value(key)? {
+    let setting = |key: &str| match found.at(key)? {
+        Value::Null => None,
         Value::String(text) => Some(format!("{key} {text}")),
         value => Some(format!("{key} {value}")),
     };
