@@ -7,8 +7,9 @@
 
 use anyhow::{Context, Result, ensure};
 use candle_blocks::{
-    CheckpointOptions, StackPart,
+    CheckpointOptions,
     candle_core::{DType, Device},
+    checkpoint::scheme::StackPart,
 };
 
 fn main() -> Result<()> {

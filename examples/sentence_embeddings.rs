@@ -86,8 +86,14 @@ impl SentenceEncoder {
         let mut tokenizer = Tokenizer::from_file(&path)
             .map_err(Error::msg)
             .with_context(|| path.display().to_string())?;
+        let checkpoint = Checkpoint::open(directory)?;
+        let read = |name: &str| -> Result<Tensor> {
+            let tensor = checkpoint.files().read(&format!("embeddings.{name}"))?;
+            Ok(tensor.to_dtype(DType::F32)?)
+        };
+        let position = read("position_embeddings.weight")?;
         let truncation = TruncationParams {
-            max_length: MAX_TOKENS,
+            max_length: MAX_TOKENS.min(position.dim(0)?), // a model of another size may have fewer positions
             ..Default::default()
         };
         tokenizer
@@ -95,15 +101,10 @@ impl SentenceEncoder {
             .map_err(Error::msg)?;
         tokenizer.with_padding(Some(PaddingParams::default())); // to the longest of the batch
 
-        let checkpoint = Checkpoint::open(directory)?;
-        let read = |name: &str| -> Result<Tensor> {
-            let tensor = checkpoint.files().read(&format!("embeddings.{name}"))?;
-            Ok(tensor.to_dtype(DType::F32)?)
-        };
         Ok(Self {
             tokenizer,
             word: read("word_embeddings.weight")?,
-            position: read("position_embeddings.weight")?,
+            position,
             token_type: read("token_type_embeddings.weight")?.get(0)?,
             norm: Norm::from_parts(
                 read("LayerNorm.weight")?,

@@ -4,7 +4,7 @@
 //! `with_…` method. [`BlockConfig::validate`] checks that the parts fit together. Every configuration can be
 //! serialized with serde.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 mod activation;
 mod attention;
@@ -30,7 +30,7 @@ pub use position::{
 };
 pub use precision::Precision;
 
-pub(crate) use pattern::matches;
+pub(crate) use pattern::{each_matches, matches};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

@@ -6,6 +6,11 @@
 
 use std::path::PathBuf;
 
+pub(crate) mod escape;
+mod message;
+
+pub(crate) use message::listed;
+
 /// A `Result` with this crate's [`enum@Error`].
 ///
 /// Layers return [`candle_core::Result`] instead; `?` converts between the two in both directions.
@@ -13,11 +18,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that can go wrong with a user's files, configuration or input. The message says what was expected,
 /// what was found, and how to fix it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused to read or write a path.
-    #[error("{}: cannot {action}: {cause}", path.display())]
     Io {
         /// The path concerned.
         path: PathBuf,
@@ -28,7 +32,6 @@ pub enum Error {
     },
 
     /// A directory contains no weights, or several files of which it is unclear which are meant.
-    #[error("{}: {reason}", path.display())]
     NoWeights {
         /// The directory.
         path: PathBuf,
@@ -37,7 +40,6 @@ pub enum Error {
     },
 
     /// A file is not a valid safetensors file.
-    #[error("{}: not a valid safetensors file: {reason}; download or export it again", path.display())]
     NotSafetensors {
         /// The file.
         path: PathBuf,
@@ -46,7 +48,6 @@ pub enum Error {
     },
 
     /// A JSON file cannot be parsed or does not have the expected form.
-    #[error("{}: malformed JSON: {reason}", path.display())]
     MalformedJson {
         /// The file.
         path: PathBuf,
@@ -55,17 +56,12 @@ pub enum Error {
     },
 
     /// No `config.json` was found beside the weights.
-    #[error(
-        "{}: no config.json found; put the checkpoint's config.json beside the weights, name it with \
-         `CheckpointOptions::config` or `--config FILE`, or read a plain feed-forward file with `PlainFile`", path.display()
-    )]
     MissingConfig {
         /// Where it was expected.
         path: PathBuf,
     },
 
     /// A key of `config.json` is missing or has an unusable value.
-    #[error("{}: key {key}: {reason}", path.display())]
     ConfigKey {
         /// The configuration file.
         path: PathBuf,
@@ -76,11 +72,6 @@ pub enum Error {
     },
 
     /// `model_type` names a family that the crate does not know.
-    #[error(
-        "{}: model_type {model_type:?} is not a known family; nearest: {}; \
-         give a table of your own in code with `CheckpointOptions::family`, or in a file with \
-         `CheckpointOptions::family_file` or `--family FILE` (`Family::from_json_file` says how)", path.display(), nearest.join(", ")
-    )]
     UnknownFamily {
         /// The configuration file.
         path: PathBuf,
@@ -91,7 +82,6 @@ pub enum Error {
     },
 
     /// An activation name that the crate does not know.
-    #[error("activation {name:?} is not known; known: {}", known.join(", "))]
     UnknownActivation {
         /// The name found.
         name: String,
@@ -100,15 +90,9 @@ pub enum Error {
     },
 
     /// A configuration from which no layer can be built.
-    #[error("invalid configuration: {0}")]
     InvalidConfig(String),
 
     /// A tensor that the checkpoint must contain is missing.
-    #[error(
-        "{}: no tensor for {role}; tried {}{}; rename it, or check that the file is complete",
-        path.display(), tried.join(", "),
-        if similar.is_empty() { String::new() } else { format!("; the file holds the similar {}", similar.join(", ")) }
-    )]
     MissingTensor {
         /// The file, or the directory of a sharded checkpoint.
         path: PathBuf,
@@ -121,10 +105,6 @@ pub enum Error {
     },
 
     /// A tensor has another shape than the configuration implies.
-    #[error(
-        "{}: tensor {tensor} has shape {found:?}, expected {expected:?}; \
-         check that config.json belongs to these weights", path.display()
-    )]
     ShapeMismatch {
         /// The file.
         path: PathBuf,
@@ -137,7 +117,6 @@ pub enum Error {
     },
 
     /// A tensor is stored in a dtype that cannot be used as a weight.
-    #[error("{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64; convert it", path.display())]
     UnsupportedDType {
         /// The file.
         path: PathBuf,
@@ -148,10 +127,6 @@ pub enum Error {
     },
 
     /// The orientation of a weight is unknown: its shape fits both.
-    #[error(
-        "{}: the layout of weight {tensor} {shape:?} cannot be told from its shape; say \
-         `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)", path.display()
-    )]
     AmbiguousOrientation {
         /// The file.
         path: PathBuf,
@@ -162,10 +137,6 @@ pub enum Error {
     },
 
     /// Strict loading found tensors that no rule of the family covers.
-    #[error(
-        "{}: {} tensor(s) that {family} does not know: {}; load with `Strictness::AllowUnused` to leave them out",
-        path.display(), names.len(), abbreviated(names)
-    )]
     UnusedTensors {
         /// The file, or the directory of a sharded checkpoint.
         path: PathBuf,
@@ -176,7 +147,6 @@ pub enum Error {
     },
 
     /// A sharded checkpoint's index is wrong, or a shard is missing.
-    #[error("{}: {reason}", path.display())]
     BadIndex {
         /// The index file.
         path: PathBuf,
@@ -185,7 +155,6 @@ pub enum Error {
     },
 
     /// An input does not fit the layer or the checkpoint.
-    #[error("{input}: {reason}")]
     InvalidInput {
         /// The input's name, such as `attention_mask`.
         input: String,
@@ -194,7 +163,6 @@ pub enum Error {
     },
 
     /// A fixture contains an invalid tensor.
-    #[error("{}: tensor {tensor} {reason}", path.display())]
     InvalidFixture {
         /// The fixture.
         path: PathBuf,
@@ -205,7 +173,6 @@ pub enum Error {
     },
 
     /// A download from the Hugging Face Hub failed.
-    #[error("{repo}: {reason}")]
     Hub {
         /// The repository, as `owner/name@revision`.
         repo: String,
@@ -214,7 +181,6 @@ pub enum Error {
     },
 
     /// An error from candle itself.
-    #[error("{}", without_backtrace(.0))]
     Candle(candle_core::Error),
 }
 
@@ -253,7 +219,9 @@ impl Error {
     }
 }
 
-// By hand: `#[from]` would make candle's error the source of one whose message already holds it.
+// Without a source: the message holds it.
+impl std::error::Error for Error {}
+
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         Self::Candle(error)
@@ -267,27 +235,4 @@ impl From<Error> for candle_core::Error {
             other => candle_core::Error::wrap(other),
         }
     }
-}
-
-/// candle's message without the backtrace that it carries where `RUST_BACKTRACE` is set.
-fn without_backtrace(error: &candle_core::Error) -> String {
-    use candle_core::Error as Candle;
-    match error {
-        Candle::WithBacktrace { inner, .. } => without_backtrace(inner),
-        Candle::WithPath { inner, path } => {
-            format!("{}: {}", path.display(), without_backtrace(inner))
-        }
-        Candle::Context { inner, context } => format!("{context}: {}", without_backtrace(inner)),
-        other => other.to_string(),
-    }
-}
-
-/// The first eight names, and how many more there are.
-fn abbreviated(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let mut text = names[..names.len().min(SHOWN)].join(", ");
-    if names.len() > SHOWN {
-        text.push_str(&format!(", and {} more", names.len() - SHOWN));
-    }
-    text
 }

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | load a pretrained model's blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
 //! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
-//! | load a family that the crate does not know | [`Family::from_json_file`] or [`CheckpointOptions::family`] |
+//! | load a family that the crate does not know | [`Family::from_json_file`](checkpoint::scheme::Family::from_json_file) or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
 //! | run as fast as possible on a CPU | [`Checkpoint::packed_stack`], or `pack` on a linear layer, feed-forward, attention, sublayer, block or stack, with a [`Precision`] |
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
@@ -174,10 +174,6 @@ pub use candle_nn;
 pub use checkpoint::{
     Architecture, AsTensor, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader,
     Parameters, PlainFile, SaveOptions, Strictness,
-    scheme::{
-        Family, FusedLayout, Half, Orientation, Part, Projection, Rule, StackPart, StackSource,
-        Stacking,
-    },
 };
 pub use config::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,

@@ -21,8 +21,10 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor, Var};
 
 use crate::{
-    AttentionMask, BlockStages, Checkpoint, Error, ForwardContext, PackedStack, Precision, Result,
-    Stack, layers::Marked,
+    checkpoint::Checkpoint,
+    config::{BlockConfig, Precision, StackConfig},
+    error::{Error, Result},
+    layers::{AttentionMask, BlockStages, ForwardContext, Marked},
 };
 
 /// The input of a traced run.
@@ -122,61 +124,17 @@ impl TraceInput {
     }
 }
 
-/// A stack, packed or not, whose intermediate results can be observed.
-pub trait Traced {
-    /// The width of the first block; `None` if there is no block.
-    fn d_model(&self) -> Option<usize>;
-
-    /// The output for `x` `[batch, seq, d_model]`; hands the intermediate results of each layer to `observer`.
-    fn observe(
-        &self,
-        x: &Tensor,
-        context: &ForwardContext,
-        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
-    ) -> candle_core::Result<Tensor>;
-}
-
-impl Traced for Stack {
-    fn d_model(&self) -> Option<usize> {
-        let first = self.blocks().first()?;
-        Some(first.attention().inner().config().d_model)
-    }
-
-    fn observe(
-        &self,
-        x: &Tensor,
-        context: &ForwardContext,
-        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
-    ) -> candle_core::Result<Tensor> {
-        self.observe(x, context, observer)
-    }
-}
-
-impl Traced for PackedStack {
-    fn d_model(&self) -> Option<usize> {
-        Some(self.blocks().first()?.d_model())
-    }
-
-    fn observe(
-        &self,
-        x: &Tensor,
-        context: &ForwardContext,
-        observer: &mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>,
-    ) -> candle_core::Result<Tensor> {
-        self.observe(x, context, observer)
-    }
-}
-
-/// Runs a stack in evaluation mode and returns every stage in order.
-///
-/// # Errors
-/// If the input does not fit the stack, is empty, or contains a malformed mask.
-pub fn forward(stack: &impl Traced, input: &TraceInput) -> Result<Vec<(String, Tensor)>> {
+/// Runs a stack of the given configuration, which `observe` holds, and returns every stage in order.
+fn stages(
+    config: &StackConfig,
+    input: &TraceInput,
+    observe: impl FnOnce(&Tensor, &ForwardContext, Observer) -> candle_core::Result<Tensor>,
+) -> Result<Vec<(String, Tensor)>> {
     let last = input.hidden_states.dims().last().copied();
-    let d_model = stack.d_model().or(last).unwrap_or(0);
-    let context = input.context(d_model)?;
+    let d_model = config.blocks.first().map(BlockConfig::d_model);
+    let context = input.context(d_model.or(last).unwrap_or(0))?;
     let mut stages = Vec::new();
-    let last = stack.observe(&input.hidden_states, &context, &mut |i, block| {
+    let last = observe(&input.hidden_states, &context, &mut |i, block| {
         let feed_forward = &block.feed_forward;
         stages.push((
             format!("layers.{i}.feed_forward.input"),
@@ -193,20 +151,23 @@ pub fn forward(stack: &impl Traced, input: &TraceInput) -> Result<Vec<(String, T
     Ok(stages)
 }
 
+type Observer<'a> = &'a mut dyn FnMut(usize, &BlockStages) -> candle_core::Result<()>;
+
 /// Loads a checkpoint in the given dtype on the given device, runs it, and returns every stage in order.
 ///
 /// # Errors
-/// As for [`forward`]; also if the checkpoint cannot be loaded.
+/// If the checkpoint cannot be loaded, or the input does not fit the stack, is empty, or contains a malformed mask.
 pub fn run(
     checkpoint: &Checkpoint,
     input: &TraceInput,
     dtype: DType,
     device: &Device,
 ) -> Result<Vec<(String, Tensor)>> {
-    forward(
-        &checkpoint.stack(dtype, device)?,
-        &input.moved(dtype, device)?,
-    )
+    let stack = checkpoint.stack(dtype, device)?;
+    let input = input.moved(dtype, device)?;
+    stages(checkpoint.config(), &input, |x, context, observer| {
+        stack.observe(x, context, observer)
+    })
 }
 
 /// Like [`run`], with the blocks packed for the CPU; `dtype` is that of input and output.
@@ -219,8 +180,11 @@ pub fn run_packed(
     dtype: DType,
     precision: Precision,
 ) -> Result<Vec<(String, Tensor)>> {
+    let stack = checkpoint.packed_stack(precision)?;
     let input = input.moved(dtype, &Device::Cpu)?;
-    forward(&checkpoint.packed_stack(precision)?, &input)
+    stages(checkpoint.config(), &input, |x, context, observer| {
+        stack.observe(x, context, observer)
+    })
 }
 
 /// Like [`run`], followed by the gradients of the input and of every block parameter, under its name
@@ -258,7 +222,9 @@ pub fn run_backward(
     if let Some(memory) = &memory {
         input.encoder_hidden_states = Some(memory.as_tensor().clone());
     }
-    let mut stages = forward(&stack, &input)?;
+    let mut stages = stages(checkpoint.config(), &input, |x, context, observer| {
+        stack.observe(x, context, observer)
+    })?;
     let output = stages
         .iter()
         .rev()

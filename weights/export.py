@@ -24,7 +24,7 @@ import transformers
 
 from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test
 from fixtures.committed import COMMITTED
-from fixtures.families import FAMILIES, Part, family_of
+from fixtures.families import FAMILIES, Part, describe, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
@@ -54,6 +54,8 @@ def write_family(args: argparse.Namespace) -> None:
 
 def write_fixture(args: argparse.Namespace) -> None:
     """A fixture of a user's checkpoint, whose own embeddings make the input."""
+    if args.family:
+        describe(capture.model_type_of(args.model), args.family)
     model = capture.load(args.model, torch.float32)
     part = picked(family_of(model.config.model_type).parts, args.part)
     if args.text:
@@ -126,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     fixture = commands.add_parser("fixture", parents=[shared], help="a fixture of a checkpoint of your own")
     fixture.add_argument("--model", type=Path, required=True, help="directory with config.json and weights")
     fixture.add_argument("--text", type=Path, help="one sentence per line instead of random ids (needs the tokenizer)")
-
+    fixture.add_argument("--family", type=Path, metavar="FILE", help="a table of your own, as the program's --family takes it")
     fixture.add_argument("--part", help="encoder, decoder, text or vision, where there are several")
 
     for family in FAMILIES:

@@ -112,7 +112,7 @@ impl Gpt {
         );
         let mut parameters = vec![(TOKEN.to_string(), token), (POSITION.to_string(), position)];
         parameters.extend(loader.parameters());
-        Self::from_parts(Architecture::open(directory)?, parts, parameters)
+        Self::from_parts(Architecture::open(directory)?, parts, parameters.into())
     }
 
     fn from_parts(
@@ -173,7 +173,13 @@ impl Gpt {
 
     /// `[rows, seq]` to `[rows, seq, d_model]`; the first column stands at position `from`.
     fn embed(&self, ids: &Tensor, from: usize) -> Result<Tensor> {
-        let until = from + ids.dim(1)?;
+        let (until, n_positions) = (from + ids.dim(1)?, self.context());
+        ensure!(
+            until <= n_positions,
+            "positions {from} to {} are asked for, but the model has n_positions {n_positions}; reset the cache and \
+             read the latest bytes again, or give fewer",
+            until - 1
+        );
         let positions = Tensor::arange(from as u32, until as u32, &Device::Cpu)?;
         let position = self.position.forward(&positions)?;
         Ok(self.token.forward(ids)?.broadcast_add(&position)?)

@@ -3,14 +3,15 @@
 use std::{fs, path::Path};
 
 use crate::{
-    Error, Result,
     checkpoint::{
         CheckpointOptions, FamilySource,
         config_json::ConfigJson,
-        families, nearest,
+        known::{Unknown, known},
+        quantised,
         scheme::{Family, StackPart, StackSource},
     },
     config::{Initialisation, StackConfig},
+    error::{Error, Result},
 };
 
 /// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
@@ -65,8 +66,9 @@ impl CheckpointOptions {
             true => {
                 let json = ConfigJson::open(&path)?;
                 let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
-                let names = (family.new_names)(&json)?;
-                ((family.initialisation)(&json)?, Some((bytes, names)))
+                let seen = family.keys.seen(&json)?;
+                let names = (family.new_names)(&seen)?;
+                ((family.initialisation)(&seen)?, Some((bytes, names)))
             }
             false => (Initialisation::default(), None), // the blocks were given, and there is nothing to read
         };
@@ -87,7 +89,9 @@ impl CheckpointOptions {
                     path: path.to_path_buf(),
                 });
             }
-            ConfigJson::open(path)
+            let json = ConfigJson::open(path)?;
+            quantised::refuse(&json)?;
+            Ok(json)
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {
             return Err(Error::MissingConfig { path: given });
@@ -95,7 +99,7 @@ impl CheckpointOptions {
         let family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
-            None => known_family(&read_json()?, self.part)?,
+            None => family_of(&read_json()?, self.part)?,
         };
         if let Some(part) = self.part
             && family.part != Some(part)
@@ -111,8 +115,11 @@ impl CheckpointOptions {
             return Err(Error::input("part", reason));
         }
         let config = match &family.config {
-            StackSource::Json(read) => read(&read_json()?).map_err(|error| located(error, path))?,
-            StackSource::Given(config) => (**config).clone(),
+            StackSource::Given(config) => (**config).clone(), // nothing is read, and there may be no file
+            StackSource::Json(_) => {
+                let config = family.stack_config(&read_json()?);
+                config.map_err(|error| located(error, path))?
+            }
         };
         config.validate().map_err(|error| located(error, path))?;
         Ok((family, config))
@@ -130,47 +137,17 @@ pub(super) fn located(error: Error, path: &Path) -> Error {
 }
 
 /// The family that `model_type` names, and of its stacks the one asked for.
-fn known_family(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
+fn family_of(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
     let key = "model_type";
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
     };
-    let families = families::all();
-    let (of_type, others): (Vec<Family>, Vec<Family>) = families
-        .into_iter()
-        .partition(|f| f.model_types.contains(&model_type));
-    if of_type.is_empty() {
-        let known = others.iter().flat_map(|family| family.model_types.iter());
-        return Err(Error::UnknownFamily {
+    known(&model_type, part).map_err(|unknown| match unknown {
+        Unknown::ModelType(nearest) => Error::UnknownFamily {
             path: json.path().to_path_buf(),
-            nearest: nearest::nearest(&model_type, known.map(String::as_str), 0.0, 3),
             model_type,
-        });
-    }
-    let parts: Vec<String> = of_type
-        .iter()
-        .flat_map(|f| f.part)
-        .map(|p| p.to_string())
-        .collect();
-    let is_only = of_type.len() == 1 && part.is_none();
-    let found = of_type
-        .into_iter()
-        .find(|family| is_only || family.part == part);
-    found.ok_or_else(|| {
-        let asked = match part {
-            Some(part) => format!("{part} chosen"),
-            None => "none chosen".to_string(),
-        };
-        let cure = match parts.is_empty() {
-            true => "which has a single stack; leave the part out".to_string(),
-            false => format!(
-                "which has several stacks; choose {} with `CheckpointOptions::part` or `--part`",
-                parts.join(" or ")
-            ),
-        };
-        Error::input(
-            "part",
-            format!("{asked} for a {model_type} checkpoint, {cure}"),
-        )
+            nearest,
+        },
+        Unknown::Part(reason) => Error::input("part", reason),
     })
 }

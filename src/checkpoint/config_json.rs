@@ -1,6 +1,7 @@
 //! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
@@ -10,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    Error, Result,
     config::{Activation, MAX_SIZE},
+    error::{Error, Result},
 };
 
 /// A `config.json` has some kilobytes.
@@ -28,6 +29,8 @@ pub(crate) const MAX_BLOCKS: usize = 10_000;
 pub struct ConfigJson {
     path: PathBuf,
     value: Value,
+    /// The file's name of a key, where it is not the one asked for.
+    renamed: BTreeMap<String, String>,
 }
 
 impl ConfigJson {
@@ -67,6 +70,7 @@ impl ConfigJson {
         Ok(Self {
             path: path.to_path_buf(),
             value,
+            renamed: BTreeMap::new(),
         })
     }
 
@@ -93,7 +97,11 @@ impl ConfigJson {
 
     /// Makes an [`Error::ConfigKey`] for one of `keys`.
     pub fn error(&self, keys: &[&str], reason: impl Into<String>) -> Error {
-        let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+        let in_file = |key: &&str| match self.renamed.get(*key) {
+            Some(name) => format!("{name:?}"),
+            None => format!("{key:?}"),
+        };
+        let quoted: Vec<String> = keys.iter().map(in_file).collect();
         Error::ConfigKey {
             path: self.path.clone(),
             key: quoted.join(" or "),
@@ -277,11 +285,29 @@ impl ConfigJson {
     /// A nested object, such as `text_config`; `None` if absent or null.
     pub fn section(&self, keys: &[&str]) -> Result<Option<Self>> {
         self.optional(keys, "an object", |value| {
-            value.is_object().then(|| Self {
-                path: self.path.clone(),
-                value: value.clone(),
-            })
+            let is_object = value.is_object();
+            is_object.then(|| self.with_value(value.clone(), BTreeMap::new()))
         })
+    }
+
+    /// The value at a path of keys, with dots between them, which may be null.
+    pub(crate) fn at(&self, path: &str) -> Option<&Value> {
+        path.split('.')
+            .try_fold(&self.value, |value, key| value.get(key))
+    }
+
+    /// All of it.
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The same file with other contents, in which keys may have other names than there.
+    pub(crate) fn with_value(&self, value: Value, renamed: BTreeMap<String, String>) -> Self {
+        Self {
+            path: self.path.clone(),
+            value,
+            renamed,
+        }
     }
 
     /// Refuses a feature that the crate does not support: `key` must be absent or one of `allowed`.
@@ -300,7 +326,7 @@ impl ConfigJson {
 }
 
 /// The start of a text that may have megabytes.
-fn abbreviated(text: String) -> String {
+pub(super) fn abbreviated(text: String) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 use crate::{
-    Error, Result,
     checkpoint::{
         plan::{Plan, unknown_role},
         source::Source,
     },
+    error::{Error, Result},
 };
 
 /// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the

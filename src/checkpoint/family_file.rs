@@ -1,24 +1,31 @@
 //! A family described by a user's JSON file.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::{ConfigJson, MAX_BLOCKS},
-        families, fresh,
+        families,
+        files::SIMILAR,
+        known::{Unknown, known},
         nearest::nearest,
-        scheme::{Family, Rule, StackPart, StackSource},
+        scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource},
     },
     config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig},
+    error::{Result, listed},
 };
 
 /// Every key of a table.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "name",
     "part",
+    "like",
     "prefixes",
     "block",
     "block_rules",
@@ -28,16 +35,18 @@ const KEYS: [&str; 9] = [
     "config",
 ];
 
-/// Where a table says that the configuration of its blocks comes from.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ConfigSource {
-    /// `config.json` has the keys of a known family, which this names by its `model_type`.
-    ReadAs(String),
-    /// Equal blocks.
-    Uniform(Box<UniformStack>),
-    /// Every block in full, as `inspect --json` prints it.
-    Stack(Box<StackConfig>),
+/// What a table says of the configuration of its blocks: where it comes from, and how what is read differs.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ConfigTable {
+    read_as: Option<String>,
+    uniform: Option<UniformStack>,
+    stack: Option<StackConfig>,
+    section: Option<String>,
+    keys: BTreeMap<String, String>,
+    defaults: Map<String, Value>,
+    blocks: Vec<BlockChange>,
+    set: Value,
 }
 
 #[derive(Deserialize)]
@@ -53,124 +62,196 @@ impl Family {
     /// Reads a family from a JSON file: the way to load a checkpoint of a family that the crate does not
     /// know without writing Rust.
     ///
+    /// Most families differ from a known one in some points, and say only these. This is SmolLM3:
+    ///
+    /// ```json
+    #[doc = include_str!("../../examples/smollm3.json")]
+    /// ```
+    ///
+    /// `like` names the known family by its `model_type` (with `part` where it has several stacks). Then `block_rules` and
+    /// `stack_rules` replace its rules for the same roles and add others, `ignored` and `outside` add patterns, and
+    /// `prefixes` and `block` replace its own. Without `like`, a table has everything:
+    ///
     /// ```json
     #[doc = include_str!("../../examples/family.json")]
     /// ```
     ///
-    /// Its keys are the fields of [`Family`], and those of a rule are the fields of [`Rule`]. Of these, `orientation`
+    /// Its keys are the fields of [`Family`], and those of a rule are the fields of [`Rule`]; the
+    /// [module](crate::checkpoint::scheme#roles) lists the roles. Of a rule's fields, `orientation`
     /// (`"in_out"` for weights stored as `[d_in, d_out]`), `part` (`{"fused": ["blocks", "query"]}`,
     /// `{"half": "first"}`) and `stacking` (`"stacked"`) describe tensors that are not plain `nn.Linear`
-    /// weights. `config` is one of
+    /// weights. `config` has
     ///
-    /// - `{"read_as": "bert"}`: `config.json` has the keys of that known family;
-    /// - `{"uniform": {"n_blocks": 12, "block": {..}, "final_norm": {..}}}`: equal blocks, without a `config.json`;
-    ///   copy `block` from what `candle-blocks inspect --json` prints for a similar checkpoint;
-    /// - `{"stack": {..}}`: every block in full, as `inspect --json` prints `config`.
+    /// - `read_as`: the known family whose keys `config.json` has, if it is not the one in `like`;
+    /// - `section`: the object in `config.json` that describes the blocks, such as `text_config`;
+    /// - `keys`: the file's names of keys by those of the known family, with dots into objects
+    ///   (`{"num_hidden_layers": "encoder.depth"}`);
+    /// - `defaults`: values of keys that the file may leave out;
+    /// - `blocks`: a list of [changes](crate::checkpoint::scheme::BlockChange) of what was read: `set` has the settings as
+    ///   `candle-blocks inspect --json` prints those of a block, and `where` the keys of `config.json` that choose blocks;
+    /// - `set`: the same for settings of the stack, such as `final_norm`;
+    ///
+    /// or, without a `config.json`, one of
+    ///
+    /// - `uniform`: `{"n_blocks": 12, "block": {..}, "final_norm": {..}}`, equal blocks;
+    /// - `stack`: every block in full, as `inspect --json` prints `config`.
     ///
     /// # Errors
     /// If the file cannot be read, or a key is missing, unknown or malformed, or a role is not one that
     /// layers ask for; the error names file and key.
     pub fn from_json_file(path: impl AsRef<Path>) -> Result<Self> {
-        let json = ConfigJson::open(path.as_ref())?;
+        let json = &ConfigJson::open(path.as_ref())?;
         if let Some(unknown) = json.keys().find(|key| !KEYS.contains(key)) {
             let reason = format!("is not known; known: {}", KEYS.join(", "));
             return Err(json.error(&[unknown], reason));
         }
+        let part: Option<StackPart> = json.parsed("part")?;
+        let like = json.text(&["like"])?;
+        let like = like
+            .map(|like| named(json, "like", &like, part))
+            .transpose()?;
+        let is_whole = like.is_none();
         let required =
             |key: &str, kind: &str| json.error(&[key], format!("missing, expected {kind}"));
-        let list = |key: &str| json.texts(&[key]).map(Option::unwrap_or_default);
-        let text = |key: &str, kind: &str| json.text(&[key])?.ok_or_else(|| required(key, kind));
-        let part: Option<StackPart> = json.parsed("part")?;
-        let block = text(
-            "block",
-            "the prefix of the names of block {i}, such as \"encoder.layer.{i}.\"",
-        )?;
-        if !block.contains("{i}") {
-            let reason =
-                format!("found {block:?}, expected a text with {{i}} for the block's number");
-            return Err(json.error(&["block"], reason));
+
+        let table: Option<ConfigTable> = json.parsed("config")?;
+        if table.is_none() && is_whole {
+            return Err(required("config", "read_as, uniform or stack"));
         }
-        let known = families::all();
+        let table = table.unwrap_or_default();
+        let source = source(json, &table, part)?;
+        let mut family = match (like, source) {
+            (Some(like), None) => like,
+            (Some(like), Some(config)) => Self { config, ..like },
+            (None, Some(config)) => Self::with_config("", &[], config).prefixes(&[""]),
+            (None, None) => return Err(required("config", "read_as, uniform or stack")),
+        };
+        let name = json.text(&["name"])?;
+        family = family.named(&name.ok_or_else(|| required("name", "the family's name"))?);
+        family.part = part.or(family.part);
+        if let Some(prefixes) = json.texts(&["prefixes"])? {
+            family.prefixes = prefixes;
+        }
+        match json.text(&["block"])? {
+            Some(block) if block.contains("{i}") => family.block = block,
+            Some(block) => {
+                let reason =
+                    format!("found {block:?}, expected a text with {{i}} for the block's number");
+                return Err(json.error(&["block"], reason));
+            }
+            None if is_whole => {
+                let kind = "the prefix of the names of block {i}, such as \"encoder.layer.{i}.\"";
+                return Err(required("block", kind));
+            }
+            None => {}
+        }
+        let families = families::all();
         let roles = |rules: fn(&Family) -> &[Rule]| {
-            let rules = known.iter().flat_map(&rules);
+            let rules = families.iter().flat_map(&rules);
             rules.map(|rule| rule.role.as_str()).collect()
         };
-        let block_rules = rules(&json, "block_rules", &roles(|family| &family.block_rules))?;
-        if block_rules.is_empty() {
+        let block_rules = rules(json, "block_rules", &roles(|family| &family.block_rules))?;
+        if block_rules.is_empty() && is_whole {
             let reason = "missing or empty, expected a list of rules";
             return Err(json.error(&["block_rules"], reason));
         }
-        let config = json.parsed("config")?;
-        let config = match config.ok_or_else(|| required("config", "read_as, uniform or stack"))? {
-            ConfigSource::ReadAs(model_type) => read_as(&json, &known, &model_type, part)?,
-            ConfigSource::Uniform(uniform) if !(1..=MAX_BLOCKS).contains(&uniform.n_blocks) => {
-                let found = uniform.n_blocks;
-                let reason = format!("n_blocks is {found}, expected 1 to {MAX_BLOCKS}");
-                return Err(json.error(&["config"], reason));
-            }
-            ConfigSource::Uniform(uniform) => StackSource::Given(Box::new(StackConfig {
-                relative_bias: uniform.relative_bias,
-                ..StackConfig::uniform(uniform.block, uniform.n_blocks, uniform.final_norm)
-            })),
-            ConfigSource::Stack(stack) => StackSource::Given(stack),
+        let stack_rules = rules(json, "stack_rules", &roles(|family| &family.stack_rules))?;
+        let mut family = family
+            .replace_block_rules(block_rules)
+            .replace_stack_rules(stack_rules);
+        family
+            .ignored
+            .extend(json.texts(&["ignored"])?.unwrap_or_default());
+        family
+            .outside
+            .extend(json.texts(&["outside"])?.unwrap_or_default());
+        family.keys = ConfigKeys {
+            section: table.section,
+            renamed: table.keys,
+            defaults: table.defaults,
         };
-        let prefixes = json.texts(&["prefixes"])?;
-        Ok(Self {
-            name: text("name", "the family's name")?,
-            model_types: vec![],
-            part,
-            prefixes: prefixes.unwrap_or(vec![String::new()]),
-            block,
-            block_rules,
-            stack_rules: rules(&json, "stack_rules", &roles(|family| &family.stack_rules))?,
-            ignored: list("ignored")?,
-            outside: list("outside")?,
-            config,
-            initialisation: fresh::normal,
-            new_names: |_| Ok(&[]),
-        })
+        (family.changes, family.set) = (table.blocks, table.set);
+        Ok(family)
+    }
+}
+
+/// Where the configuration of the blocks comes from, if the table says so.
+fn source(
+    json: &ConfigJson,
+    table: &ConfigTable,
+    part: Option<StackPart>,
+) -> Result<Option<StackSource>> {
+    let failed = |reason: String| Err(json.error(&["config"], reason));
+    let given = match (&table.read_as, &table.uniform, &table.stack) {
+        (None, None, None) => return Ok(None),
+        (Some(model_type), None, None) => {
+            return Ok(Some(named(json, "config", model_type, part)?.config));
+        }
+        (None, Some(uniform), None) if !(1..=MAX_BLOCKS).contains(&uniform.n_blocks) => {
+            let found = uniform.n_blocks;
+            return failed(format!("n_blocks is {found}, expected 1 to {MAX_BLOCKS}"));
+        }
+        (None, Some(uniform), None) => StackConfig {
+            relative_bias: uniform.relative_bias,
+            ..StackConfig::uniform(uniform.block.clone(), uniform.n_blocks, uniform.final_norm)
+        },
+        (None, None, Some(stack)) => stack.clone(),
+        _ => {
+            return failed("found several of read_as, uniform and stack, expected one".to_string());
+        }
+    };
+    let is_read = table.section.is_some()
+        || !table.keys.is_empty()
+        || !table.defaults.is_empty()
+        || !table.blocks.is_empty()
+        || !table.set.is_null();
+    match is_read {
+        false => Ok(Some(StackSource::Given(Box::new(given)))),
+        true => failed(
+            "section, keys, defaults, blocks and set say how a config.json differs, but uniform and stack read none"
+                .to_string(),
+        ),
     }
 }
 
 /// The rules under `key`, none if it is absent. Their roles must be among those of the known families, which
 /// together have every role that a layer asks for.
 fn rules(json: &ConfigJson, key: &str, roles: &BTreeSet<&str>) -> Result<Vec<Rule>> {
-    let items: Option<Vec<serde_json::Value>> = json.parsed(key)?;
-    let rule = |(i, item): (usize, serde_json::Value)| {
+    let items: Option<Vec<Value>> = json.parsed(key)?;
+    let rule = |(i, item): (usize, Value)| {
         let key = format!("{key}[{i}]");
         let rule: Rule =
             serde_json::from_value(item).map_err(|e| json.error(&[&key], e.to_string()))?;
         if roles.contains(rule.role.as_str()) {
             return Ok(rule);
         }
-        let nearest = nearest(&rule.role, roles.iter().copied(), 0.0, 3);
-        let reason = format!(
-            "role {:?} is not known; nearest: {}",
-            rule.role,
-            nearest.join(", ")
-        );
+        let nearest = nearest(&rule.role, roles.iter().copied(), SIMILAR, 3);
+        let nearest = listed("nearest:", &nearest);
+        let reason = format!("role {:?} is not known{nearest}", rule.role);
         Err(json.error(&[&key], reason))
     };
     items.into_iter().flatten().enumerate().map(rule).collect()
 }
 
-/// The reading of `config.json` of the known family that `model_type` names.
-fn read_as(
+/// The known family that `model_type`, under `key`, names.
+fn named(
     json: &ConfigJson,
-    known: &[Family],
+    key: &str,
     model_type: &str,
     part: Option<StackPart>,
-) -> Result<StackSource> {
-    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
-    let family = known.iter().filter(is_named).find(|f| f.part == part);
-    family.map(|family| family.config.clone()).ok_or_else(|| {
-        let names = known.iter().flat_map(|family| &family.model_types);
-        let nearest = nearest(model_type, names.map(String::as_str), 0.0, 3);
-        let reason = format!(
-            "read_as {model_type:?} is not a known family{}; nearest: {}",
-            part.map_or(String::new(), |part| format!(" with the part {part}")),
-            nearest.join(", ")
-        );
-        json.error(&["config"], reason)
+) -> Result<Family> {
+    let what = match key {
+        "config" => "read_as ",
+        _ => "",
+    };
+    known(model_type, part).map_err(|unknown| {
+        let reason = match unknown {
+            Unknown::ModelType(nearest) => {
+                let nearest = listed("nearest:", &nearest);
+                format!("{what}{model_type:?} is not a known family{nearest}")
+            }
+            Unknown::Part(reason) => reason,
+        };
+        json.error(&[key], reason)
     })
 }

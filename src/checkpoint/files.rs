@@ -17,15 +17,19 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
 
-use crate::{Error, Result, checkpoint::nearest::nearest};
+use crate::{
+    checkpoint::nearest::nearest,
+    error::{Error, Result},
+};
 
 mod foreign;
 mod header;
 mod locate;
 mod positioned;
 
-pub(crate) use locate::{INDEX, SINGLE};
-use locate::{Index, Located};
+pub(crate) use header::MAX_HEADER_BYTES;
+use locate::Located;
+pub(crate) use locate::{INDEX, Index, SINGLE};
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
@@ -301,6 +305,12 @@ impl TensorFiles {
         }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     }
+}
+
+/// Checks that a safetensors file is whole: that its tensors fill what follows its header.
+#[cfg(feature = "hub")]
+pub(crate) fn check(path: &Path) -> Result<()> {
+    header::read(&PositionedFile::open(path.into())?).map(drop)
 }
 
 /// Why a tensor that the header promises cannot be read.

@@ -26,7 +26,10 @@ use std::time::Duration;
 
 use hf_hub::HFClient;
 
-use crate::{Error, Result};
+use crate::{
+    checkpoint::files::{INDEX, SINGLE as WEIGHTS},
+    error::{Error, Result},
+};
 
 mod cache;
 mod environment;
@@ -42,8 +45,6 @@ use names::{is_commit, is_repo_id, stays_inside};
 use remote::Remote;
 
 const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 /// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
 const EXTRAS: [&str; 1] = ["tokenizer.json"];
 

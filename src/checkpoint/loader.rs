@@ -9,17 +9,17 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::{
-    Error, FeedForward, PackedStack, Precision, Result, Stack, TransformerBlock,
     checkpoint::{
-        Checkpoint, Strictness,
+        Checkpoint, Parameters, Strictness,
         plan::{Missing, missing},
+        scheme::strings,
         source::Source,
     },
-    config::matches,
+    config::{Precision, each_matches, matches},
+    error::{Error, Result},
+    layers::{FeedForward, Stack, TransformerBlock},
+    packed::PackedStack,
 };
-
-/// Variables with their roles (`blocks.0.attention.query.weight`), in the order in which they were loaded.
-pub type Parameters = Vec<(String, Var)>;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
 /// tensors) or [`Checkpoint::trainable`] (variables).
@@ -105,18 +105,8 @@ impl<'c> Loader<'c> {
     /// If a pattern matches no parameter.
     pub fn freeze(mut self, patterns: &[&str]) -> Result<Self> {
         let sources = &self.checkpoint.plan.sources;
-        for pattern in patterns {
-            if !sources.iter().any(|source| matches(pattern, &source.role)) {
-                let roles = sources.iter().take(3).map(|source| source.role.as_str());
-                let roles: Vec<&str> = roles.collect();
-                let reason = format!(
-                    "the pattern matches no parameter; their names are like {}",
-                    roles.join(", ")
-                );
-                return Err(Error::input(*pattern, reason));
-            }
-            self.frozen.push(pattern.to_string());
-        }
+        each_matches(patterns, sources.iter().map(|source| source.role.as_str()))?;
+        self.frozen.extend(strings(patterns));
         Ok(self)
     }
 
@@ -182,7 +172,7 @@ impl<'c> Loader<'c> {
         }
     }
 
-    fn block_config(&self, i: usize) -> Result<&'c crate::BlockConfig> {
+    fn block_config(&self, i: usize) -> Result<&'c crate::config::BlockConfig> {
         let blocks = &self.checkpoint.config.blocks;
         blocks.get(i).ok_or_else(|| {
             Error::input(
@@ -251,7 +241,7 @@ impl Backend<'_> {
         }
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
-        if let Some((_, variable)) = parameters.iter().find(|(known, _)| known == role) {
+        if let Some(variable) = parameters.find(role) {
             // A converted copy would not move with the variable.
             if variable.dtype() != dtype || !variable.device().same_device(device) {
                 let reason = format!(
@@ -264,7 +254,7 @@ impl Backend<'_> {
         }
         let variable = Var::from_tensor(&self.read(source, dtype, device)?)?;
         let tensor = variable.as_tensor().clone();
-        parameters.push((role.to_string(), variable));
+        parameters.push(role.to_string(), variable);
         Ok(tensor)
     }
 

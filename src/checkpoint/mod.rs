@@ -6,18 +6,21 @@
 
 mod architecture;
 mod as_tensor;
+mod by_role;
 pub mod config_json;
 mod disk;
 mod families;
 mod family_file;
 pub mod files;
-mod fresh;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod initializer_range;
+mod known;
 mod loader;
 mod nearest;
 mod plain;
 mod plan;
+mod quantised;
 mod report;
 mod rotary_json;
 mod save;
@@ -34,18 +37,22 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    FeedForward, PackedStack, Precision, Result, Stack, StackConfig, TransformerBlock,
     checkpoint::{
         architecture::located,
         files::TensorFiles,
         plan::Plan,
         scheme::{Family, StackPart},
     },
+    config::{Precision, StackConfig},
+    error::Result,
+    layers::{FeedForward, Stack, TransformerBlock},
+    packed::PackedStack,
 };
 
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
-pub use loader::{Loader, Parameters};
+pub use by_role::{ByRole, Parameters};
+pub use loader::Loader;
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};
@@ -70,7 +77,7 @@ enum FamilySource {
 /// Options for opening a [`Checkpoint`] or an [`Architecture`]; by default everything comes from the files.
 ///
 /// ```no_run
-/// use candle_blocks::{CheckpointOptions, StackPart, Strictness};
+/// use candle_blocks::{CheckpointOptions, Strictness, checkpoint::scheme::StackPart};
 /// let decoder = CheckpointOptions::default()
 ///     .part(StackPart::Decoder)
 ///     .strictness(Strictness::AllowUnused)

@@ -3,6 +3,21 @@
 /// The comparison takes time by the product of the lengths, and a hostile file may hold names of megabytes.
 const MAX_CHARACTERS: usize = 1000;
 
+/// Those of the `known` names, at most three, that `name` continues, abbreviates or has among its words, or that a slip of
+/// the keyboard made `name` of: no others, since of many short names one is always similar.
+pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let slips = (name.chars().count() / 4).max(1);
+    let is_near = |known: &&str| {
+        known.starts_with(name)
+            || name.starts_with(known)
+            || name.split(['_', '-']).any(|word| word == *known)
+            // The first letter is seldom the wrong one: without this, the real blip would be a slip of clip.
+            || known.chars().next() == name.chars().next() && strsim::osa_distance(name, known) <= slips
+    };
+    let known = known.filter(|_| !name.is_empty()).filter(is_near);
+    nearest(name, known, 0.0, 3)
+}
+
 /// The `candidates` most like `name`, nearest first, at most `max`, each with a normalised
 /// Levenshtein similarity of at least `least`.
 pub(crate) fn nearest<'a>(

@@ -7,9 +7,10 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    Activation, Error, FeedForward, Linear, Mlp, Norm, NormConfig, NormPlacement, Result, Sublayer,
-    SublayerNorm,
     checkpoint::{files::TensorFiles, scheme::Orientation},
+    config::{Activation, NormConfig, NormPlacement},
+    error::{Error, Result},
+    layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm},
 };
 use names::{Layer, NORM_NAMES, find_layers};
 
@@ -21,7 +22,7 @@ enum Layout {
 }
 
 /// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
-/// `W1, b1, W2, b2 ..`, `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
+/// `W1, b1, W2, b2 ..` (or `w1 ..`), `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
 /// `scale/shift` or `gamma/beta`, or bare `scale/shift`.
 ///
 /// Weights are stored as `[out, in]` (PyTorch) or `[in, out]` (NumPy), biases as `[n]` or `[1, n]`. The
@@ -29,7 +30,7 @@ enum Layout {
 /// [`with_orientation`](Self::with_orientation) states it.
 ///
 /// ```no_run
-/// use candle_blocks::{Activation, Orientation, PlainFile, candle_core::{DType, Device}};
+/// use candle_blocks::{Activation, PlainFile, candle_core::{DType, Device}, checkpoint::scheme::Orientation};
 /// let file = PlainFile::open("mlp.safetensors")?.with_orientation(Orientation::InOut);
 /// let feed_forward = file.feed_forward(Activation::Relu, DType::F32, &Device::Cpu)?;
 /// # Ok::<(), candle_blocks::Error>(())

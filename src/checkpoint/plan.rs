@@ -12,7 +12,6 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::{
-    Error, Result,
     checkpoint::{
         files::{SIMILAR, TensorFiles},
         nearest::nearest,
@@ -20,6 +19,7 @@ use crate::{
         source::{Item, Source},
     },
     config::StackConfig,
+    error::{Error, Result, listed},
     layers::Stack,
 };
 
@@ -83,16 +83,15 @@ impl Plan {
                 matches(pattern, local) || matches(pattern, name)
             })
         };
-        for name in files.names() {
-            let name = name.to_string();
-            if used.contains(name.as_str()) {
-            } else if is_listed(&family.ignored, &name) {
-                plan.ignored.push(name);
-            } else if is_listed(&family.outside, &name) {
-                plan.outside.push(name);
+        for name in files.names().filter(|name| !used.contains(name)) {
+            let names = if is_listed(&family.ignored, name) {
+                &mut plan.ignored
+            } else if is_listed(&family.outside, name) {
+                &mut plan.outside
             } else {
-                plan.unused.push(name);
-            }
+                &mut plan.unused
+            };
+            names.push(name.to_string());
         }
         Ok(plan)
     }
@@ -125,9 +124,11 @@ pub(crate) fn missing(missing: &Missing, unused: &[String], files: &TensorFiles)
 /// The error for a role that none of the `sources` has.
 pub(super) fn unknown_role(role: &str, sources: &[Source]) -> Error {
     let known = sources.iter().map(|source| source.role.as_str());
-    let nearest = nearest(role, known, 0.0, 3).join(", ");
-    let reason = format!("the checkpoint has no such parameter; nearest: {nearest}");
-    Error::input(role, reason)
+    let nearest = listed("nearest:", &nearest(role, known, SIMILAR, 3));
+    Error::input(
+        role,
+        format!("the checkpoint has no such parameter{nearest}"),
+    )
 }
 
 /// Sets how many parameters each tensor stacks.
@@ -161,7 +162,10 @@ pub(super) fn candidates(
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
     let (rules, number) = family.rules(module, block.is_some());
     if rules.is_empty() {
-        let reason = format!("family {} has no rule for {module}", family.name);
+        let reason = format!(
+            "family {} has no rule for {module}; add one with the names of {role}",
+            family.name
+        );
         return Err(Error::InvalidConfig(reason));
     }
     let place = match block {
@@ -205,7 +209,16 @@ pub(super) fn candidates(
         let names = rule.names(parameter).iter();
         names.map(move |name| (rule, name))
     });
-    Ok(named.map(|(rule, name)| source(rule, name)).collect())
+    let candidates: Vec<Source> = named.map(|(rule, name)| source(rule, name)).collect();
+    if candidates.is_empty() {
+        let reason = format!(
+            "family {} gives {role} no name; list one under `{parameter}` of the rule for {module}, or configure the \
+             layer without it",
+            family.name
+        );
+        return Err(Error::InvalidConfig(reason));
+    }
+    Ok(candidates)
 }
 
 /// The first prefix under which the files hold a block; the last one if none does.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt};
 
 use serde::Serialize;
 
-use crate::checkpoint::plan::Plan;
+use crate::{checkpoint::plan::Plan, error::escape::Escaped};
 
 /// How a tensor on disk is converted into parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -94,7 +94,7 @@ impl fmt::Display for LoadReport {
         )?;
         for (what, names) in [("unused", &self.unused), ("missing", &self.missing)] {
             for name in names {
-                writeln!(f, "  {what}: {name}")?;
+                writeln!(f, "  {what}: {}", Escaped(name))?;
             }
         }
         Ok(())

@@ -4,37 +4,49 @@
 //! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
 
 use crate::{
-    Result,
     checkpoint::config_json::ConfigJson,
     config::{RotaryConfig, RotaryScaling},
+    error::Result,
 };
 
 impl ConfigJson {
     /// Rotary embedding of whole heads of width `head_dim`, all layers alike.
-    pub(crate) fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
+    ///
+    /// # Errors
+    /// If a key is malformed, or the kind of scaling is unknown or lacks a setting.
+    pub fn rotary(&self, head_dim: usize, default_theta: f64) -> Result<RotaryConfig> {
         let parameters = self.rotary_section()?;
         self.rotary_of(parameters.as_ref(), head_dim, default_theta)
     }
 
+    /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor` (or
+    /// `rotary_pct`); the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
+    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up).
+    ///
+    /// # Errors
+    /// As for [`Self::rotary`].
+    pub fn partial_rotary(
+        &self,
+        head_dim: usize,
+        default_share: f64,
+        default_theta: f64,
+    ) -> Result<RotaryConfig> {
+        let parameters = self.rotary_section()?;
+        let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
+        let share = self.rotary_number(parameters.as_ref(), &keys, default_share)?;
+        let turning = (head_dim as f64 * share) as usize;
+        self.rotary_of(parameters.as_ref(), turning, default_theta)
+    }
+
     /// `rope_scaling`, as older files have it, before `rope_parameters`: in a file with both, transformers goes by the first.
-    pub(crate) fn rotary_section(&self) -> Result<Option<ConfigJson>> {
+    ///
+    /// # Errors
+    /// If it is no object.
+    pub fn rotary_section(&self) -> Result<Option<ConfigJson>> {
         match self.section(&["rope_scaling"])? {
             Some(parameters) if parameters.keys().next().is_some() => Ok(Some(parameters)),
             _ => self.section(&["rope_parameters"]),
         }
-    }
-
-    /// How many of `head_dim` dimensions turn in the families that read `partial_rotary_factor`; the others turn
-    /// whole heads, whatever the key says.
-    pub(crate) fn turning(
-        &self,
-        parameters: Option<&ConfigJson>,
-        head_dim: usize,
-        default_share: f64,
-    ) -> Result<usize> {
-        let keys = ["partial_rotary_factor", "rotary_pct", "rope_pct"];
-        let share = self.rotary_number(parameters, &keys, default_share)?;
-        Ok((head_dim as f64 * share) as usize)
     }
 
     /// A number from `parameters` or, in older files, beside them.
@@ -53,7 +65,10 @@ impl ConfigJson {
 
     /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
     /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`.
-    pub(crate) fn rotary_of_type(
+    ///
+    /// # Errors
+    /// As for [`Self::rotary`].
+    pub fn rotary_of_type(
         &self,
         layer_type: &str,
         theta_key: &str,
@@ -73,8 +88,12 @@ impl ConfigJson {
         }
     }
 
-    /// Rotary embedding of `turning` dimensions whose scaling is described in `parameters`.
-    pub(crate) fn rotary_of(
+    /// Rotary embedding of `turning` dimensions of each head, described in `parameters`, such as
+    /// [`Self::rotary_section`], or in older files beside it.
+    ///
+    /// # Errors
+    /// As for [`Self::rotary`].
+    pub fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
         turning: usize,

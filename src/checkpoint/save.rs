@@ -16,7 +16,6 @@ use self::{
     target::Target,
 };
 use crate::{
-    Error, Result,
     checkpoint::{
         AsTensor, Checkpoint,
         disk::assemble,
@@ -25,6 +24,7 @@ use crate::{
         source::Source,
         write::{Record, Sink, write_streamed, write_tensor},
     },
+    error::{Error, Result},
 };
 
 pub(super) const CONFIG: &str = "config.json";

@@ -11,7 +11,6 @@ use std::{
 use candle_core::Tensor;
 
 use crate::{
-    Error, Result,
     checkpoint::{
         Architecture, AsTensor, SaveOptions,
         disk::assemble,
@@ -21,6 +20,7 @@ use crate::{
         source::Source,
         write::{Record, dtype_on_disk, write_tensor},
     },
+    error::{Error, Result},
 };
 
 impl Architecture {
@@ -54,10 +54,6 @@ impl Architecture {
         for (role, shape) in parameters(&self.config)? {
             let mut found = candidates(&self.table, &self.config, prefix, &role, &shape)?;
             found.sort_by_key(|source| !is_new(source));
-            if found.is_empty() {
-                let reason = format!("family {} has no name for {role}", self.family);
-                return Err(Error::InvalidConfig(reason));
-            }
             places.push(found);
         }
         // Tensors that a role must share because it has no other place.

@@ -4,26 +4,40 @@
 //! orientation and, where several roles share a tensor, the part of it. The weight and bias of a role share
 //! one rule, so they cannot be permuted differently. Rules also work in reverse, for gradients and saved
 //! weights.
+//!
+//! Most families differ little from another: [`Family::known`] starts from a built-in one, and in a JSON file `"like"`
+//! does ([`Family::from_json_file`]).
+#![doc = include_str!("scheme/roles.md")]
 
+mod difference;
 mod part;
 mod rule;
 
 use std::fmt;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{
-    Result,
-    checkpoint::{config_json::ConfigJson, fresh},
+    checkpoint::{config_json::ConfigJson, initializer_range},
     config::{Initialisation, StackConfig},
+    error::Result,
 };
 
+use self::difference::changed;
 pub(crate) use self::part::Features;
 pub use self::{
+    difference::{BlockChange, ConfigKeys},
     part::{FusedLayout, Half, Part, Projection},
     rule::{Orientation, Rule, Stacking},
 };
 pub(crate) use crate::config::matches;
+
+fn replace(all: &mut Vec<Rule>, rules: impl IntoIterator<Item = Rule>) {
+    let rules: Vec<Rule> = rules.into_iter().collect();
+    all.retain(|old| rules.iter().all(|new| new.role != old.role));
+    all.extend(rules);
+}
 
 /// Owned copies, for a table's lists.
 pub(crate) fn strings(items: &[&str]) -> Vec<String> {
@@ -90,6 +104,12 @@ pub struct Family {
     pub outside: Vec<String>,
     /// Where the configuration of its blocks comes from.
     pub config: StackSource,
+    /// How its `config.json` differs from the one that is read.
+    pub keys: ConfigKeys,
+    /// What is different in the blocks that were read.
+    pub changes: Vec<BlockChange>,
+    /// What is different in the stack that was read, as in [`BlockChange::set`]; `null` for nothing.
+    pub set: Value,
     /// Reads the distribution of fresh parameters from `config.json`.
     pub initialisation: fn(&ConfigJson) -> Result<Initialisation>,
     /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
@@ -111,7 +131,7 @@ impl Family {
         Self::with_config(name, &[], StackSource::Given(Box::new(config)))
     }
 
-    fn with_config(name: &str, model_types: &[&str], config: StackSource) -> Self {
+    pub(super) fn with_config(name: &str, model_types: &[&str], config: StackSource) -> Self {
         Self {
             name: name.to_string(),
             model_types: strings(model_types),
@@ -123,9 +143,19 @@ impl Family {
             ignored: vec![],
             outside: vec![],
             config,
-            initialisation: fresh::normal,
+            keys: ConfigKeys::default(),
+            changes: vec![],
+            set: Value::Null,
+            initialisation: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
+    }
+
+    /// Sets its name, which is also the `model_type` that names it.
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.to_string();
+        self.model_types = strings(&[name]);
+        self
     }
 
     /// Sets which stack of a checkpoint it describes.
@@ -153,6 +183,18 @@ impl Family {
         self
     }
 
+    /// Adds rules for parameters inside a block in the place of all others for the same roles.
+    pub fn replace_block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        replace(&mut self.block_rules, rules);
+        self
+    }
+
+    /// Adds rules for parameters outside the blocks in the place of all others for the same roles.
+    pub fn replace_stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        replace(&mut self.stack_rules, rules);
+        self
+    }
+
     /// Adds rules for parameters outside the blocks.
     pub fn stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.stack_rules.extend(rules);
@@ -169,6 +211,64 @@ impl Family {
     pub fn outside(mut self, patterns: &[&str]) -> Self {
         self.outside.extend(strings(patterns));
         self
+    }
+
+    /// Sets the function that reads the configuration of the blocks. It may start from another family's
+    /// [`Self::stack_config`].
+    pub fn read_by(mut self, config: fn(&ConfigJson) -> Result<StackConfig>) -> Self {
+        self.config = StackSource::Json(config);
+        self
+    }
+
+    /// Reads the configuration from this object inside `config.json`, such as `text_config`.
+    pub fn section(mut self, section: &str) -> Self {
+        self.keys.section = Some(section.to_string());
+        self
+    }
+
+    /// Reads `key` under the name that it has in `config.json`; see [`ConfigKeys::renamed`].
+    pub fn renamed(mut self, key: &str, in_file: &str) -> Self {
+        self.keys
+            .renamed
+            .insert(key.to_string(), in_file.to_string());
+        self
+    }
+
+    /// Sets the value of a key that `config.json` may leave out.
+    pub fn default_of(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.keys.defaults.insert(key.to_string(), value.into());
+        self
+    }
+
+    /// Changes blocks after they were read.
+    pub fn change(mut self, change: BlockChange) -> Self {
+        self.changes.push(change);
+        self
+    }
+
+    /// Changes settings of the stack after it was read, as [`BlockChange::set`] those of a block.
+    pub fn set(mut self, set: Value) -> Self {
+        self.set = set;
+        self
+    }
+
+    /// The configuration of the blocks that a `config.json` describes.
+    ///
+    /// # Errors
+    /// If a key is missing, malformed or not supported.
+    pub fn stack_config(&self, json: &ConfigJson) -> Result<StackConfig> {
+        let json = &self.keys.seen(json)?;
+        let mut stack = match &self.config {
+            StackSource::Json(read) => read(json)?,
+            StackSource::Given(config) => (**config).clone(),
+        };
+        for change in &self.changes {
+            change.apply(json, &mut stack)?;
+        }
+        match &self.set {
+            Value::Null => Ok(stack),
+            set => changed(&stack, set, json),
+        }
     }
 
     /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 
 use crate::{
-    Error, Result,
     checkpoint::{
         files::TensorFiles,
         scheme::{Features, Orientation},
     },
+    error::{Error, Result},
 };
 
 /// Where one parameter is stored on disk.

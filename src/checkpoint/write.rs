@@ -15,10 +15,11 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
 
-use crate::{Error, Result};
+use crate::{
+    checkpoint::files::MAX_HEADER_BYTES,
+    error::{Error, Result},
+};
 
-/// The limit that readers of the format apply.
-const MAX_HEADER_BYTES: usize = 100_000_000;
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
 /// The key of the header that is not a tensor.
@@ -157,7 +158,7 @@ fn header(records: &[Record], metadata: Option<HashMap<String, String>>) -> Resu
     let mut json =
         serde_json::to_vec(&Entries(entries)).map_err(|error| unwritable(error.to_string()))?;
     json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
-    if json.len() > MAX_HEADER_BYTES {
+    if json.len() as u64 > MAX_HEADER_BYTES {
         return Err(unwritable(format!(
             "names, shapes and metadata take {} bytes; the format allows {MAX_HEADER_BYTES}",
             json.len()

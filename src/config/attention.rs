@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{NormConfig, Position, finite, positive, probability, size};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Which keys a query may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, finite, probability,
 };
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Where a sublayer applies its norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,7 +209,7 @@ impl BlockConfig {
 pub struct StackConfig {
     /// The distinct blocks.
     pub blocks: Vec<BlockConfig>,
-    /// The index of the block that runs at each layer; ALBERT runs one block many times.
+    /// The index of the block that runs at each layer; ALBERT runs one block many times. Every block runs at least once.
     pub layers: Vec<usize>,
     /// The norm after the last block, if any.
     pub final_norm: Option<NormConfig>,
@@ -280,7 +280,8 @@ impl StackConfig {
         self
     }
 
-    /// Checks every block, the final norm, the relative bias, and that every layer runs a block that exists.
+    /// Checks every block, the final norm, the relative bias, that every layer runs a block that exists, and that every
+    /// block runs.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] says which setting is wrong, and what is expected.
@@ -294,14 +295,16 @@ impl StackConfig {
                 .iter()
                 .try_for_each(|block| bias.validate(&block.attention))?;
         }
-        match self
-            .layers
-            .iter()
-            .find(|&&block| block >= self.blocks.len())
-        {
-            Some(block) => Err(Error::InvalidConfig(format!(
-                "a layer runs block {block}, but there are {}",
-                self.blocks.len()
+        let (n_blocks, layers) = (self.blocks.len(), &self.layers);
+        if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
+            return Err(Error::InvalidConfig(format!(
+                "a layer runs block {block}, but there are {n_blocks}"
+            )));
+        }
+        // Its parameters would be loaded, reported as used and trained, and change nothing.
+        match (0..n_blocks).find(|block| !layers.contains(block)) {
+            Some(idle) => Err(Error::InvalidConfig(format!(
+                "no layer runs block {idle} of {n_blocks}; name it in `layers`, or leave it out of `blocks`"
             ))),
             None => Ok(()),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Activation, probability, size};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::size;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

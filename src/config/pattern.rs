@@ -1,5 +1,26 @@
 //! Patterns over names, in which `*` stands for any text.
 
+use crate::error::{Error, Result};
+
+/// Refuses patterns of which one matches none of `roles`, since it would silently have no effect.
+pub(crate) fn each_matches<'r>(
+    patterns: &[&str],
+    roles: impl Iterator<Item = &'r str> + Clone,
+) -> Result<()> {
+    for pattern in patterns {
+        if !roles.clone().any(|role| matches(pattern, role)) {
+            let like: Vec<&str> = roles.clone().take(3).collect();
+            let reason = format!(
+                "the pattern matches none of {} parameters; their names are like {}",
+                roles.count(),
+                like.join(", ")
+            );
+            return Err(Error::input(*pattern, reason));
+        }
+    }
+    Ok(())
+}
+
 /// Whether `name` matches `pattern`, in which `*` stands for any text.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');

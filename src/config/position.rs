@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, Visibility, finite, positive, size};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,6 +57,9 @@ pub struct RotaryConfig {
     pub pairing: RotaryPairing,
     /// How the frequencies are scaled for longer contexts.
     pub scaling: RotaryScaling,
+    /// The number of dimensions that the frequencies are computed for, if not `dim`: see [`Self::rounded_up`].
+    #[serde(default)]
+    pub frequency_dim: Option<usize>,
 }
 
 impl RotaryConfig {
@@ -64,6 +67,7 @@ impl RotaryConfig {
     pub fn new(dim: usize, theta: f64) -> Self {
         Self {
             dim,
+            frequency_dim: None,
             theta,
             pairing: RotaryPairing::Halves,
             scaling: RotaryScaling::None,
@@ -73,6 +77,16 @@ impl RotaryConfig {
     /// Sets which dimensions are rotated together.
     pub fn with_pairing(mut self, pairing: RotaryPairing) -> Self {
         self.pairing = pairing;
+        self
+    }
+
+    /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
+    /// transformers does in GPT-NeoX and Phi-3.
+    pub fn rounded_up(mut self) -> Self {
+        if !self.dim.is_multiple_of(2) {
+            self.frequency_dim = Some(self.dim);
+            self.dim += 1;
+        }
         self
     }
 
@@ -87,6 +101,16 @@ impl RotaryConfig {
         if self.dim > head_dim || !self.dim.is_multiple_of(2) {
             return Err(Error::InvalidConfig(format!(
                 "{} dimensions of each head turn; expected an even number up to head_dim {head_dim}",
+                self.dim
+            )));
+        }
+        if let Some(dim) = self.frequency_dim
+            && dim.div_ceil(2) != self.dim / 2
+        {
+            return Err(Error::InvalidConfig(format!(
+                "the frequencies are those of {dim} dimensions, but {} turn; expected {} or {}",
+                self.dim,
+                self.dim.saturating_sub(1),
                 self.dim
             )));
         }
@@ -166,7 +190,7 @@ impl RotaryScaling {
                 max_positions,
             } => {
                 positive("the rotary scaling's factor", *factor)?;
-                if rotary.dim == 2 {
+                if rotary.frequency_dim.unwrap_or(rotary.dim) == 2 {
                     let reason = "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn";
                     return Err(Error::InvalidConfig(reason.to_string()));
                 }
@@ -186,6 +210,14 @@ impl RotaryScaling {
                 positive("the rotary scaling's beta_slow", *beta_slow)?;
                 if rotary.theta == 1.0 {
                     let reason = "YaRN divides by the logarithm of rope_theta, which is 1";
+                    return Err(Error::InvalidConfig(reason.to_string()));
+                }
+                if rotary
+                    .frequency_dim
+                    .is_some_and(|dim| !dim.is_multiple_of(2))
+                {
+                    let reason =
+                        "YaRN has no ramp for the frequencies of an odd number of dimensions";
                     return Err(Error::InvalidConfig(reason.to_string()));
                 }
                 size("original_positions", *original_positions)

@@ -7,10 +7,10 @@ use candle_nn::Optimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
     checkpoint::Parameters,
+    error::{Error, Result},
     ops::{self, MemoryKeeper, Moments, Update},
-    train::{Gradients, ParameterGroup},
+    train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
 /// The hyperparameters of [`AdamW`], except for the weight decay, which belongs to its groups.
@@ -82,18 +82,18 @@ impl AdamWConfig {
 /// ```
 #[derive(Debug)]
 pub struct AdamW {
-    pub(super) parameters: Vec<Trained>,
+    pub(super) parameters: Parameters,
+    /// What it knows about each of them, in their order.
+    pub(super) states: Vec<State>,
     config: AdamWConfig,
     n_updates: u64,
     /// Steps of training take the same memory again and again.
     _keeper: MemoryKeeper,
 }
 
-/// A parameter with what the optimiser knows about it.
+/// What the optimiser knows about a parameter.
 #[derive(Debug)]
-pub(super) struct Trained {
-    pub role: String,
-    pub variable: Var,
+pub(super) struct State {
     pub moments: Moments,
     /// How many updates it had.
     pub step: u64,
@@ -112,8 +112,8 @@ impl AdamW {
         config: AdamWConfig,
     ) -> Result<Self> {
         config.validate()?;
-        let mut parameters = Vec::new();
-        let (mut roles, mut variables) = (HashSet::new(), HashSet::new());
+        let (mut parameters, mut states) = (Parameters::default(), Vec::new());
+        let mut variables = HashSet::new();
         for group in groups {
             let (decay, scale) = (group.weight_decay, group.learning_rate_scale);
             if !(decay.is_finite() && decay >= 0.0 && scale.is_finite() && scale >= 0.0) {
@@ -123,7 +123,7 @@ impl AdamW {
                 return Err(Error::input("ParameterGroup", reason));
             }
             for (role, variable) in group.parameters {
-                if !roles.insert(role.clone()) || !variables.insert(variable.id()) {
+                if parameters.find(&role).is_some() || !variables.insert(variable.id()) {
                     let reason = "it is in the groups twice and would be moved twice; give it once";
                     return Err(Error::input(role, reason));
                 }
@@ -134,23 +134,21 @@ impl AdamW {
                     let reason = format!("{:?} cannot be trained; only floats", variable.dtype());
                     return Err(Error::input(role, reason));
                 }
-                parameters.push(Trained {
+                states.push(State {
                     moments: Moments::zeros(&variable)?,
-                    role,
-                    variable,
                     step: 0,
                     weight_decay: group.weight_decay,
                     learning_rate_scale: group.learning_rate_scale,
                 });
+                parameters.push(role, variable);
             }
         }
         if parameters.is_empty() {
-            let reason = "there is none to train: freeze fewer, or load the layers with `Checkpoint::trainable`, \
-                          which makes variables of them";
-            return Err(Error::input("parameters", reason));
+            return Err(Error::input("parameters", NONE_TO_TRAIN));
         }
         Ok(Self {
             parameters,
+            states,
             config,
             n_updates: 0,
             _keeper: MemoryKeeper::new(),
@@ -173,8 +171,7 @@ impl AdamW {
 
     /// The parameters that it trains, with their roles.
     pub fn parameters(&self) -> Parameters {
-        let pair = |p: &Trained| (p.role.clone(), p.variable.clone());
-        self.parameters.iter().map(pair).collect()
+        self.parameters.clone()
     }
 
     /// Runs the backward pass of `loss` and returns the gradients of the parameters; see [`Gradients::backward`].
@@ -182,12 +179,12 @@ impl AdamW {
     /// # Errors
     /// If the backward pass fails.
     pub fn backward(&self, loss: &Tensor) -> Result<Gradients> {
-        Gradients::backward(&self.parameters(), loss)
+        Gradients::backward(&self.parameters, loss)
     }
 
     /// Takes the gradients of the parameters from candle's `GradStore`, for a backward pass run as `loss.backward()`.
     pub fn gradients(&self, store: &GradStore) -> Gradients {
-        Gradients::of(&self.parameters(), store)
+        Gradients::of(&self.parameters, store)
     }
 
     /// Updates every parameter that has a gradient by one step, with `factor` times the learning rate.
@@ -220,23 +217,23 @@ impl AdamW {
             at.push(self.position_of(role, gradient.tensor())?);
         }
         for (i, (_, gradient)) in at.into_iter().zip(by_role) {
-            let parameter = &mut self.parameters[i];
+            let state = &mut self.states[i];
             let update = Update {
-                learning_rate: self.config.learning_rate * parameter.learning_rate_scale * factor,
+                learning_rate: self.config.learning_rate * state.learning_rate_scale * factor,
                 beta1: self.config.beta1,
                 beta2: self.config.beta2,
                 eps: self.config.eps,
-                weight_decay: parameter.weight_decay,
-                step: parameter.step + 1,
+                weight_decay: state.weight_decay,
+                step: state.step + 1,
                 gradient_scale,
             };
             ops::adamw(
-                &parameter.variable,
+                &self.parameters[i].1,
                 gradient.tensor(),
-                &mut parameter.moments,
+                &mut state.moments,
                 &update,
             )?;
-            parameter.step += 1;
+            state.step += 1;
         }
         self.n_updates += 1;
         Ok(())
@@ -244,12 +241,11 @@ impl AdamW {
 
     /// Where the parameter of a role stands, which must be one that this gradient belongs to.
     fn position_of(&self, role: &str, gradient: &Tensor) -> Result<usize> {
-        let position = self.parameters.iter().position(|p| p.role == role);
-        let position = position.ok_or_else(|| {
+        let position = self.parameters.place(role).ok_or_else(|| {
             let reason = "its gradient is given, but it is in none of the optimiser's groups";
             Error::input(role, reason)
         })?;
-        let variable = &self.parameters[position].variable;
+        let (_, variable) = &self.parameters[position];
         if gradient.dims() != variable.dims() || gradient.dtype() != variable.dtype() {
             let reason = format!(
                 "its gradient is {:?} {:?}, but it is {:?} {:?}; take the gradients of the parameters of this optimiser",
@@ -271,7 +267,7 @@ impl Optimizer for AdamW {
     fn new(variables: Vec<Var>, config: AdamWConfig) -> candle_core::Result<Self> {
         let named = variables.into_iter().enumerate();
         let parameters = named.map(|(i, variable)| (i.to_string(), variable));
-        let group = ParameterGroup::new(parameters.collect(), 0.0);
+        let group = ParameterGroup::new(parameters.collect::<Parameters>(), 0.0);
         Ok(AdamW::new([group], config)?)
     }
 

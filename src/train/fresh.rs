@@ -74,7 +74,7 @@ impl Fresh {
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn stack(&self, config: &StackConfig) -> crate::Result<Stack> {
+    pub fn stack(&self, config: &StackConfig) -> crate::error::Result<Stack> {
         config.validate()?;
         Ok(Stack::new(config, self.var_builder())?)
     }
@@ -99,7 +99,7 @@ impl SimpleBackend for Fresh {
         device: &Device,
     ) -> Result<Tensor> {
         let mut made = self.made();
-        if let Some((_, known)) = made.parameters.iter().find(|(known, _)| known == role) {
+        if let Some(known) = made.parameters.find(role) {
             if known.shape() != &shape {
                 let known = known.dims();
                 bail!("{role} is asked for with shape {shape:?}, but was made with {known:?}");
@@ -147,7 +147,7 @@ impl SimpleBackend for Fresh {
         let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
         let variable = Var::from_tensor(&values.to_dtype(dtype)?.to_device(device)?)?;
         let tensor = variable.as_tensor().clone();
-        made.parameters.push((role.to_string(), variable));
+        made.parameters.push(role.to_string(), variable);
         Ok(tensor)
     }
 
@@ -156,10 +156,7 @@ impl SimpleBackend for Fresh {
     }
 
     fn contains_tensor(&self, role: &str) -> bool {
-        self.made()
-            .parameters
-            .iter()
-            .any(|(known, _)| known == role)
+        self.made().parameters.find(role).is_some()
     }
 }
 

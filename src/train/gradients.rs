@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use candle_core::{Tensor, Var, backprop::GradStore};
 
 use crate::{
-    Error, Result,
-    checkpoint::Parameters,
+    checkpoint::ByRole,
+    error::{Error, Result},
     ops::{self, Collected},
 };
 
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Gradients {
-    by_role: Vec<(String, Collected)>,
+    by_role: ByRole<Collected>,
     /// What every gradient is to be multiplied by: the optimiser does it on its way.
     scale: f64,
     /// The norm before `scale`, once it is known.
@@ -46,7 +46,7 @@ impl Default for Gradients {
     /// No gradients yet.
     fn default() -> Self {
         Self {
-            by_role: Vec::new(),
+            by_role: ByRole::default(),
             scale: 1.0,
             norm: Default::default(),
         }
@@ -55,7 +55,7 @@ impl Default for Gradients {
 
 impl Gradients {
     /// Takes the gradients of the given parameters from candle's `GradStore`, as far as the backward pass reached them.
-    pub fn of(parameters: &Parameters, store: &GradStore) -> Self {
+    pub fn of(parameters: &[(String, Var)], store: &GradStore) -> Self {
         Self::collect(parameters, |variable| store.get(variable).cloned())
     }
 
@@ -65,9 +65,9 @@ impl Gradients {
     ///
     /// # Errors
     /// If the backward pass fails.
-    pub fn backward(parameters: &Parameters, loss: &Tensor) -> Result<Self> {
+    pub fn backward(parameters: &[(String, Var)], loss: &Tensor) -> Result<Self> {
         let (store, collected) = ops::collecting(|| loss.backward())?;
-        let mut by_role = Vec::with_capacity(parameters.len());
+        let mut by_role = ByRole::default();
         for (role, variable) in parameters {
             // A variable may be used by our operations and by candle's own.
             let gradient = match (collected.get(&variable.id()), store.get(variable)) {
@@ -76,7 +76,7 @@ impl Gradients {
                 (None, Some(candles)) => Collected::plain(candles.detach()),
                 (None, None) => continue,
             };
-            by_role.push((role.clone(), gradient));
+            by_role.push(role.clone(), gradient);
         }
         Ok(Self {
             by_role,
@@ -85,7 +85,10 @@ impl Gradients {
     }
 
     /// Those of the given parameters that `find` has.
-    pub(super) fn collect(parameters: &Parameters, find: impl Fn(&Var) -> Option<Tensor>) -> Self {
+    pub(super) fn collect(
+        parameters: &[(String, Var)],
+        find: impl Fn(&Var) -> Option<Tensor>,
+    ) -> Self {
         let gradient = |(role, variable): &(String, Var)| {
             // Without its graph, which may hold the activations.
             Some((role.clone(), Collected::plain(find(variable)?.detach())))
@@ -101,10 +104,9 @@ impl Gradients {
     /// # Errors
     /// If candle cannot scale it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
-        let found = self.by_role.iter().find(|(known, _)| known == role);
-        Ok(found
-            .map(|(_, g)| g.tensor().affine(self.scale, 0.0))
-            .transpose()?)
+        let found = self.by_role.find(role);
+        let scaled = found.map(|gradient| gradient.tensor().affine(self.scale, 0.0));
+        Ok(scaled.transpose()?)
     }
 
     /// The roles that have a gradient.
@@ -140,9 +142,9 @@ impl Gradients {
                 true => gradient,
                 false => Collected::plain(gradient.tensor().affine(scale / factor, 0.0)?),
             };
-            match self.by_role.iter_mut().find(|(known, _)| *known == role) {
-                Some((_, sum)) => *sum = sum.plus(gradient.tensor())?,
-                None => self.by_role.push((role, gradient)),
+            match self.by_role.find_mut(&role) {
+                Some(sum) => *sum = sum.plus(gradient.tensor())?,
+                None => self.by_role.push(role, gradient),
             }
         }
         Ok(())

@@ -9,9 +9,9 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
     config::{Draw, Initialisation, matches},
+    error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
     train::Fresh,
 };
@@ -111,7 +111,7 @@ impl Lora {
                 return Err(Error::input(target, reason));
             }
         }
-        let mut parameters = Parameters::new();
+        let mut parameters = Parameters::default();
         let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
         let mut adapted = Vec::new();
         for (role, linear) in stack.linears_mut().filter(picked) {
@@ -155,9 +155,8 @@ impl Lora {
             .filter(|(role, _)| self.config.picks(role))
         {
             let name = format!("{role}.lora_a.weight");
-            let own = self.parameters.iter().find(|(known, _)| *known == name);
-            match (linear.adapter(), own) {
-                (Some(adapter), Some((_, a))) if adapter.a().id() == a.id() => {}
+            match (linear.adapter(), self.parameters.find(&name)) {
+                (Some(adapter), Some(a)) if adapter.a().id() == a.id() => {}
                 _ => {
                     let reason = "its adapter is not one of these; merge the stack that they were attached to";
                     return Err(Error::input(role, reason));

@@ -1,6 +1,14 @@
 //! Selecting named parameters and putting them into groups.
 
-use crate::{Error, Result, checkpoint::Parameters, config::matches};
+use crate::{
+    checkpoint::Parameters,
+    config::{each_matches, matches},
+    error::{Error, Result},
+};
+
+/// Which of these is missing cannot be told from an empty list.
+pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables that were made so far, so \
+    load the layers first (`loader.stack()`), by a loader of `Checkpoint::trainable`, and freeze fewer";
 
 /// Splits parameters into those whose role matches one of the patterns (`*` stands for any text), and the rest.
 ///
@@ -16,20 +24,16 @@ use crate::{Error, Result, checkpoint::Parameters, config::matches};
 /// ```
 ///
 /// # Errors
-/// If a pattern matches no parameter, since it would otherwise silently have no effect.
-pub fn split(parameters: Parameters, patterns: &[&str]) -> Result<(Parameters, Parameters)> {
-    for pattern in patterns {
-        if !parameters.iter().any(|(role, _)| matches(pattern, role)) {
-            let roles = parameters.iter().map(|(role, _)| role.as_str());
-            let roles: Vec<&str> = roles.take(3).collect();
-            let reason = format!(
-                "the pattern matches none of {} parameters; their names are like {}",
-                parameters.len(),
-                roles.join(", ")
-            );
-            return Err(Error::input(*pattern, reason));
-        }
+/// If there are no parameters, or a pattern matches none of them, since it would otherwise silently have no effect.
+pub fn split(
+    parameters: impl Into<Parameters>,
+    patterns: &[&str],
+) -> Result<(Parameters, Parameters)> {
+    let parameters = parameters.into();
+    if parameters.is_empty() && !patterns.is_empty() {
+        return Err(Error::input("parameters", NONE_TO_TRAIN));
     }
+    each_matches(patterns, parameters.iter().map(|(role, _)| role.as_str()))?;
     let is_matched = |(role, _): &(String, _)| patterns.iter().any(|p| matches(p, role));
     Ok(parameters.into_iter().partition(is_matched))
 }
@@ -48,9 +52,9 @@ pub struct ParameterGroup {
 
 impl ParameterGroup {
     /// A group with the given weight decay and the learning rate of the optimiser.
-    pub fn new(parameters: Parameters, weight_decay: f64) -> Self {
+    pub fn new(parameters: impl Into<Parameters>, weight_decay: f64) -> Self {
         Self {
-            parameters,
+            parameters: parameters.into(),
             weight_decay,
             learning_rate_scale: 1.0,
         }
@@ -63,8 +67,9 @@ impl ParameterGroup {
     }
 
     /// Makes two groups: matrices with the given weight decay, and vectors (norms, biases, layer scales) without.
-    pub fn decaying_matrices(parameters: Parameters, weight_decay: f64) -> Vec<Self> {
-        let (matrices, vectors) = parameters
+    pub fn decaying_matrices(parameters: impl Into<Parameters>, weight_decay: f64) -> Vec<Self> {
+        let (matrices, vectors): (Parameters, Parameters) = parameters
+            .into()
             .into_iter()
             .partition(|(_, variable)| variable.rank() >= 2);
         let groups = [Self::new(matrices, weight_decay), Self::new(vectors, 0.0)];

@@ -11,8 +11,8 @@ use candle_core::Tensor;
 use serde_json::{Map, json};
 
 use crate::{
-    Error, Result,
     checkpoint::{Checkpoint, Conversion, UsedTensor, write::write_safetensors},
+    error::{Error, Result},
     train::Lora,
 };
 
@@ -95,8 +95,9 @@ impl Lora {
     fn adapters(&self) -> HashMap<String, [Tensor; 2]> {
         let parameters = self.parameters();
         let find = |name: String| {
-            let found = parameters.iter().find(|(known, _)| *known == name);
-            found.map(|(_, variable)| variable.as_detached_tensor())
+            parameters
+                .find(&name)
+                .map(|variable| variable.as_detached_tensor())
         };
         let roles = parameters.iter();
         let roles = roles.filter_map(|(name, _)| name.strip_suffix(".lora_a.weight"));

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::{
-    Error, Result,
-    checkpoint::Parameters,
+    error::{Error, Result},
     layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack},
     train::Gradients,
 };
@@ -57,7 +56,7 @@ pub fn backward_recomputing(
     stack: &Stack,
     x: &Tensor,
     context: &ForwardContext,
-    parameters: &Parameters,
+    parameters: &[(String, Var)],
     loss: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
 ) -> Result<Recomputed> {
     let sources = match context.train() {
@@ -210,7 +209,7 @@ impl Sums {
     fn take(
         &mut self,
         mut store: GradStore,
-        parameters: &Parameters,
+        parameters: &[(String, Var)],
         shared: &Shared,
         input: &Var,
     ) -> Result<Tensor> {

@@ -5,13 +5,13 @@ use std::{
     path::Path,
 };
 
-use candle_core::Tensor;
+use candle_core::{Tensor, Var};
 
 use crate::{
-    Error, Result,
     checkpoint::{files::TensorFiles, write::write_safetensors},
+    error::{Error, Result},
     ops::{Moments, moment_dtype},
-    train::{AdamW, adamw::Trained},
+    train::AdamW,
 };
 
 /// The file's own mark, so that no other safetensors file is taken for one.
@@ -31,16 +31,15 @@ impl AdamW {
     /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>, notes: &BTreeMap<String, String>) -> Result<()> {
         let mut tensors = Vec::new();
-        for parameter in &self.parameters {
-            let Trained { role, variable, .. } = parameter;
-            let (first, second) = parameter.moments.to_tensors(variable)?;
+        let mut metadata = HashMap::new();
+        for ((role, variable), state) in self.parameters.iter().zip(&self.states) {
+            metadata.insert(format!("step.{role}"), state.step.to_string());
+            let (first, second) = state.moments.to_tensors(variable)?;
             let values = [variable.as_detached_tensor(), first, second];
             for (part, tensor) in PARTS.into_iter().zip(values) {
                 tensors.push((format!("{part}.{role}"), tensor));
             }
         }
-        let step = |p: &Trained| (format!("step.{}", p.role), p.step.to_string());
-        let mut metadata: HashMap<String, String> = self.parameters.iter().map(step).collect();
         metadata.insert(FORMAT.0.to_string(), FORMAT.1.to_string());
         metadata.insert(N_UPDATES.to_string(), self.n_updates().to_string());
         let notes = notes.iter();
@@ -56,38 +55,39 @@ impl AdamW {
     /// names the first. Nothing has changed then.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
         let path = path.as_ref();
-        let state = State {
+        let file = StateFile {
             files: TensorFiles::open(path)?,
             path,
         };
-        if state.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
-            return Err(state.error(
+        if file.files.metadata().get(FORMAT.0).map(String::as_str) != Some(FORMAT.1) {
+            return Err(file.error(
                 "it is not a training state that this version can read; give a file that AdamW::save wrote",
             ));
         }
-        let n_updates = state.count(N_UPDATES)?;
+        let n_updates = file.count(N_UPDATES)?;
         let mut restored = Vec::with_capacity(self.parameters.len());
-        for parameter in &self.parameters {
-            restored.push(state.read(parameter)?);
+        for (role, variable) in &self.parameters {
+            restored.push(file.read(role, variable)?);
         }
         let expected = PARTS.len() * self.parameters.len();
-        if state.files.names().count() != expected {
+        if file.files.names().count() != expected {
             let is_known = |name: &&str| {
                 let role = name.split_once('.').map_or("", |(_, role)| role);
-                self.parameters.iter().any(|p| p.role == role)
+                self.parameters.find(role).is_some()
             };
-            let other = state.files.names().find(|name| !is_known(name));
+            let other = file.files.names().find(|name| !is_known(name));
             let other = other.unwrap_or("more tensors");
-            return Err(state.error(format!(
+            return Err(file.error(format!(
                 "it holds {other}, which this optimiser does not train; give it the same parameters"
             )));
         }
-        for (parameter, (value, moments, step)) in self.parameters.iter_mut().zip(restored) {
-            parameter.variable.set(&value)?;
-            (parameter.moments, parameter.step) = (moments, step);
+        let own = self.parameters.iter().zip(&mut self.states);
+        for (((_, variable), state), (value, moments, step)) in own.zip(restored) {
+            variable.set(&value)?;
+            (state.moments, state.step) = (moments, step);
         }
         self.set_n_updates(n_updates);
-        let notes = state.files.metadata().iter();
+        let notes = file.files.metadata().iter();
         let note = |(key, value): (&String, &String)| {
             Some((key.strip_prefix(NOTE)?.to_string(), value.clone()))
         };
@@ -96,12 +96,12 @@ impl AdamW {
 }
 
 /// An opened file.
-struct State<'p> {
+struct StateFile<'p> {
     files: TensorFiles,
     path: &'p Path,
 }
 
-impl State<'_> {
+impl StateFile<'_> {
     fn error(&self, reason: impl Into<String>) -> Error {
         Error::input(self.path.display().to_string(), reason)
     }
@@ -117,8 +117,7 @@ impl State<'_> {
     }
 
     /// Value, moments and count of one parameter.
-    fn read(&self, parameter: &Trained) -> Result<(Tensor, Moments, u64)> {
-        let Trained { role, variable, .. } = parameter;
+    fn read(&self, role: &str, variable: &Var) -> Result<(Tensor, Moments, u64)> {
         let moment = moment_dtype(variable.dtype());
         let dtypes = [variable.dtype(), moment, moment];
         let mut tensors = Vec::with_capacity(PARTS.len());

@@ -2,11 +2,11 @@
 
 use candle_core::{DType, Tensor};
 
-use super::company::Company;
 use super::comparison::{Comparison, Outcome};
 use super::expected::{Expected, elements};
 use super::kept_rows::KeptRows;
 use super::pair::Pair;
+use super::peers::Peers;
 use super::tolerance::{Precisions, Tolerance, epsilon};
 
 /// Compares tensors with PyTorch's; it knows which rows count and in which precision the run was computed.
@@ -46,18 +46,18 @@ impl<'a> Comparer<'a> {
     ///
     /// Whatever is wrong with `ours` gives a failed [`Comparison`], not an error.
     pub fn compare(&self, name: &str, ours: &Tensor, expected: &Expected) -> Comparison {
-        self.compare_in(None, name, ours, expected)
+        self.compare_among(None, name, ours, expected)
     }
 
-    /// As [`Self::compare`], in the company of a fixture's other gradients.
-    pub(super) fn compare_in(
+    /// As [`Self::compare`], beside its peers, a fixture's other gradients.
+    pub(super) fn compare_among(
         &self,
-        company: Option<Company>,
+        peers: Option<Peers>,
         name: &str,
         ours: &Tensor,
         expected: &Expected,
     ) -> Comparison {
-        match self.measure(company, name, ours, expected) {
+        match self.measure(peers, name, ours, expected) {
             Ok(comparison) => comparison,
             Err(outcome) => Comparison::without_numbers(name, expected, outcome),
         }
@@ -65,7 +65,7 @@ impl<'a> Comparer<'a> {
 
     fn measure(
         &self,
-        company: Option<Company>,
+        peers: Option<Peers>,
         name: &str,
         ours: &Tensor,
         expected: &Expected,
@@ -90,10 +90,10 @@ impl<'a> Comparer<'a> {
         let torch: Vec<f64> = finite.iter().map(|pair| pair.torch).collect();
         let tolerance = if has_useful_twin(expected) {
             let exact: Vec<f64> = finite.iter().map(|pair| pair.truth).collect();
-            Tolerance::from_twin(&torch, &exact, precisions, company)
+            Tolerance::from_twin(&torch, &exact, precisions, peers)
         } else {
             let longest = dims.iter().copied().max().unwrap_or(1);
-            Tolerance::from_model(&torch, precisions, longest, expected.depth(), company)
+            Tolerance::from_model(&torch, precisions, longest, expected.depth(), peers)
         };
         let tolerance = tolerance.ok_or(Outcome::ToleranceTooWide)?;
         let n_non_finite = pairs.len() - finite.len();

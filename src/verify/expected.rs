@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 use super::tolerance::epsilon;
 

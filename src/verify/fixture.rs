@@ -27,7 +27,7 @@ use self::{
 use super::expected::Expected;
 use super::kept_rows::KeptRows;
 use super::names;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// A run that PyTorch computed, read into CPU tensors and validated.
 #[derive(Clone, Debug)]

@@ -21,7 +21,6 @@
 //! # }
 //! ```
 
-mod company;
 mod compare;
 mod comparison;
 mod expected;
@@ -30,6 +29,7 @@ mod json_float;
 mod kept_rows;
 mod names;
 mod pair;
+mod peers;
 mod report;
 mod tolerance;
 

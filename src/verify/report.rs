@@ -6,12 +6,14 @@ use std::fmt;
 use candle_core::Tensor;
 use serde::Serialize;
 
-use super::company::company;
+use crate::error::escape::Escaped;
+
 use super::compare::Comparer;
 use super::comparison::{Comparison, Outcome};
 use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;
+use super::peers::peers;
 use super::tolerance::Basis;
 
 /// Which tensors of a fixture a run must produce.
@@ -64,15 +66,13 @@ impl Comparer<'_> {
             }
         };
         let lacks_gradients = scope == Scope::ForwardAndBackward && gradients.is_empty();
-        let compare = |company, (name, expected): &(String, Expected)| match produced.get(name) {
-            Some(ours) => comparer.compare_in(company, name, ours, expected),
+        let compare = |peers, (name, expected): &(String, Expected)| match produced.get(name) {
+            Some(ours) => comparer.compare_among(peers, name, ours, expected),
             None => Comparison::missing(name, expected),
         };
         let stages = fixture.stages().iter().map(|stage| compare(None, stage));
-        let in_company = company(gradients, comparer.kept())
-            .into_iter()
-            .zip(gradients);
-        let gradients = in_company.map(|(company, gradient)| compare(Some(company), gradient));
+        let with_peers = peers(gradients, comparer.kept()).into_iter().zip(gradients);
+        let gradients = with_peers.map(|(peers, gradient)| compare(Some(peers), gradient));
         let comparisons: Vec<Comparison> = stages.chain(gradients).collect();
         let first_divergence = comparisons.iter().find(|comparison| !comparison.passed());
         Report {
@@ -90,16 +90,21 @@ impl fmt::Display for Report {
         write_table(f, &self.comparisons)?;
         for comparison in &self.comparisons {
             if let Some(fault) = fault(comparison) {
-                writeln!(f, "{}: {fault}", comparison.name)?;
+                let fault = format_args!("{}: {fault}", comparison.name);
+                writeln!(f, "{}", Escaped(fault))?;
             }
         }
         if !self.not_compared.is_empty() {
-            writeln!(f, "not compared: {}", summary(&self.not_compared))?;
+            let names = summary(&self.not_compared);
+            writeln!(f, "not compared: {}", Escaped(names))?;
         }
         let n = self.comparisons.len();
         let n_failed = self.comparisons.iter().filter(|c| !c.passed()).count();
         match &self.first_divergence {
-            Some(name) => write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}"),
+            Some(name) => {
+                let name = Escaped(name);
+                write!(f, "FAIL: {n_failed} of {n} tensors; the first is {name}")
+            }
             None if n == 0 => write!(f, "FAIL: the fixture holds nothing to compare with"),
             None if !self.passed => write!(
                 f,
@@ -174,7 +179,7 @@ fn cells(comparison: &Comparison) -> [String; HEADER.len()] {
         }
     };
     [
-        comparison.name.clone(),
+        Escaped(&comparison.name).to_string(),
         measured(format!("{:.2e}", comparison.max_abs)),
         measured(format!("{:.2e}", comparison.max_rel)),
         torch_error.map_or_else(absent, |error| format!("{error:.2e}")),

@@ -71,7 +71,7 @@
 use candle_core::DType;
 use serde::Serialize;
 
-use super::{company::Company, json_float};
+use super::{json_float, peers::Peers};
 
 /// How much larger than PyTorch's error ours may be.
 const ALLOWED_RATIO: f64 = 2.0;
@@ -144,7 +144,7 @@ impl Tolerance {
         torch: &[f64],
         exact: &[f64],
         precisions: Precisions,
-        company: Option<Company>,
+        peers: Option<Peers>,
     ) -> Option<Self> {
         let errors: Vec<f64> = torch
             .iter()
@@ -154,9 +154,9 @@ impl Tolerance {
         let magnitudes: Vec<f64> = exact.iter().map(|e| e.abs()).collect();
         let (torch_worst, max) = (largest(&errors), largest(&magnitudes));
         let (torch_typical, middle) = (median(errors), median(magnitudes));
-        let (allowed_worst, allowed_typical) = match company {
+        let (allowed_worst, allowed_typical) = match peers {
             None => (torch_worst, torch_typical),
-            Some(Company {
+            Some(Peers {
                 worst,
                 typical,
                 scale,
@@ -187,7 +187,7 @@ impl Tolerance {
         };
         let zeros_pass = |(worst, typical): (f64, f64)| worst >= max && typical >= middle;
         let (worst, typical) = at(precisions.run, allowed_worst, allowed_typical);
-        // By PyTorch's error in this tensor: the company's must not make noise of a gradient that is none.
+        // By PyTorch's error in this tensor: its peers' must not make noise of a gradient that is none.
         let is_noise_in_pytorch = zeros_pass(at(precisions.fixture, torch_worst, torch_typical));
         if zeros_pass((worst, typical)) && !is_noise_in_pytorch {
             return None;
@@ -207,14 +207,14 @@ impl Tolerance {
     }
 
     /// From PyTorch's results alone, all finite, of a tensor whose longest dimension is `length` and
-    /// which has passed through `depth` blocks, in the company of a fixture's gradients; `None` if the bound is
+    /// which has passed through `depth` blocks, among a fixture's gradients; `None` if the bound is
     /// too wide to prove anything.
     pub(super) fn from_model(
         torch: &[f64],
         precisions: Precisions,
         length: usize,
         depth: usize,
-        company: Option<Company>,
+        peers: Option<Peers>,
     ) -> Option<Self> {
         let magnitudes: Vec<f64> = torch.iter().map(|t| t.abs()).collect();
         let max = largest(&magnitudes);
@@ -228,7 +228,7 @@ impl Tolerance {
         let is_noise = |scale: &f64| {
             precisions.fixture <= COARSEST_SUM && max <= growth(precisions.fixture) * scale
         };
-        let noise_of = company.map(|company| company.scale).filter(is_noise);
+        let noise_of = peers.map(|peers| peers.scale).filter(is_noise);
         let relative = growth(precisions.fixture.max(precisions.run));
         (relative < 1.0).then_some(Self {
             basis: Basis::GrowthModel,

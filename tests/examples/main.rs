@@ -29,5 +29,6 @@ mod text;
 mod training;
 
 mod fine_tuning;
+mod positions_run_out;
 mod sampling;
 mod train;

@@ -141,7 +141,7 @@ fn arguments_of_a_training_that_make_no_sense_are_named_with_what_was_expected()
 #[test]
 fn a_loss_that_is_no_number_stops_the_training_and_moves_nothing() {
     let mut training = fresh(SETTINGS);
-    let (role, parameter) = training.model.parameters().pop().unwrap();
+    let (role, parameter) = training.model.parameters().last().cloned().unwrap();
     let nan = Tensor::full(f32::NAN, parameter.shape(), &Device::Cpu).unwrap();
     parameter.set(&nan).unwrap();
     let before = bits(&training.model.parameters()[0].1);

@@ -1,8 +1,9 @@
 //! Layers that are loaded from a script's plain file give the numbers that PyTorch or NumPy gave with them.
 
 use candle_blocks::{
-    Activation, Norm, NormConfig, NormPlacement, Orientation, PlainFile,
+    Activation, Norm, NormConfig, NormPlacement, PlainFile,
     candle_core::{DType, Device, Module, ModuleT, Tensor, safetensors},
+    checkpoint::scheme::Orientation,
 };
 
 use crate::{

@@ -192,7 +192,7 @@ fn a_view_gives_the_bits_and_the_gradients_of_its_copy() {
             let ((y, gradients), (y_copy, gradients_copy)) = (run(&view), run(&copy));
             s.assert_bits(name, &y, &y_copy);
             let mut variables = loader.parameters();
-            variables.push(("input".to_string(), source));
+            variables.push("input".to_string(), source);
             for (role, variable) in variables {
                 let [ours, theirs] =
                     [&gradients, &gradients_copy].map(|g| g.get(&variable).unwrap());

@@ -2,7 +2,15 @@
 
 use std::fmt::Debug;
 
-use candle_blocks::{checkpoint::*, config::*, layers::*, packed::*, train::*, verify::*, *};
+use candle_blocks::{
+    checkpoint::{scheme::*, *},
+    config::*,
+    layers::*,
+    packed::*,
+    train::*,
+    verify::*,
+    *,
+};
 
 fn shared<T: Send + Sync + Debug>() {}
 fn cloned<T: Clone + Send + Sync + Debug>() {}

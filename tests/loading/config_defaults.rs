@@ -4,7 +4,7 @@ use std::fs;
 
 use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Draw, Position, RotaryScaling,
-    StackConfig, StackPart,
+    StackConfig, checkpoint::scheme::StackPart,
 };
 use serde_json::{Value, json};
 

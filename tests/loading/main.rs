@@ -1,13 +1,20 @@
 //! From a checkpoint to layers: what configurations, files, heads and the Hub say is what is loaded.
 
+#[path = "../shared/all.rs"]
+mod all;
 #[path = "../shared/committed.rs"]
 mod committed;
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/message.rs"]
+mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
 #[path = "../shared/said.rs"]
 mod said;
+#[cfg(feature = "cli")]
+#[path = "../shared/scratch.rs"]
+mod scratch;
 #[path = "../shared/trained.rs"]
 mod trained;
 #[path = "../shared/weights.rs"]
@@ -19,6 +26,10 @@ mod families;
 mod heads;
 #[cfg(feature = "hub")]
 mod hub;
+#[cfg(feature = "cli")]
+mod like;
 mod loader_errors;
+mod odd_rotary;
 mod plain_files;
 mod report;
+mod roles;

@@ -1,9 +1,9 @@
 //! A feed-forward that a script saved without a configuration: names, layouts, and what is refused.
 
 use candle_blocks::{
-    Activation, Error, FeedForward, Linear, Orientation, PlainFile,
+    Activation, Error, FeedForward, Linear, PlainFile,
     candle_core::{DType, Device, Module, Tensor},
-    checkpoint::write::write_safetensors,
+    checkpoint::{scheme::Orientation, write::write_safetensors},
 };
 
 use crate::{numbers::bits, said::assert_says};

@@ -3,10 +3,13 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Family, Linear, LoadReport, Rule, Strictness,
-    TransformerBlock,
+    Checkpoint, CheckpointOptions, Error, Linear, LoadReport, Strictness, TransformerBlock,
     candle_core::{DType, Device, ModuleT, Tensor},
-    checkpoint::{Conversion, write::write_safetensors},
+    checkpoint::{
+        Conversion,
+        scheme::{Family, Rule},
+        write::write_safetensors,
+    },
 };
 
 use crate::{

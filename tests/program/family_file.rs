@@ -3,8 +3,9 @@
 use std::{fs, path::PathBuf};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Family,
+    Checkpoint, CheckpointOptions,
     candle_core::{DType, Device, Tensor},
+    checkpoint::scheme::Family,
 };
 use serde_json::{Value, json};
 

@@ -23,9 +23,3 @@ mod family_file;
 mod inspect;
 mod packed;
 mod run;
-
-impl scratch::Answer {
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap()
-    }
-}

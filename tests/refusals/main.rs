@@ -27,9 +27,15 @@ mod small;
 #[path = "../shared/weights.rs"]
 mod weights;
 
+mod advice;
 mod config_limits;
 #[cfg(feature = "cli")]
+mod control_characters;
+#[cfg(feature = "cli")]
 mod damage;
+mod every_block_runs;
+#[cfg(feature = "cli")]
+mod inspect_mismatch;
 mod misfits;
 mod misuse;
 mod norm;

@@ -2,7 +2,10 @@
 
 use std::{fs, process::Command, sync::mpsc, thread, time::Duration};
 
-use candle_blocks::{CheckpointOptions, Error, Family, StackPart};
+use candle_blocks::{
+    CheckpointOptions, Error,
+    checkpoint::scheme::{Family, StackPart, StackSource},
+};
 
 use crate::{said::assert_says, weights::weights};
 
@@ -29,7 +32,7 @@ fn a_config_json_that_is_named_and_not_there_is_missed_even_if_the_blocks_are_gi
     let checkpoint = CheckpointOptions::default().open(weights("tiny-bert"));
     let mut family = bert();
     let config = checkpoint.unwrap().config().clone();
-    family.config = candle_blocks::StackSource::Given(Box::new(config));
+    family.config = StackSource::Given(Box::new(config));
     let options = CheckpointOptions::default().family(family);
     options.clone().open(weights("tiny-bert")).unwrap();
     let error = options

@@ -1,7 +1,6 @@
 //! A step of training that cannot be meant is refused before anything moves, and the message names what is wrong.
 
 use candle_blocks::{
-    Parameters,
     candle_core::{DType, Tensor, Var},
     candle_nn::Optimizer,
     train::{AdamW, AdamWConfig, Gradients, ParameterGroup},
@@ -18,13 +17,13 @@ fn variable(values: &[f32]) -> Var {
     Var::new(values, &device()).unwrap()
 }
 
-fn optimiser(parameters: &Parameters) -> AdamW {
-    let group = ParameterGroup::new(parameters.clone(), 0.1);
+fn optimiser(parameters: &[(String, Var)]) -> AdamW {
+    let group = ParameterGroup::new(parameters.to_vec(), 0.1);
     AdamW::new([group], AdamWConfig::default()).unwrap()
 }
 
 /// Of `Σ w²/2`: the parameters themselves.
-fn gradients(parameters: &Parameters) -> Gradients {
+fn gradients(parameters: &[(String, Var)]) -> Gradients {
     let mut loss = Tensor::zeros((), DType::F32, &device()).unwrap();
     for (_, variable) in parameters {
         let squares = variable.sqr().unwrap().sum_all().unwrap();
@@ -66,7 +65,7 @@ fn a_gradient_of_another_shape_or_type_is_refused_before_any_parameter_moves() {
     let half = variable(&[1., 2.]).to_dtype(DType::F16).unwrap();
     let half = vec![("b".to_string(), Var::from_tensor(&half).unwrap())];
     let of_half = half[0].1.sqr().unwrap().sum_all().unwrap();
-    let mut mixed = gradients(&ours[..1].to_vec());
+    let mut mixed = gradients(&ours[..1]);
     mixed
         .accumulate(Gradients::backward(&half, &of_half).unwrap())
         .unwrap();

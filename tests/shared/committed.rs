@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_blocks::{Checkpoint, CheckpointOptions, StackPart};
+use candle_blocks::{Checkpoint, CheckpointOptions, checkpoint::scheme::StackPart};
 
 use crate::weights::{is_present, weights};
 

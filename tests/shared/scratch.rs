@@ -147,6 +147,10 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
     #[track_caller]
     pub fn assert_status(&self, status: i32) {
         assert_eq!(self.status, Some(status), "{self:#?}");

@@ -1,7 +1,6 @@
 //! A backward pass that fails leaves nothing behind for the next.
 
 use candle_blocks::{
-    Parameters,
     candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var},
     ops,
     train::Gradients,
@@ -29,7 +28,7 @@ fn after_a_failed_backward_pass_candles_own_has_all_gradients() {
         Var::from_tensor(&ones).unwrap()
     };
     let (x, weight) = (variable(3), variable(4));
-    let parameters: Parameters = vec![
+    let parameters = vec![
         ("x".to_string(), x.clone()),
         ("weight".to_string(), weight.clone()),
     ];

@@ -130,7 +130,7 @@ fn cross_attention_has_adapters_too() {
     }
     let options = candle_blocks::CheckpointOptions::default();
     let checkpoint = options
-        .part(candle_blocks::StackPart::Decoder)
+        .part(candle_blocks::checkpoint::scheme::StackPart::Decoder)
         .open(weights("families/t5"))
         .unwrap();
     let mut stack = checkpoint.stack(DType::F32, &device()).unwrap();

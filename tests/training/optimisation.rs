@@ -31,7 +31,7 @@ fn groups(reference: &Reference, dtype: DType) -> (Parameters, Vec<ParameterGrou
         let start = reference.get(&format!("adamw.{name}")).to_dtype(dtype);
         (name.to_string(), Var::from_tensor(&start.unwrap()).unwrap())
     };
-    let all: Parameters = ["a", "b", "c"].map(parameter).into();
+    let all: Parameters = ["a", "b", "c"].map(parameter).into_iter().collect();
     let (a, others) = split(all.clone(), &["a"]).unwrap();
     (
         all,
@@ -43,7 +43,7 @@ fn groups(reference: &Reference, dtype: DType) -> (Parameters, Vec<ParameterGrou
 }
 
 /// A store that holds the given gradients, as a backward pass leaves it.
-fn gradients(parameters: &Parameters, given: &[(&str, Tensor)]) -> Gradients {
+fn gradients(parameters: &[(String, Var)], given: &[(&str, Tensor)]) -> Gradients {
     let mut loss = Tensor::zeros((), given[0].1.dtype(), given[0].1.device()).unwrap();
     for (name, gradient) in given {
         let (_, variable) = parameters.iter().find(|(role, _)| role == name).unwrap();
@@ -161,8 +161,7 @@ fn clipping_is_that_of_torch() {
 /// The factor is applied late, and norms are kept: neither may show.
 #[test]
 fn scaled_gradients_are_their_multiples_in_norms_sums_clips_and_steps() {
-    let parameters: Parameters =
-        vec![("w".to_string(), Var::new(&[3f32, -4.], &device()).unwrap())];
+    let parameters = vec![("w".to_string(), Var::new(&[3f32, -4.], &device()).unwrap())];
     let of = |values: &[f32]| {
         gradients(
             &parameters,
@@ -239,7 +238,7 @@ fn schedules_are_those_of_transformers() {
 fn a_group_with_a_scale_steps_as_one_with_so_many_times_the_learning_rate() {
     let step = |learning_rate, scale| {
         let weight = Var::new(&[1f32, -2.], &device()).unwrap();
-        let all: Parameters = vec![("weight".to_string(), weight.clone())];
+        let all = vec![("weight".to_string(), weight.clone())];
         let group = ParameterGroup::new(all.clone(), 0.1).with_learning_rate_scale(scale);
         let config = AdamWConfig {
             learning_rate,
@@ -276,11 +275,11 @@ fn candles_own_interface_steps_too() {
 fn what_cannot_be_trained_is_refused_with_its_name() {
     let parameter = |value: &[f32]| Var::new(value, &device()).unwrap();
     let a = ("a".to_string(), parameter(&[1., 2.]));
-    let group = |parameters| ParameterGroup::new(parameters, 0.0);
-    let new = |parameters| AdamW::new([group(parameters)], CONFIG);
+    let group = |parameters: Vec<_>| ParameterGroup::new(parameters, 0.0);
+    let new = |parameters: Vec<_>| AdamW::new([group(parameters)], CONFIG);
     // Everything is frozen.
     let (_, rest) = split(vec![a.clone()], &["*"]).unwrap();
-    let frozen = message(new(rest));
+    let frozen = message(new(rest.to_vec()));
     assert_says(frozen, &["none to train", "freeze fewer"]);
     let unknown = message(split(vec![a.clone()], &["blocks.9.*"]));
     assert_says(unknown, &["blocks.9.*", "like a"]);

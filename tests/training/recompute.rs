@@ -2,8 +2,9 @@
 
 use candle_blocks::{
     AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters, Stack,
-    StackConfig, StackPart,
+    StackConfig,
     candle_core::{DType, Tensor, Var},
+    checkpoint::scheme::StackPart,
     train::{Gradients, Recomputed, backward_recomputing},
 };
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{
     Outcome,
     model::{PrecisionName, SourceArgs},
-    output,
+    output::{self, Escaped},
 };
 use subject::{Sizes, Subject};
 
@@ -207,7 +207,7 @@ impl fmt::Display for Report {
         let op = match self.op {
             Op::FeedForward => "feed-forward".to_string(),
             Op::Block => format!("block{heads}"),
-            Op::Model => format!("{}, {layers} layers{heads}", self.family),
+            Op::Model => format!("{}, {layers} layers{heads}", Escaped(&self.family)),
         };
         writeln!(f, "{op}: {batch} x {seq} rows of {d_model} (hidden {d_ff})")?;
         writeln!(

@@ -6,7 +6,7 @@ use anyhow::Result;
 use candle_blocks::checkpoint::hub::{Hub, HubEvent};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output;
+use crate::output::{self, Escaped};
 
 /// The directory of the repository's snapshot.
 pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
@@ -25,7 +25,10 @@ pub fn download(repo: &str, revision: &str) -> Result<PathBuf> {
                 };
                 if current.as_ref().is_none_or(|(shown, _)| shown != file) {
                     let bar = ProgressBar::new(*total).with_style(style.clone());
-                    *current = Some((file.to_string(), bar.with_message(file.to_string())));
+                    *current = Some((
+                        file.to_string(),
+                        bar.with_message(Escaped(file).to_string()),
+                    ));
                 }
                 if let Some((_, bar)) = current.as_ref() {
                     bar.set_position(*bytes);

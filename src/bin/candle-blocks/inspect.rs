@@ -2,11 +2,18 @@
 
 use std::{fmt::Write, path::PathBuf};
 
-use anyhow::Result;
-use candle_blocks::{Checkpoint, LoadReport, StackConfig};
+use anyhow::{Context, Result};
+use candle_blocks::{
+    Checkpoint, LoadReport, StackConfig,
+    candle_core::{DType, Device},
+};
 use serde::Serialize;
 
-use crate::{Outcome, model::SourceArgs, output};
+use crate::{
+    Outcome,
+    model::SourceArgs,
+    output::{self, Escaped},
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -58,6 +65,7 @@ struct Inspection<'c> {
 
 pub fn inspect(args: &Args) -> Result<Outcome> {
     let checkpoint = args.source.open(args.path.as_ref(), "PATH")?;
+    check(args, &checkpoint)?;
     let inspection = Inspection {
         path: checkpoint.files().path().to_path_buf(),
         family: checkpoint.family(),
@@ -72,6 +80,26 @@ pub fn inspect(args: &Args) -> Result<Outcome> {
         output::print(&text(&inspection)?)?;
     }
     Ok(Outcome::Done)
+}
+
+/// Refuses weights of which the configuration describes nothing: those of another model.
+fn check(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
+    let report = checkpoint.report();
+    if !report.used.is_empty() || report.missing.is_empty() {
+        return Ok(());
+    }
+    let own = checkpoint.files().directory().join("config.json");
+    let config = args.source.config().unwrap_or(&own);
+    let what = format!(
+        "none of the {} parameters of {} that {} describes is in the weights, which are another model's",
+        report.missing.len(),
+        checkpoint.family(),
+        config.display()
+    );
+    checkpoint
+        .block(0, DType::F32, &Device::Cpu)
+        .map(drop)
+        .context(what)
 }
 
 /// Counts elements by the role of the tensors that hold them.
@@ -126,7 +154,7 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
 fn text(inspection: &Inspection) -> Result<String> {
     let mut text = String::new();
     let out = &mut text;
-    writeln!(out, "family     {}", inspection.family)?;
+    writeln!(out, "family     {}", Escaped(inspection.family))?;
     writeln!(out, "blocks     {}", inspection.n_blocks)?;
     if let Some(block) = inspection.config.blocks.first() {
         let (attention, feed_forward) = (&block.attention, &block.feed_forward);

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Precision, StackPart,
+    Checkpoint, CheckpointOptions, Precision,
     candle_core::{DType, Device},
+    checkpoint::scheme::StackPart,
 };
 use clap::ValueEnum;
 
@@ -77,6 +78,11 @@ impl SourceArgs {
     pub fn is_given(&self) -> bool {
         let paths = [self.config.is_some(), self.family.is_some()];
         self.hub.is_some() || self.part.is_some() || paths.contains(&true)
+    }
+
+    /// The config.json that is given, if any.
+    pub fn config(&self) -> Option<&PathBuf> {
+        self.config.as_ref()
     }
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.

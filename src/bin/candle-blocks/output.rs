@@ -1,9 +1,15 @@
-//! Output that a closed pipe (`| head`) ends quietly.
+//! Output that a closed pipe (`| head`) ends quietly, and in which no file's text acts on the terminal.
+
+#[path = "../../error/escape.rs"]
+mod escape;
 
 use std::{
     fmt::Display,
     io::{self, ErrorKind, Write},
 };
+
+pub(crate) use escape::Escaped;
+use escape::is_hidden;
 
 /// Prints `text`; a reader that has gone away is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -19,10 +25,18 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints a line to standard error. Where nobody reads it, `eprintln!` would panic.
 pub fn warn(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", Escaped(line));
 }
 
-/// Prints `value` as indented JSON.
+/// Prints `value` as indented JSON. Of what a terminal would act on, JSON itself escapes only a part.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    let mut text = String::new();
+    for c in serde_json::to_string_pretty(value)?.chars() {
+        match c {
+            '\n' => text.push(c),
+            c if is_hidden(c) => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => text.push(c),
+        }
+    }
+    print(&(text + "\n"))
 }

@@ -6,7 +6,6 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule, StackPart},
@@ -15,6 +14,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
         NormPlacement, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -5,7 +5,6 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -14,6 +13,7 @@ use crate::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
         StackConfig, Visibility,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -3,7 +3,6 @@
 //! transformers' `BloomBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bloom/modeling_bloom.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig,
         FeedForwardConfig, NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -3,7 +3,6 @@
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
 use crate::{
-    Error, Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule, StackPart},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionConfig, BlockConfig, Draw, FeedForwardConfig, Initialisation,
         NormConfig, NormPlacement, StackConfig, Visibility,
     },
+    error::{Error, Result},
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -5,7 +5,6 @@
 use super::llama::{bias, block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -14,6 +13,7 @@ use crate::{
         NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RotaryPairing,
         StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -3,16 +3,16 @@
 //! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, Half, Rule},
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
         FeedForwardForm, Initialisation, NormConfig, NormPlacement, ResidualConfig, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -72,7 +72,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    let deviation = fresh::deviation(json, 0.02)?;
+    let deviation = initializer_range::deviation(json, 0.02)?;
     // PyTorch's cut at ±2 is absolute: a hundred deviations away.
     let weight = Draw::TruncatedNormal {
         deviation,

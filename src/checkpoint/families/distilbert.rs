@@ -3,7 +3,6 @@
 //! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
         StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -4,7 +4,6 @@
 //! transformers' `FalconDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon/modeling_falcon.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -14,6 +13,7 @@ use crate::{
         BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position,
         StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

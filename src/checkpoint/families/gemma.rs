@@ -8,7 +8,6 @@ use serde_json::json;
 use super::llama::{bias, block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -17,6 +16,7 @@ use crate::{
         Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
         QueryKeyNormSpan, StackConfig, Visibility,
     },
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -5,16 +5,16 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
         NormPlacement, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -71,7 +71,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     Ok(Initialisation::gpt2(
-        fresh::deviation(json, 0.02)?,
+        initializer_range::deviation(json, 0.02)?,
         n_blocks,
     ))
 }

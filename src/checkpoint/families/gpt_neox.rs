@@ -3,7 +3,6 @@
 //! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
         NormPlacement, ParallelNorm, Position, StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -47,9 +47,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let has_bias = json.flag(&["attention_bias"], true)?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?;
-    let parameters = json.rotary_section()?;
-    let turning = json.turning(parameters.as_ref(), attention.head_dim, 0.25)?;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
+    let rotary = json
+        .partial_rotary(attention.head_dim, 0.25, 10000.0)?
+        .rounded_up();
     let attention = attention
         .causal()
         .with_position(Position::Rotary(rotary))

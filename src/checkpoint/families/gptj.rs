@@ -4,7 +4,6 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/codegen/modeling_codegen.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -13,6 +12,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
         NormPlacement, ParallelNorm, Position, RotaryConfig, RotaryPairing, StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

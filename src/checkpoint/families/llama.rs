@@ -6,7 +6,6 @@
 use serde_json::Value;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Half, Rule},
@@ -15,6 +14,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
         FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {
@@ -83,8 +83,7 @@ fn granite(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn phi3(json: &ConfigJson) -> Result<StackConfig> {
-    let parameters = json.rotary_section()?;
-    if let Some(parameters) = &parameters {
+    if let Some(parameters) = json.rotary_section()? {
         // transformers takes this family's "yarn" for long-rope.
         for key in ["rope_type", "type"] {
             parameters.only(key, &["default", "longrope", "su"].map(Value::from))?;
@@ -94,9 +93,8 @@ fn phi3(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention.window = json.optional_size(&["sliding_window"])?;
-    let turning = json.turning(parameters.as_ref(), block.attention.head_dim, 1.0)?;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    let rotary = json.partial_rotary(block.attention.head_dim, 1.0, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary.rounded_up());
     uniform(json, block)
 }
 

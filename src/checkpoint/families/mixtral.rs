@@ -9,7 +9,6 @@ use super::{
 };
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -18,6 +17,7 @@ use crate::{
         AttentionBias, ExpertsConfig, Position, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights,
         StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -3,16 +3,16 @@
 //! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, FusedLayout, Half, Rule},
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
         FeedForwardForm, Initialisation, NormConfig, NormPlacement, Position, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -73,7 +73,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    let inner = fresh::deviation(json, 0.02)?;
+    let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
     let draw = |deviation: f64| Draw::TruncatedNormal {

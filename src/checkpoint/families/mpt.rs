@@ -5,7 +5,6 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -14,6 +13,7 @@ use crate::{
         Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
         BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Position, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

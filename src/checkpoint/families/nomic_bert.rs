@@ -6,7 +6,6 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Rule},
@@ -15,6 +14,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
         FeedForwardForm, NormConfig, NormPlacement, Position, RotaryPairing, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

@@ -6,12 +6,12 @@
 use super::llama::{bias, block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
     },
     config::{NormConfig, NormPlacement, NormWeight, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -3,7 +3,6 @@
 //! transformers' `OPTDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/opt/modeling_opt.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
         NormPlacement, NormWeight, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {

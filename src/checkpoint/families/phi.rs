@@ -3,7 +3,6 @@
 //! transformers' `PhiDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phi/modeling_phi.py>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -12,6 +11,7 @@ use crate::{
         Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
         ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -41,9 +41,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let n_heads = json.size(&["num_attention_heads"])?;
     let attention = AttentionConfig::new(d_model, n_heads)?;
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
-    let parameters = json.rotary_section()?;
-    let turning = json.turning(parameters.as_ref(), attention.head_dim, 0.5)?;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
+    let rotary = json.partial_rotary(attention.head_dim, 0.5, 10000.0)?;
     let normalised = json.flag(&["qk_layernorm"], false)?;
     let attention = attention
         .with_kv_heads(

@@ -6,9 +6,9 @@
 use super::llama::{bias, block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{config_json::ConfigJson, scheme::Family},
     config::{AttentionBias, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

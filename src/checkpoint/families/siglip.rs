@@ -6,12 +6,12 @@
 use super::clip::{Tower, tower};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, StackPart},
     },
     config::{Activation, Draw, Initialisation, StackConfig, Visibility},
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -6,7 +6,6 @@
 use super::llama::{block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule},
@@ -15,6 +14,7 @@ use crate::{
         AttentionBias, NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
         StackConfig, Topology,
     },
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -37,9 +37,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.residual.feed_forward_dropout = json.number(&["hidden_dropout"], 0.0)?; // none behind the attention
     let norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     block.norm = norm;
-    let parameters = json.rotary_section()?;
-    let turning = json.turning(parameters.as_ref(), block.attention.head_dim, 0.25)?;
-    let rotary = json.rotary_of(parameters.as_ref(), turning, 10000.0)?;
+    let rotary = json.partial_rotary(block.attention.head_dim, 0.25, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
         let each = QueryKeyNorm {

@@ -5,13 +5,13 @@
 use super::llama::{block, decoder, uniform};
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
-        fresh,
+        initializer_range,
         scheme::{Family, Rule},
     },
     config::{Activation, AttentionBias, FeedForwardForm, Initialisation, NormConfig, StackConfig},
+    error::Result,
 };
 
 pub(super) fn family() -> Family {
@@ -25,7 +25,9 @@ pub(super) fn family() -> Family {
 }
 
 fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    Ok(Initialisation::normal(fresh::deviation(json, 0.018042)?))
+    Ok(Initialisation::normal(initializer_range::deviation(
+        json, 0.018042,
+    )?))
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

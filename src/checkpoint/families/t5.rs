@@ -5,7 +5,6 @@
 use serde_json::json;
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, Rule, StackPart},
@@ -15,6 +14,7 @@ use crate::{
         FeedForwardForm, Initialisation, NormConfig, NormPlacement, RelativeBiasConfig,
         StackConfig,
     },
+    error::{Error, Result},
 };
 
 pub(super) fn families() -> Vec<Family> {
@@ -121,8 +121,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(dropout);
-    let or =
-        |key: &str, default| Ok::<_, crate::Error>(json.optional_size(&[key])?.unwrap_or(default));
+    let or = |key: &str, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
     let bias = RelativeBiasConfig {
         n_buckets: or("relative_attention_num_buckets", 32)?,
         max_distance: or("relative_attention_max_distance", 128)?,

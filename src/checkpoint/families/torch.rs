@@ -5,7 +5,6 @@
 //! <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>
 
 use crate::{
-    Result,
     checkpoint::{
         config_json::ConfigJson,
         scheme::{Family, FusedLayout, Part, Projection, Rule},
@@ -14,6 +13,7 @@ use crate::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
         Initialisation, NormConfig, NormPlacement, StackConfig,
     },
+    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -2,42 +2,68 @@
 
 use std::path::Path;
 
+/// A format and the cure.
+#[derive(Clone, Copy)]
+struct Format(&'static str, &'static str);
+
+const LFS: Format = Format(
+    "a Git LFS pointer",
+    "it stands for the weights; fetch them with `git lfs pull`",
+);
+const GGUF: Format = Format(
+    "a GGUF file",
+    "take the safetensors checkpoint that it was made from",
+);
+const PICKLE: Format = Format("a PyTorch pickle", BY_TRANSFORMERS);
+const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
+const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
+const ONNX: Format = Format("an ONNX file", BY_TRANSFORMERS);
+const NUMPY: Format = Format("a NumPy file", BY_NUMPY);
+/// Both `torch.save` and `numpy.savez` write one.
+const ZIP: Format = Format(
+    "a zip archive, such as a PyTorch pickle or an .npz of NumPy",
+    "load it in Python as what wrote it does, `torch.save` or `numpy.savez`, and save its tensors with \
+     `save_file` of safetensors.torch or safetensors.numpy",
+);
+
+const BY_TRANSFORMERS: &str = "convert it in Python, with `model.save_pretrained(directory)` of transformers \
+                               or `safetensors.torch.save_file`";
+const BY_NUMPY: &str =
+    "convert it in Python, with `safetensors.numpy.save_file(dict(numpy.load(file)), name)`";
+
 /// What the file is and the cure, if its first bytes or its name tell.
 pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
-    let format = by_content(start).or_else(|| by_name(path))?;
-    let cure = match format {
-        "a Git LFS pointer" => "it stands for the weights; fetch them with `git lfs pull`",
-        "a GGUF file" => "take the safetensors checkpoint that it was made from",
-        _ => {
-            "convert it in Python, with `model.save_pretrained(directory)` of transformers \
-             or `safetensors.torch.save_file`"
-        }
-    };
-    Some(format!("it is {format}; {cure}"))
+    let zip = start.starts_with(b"PK\x03\x04").then_some(ZIP);
+    let Format(name, cure) = by_content(start).or(by_extension(path)).or(zip)?;
+    Some(format!("it is {name}; {cure}"))
 }
 
-/// What a file of this name holds, if it is a known format other than safetensors.
-pub(super) fn by_name(path: &Path) -> Option<&'static str> {
+/// Whether a file of this name is of a known format other than safetensors.
+pub(super) fn is_foreign(path: &Path) -> bool {
+    by_extension(path).is_some()
+}
+
+fn by_extension(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
-        "bin" | "pt" | "pth" | "ckpt" | "pkl" => "a PyTorch pickle",
-        "gguf" => "a GGUF file",
-        "h5" | "hdf5" | "keras" => "an HDF5 file",
-        "msgpack" => "a Flax msgpack file",
-        "onnx" => "an ONNX file",
-        "npz" | "npy" => "a NumPy file",
+        "bin" | "pt" | "pth" | "ckpt" | "pkl" => PICKLE,
+        "gguf" => GGUF,
+        "h5" | "hdf5" | "keras" => HDF5,
+        "msgpack" => FLAX,
+        "onnx" => ONNX,
+        "npz" | "npy" => NUMPY,
         _ => return None,
     })
 }
 
-fn by_content(start: &[u8]) -> Option<&'static str> {
-    const FORMATS: &[(&[u8], &str)] = &[
-        (b"PK\x03\x04", "a PyTorch pickle"),
-        (b"\x80\x02", "a PyTorch pickle"),
-        (b"GGUF", "a GGUF file"),
-        (b"\x89HDF", "an HDF5 file"),
-        (b"version ", "a Git LFS pointer"),
+fn by_content(start: &[u8]) -> Option<Format> {
+    const FORMATS: [(&[u8], Format); 5] = [
+        (b"\x80\x02", PICKLE),
+        (b"GGUF", GGUF),
+        (b"\x89HDF", HDF5),
+        (b"\x93NUMPY", NUMPY),
+        (b"version ", LFS),
     ];
     let (_, format) = FORMATS.iter().find(|(magic, _)| start.starts_with(magic))?;
-    Some(format)
+    Some(*format)
 }

@@ -14,10 +14,10 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::foreign;
 use super::positioned::PositionedFile;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
-/// The limit of the `safetensors` crate.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// The limit of the format, which the `safetensors` crate applies too.
+pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
 const LENGTH_BYTES: u64 = 8;
 
 /// A checked header.

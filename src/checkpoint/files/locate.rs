@@ -7,15 +7,15 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{TensorInfo, foreign};
-use crate::{Error, Result};
+use super::{TensorInfo, foreign, header::MAX_HEADER_BYTES};
+use crate::error::{Error, Result};
 
 /// The file of a checkpoint that is not sharded.
 pub(crate) const SINGLE: &str = "model.safetensors";
 /// The list of a sharded checkpoint's files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// As for a header; the index of the largest public checkpoints has a tenth of it.
-const MAX_INDEX_BYTES: u64 = 100_000_000;
+const MAX_INDEX_BYTES: u64 = MAX_HEADER_BYTES;
 
 /// Where the weights are.
 pub(super) enum Located {
@@ -55,7 +55,7 @@ fn in_directory(directory: &Path) -> Result<Located> {
         .collect();
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
-        [] => match paths.iter().find(|path| foreign::by_name(path).is_some()) {
+        [] => match paths.iter().find(|path| foreign::is_foreign(path)) {
             Some(path) => {
                 let explanation = foreign::explain(path, &[]).unwrap_or_default();
                 format!(
@@ -94,15 +94,15 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// A sharded checkpoint's index: which shard holds which tensor.
-pub(super) struct Index {
+pub(crate) struct Index {
     pub(super) path: PathBuf,
-    /// Tensor name to shard path.
-    tensors: BTreeMap<String, PathBuf>,
+    /// The shard of each tensor, by their names.
+    weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
     /// Reads an index and checks that its shards lie in its own directory.
-    pub(super) fn read(path: PathBuf) -> Result<Self> {
+    pub(crate) fn read(path: PathBuf) -> Result<Self> {
         #[derive(Deserialize)]
         struct Raw {
             weight_map: BTreeMap<String, String>,
@@ -113,39 +113,42 @@ impl Index {
                 path: path.clone(),
                 reason: format!("{error}; the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the checkpoint's directory"),
             })?;
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let mut tensors = BTreeMap::new();
-        for (name, shard) in raw.weight_map {
-            if !stays_inside(&shard) {
-                return Err(bad_index(
-                    &path,
-                    format!(
-                        "tensor {name:?} should be in {shard:?}, outside the index's own directory; \
-                         put the shards beside the index and name them without a path"
-                    ),
-                ));
-            }
-            tensors.insert(name, directory.join(shard));
+        let weight_map = raw.weight_map;
+        if let Some((name, shard)) = weight_map.iter().find(|(_, shard)| !stays_inside(shard)) {
+            return Err(bad_index(
+                &path,
+                format!(
+                    "tensor {name:?} should be in {shard:?}, outside the index's own directory and so \
+                     outside the checkpoint; put the shards beside the index and name them without a path"
+                ),
+            ));
         }
-        if tensors.is_empty() {
+        if weight_map.is_empty() {
             return Err(bad_index(
                 &path,
                 "its weight_map lists no tensor; download it again".into(),
             ));
         }
-        Ok(Self { path, tensors })
+        Ok(Self { path, weight_map })
+    }
+
+    /// The names of the shards, each once.
+    pub(crate) fn names(&self) -> BTreeSet<&str> {
+        self.weight_map.values().map(String::as_str).collect()
+    }
+
+    fn place(&self, shard: &str) -> PathBuf {
+        self.path.with_file_name(shard)
     }
 
     /// Every shard, once; all of them exist.
     pub(super) fn shards(&self) -> Result<Vec<PathBuf>> {
-        let shards: BTreeSet<&PathBuf> = self.tensors.values().collect();
-        let missing: Vec<String> = shards
-            .iter()
-            .filter(|path| {
-                fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-            })
-            .map(|path| file_name(path))
-            .collect();
+        let shards = self.names();
+        let is_missing = |shard: &&&str| {
+            let found = fs::metadata(self.place(shard));
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let missing: Vec<&str> = shards.iter().filter(is_missing).copied().collect();
         if !missing.is_empty() {
             return Err(bad_index(
                 &self.path,
@@ -157,24 +160,26 @@ impl Index {
                 ),
             ));
         }
-        Ok(shards.into_iter().cloned().collect())
+        Ok(shards.into_iter().map(|shard| self.place(shard)).collect())
     }
 
     /// Keeps only the tensors that the index lists; each must be in its shard.
     pub(super) fn select(&self, found: &mut BTreeMap<String, TensorInfo>) -> Result<()> {
-        for (name, shard) in &self.tensors {
-            if found.get(name).is_none_or(|info| info.path != *shard) {
+        for (name, shard) in &self.weight_map {
+            if found
+                .get(name)
+                .is_none_or(|info| info.path != self.place(shard))
+            {
                 return Err(bad_index(
                     &self.path,
                     format!(
-                        "tensor {name:?} should be in {}, which does not hold it; \
-                         index and shards are of different versions, download both again",
-                        file_name(shard)
+                        "tensor {name:?} should be in {shard}, which does not hold it; \
+                         index and shards are of different versions, download both again"
                     ),
                 ));
             }
         }
-        found.retain(|name, _| self.tensors.contains_key(name));
+        found.retain(|name, _| self.weight_map.contains_key(name));
         Ok(())
     }
 }

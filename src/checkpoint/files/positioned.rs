@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 #[cfg(target_endian = "big")]
 compile_error!("safetensors is little-endian and the reader takes its bytes as they are");

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::{CONFIG, EXTRAS, INDEX, WEIGHTS, Wanted, is_commit, whole};
-use crate::Error;
+use crate::error::Error;
 
 /// The part of the cache that belongs to one repository.
 pub(super) struct Cache {
@@ -57,7 +57,7 @@ impl Cache {
 
     /// Records what a revision stands for, in one step, so that a reader sees the old commit or the new one. What is
     /// recorded already is not written again: the cache may be one that can only be read.
-    pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::Result<()> {
+    pub(super) fn write_ref(&self, revision: &str, commit: &str) -> crate::error::Result<()> {
         if is_commit(revision) || self.commit(revision).is_ok_and(|known| known == commit) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl Cache {
     }
 
     /// Removes a file, and the blob behind it.
-    pub(super) fn discard(&self, file: &Path) -> crate::Result<()> {
+    pub(super) fn discard(&self, file: &Path) -> crate::error::Result<()> {
         if let Ok(blob) = file.canonicalize()
             && let Ok(blobs) = self.folder.join("blobs").canonicalize()
             && blob.starts_with(blobs)
@@ -98,7 +98,7 @@ impl Cache {
 
     /// Removes a link whose blob is gone. The client would ask the Hub whether the blob has changed, hear that it has
     /// not, and give out the link.
-    pub(super) fn discard_dangling(&self, file: &Path) -> crate::Result<()> {
+    pub(super) fn discard_dangling(&self, file: &Path) -> crate::error::Result<()> {
         if file.is_symlink() && !file.exists() {
             remove(file)?;
         }
@@ -131,7 +131,7 @@ fn cached(snapshot: &Path, file: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-fn remove(path: &Path) -> crate::Result<()> {
+fn remove(path: &Path) -> crate::error::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(path, "remove", error)),
         _ => Ok(()),

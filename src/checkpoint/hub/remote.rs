@@ -11,7 +11,7 @@ use super::explain::{Failure, explain, no_file};
 use super::{
     CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, WEIGHTS, Wanted, is_commit, whole,
 };
-use crate::Error;
+use crate::error::Error;
 
 /// The files of one commit.
 pub(super) struct Remote<'a> {
@@ -75,14 +75,14 @@ impl<'a> Remote<'a> {
     }
 
     /// Downloads what is wanted into the cache.
-    pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::Result<PathBuf> {
+    pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::error::Result<PathBuf> {
         match wanted {
             Wanted::File(file) => self.fetch_file(file),
             Wanted::Checkpoint => self.fetch_checkpoint(),
         }
     }
 
-    fn fetch_checkpoint(&self) -> crate::Result<PathBuf> {
+    fn fetch_checkpoint(&self) -> crate::error::Result<PathBuf> {
         let holds = |file: &str| self.listing.contains_key(file);
         if !holds(WEIGHTS) && !holds(INDEX) {
             return Err(self.hub.error(self.other_weights()));
@@ -121,7 +121,7 @@ impl<'a> Remote<'a> {
     }
 
     /// One file, whole, or an error and no file.
-    fn fetch_file(&self, file: &str) -> crate::Result<PathBuf> {
+    fn fetch_file(&self, file: &str) -> crate::error::Result<PathBuf> {
         let Some(&size) = self.listing.get(file) else {
             let held = self.names(|_| true);
             return Err(self

@@ -1,22 +1,19 @@
 //! Whether a file is all there, told from the file itself; and which shards an index names.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
-use serde::Deserialize;
-
 use super::stays_inside;
-use crate::Error;
-
-/// The longest header that the safetensors format allows.
-const MAX_HEADER: u64 = 100_000_000;
+use crate::{
+    checkpoint::files::{self, Index},
+    error::{Error, Result},
+};
 
 /// Checks a file against the size the Hub lists, if known, and against what it says of itself.
 ///
 /// The error is what is wrong, to follow the file's name in a sentence.
-pub(super) fn check(path: &Path, listed: Option<u64>) -> Result<(), String> {
+pub(super) fn check(path: &Path, listed: Option<u64>) -> std::result::Result<(), String> {
     let unreadable = |error: io::Error| format!("cannot be read: {error}");
     let found = std::fs::metadata(path).map_err(unreadable)?.len();
     if let Some(listed) = listed
@@ -25,12 +22,10 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> Result<(), String> {
         return Err(format!("has {found} bytes, the Hub lists {listed}"));
     }
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("safetensors") => {
-            let implied = implied_length(path)?;
-            if implied != found {
-                return Err(format!("has {found} bytes, its header implies {implied}"));
-            }
-        }
+        Some("safetensors") => files::check(path).map_err(|error| match error {
+            Error::NotSafetensors { reason, .. } => format!("is not whole: {reason}"),
+            other => format!("is not whole: {other}"),
+        })?,
         Some("json") => {
             let text = std::fs::read(path).map_err(unreadable)?;
             if !closes(&text) {
@@ -42,73 +37,22 @@ pub(super) fn check(path: &Path, listed: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// The file names in an index's `weight_map`, each once.
+/// The names of an index's shards, each once.
 ///
 /// # Errors
-///
-/// [`Error::MalformedJson`] if it is no index, [`Error::BadIndex`] if a name leads out of the repository.
-pub(super) fn shards(index: &Path) -> crate::Result<BTreeSet<String>> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
+/// As for [`Index::read`]; also if a name is not that of a safetensors file inside the repository.
+pub(super) fn shards(index: &Path) -> Result<BTreeSet<String>> {
+    let read = Index::read(index.into())?;
+    let is_fit = |shard: &str| stays_inside(shard) && shard.ends_with(".safetensors");
+    if let Some(shard) = read.names().into_iter().find(|shard| !is_fit(shard)) {
+        return Err(Error::BadIndex {
+            path: index.into(),
+            reason: format!(
+                "its shard {shard:?} is not a safetensors file; convert the checkpoint"
+            ),
+        });
     }
-    let text = std::fs::read(index).map_err(|error| Error::io(index, "read", error))?;
-    let index_of: Index = serde_json::from_slice(&text).map_err(|error| Error::MalformedJson {
-        path: index.into(),
-        reason: error.to_string(),
-    })?;
-    let bad = |reason: String| Error::BadIndex {
-        path: index.into(),
-        reason,
-    };
-    for (tensor, shard) in &index_of.weight_map {
-        if !stays_inside(shard) {
-            return Err(bad(format!(
-                "the shard {shard:?} of tensor {tensor} lies outside the checkpoint; do not use this checkpoint"
-            )));
-        }
-        if !shard.ends_with(".safetensors") {
-            return Err(bad(format!(
-                "the shard {shard:?} of tensor {tensor} is not a safetensors file; convert the checkpoint"
-            )));
-        }
-    }
-    if index_of.weight_map.is_empty() {
-        return Err(bad(
-            "weight_map names no shard; export the checkpoint again".into(),
-        ));
-    }
-    Ok(index_of.weight_map.into_values().collect())
-}
-
-/// `8 + header + data`, where the header's largest end offset is the length of the data
-/// (<https://github.com/huggingface/safetensors#format>).
-fn implied_length(path: &Path) -> Result<u64, String> {
-    #[derive(Deserialize)]
-    struct Entry {
-        #[serde(default)]
-        data_offsets: Option<(u64, u64)>,
-    }
-    let short = |error: io::Error| format!("breaks off in its header: {error}");
-    let mut file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let mut prefix = [0; 8];
-    file.read_exact(&mut prefix).map_err(short)?;
-    let header = u64::from_le_bytes(prefix);
-    if header > MAX_HEADER {
-        return Err(format!("is not safetensors: its header has {header} bytes"));
-    }
-    let mut text = Vec::new();
-    file.take(header).read_to_end(&mut text).map_err(short)?;
-    let entries: BTreeMap<String, Entry> = serde_json::from_slice(&text)
-        .map_err(|error| format!("is not safetensors, or breaks off in its header: {error}"))?;
-    let data = entries
-        .values()
-        .filter_map(|entry| entry.data_offsets)
-        .map(|(_, end)| end)
-        .max();
-    data.unwrap_or(0)
-        .checked_add(8 + header)
-        .ok_or_else(|| "is not safetensors: an offset is out of range".into())
+    Ok(read.names().into_iter().map(String::from).collect())
 }
 
 /// Whether every bracket of a JSON text is closed at its end, as in no proper prefix of an object or array. A parser would

@@ -1,12 +1,16 @@
 //! The names under which plain feed-forward files hold their layers.
 
-use crate::{Error, Result, checkpoint::files::TensorFiles};
+use crate::{
+    checkpoint::files::TensorFiles,
+    error::{Error, Result},
+};
 
 /// Names of the `{n}`-th layer's weight and bias, counted from 1.
-const LINEAR_NAMES: [(&str, &str); 3] = [
+const LINEAR_NAMES: [(&str, &str); 4] = [
     ("W{n}", "b{n}"),
     ("linear{n}.weight", "linear{n}.bias"),
     ("fc{n}.weight", "fc{n}.bias"),
+    ("w{n}", "b{n}"),
 ];
 
 /// Names of a norm's weight and bias.

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use super::{CONFIG, Existing};
 use crate::{
-    Error, Result,
     checkpoint::{files::INDEX, write::directory as parent_of},
+    error::{Error, Result},
 };
 
 /// The final directory, and the temporary one beside it in which the files are written.

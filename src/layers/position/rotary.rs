@@ -58,7 +58,7 @@ impl RotaryTables {
 /// transformers' `ROPE_INIT_FUNCTIONS`
 /// (<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/modeling_rope_utils.py>).
 pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
-    let dim = config.dim as f64;
+    let dim = config.frequency_dim.unwrap_or(config.dim) as f64;
     let pairs = config.dim / 2;
     let of_base = |base: f64| -> Vec<f64> {
         (0..pairs)

@@ -110,6 +110,11 @@ impl Draws {
         if self.one_in(4) {
             let n_layers = self.below(4);
             stack.layers = (0..n_layers).map(|_| self.below(n_blocks)).collect();
+            for block in 0..n_blocks {
+                if !stack.layers.contains(&block) {
+                    stack.layers.push(block); // every block runs
+                }
+            }
         }
         if self.one_in(5) {
             stack.relative_bias = Some(RelativeBiasConfig {

@@ -1,6 +1,6 @@
 //! How most families draw fresh parameters.
 
-use crate::{Result, checkpoint::config_json::ConfigJson, config::Initialisation};
+use crate::{checkpoint::config_json::ConfigJson, config::Initialisation, error::Result};
 
 /// transformers' default where a configuration says nothing.
 const DEVIATION: f64 = 0.02;

@@ -1,4 +1,4 @@
-//! PyTorch's error in a gradient, judged in the company of the fixture's other gradients.
+//! PyTorch's error in a gradient, judged beside its peers, the fixture's other gradients.
 //!
 //! In the gradient of one small parameter PyTorch's largest error is a matter of luck: its own two
 //! attention paths differ there by up to ten times. Its error relative to the gradient's largest value,
@@ -10,9 +10,9 @@ use super::{
     tolerance::{largest, median},
 };
 
-/// What a gradient may err in the company of the others of its fixture.
+/// What the peers of a gradient, the others of its fixture, say of how far it may err.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Company {
+pub(super) struct Peers {
     /// The mean over all gradients of PyTorch's largest error over the largest value.
     pub worst: f64,
     /// The mean over all gradients of PyTorch's median error over the median value.
@@ -29,8 +29,8 @@ struct Gradient<'f> {
     errors: Option<(f64, f64)>,
 }
 
-/// The company of each gradient, in their order.
-pub(super) fn company(gradients: &[(String, Expected)], kept: Option<&KeptRows>) -> Vec<Company> {
+/// What the peers of each gradient say, in their order.
+pub(super) fn peers(gradients: &[(String, Expected)], kept: Option<&KeptRows>) -> Vec<Peers> {
     let known: Vec<Gradient> = gradients
         .iter()
         .filter_map(|(name, expected)| gradient(name, expected, kept))
@@ -42,7 +42,7 @@ pub(super) fn company(gradients: &[(String, Expected)], kept: Option<&KeptRows>)
     let of = |(name, _): &(String, Expected)| {
         let siblings = known.iter().filter(|g| g.module == module(name));
         let scale = largest(&siblings.map(|g| g.largest).collect::<Vec<_>>());
-        Company {
+        Peers {
             worst,
             typical,
             scale,

@@ -1,0 +1,98 @@
+//! The built-in families by `model_type`.
+
+use crate::{
+    checkpoint::{
+        families,
+        nearest::near,
+        scheme::{Family, StackPart},
+    },
+    error::{Error, Result, listed},
+};
+
+/// Why there is no such family.
+pub(super) enum Unknown {
+    /// `model_type` names none; some near names.
+    ModelType(Vec<String>),
+    /// It has no such stack, or several; what to do.
+    Part(String),
+}
+
+impl Family {
+    /// The built-in family that `model_type` names, and of several stacks the one asked for: to start a family from that
+    /// differs from it in a few points.
+    ///
+    /// ```
+    /// use candle_blocks::{CheckpointOptions, Position};
+    /// use candle_blocks::checkpoint::scheme::{BlockChange, Family, Rule};
+    /// use serde_json::json;
+    ///
+    /// // SmolLM3: some layers of this Llama do not turn queries and keys.
+    /// let smollm3 = Family::known("llama", None)?
+    ///     .named("smollm3")
+    ///     .default_of("rope_theta", 2e6)
+    ///     .change(BlockChange::new(json!({"attention": {"position": "none"}})).at("no_rope_layers", 0));
+    /// let checkpoint = CheckpointOptions::default().family(smollm3).open("weights/like/smollm3")?;
+    /// assert_eq!(checkpoint.config().blocks[1].attention.position, Position::None);
+    ///
+    /// // A Llama whose feed-forward has other names, inside a larger model.
+    /// let own = Family::known("llama", None)?
+    ///     .named("own")
+    ///     .prefixes(&["language_model."])
+    ///     .section("text_config")
+    ///     .replace_block_rules([Rule::linear("feed_forward.down", &["mlp.out_proj"])]);
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no such family, or it has several stacks and none is chosen.
+    pub fn known(model_type: &str, part: Option<StackPart>) -> Result<Self> {
+        known(model_type, part).map_err(|unknown| match unknown {
+            Unknown::ModelType(nearest) => {
+                let nearest = listed("nearest:", &nearest);
+                let reason = format!("{model_type:?} is not a known family{nearest}");
+                Error::input("model_type", reason)
+            }
+            Unknown::Part(reason) => Error::input("part", reason),
+        })
+    }
+}
+
+/// As [`Family::known`].
+pub(super) fn known(
+    model_type: &str,
+    part: Option<StackPart>,
+) -> std::result::Result<Family, Unknown> {
+    let is_named = |family: &Family| family.model_types.iter().any(|name| name == model_type);
+    let (of_type, others): (Vec<Family>, Vec<Family>) =
+        families::all().into_iter().partition(is_named);
+    if of_type.is_empty() {
+        let known = others.iter().flat_map(|family| &family.model_types);
+        return Err(Unknown::ModelType(near(
+            model_type,
+            known.map(String::as_str),
+        )));
+    }
+    let parts: Vec<String> = of_type
+        .iter()
+        .flat_map(|f| f.part)
+        .map(|p| p.to_string())
+        .collect();
+    let is_only = of_type.len() == 1 && part.is_none();
+    let found = of_type
+        .into_iter()
+        .find(|family| is_only || family.part == part);
+    found.ok_or_else(|| {
+        let asked = match part {
+            Some(part) => format!("{part} chosen"),
+            None => "none chosen".to_string(),
+        };
+        let cure = match parts.is_empty() {
+            true => "which has a single stack; leave the part out".to_string(),
+            false => format!(
+                "which has several stacks; choose {} with `CheckpointOptions::part` or `--part`",
+                parts.join(" or ")
+            ),
+        };
+        Unknown::Part(format!("{asked} for a {model_type} checkpoint, {cure}"))
+    })
+}

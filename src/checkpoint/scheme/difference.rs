@@ -1,0 +1,180 @@
+//! How a family differs from the one that it starts from: in the keys of its `config.json`, and in some of its blocks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use crate::{
+    checkpoint::{config_json::ConfigJson, nearest::nearest},
+    config::StackConfig,
+    error::{Error, Result, listed},
+};
+
+/// How a family's `config.json` differs from what its reader asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
+pub struct ConfigKeys {
+    /// The object inside it that describes the blocks, such as `text_config`; `None` for the whole file.
+    pub section: Option<String>,
+    /// The file's name of a key, by the reader's. With dots it leads into objects: `attn_config.n_heads`.
+    pub renamed: BTreeMap<String, String>,
+    /// Values of keys, by the reader's names, that a file may leave out.
+    pub defaults: Map<String, Value>,
+}
+
+impl ConfigKeys {
+    /// A `config.json` as the reader sees it.
+    ///
+    /// # Errors
+    /// If it lacks the section.
+    pub(crate) fn seen(&self, json: &ConfigJson) -> Result<ConfigJson> {
+        let mut value = match &self.section {
+            None => json.value(),
+            Some(section) => {
+                let found = json.at(section).filter(|value| value.is_object());
+                found.ok_or_else(|| json.error(&[section], "missing, expected an object"))?
+            }
+        }
+        .clone();
+        let inside = json.with_value(value.clone(), BTreeMap::new());
+        if let Some(object) = value.as_object_mut() {
+            for (key, path) in &self.renamed {
+                match inside.at(path) {
+                    Some(value) => object.insert(key.clone(), value.clone()),
+                    None => object.remove(key),
+                };
+            }
+            for (key, value) in &self.defaults {
+                object.entry(key).or_insert_with(|| value.clone());
+            }
+        }
+        Ok(json.with_value(value, self.renamed.clone()))
+    }
+}
+
+/// A change of some blocks after `config.json` was read.
+///
+/// ```
+/// use candle_blocks::checkpoint::scheme::BlockChange;
+/// use serde_json::json;
+/// // A sliding window in the layers of which `layer_types` says so.
+/// let windows = BlockChange::new(json!({"attention": {"window": {"from": "sliding_window"}}}))
+///     .at("layer_types", "sliding_attention");
+/// ```
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct BlockChange {
+    /// The blocks that it changes: those for which each of these keys of `config.json` has the given value, or a list
+    /// with the given value at the block's place. Without keys, all.
+    #[serde(rename = "where", default)]
+    pub at: BTreeMap<String, Value>,
+    /// The settings that change, as `candle-blocks inspect --json` prints a block. In the place of a value,
+    /// `{"from": "key"}` stands for that of a key of `config.json`, and `{"from": "key", "default": 1.0}` for one that a
+    /// file may leave out.
+    pub set: Value,
+}
+
+impl BlockChange {
+    /// Changes these settings in every block.
+    pub fn new(set: Value) -> Self {
+        Self {
+            at: BTreeMap::new(),
+            set,
+        }
+    }
+
+    /// Restricts it to the blocks for which `key` of `config.json` has this value.
+    pub fn at(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.at.insert(key.to_string(), value.into());
+        self
+    }
+
+    pub(super) fn apply(&self, json: &ConfigJson, stack: &mut StackConfig) -> Result<()> {
+        let n_blocks = stack.blocks.len();
+        for (i, block) in stack.blocks.iter_mut().enumerate() {
+            if self.changes(json, i, n_blocks)? {
+                *block = changed(block, &self.set, json)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn changes(&self, json: &ConfigJson, i: usize, n_blocks: usize) -> Result<bool> {
+        for (key, wanted) in &self.at {
+            let found = match json.at(key) {
+                None | Some(Value::Null) => {
+                    let reason = "missing, expected a value or a list of one for each layer; where it may be \
+                                  absent, the family gives a default";
+                    return Err(json.error(&[key], reason));
+                }
+                Some(Value::Array(list)) => list.get(i).ok_or_else(|| {
+                    let found = list.len();
+                    json.error(&[key], format!("lists {found} layers, expected {n_blocks}"))
+                })?,
+                Some(all) => all,
+            };
+            if found != wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A configuration in which `change` is set.
+pub(super) fn changed<T: Serialize + DeserializeOwned>(
+    config: &T,
+    change: &Value,
+    json: &ConfigJson,
+) -> Result<T> {
+    let failed = |e: serde_json::Error| Error::InvalidConfig(format!("what the family sets: {e}"));
+    let mut value = serde_json::to_value(config).map_err(failed)?;
+    merge(&mut value, &resolved(change, json)?, "")?;
+    serde_json::from_value(value).map_err(failed)
+}
+
+/// The value with those of `config.json` in place of the references to them.
+fn resolved(value: &Value, json: &ConfigJson) -> Result<Value> {
+    let Value::Object(object) = value else {
+        return Ok(value.clone());
+    };
+    if let Some(Value::String(key)) = object.get("from") {
+        let found = json.at(key).or(object.get("default"));
+        return found
+            .cloned()
+            .ok_or_else(|| json.error(&[key], "missing, expected a value that the family sets"));
+    }
+    let entry = |(key, value): (&String, &Value)| Ok((key.clone(), resolved(value, json)?));
+    object
+        .iter()
+        .map(entry)
+        .collect::<Result<_>>()
+        .map(Value::Object)
+}
+
+/// Replaces in `into` what `change` names. A name that is not there would be ignored later: it is an error.
+fn merge(into: &mut Value, change: &Value, place: &str) -> Result<()> {
+    let (Value::Object(settings), Value::Object(changes)) = (&mut *into, change) else {
+        *into = change.clone();
+        return Ok(());
+    };
+    // The one key of an enum's object is the variant: another takes its place.
+    let is_variant = settings.len() == 1 && changes.len() == 1;
+    if is_variant && settings.keys().ne(changes.keys()) {
+        *into = change.clone();
+        return Ok(());
+    }
+    for (key, change) in changes {
+        let known: Vec<String> = settings.keys().cloned().collect();
+        let Some(setting) = settings.get_mut(key) else {
+            let near = nearest(key, known.iter().map(String::as_str), 0.5, 3);
+            let near = listed("nearest:", if near.is_empty() { &known } else { &near });
+            let reason = format!("the family sets {place}{key}, which is no setting{near}");
+            return Err(Error::InvalidConfig(reason));
+        };
+        merge(setting, change, &format!("{place}{key}."))?;
+    }
+    Ok(())
+}

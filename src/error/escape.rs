@@ -1,0 +1,35 @@
+//! Text from a file, fit for a terminal: what could hide a line, forge one or reverse it is written out.
+//!
+//! The program includes this file too.
+
+use std::fmt::{self, Display, Write};
+
+/// What is displayed, with `\n`, `\u{1b}` and the like in place of such characters.
+pub(crate) struct Escaped<T>(pub T);
+
+impl<T: Display> Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut plain = 0; // where the text begins that is not yet written
+        for (at, c) in text.char_indices().filter(|&(_, c)| is_hidden(c)) {
+            self.0.write_str(&text[plain..at])?;
+            write!(self.0, "{}", c.escape_default())?;
+            plain = at + c.len_utf8();
+        }
+        self.0.write_str(&text[plain..])
+    }
+}
+
+/// Whether a terminal would act on a character instead of showing it: control characters, Unicode's ends of lines and
+/// its marks for the direction of writing.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

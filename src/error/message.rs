@@ -1,0 +1,160 @@
+//! What an error says.
+
+use std::fmt;
+
+use super::{Error, escape::Escaped};
+
+/// What it says may be a file's: names of tensors, values of keys.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Escaped(Message(self)))
+    }
+}
+
+struct Message<'e>(&'e Error);
+
+impl fmt::Display for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Error::Io {
+                path,
+                action,
+                cause,
+            } => write!(f, "{}: cannot {action}: {cause}", path.display()),
+            Error::NoWeights { path, reason } | Error::BadIndex { path, reason } => {
+                write!(f, "{}: {reason}", path.display())
+            }
+            Error::NotSafetensors { path, reason } => write!(
+                f,
+                "{}: not a valid safetensors file: {reason}; download or export it again",
+                path.display()
+            ),
+            Error::MalformedJson { path, reason } => {
+                write!(f, "{}: malformed JSON: {reason}", path.display())
+            }
+            Error::MissingConfig { path } => write!(
+                f,
+                "{}: no config.json found; put the checkpoint's config.json beside the weights, name it with \
+                 `CheckpointOptions::config` or `--config FILE`, or read a plain feed-forward file with `PlainFile`",
+                path.display()
+            ),
+            Error::ConfigKey { path, key, reason } => {
+                write!(f, "{}: key {key}: {reason}", path.display())
+            }
+            Error::UnknownFamily {
+                path,
+                model_type,
+                nearest,
+            } => write!(
+                f,
+                "{}: model_type {model_type:?} is not a known family{}; \
+                 give a table of your own in code with `CheckpointOptions::family`, or in a file with \
+                 `CheckpointOptions::family_file` or `--family FILE` (`Family::from_json_file` says how)",
+                path.display(),
+                listed("nearest:", nearest)
+            ),
+            Error::UnknownActivation { name, known } => {
+                write!(
+                    f,
+                    "activation {name:?} is not known{}",
+                    listed("known:", known)
+                )
+            }
+            Error::InvalidConfig(reason) => write!(f, "invalid configuration: {reason}"),
+            Error::MissingTensor {
+                path,
+                role,
+                tried,
+                similar,
+            } => write!(
+                f,
+                "{}: no tensor for {role}{}{}; rename it, or check that the file is complete",
+                path.display(),
+                listed("tried", tried),
+                listed("the file holds the similar", similar)
+            ),
+            Error::ShapeMismatch {
+                path,
+                tensor,
+                expected,
+                found,
+            } => write!(
+                f,
+                "{}: tensor {tensor} has shape {found:?}, expected {expected:?}; \
+                 check that config.json belongs to these weights",
+                path.display()
+            ),
+            Error::UnsupportedDType {
+                path,
+                tensor,
+                found,
+            } => write!(
+                f,
+                "{}: tensor {tensor} is stored as {found}; supported: F32, F16, BF16, F64; convert it",
+                path.display()
+            ),
+            Error::AmbiguousOrientation {
+                path,
+                tensor,
+                shape,
+            } => write!(
+                f,
+                "{}: the layout of weight {tensor} {shape:?} cannot be told from its shape; say \
+                 `Orientation::OutIn` (PyTorch, y = x·Wᵀ) or `Orientation::InOut` (NumPy, y = x·W)",
+                path.display()
+            ),
+            Error::UnusedTensors {
+                path,
+                family,
+                names,
+            } => write!(
+                f,
+                "{}: {} tensor(s) that {family} does not know: {}; load with `Strictness::AllowUnused` to leave them out",
+                path.display(),
+                names.len(),
+                abbreviated(names)
+            ),
+            Error::InvalidInput { input, reason } => write!(f, "{input}: {reason}"),
+            Error::InvalidFixture {
+                path,
+                tensor,
+                reason,
+            } => {
+                write!(f, "{}: tensor {tensor} {reason}", path.display())
+            }
+            Error::Hub { repo, reason } => write!(f, "{repo}: {reason}"),
+            Error::Candle(error) => f.write_str(&without_backtrace(error)),
+        }
+    }
+}
+
+/// A half-sentence that lists `names`; nothing if there are none.
+pub(crate) fn listed(what: &str, names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!("; {what} {}", names.join(", ")),
+    }
+}
+
+/// candle's message without the backtrace that it carries where `RUST_BACKTRACE` is set.
+fn without_backtrace(error: &candle_core::Error) -> String {
+    use candle_core::Error as Candle;
+    match error {
+        Candle::WithBacktrace { inner, .. } => without_backtrace(inner),
+        Candle::WithPath { inner, path } => {
+            format!("{}: {}", path.display(), without_backtrace(inner))
+        }
+        Candle::Context { inner, context } => format!("{context}: {}", without_backtrace(inner)),
+        other => other.to_string(),
+    }
+}
+
+/// The first eight names, and how many more there are.
+fn abbreviated(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = names[..names.len().min(SHOWN)].join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(", and {} more", names.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! The list of roles in the documentation is complete, and its shapes are those that layers ask for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use candle_blocks::{
+    AttentionConfig, Checkpoint, StackConfig, candle_core::DType, checkpoint::scheme::Family,
+};
+use serde_json::Value;
+
+use crate::{
+    all::all, committed::Committed, trained::trained, weights::is_present, weights::weights,
+};
+
+/// The shapes of each role's weight, as products of names.
+fn documented() -> BTreeMap<String, Vec<String>> {
+    let path = weights("../src/checkpoint/scheme/roles.md");
+    let text = fs::read_to_string(path).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, role, shapes, purpose, _] = cells[..] else {
+            panic!("{line}");
+        };
+        assert!(purpose.len() > 5, "{line}");
+        let shapes = shapes
+            .split(" or ")
+            .map(|shape| shape.replace(['`', '[', ']'], ""));
+        (role.replace('`', ""), shapes.collect())
+    };
+    rows.map(row).collect()
+}
+
+/// A role without its numbers: `blocks.3.feed_forward.experts.1.up` to `feed_forward.experts.{e}.up`.
+fn pattern(role: &str) -> String {
+    let local = match role.strip_prefix("blocks.") {
+        Some(rest) => rest.split_once('.').unwrap().1,
+        None => role,
+    };
+    let segments = local
+        .split('.')
+        .map(|segment| match segment.parse::<usize>() {
+            Ok(_) => "{e}",
+            Err(_) => segment,
+        });
+    segments.collect::<Vec<_>>().join(".")
+}
+
+/// What the names in a shape stand for.
+fn size(name: &str, role: &str, config: &StackConfig) -> usize {
+    let index = role
+        .split('.')
+        .nth(1)
+        .and_then(|index| index.parse::<usize>().ok());
+    let block = &config.blocks[index.unwrap_or(0)];
+    let attention: &AttentionConfig = match role.contains(".cross_attention.") {
+        true => block.cross_attention.as_ref().unwrap(),
+        false => &block.attention,
+    };
+    let experts = || block.feed_forward.experts.unwrap();
+    match name {
+        "1" => 1,
+        "d_model" => attention.d_model,
+        "d_memory" => attention.d_memory,
+        "n_heads" => attention.n_heads,
+        "n_kv_heads" => attention.n_kv_heads,
+        "head_dim" => attention.head_dim,
+        "d_ff" => block.feed_forward.d_ff,
+        "n_experts" => experts().n_experts,
+        "shared_d_ff" => experts().shared_d_ff.unwrap(),
+        "n_buckets" => config.relative_bias.unwrap().n_buckets,
+        other => panic!("{other} in the shape of {role}"),
+    }
+}
+
+/// The roles that the layers of a stack ask for, each held against its documented shape.
+fn checked(stack: &Committed, documented: &BTreeMap<String, Vec<String>>) -> BTreeSet<String> {
+    let checkpoint: Checkpoint = stack.open();
+    let mut roles = BTreeSet::new();
+    for (role, variable) in trained(&checkpoint, DType::F32) {
+        let (module, parameter) = role.rsplit_once('.').unwrap();
+        let pattern = pattern(module);
+        let shapes = documented.get(&pattern);
+        let shapes = shapes.unwrap_or_else(|| panic!("{pattern} is not documented"));
+        let product = |text: &str| {
+            let names = text.split('*').map(str::trim);
+            names
+                .map(|name| size(name, module, checkpoint.config()))
+                .product::<usize>()
+        };
+        let fits = shapes.iter().any(|shape| {
+            let mut dims: Vec<usize> = shape.split(',').map(product).collect();
+            if parameter == "bias" {
+                dims.truncate(1);
+            }
+            dims == variable.dims()
+        });
+        assert!(
+            fits,
+            "{}: {role} {:?}, not {shapes:?}",
+            stack.label(),
+            variable.dims()
+        );
+        roles.insert(pattern);
+    }
+    roles
+}
+
+#[test]
+fn every_role_that_a_layer_asks_for_is_listed_with_its_shape() {
+    let documented = documented();
+    let mut asked = BTreeSet::new();
+    for stack in all() {
+        asked.extend(checked(&stack, &documented));
+    }
+    assert!(asked.len() > 10, "{asked:?}");
+    if is_present("families") {
+        let listed: BTreeSet<String> = documented.into_keys().collect();
+        assert_eq!(listed, asked);
+    }
+}
+
+#[test]
+fn every_role_that_a_family_has_a_rule_for_is_listed() {
+    let documented = documented();
+    for stack in all() {
+        let config = fs::read_to_string(stack.folder().join("config.json")).unwrap();
+        let config: Value = serde_json::from_str(&config).unwrap();
+        let model_type = config["model_type"].as_str().unwrap();
+        let family = Family::known(model_type, stack.part).unwrap();
+        for rule in family.block_rules.iter().chain(&family.stack_rules) {
+            assert!(
+                documented.contains_key(&rule.role),
+                "{model_type}: {}",
+                rule.role
+            );
+        }
+    }
+}

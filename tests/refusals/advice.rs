@@ -1,0 +1,334 @@
+//! An error advises what is missing: not what was done, and not what would not help.
+
+use std::{fs, path::Path};
+
+use candle_blocks::{
+    Activation, Architecture, Checkpoint, CheckpointOptions, Error, PlainFile, Result,
+    candle_core::{DType, Device, Tensor},
+    checkpoint::{scheme::Orientation, write::write_safetensors},
+    train::{AdamW, AdamWConfig, ParameterGroup, split},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{message::message, said::assert_says, weights::weights};
+
+const CPU: Device = Device::Cpu;
+
+fn ones(dims: &[usize]) -> Tensor {
+    Tensor::ones(dims, DType::F32, &CPU).unwrap()
+}
+
+/// A copy of a committed checkpoint whose `config.json` has other keys.
+fn changed(name: &str, keys: Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "model.safetensors";
+    fs::copy(weights(name).join(file), folder.path().join(file)).unwrap();
+    let text = fs::read_to_string(weights(name).join("config.json")).unwrap();
+    let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    config.extend(keys.as_object().unwrap().clone());
+    let text = Value::Object(config).to_string();
+    fs::write(folder.path().join("config.json"), text).unwrap();
+    folder
+}
+
+// As `numpy.savez`, `numpy.save` and `torch.save` begin their files.
+#[test]
+fn a_numpy_file_is_not_taken_for_a_pickle() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        message(PlainFile::open(path))
+    };
+    let zip = b"PK\x03\x04\x14\0\0\0\0\0";
+    for text in [
+        said("m.npz", zip),
+        said("m.npy", b"\x93NUMPY\x01\0v\0"),
+        said("renamed.safetensors", b"\x93NUMPY\x01\0v\0"),
+    ] {
+        assert_says(&text, &["a NumPy file", "safetensors.numpy.save_file"]);
+        assert!(!text.contains("pickle"), "{text}");
+        assert!(!text.contains("transformers"), "{text}");
+    }
+    assert_says(said("m.pt", zip), &["a PyTorch pickle", "save_pretrained"]);
+    let unnamed = said("m.safetensors", zip);
+    assert_says(unnamed, &["a zip archive", "torch.save", "numpy.savez"]);
+}
+
+#[test]
+fn plain_layers_may_have_lower_case_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mlp.safetensors");
+    let tensors = [
+        ("w1", ones(&[2, 3])),
+        ("b1", ones(&[1, 3])),
+        ("w2", ones(&[3, 2])),
+        ("b2", ones(&[2])),
+    ];
+    let tensors = tensors.map(|(name, tensor)| (name.to_string(), tensor));
+    write_safetensors(&path, &tensors, None).unwrap();
+    let file = PlainFile::open(path).unwrap();
+    let file = file.with_orientation(Orientation::InOut);
+    let layer = file.feed_forward(Activation::Relu, DType::F32, &CPU);
+    let y = layer.unwrap().forward(&ones(&[2])).unwrap();
+    assert_eq!(y.to_vec1::<f32>().unwrap(), [10.0; 2]);
+}
+
+/// A table whose rule gives a bias no name, for a configuration in which the layer has one.
+#[test]
+fn a_rule_without_a_name_for_what_the_layer_asks_is_named() {
+    let path = weights("../examples/family.json");
+    let mut table: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    table["block_rules"][0]["bias"] = json!([]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    fs::write(&path, table.to_string()).unwrap();
+    let options = CheckpointOptions::default().family_file(path);
+    let load = || options.open(weights("tiny-bert"))?.stack(DType::F32, &CPU);
+    let text = message(load());
+    assert_says(
+        &text,
+        &["my_bert", "blocks.0.attention.query.bias", "`bias`"],
+    );
+    assert!(!text.contains("tried ;"), "{text}");
+}
+
+fn optimiser(parameters: candle_blocks::Parameters) -> Result<AdamW> {
+    let groups = ParameterGroup::decaying_matrices(parameters, 0.01);
+    AdamW::new(groups, AdamWConfig::default())
+}
+
+#[test]
+fn an_optimiser_before_the_layers_is_told_to_make_them_first() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &CPU).unwrap();
+    let early = [
+        message(optimiser(loader.parameters())),
+        message(split(loader.parameters(), &["*norm*"])),
+    ];
+    for text in early {
+        assert_says(
+            &text,
+            &[
+                "none to train",
+                "made so far",
+                "load the layers first (`loader.stack()`)",
+                "Checkpoint::trainable",
+            ],
+        );
+    }
+    loader.stack().unwrap();
+    optimiser(loader.parameters()).unwrap();
+}
+
+/// What `quantization_config` holds in files on the Hub, and what of it must be said.
+#[test]
+fn quantised_weights_are_refused_by_their_method() {
+    let cases: [(Value, &[&str]); 5] = [
+        (
+            json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false, "sym": true}),
+            &["gptq", "bits 4", "group_size 128"],
+        ),
+        (
+            json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "gemm", "zero_point": true}),
+            &["awq", "w_bit 4", "q_group_size 64", "version gemm"],
+        ),
+        (
+            // Old files of bitsandbytes do not name the method.
+            json!({"load_in_4bit": true, "load_in_8bit": false, "bnb_4bit_quant_type": "nf4"}),
+            &["bitsandbytes", "load_in_4bit", "bnb_4bit_quant_type nf4"],
+        ),
+        (
+            json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}),
+            &["compressed-tensors", "format pack-quantized"],
+        ),
+        (
+            json!({"quant_method": "fp8", "weight_block_size": [128, 128]}),
+            &["fp8", "weight_block_size [128,128]"],
+        ),
+    ];
+    for (quantisation, words) in cases {
+        let folder = changed("tiny-gpt2", json!({"quantization_config": quantisation}));
+        let text = message(Checkpoint::open(folder.path()));
+        assert_says(&text, words);
+        assert_says(
+            &text,
+            &[
+                "config.json",
+                "quantised",
+                "dequantize()",
+                "f32, f16 or bf16",
+            ],
+        );
+        assert!(!text.contains("AllowUnused"), "{text}");
+        assert!(!text.contains("load_in_8bit"), "{text}");
+        let config = folder.path().join("config.json");
+        assert_eq!(message(Architecture::open(config)), text);
+    }
+    for absent in [Value::Null, json!({})] {
+        let folder = changed("tiny-gpt2", json!({"quantization_config": absent}));
+        Checkpoint::open(folder.path()).unwrap();
+    }
+}
+
+/// The families that are offered for a `model_type`, nearest first.
+fn nearest(folder: &Path, model_type: &str) -> Vec<String> {
+    let path = folder.join("config.json");
+    fs::write(&path, json!({"model_type": model_type}).to_string()).unwrap();
+    let error = Architecture::open(path).unwrap_err();
+    let text = error.to_string();
+    let Error::UnknownFamily { nearest, .. } = error else {
+        panic!("{model_type}: {text}");
+    };
+    assert_eq!(text.contains("nearest"), !nearest.is_empty(), "{text}");
+    nearest
+}
+
+// Of the model types of transformers 5.23.
+#[test]
+fn families_that_are_not_near_are_not_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    for model_type in [
+        "aimv2",
+        "apertus",
+        "arcee",
+        "aria",
+        "bamba",
+        "big_bird",
+        "biogpt",
+        "bitnet",
+        "blenderbot",
+        "blip_text_model",
+        "canine",
+        "chameleon",
+        "convbert",
+        "ctrl",
+        "data2vec-text",
+        "dbrx",
+        "deberta",
+        "deberta-v2",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v4",
+        "detr",
+        "diffllama",
+        "doge",
+        "dots1",
+        "dpt",
+        "emu3",
+        "ernie",
+        "ernie4_5",
+        "ernie4_5_moe",
+        "esm",
+        "eurobert",
+        "exaone4",
+        "flaubert",
+        "flava",
+        "florence2",
+        "fnet",
+        "funnel",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "groupvit",
+        "helium",
+        "hubert",
+        "hunyuan_v1_dense",
+        "ibert",
+        "internvl",
+        "jamba",
+        "kosmos-2",
+        "layoutlm",
+        "led",
+        "lfm2",
+        "longformer",
+        "luke",
+        "lxmert",
+        "m2m_100",
+        "mamba",
+        "mamba2",
+        "marian",
+        "mbart",
+        "minimax",
+        "mobilebert",
+        "moonshine",
+        "moshi",
+        "mra",
+        "musicgen",
+        "mvp",
+        "nemotron",
+        "nystromformer",
+        "openai-gpt",
+        "pegasus",
+        "persimmon",
+        "plbart",
+        "pop2piano",
+        "prophetnet",
+        "rag",
+        "reformer",
+        "rembert",
+        "rwkv",
+        "sam",
+        "seamless_m4t",
+        "seed_oss",
+        "segformer",
+        "smollm3",
+        "speech_to_text",
+        "squeezebert",
+        "swin",
+        "tapas",
+        "timm_backbone",
+        "trocr",
+        "unispeech",
+        "videomae",
+        "wav2vec2",
+        "xglm",
+        "xlnet",
+        "xlstm",
+        "yolos",
+        "yoso",
+        "zamba",
+        "zamba2",
+    ] {
+        assert_eq!(nearest(folder.path(), model_type), [""; 0], "{model_type}");
+    }
+    assert_eq!(nearest(folder.path(), ""), [""; 0]);
+}
+
+#[test]
+fn families_that_are_near_are_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model_type, first) in [
+        ("bert-generation", "bert"),
+        ("cohere2", "cohere"),
+        ("dinov2_with_registers", "dinov2"),
+        ("gemma3n_text", "gemma3_text"),
+        ("granitemoe", "granite"),
+        ("llama4_text", "llama"),
+        ("megatron-bert", "bert"),
+        ("ministral", "mistral"),
+        ("modernbert-decoder", "modernbert"),
+        ("olmoe", "olmo"),
+        ("phimoe", "phi"),
+        ("qwen2_5_vl_text", "qwen2"),
+        ("qwen3_5_moe", "qwen3_moe"),
+        ("siglip2_text_model", "siglip_text_model"),
+        ("t5gemma", "t5"),
+        ("vit_mae", "vit"),
+        ("xlm-roberta-xl", "xlm-roberta"),
+        // Slips of the keyboard.
+        ("berd", "bert"),
+        ("lama", "llama"),
+        ("mitsral", "mistral"),
+        ("gpt-neox", "gpt_neox"),
+        ("starcoder", "starcoder2"),
+    ] {
+        let nearest = nearest(folder.path(), model_type);
+        assert_eq!(
+            nearest.first().map(String::as_str),
+            Some(first),
+            "{model_type}"
+        );
+        assert!(nearest.len() <= 3, "{model_type}: {nearest:?}");
+    }
+}
