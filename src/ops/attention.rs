@@ -80,7 +80,7 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
         let rows: usize = of.dims()[..of.dims().len().saturating_sub(1)]
             .iter()
             .product();
-        rows == batch * seq && of.width() % heads == 0 && of.dtype() == operands[0].dtype()
+        rows == batch * seq && of.width().is_multiple_of(heads) && of.dtype() == operands[0].dtype()
     };
     let fit = n_kv_heads > 0
         && n_heads % n_kv_heads == 0

@@ -7,7 +7,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use candle_blocks_kernels::rows::activation::{LAPLACE_CENTRE, LAPLACE_WIDTH};
+use candle_blocks_kernels::rows::activation::{LAPLACE_CENTER, LAPLACE_WIDTH};
 
 use super::{
     attention::Mixing,
@@ -193,7 +193,7 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
         Activation::Sigmoid => sigmoid(x)?,
         Activation::Tanh => x.tanh()?,
         Activation::Laplace => {
-            let z = ((x - LAPLACE_CENTRE)? / LAPLACE_WIDTH)?;
+            let z = ((x - LAPLACE_CENTER)? / LAPLACE_WIDTH)?;
             ((z.erf()? + 1.0)? * 0.5)?
         }
         Activation::SqrtSoftplus => sqrt_softplus(x)?,

@@ -151,7 +151,7 @@ impl AdamW {
             states,
             config,
             n_updates: 0,
-            _keeper: MemoryKeeper::new(),
+            _keeper: MemoryKeeper::default(),
         })
     }
 

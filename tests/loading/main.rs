@@ -12,9 +12,6 @@ mod message;
 mod numbers;
 #[path = "../shared/said.rs"]
 mod said;
-#[cfg(feature = "cli")]
-#[path = "../shared/scratch.rs"]
-mod scratch;
 #[path = "../shared/trained.rs"]
 mod trained;
 #[path = "../shared/weights.rs"]
@@ -26,8 +23,6 @@ mod families;
 mod heads;
 #[cfg(feature = "hub")]
 mod hub;
-#[cfg(feature = "cli")]
-mod like;
 mod loader_errors;
 mod odd_rotary;
 mod plain_files;

@@ -6,6 +6,8 @@ mod all;
 mod committed;
 #[path = "../shared/levels.rs"]
 mod levels;
+#[path = "../shared/message.rs"]
+mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
 #[path = "../shared/said.rs"]
@@ -21,5 +23,6 @@ mod bench;
 mod cli;
 mod family_file;
 mod inspect;
+mod like;
 mod packed;
 mod run;

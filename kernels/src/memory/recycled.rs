@@ -95,9 +95,9 @@ impl<T: Element> Pool<T> {
 #[derive(Debug)]
 pub struct Keeper(());
 
-impl Keeper {
+impl Default for Keeper {
     /// Buffers are kept from now on.
-    pub fn new() -> Self {
+    fn default() -> Self {
         lock::<f32>().keepers += 1;
         lock::<f64>().keepers += 1;
         lock::<half::f16>().keepers += 1;

@@ -44,9 +44,7 @@ impl<F: Format> DotTask<F> for CopyPanels<'_, F::Number> {
                 let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
                 if terms.len() == D::PANEL {
                     // A trip count known at compile time, so that the loop vectorises without a remainder.
-                    for j in 0..D::PANEL {
-                        to[j] = terms[j];
-                    }
+                    to[..D::PANEL].copy_from_slice(&terms[..D::PANEL]);
                     continue;
                 }
                 let (filled, rest) = to.split_at_mut(terms.len());

@@ -53,7 +53,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
     });
 }
 
-/// Writes the gradient of `x` for the cotangent `dy` of its softmax `y`: see [`backward_here`].
+/// Writes the gradient of `x` for the cotangent `dy` of its softmax `y`: see `backward_here`.
 ///
 /// # Panics
 /// If lengths or types do not fit.

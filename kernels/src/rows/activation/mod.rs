@@ -8,7 +8,7 @@ mod straight;
 
 pub(crate) use apply::Computed;
 pub use function::Activation;
-pub use smooth::{LAPLACE_CENTRE, LAPLACE_WIDTH};
+pub use smooth::{LAPLACE_CENTER, LAPLACE_WIDTH};
 
 #[cfg(test)]
 mod tests;

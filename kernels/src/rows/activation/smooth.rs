@@ -172,10 +172,10 @@ const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts:
 const ONE_OVER_SQRT_TAU: f64 = 0.5 * SQRT_2_OVER_PI;
 const CUBIC: f64 = 0.044715;
 
-/// The centre of [`laplace`]: the six digits that transformers has, and not 1/√2.
+/// The center of `laplace`: the six digits that transformers has, and not 1/√2.
 #[allow(clippy::approx_constant)]
-pub const LAPLACE_CENTRE: f64 = 0.707107;
-/// The width of [`laplace`] times √2.
+pub const LAPLACE_CENTER: f64 = 0.707107;
+/// The width of `laplace` times √2.
 pub const LAPLACE_WIDTH: f64 = 0.282095 * std::f64::consts::SQRT_2;
 
 /// From here on PyTorch's softplus is `x` itself, in f64 too.
@@ -221,5 +221,5 @@ fn softplus<R: Real>(x: R) -> R {
 
 #[inline(always)]
 fn laplace_argument<R: Real>(x: R) -> R {
-    (x - R::of(LAPLACE_CENTRE)) / R::of(LAPLACE_WIDTH)
+    (x - R::of(LAPLACE_CENTER)) / R::of(LAPLACE_WIDTH)
 }

@@ -16,7 +16,7 @@ use candle_blocks::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    committed, message::message, numbers::bits, said::assert_says, scratch::answer, scratch::load,
+    message::message, numbers::bits, said::assert_says, scratch::answer, scratch::load,
     scratch::program, weights::is_present, weights::weights,
 };
 
