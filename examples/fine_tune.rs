@@ -19,8 +19,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use candle_blocks::{
-    Checkpoint, Existing, ForwardContext, Parameters, SaveOptions, Stack,
+    Checkpoint, ForwardContext, Parameters, SaveOptions, Stack,
     candle_core::{DType, Device, Shape, Tensor},
+    checkpoint::Existing,
     checkpoint::write::write_safetensors,
     train::{AdamW, AdamWConfig, Lora, LoraConfig, ParameterGroup, loss_value},
 };

@@ -11,6 +11,7 @@ mod attention;
 mod block;
 mod feed_forward;
 mod initialisation;
+mod linear;
 mod norm;
 mod pattern;
 mod position;
@@ -23,6 +24,7 @@ pub use block::{
 };
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
 pub use initialisation::{Draw, Initialisation};
+pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
@@ -30,6 +32,7 @@ pub use position::{
 };
 pub use precision::Precision;
 
+pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest

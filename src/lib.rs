@@ -99,8 +99,8 @@
 //! # Layers in a model of your own
 //!
 //! ```
-//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Linear, NormConfig, NormPlacement};
-//! use candle_blocks::TransformerBlock;
+//! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Linear, LinearConfig, NormConfig};
+//! use candle_blocks::{NormPlacement, TransformerBlock};
 //! use candle_blocks::candle_core::{self, DType, Device, Module, Tensor};
 //! use candle_blocks::candle_nn::{Embedding, VarBuilder, VarMap, embedding};
 //!
@@ -121,7 +121,7 @@
 //!         Ok(Self {
 //!             embedding: embedding(100, 16, vb.pp("embedding"))?,
 //!             block: TransformerBlock::new(&config, vb.pp("block"))?,
-//!             head: Linear::new(16, 3, true, vb.pp("head"))?,
+//!             head: Linear::new(&LinearConfig::new(16, 3), vb.pp("head"))?,
 //!         })
 //!     }
 //! }
@@ -172,26 +172,23 @@ pub use candle_core;
 pub use candle_nn;
 
 pub use checkpoint::{
-    Architecture, AsTensor, Checkpoint, CheckpointOptions, Existing, LoadReport, Loader,
-    Parameters, PlainFile, SaveOptions, Strictness,
+    Architecture, Checkpoint, CheckpointOptions, LoadReport, Loader, Parameters, PlainFile,
+    SaveOptions, Strictness,
 };
 pub use config::{
-    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-    BlockConfig, Draw, ExpertsConfig, FeedForwardConfig, FeedForwardForm, Initialisation,
-    NormConfig, NormKind, NormPlacement, NormWeight, ParallelNorm, Position, Precision,
-    QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
-    RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights, StackConfig, Topology, Visibility,
+    Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,
+    LinearConfig, NormConfig, NormPlacement, Position, Precision, RotaryConfig, RotaryPairing,
+    StackConfig, Topology, Visibility,
 };
 pub use error::{Error, Result};
 pub use layers::{
-    Attention, AttentionMask, BlockFeedForward, BlockStages, BranchScale, Dropout, DropoutSource,
-    DropoutUnit, FeedForward, ForwardContext, KvCache, Linear, LinearInit, LowRank, Memory,
-    MixtureOfExperts, Mlp, Norm, QueryKeyNorms, QueryKeyValue, RelativeBias, RotaryTables, Stack,
-    Sublayer, SublayerNorm, SublayerStages, TransformerBlock,
+    Attention, AttentionMask, BlockFeedForward, BlockStages, Dropout, DropoutSource, FeedForward,
+    ForwardContext, KvCache, Linear, MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer,
+    SublayerNorm, TransformerBlock,
 };
 pub use packed::{
-    PackedAttention, PackedBlock, PackedBlockFeedForward, PackedCache, PackedFeedForward,
-    PackedLinear, PackedMixture, PackedStack, PackedSublayer,
+    PackedAttention, PackedBlockFeedForward, PackedFeedForward, PackedKvCache, PackedLinear,
+    PackedMixtureOfExperts, PackedStack, PackedSublayer, PackedTransformerBlock,
 };
 
 /// The README's programs, compiled together with the documentation's tests.

@@ -6,7 +6,7 @@ use std::env;
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::{
-    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedCache, PackedStack,
+    AttentionMask, Checkpoint, DropoutSource, ForwardContext, KvCache, PackedKvCache, PackedStack,
     Precision, Stack,
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
@@ -174,7 +174,7 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
 struct PackedStep {
     stack: PackedStack,
     context: ForwardContext,
-    cache: PackedCache,
+    cache: PackedKvCache,
     seen: usize,
     x: Tensor,
 }

@@ -1,10 +1,12 @@
 //! The same block built from candle-nn's layers, as candle-transformers does it.
 
 use candle_blocks::{
-    Activation, Attention, FeedForward, ForwardContext, Linear, Norm, NormKind, NormWeight,
-    Position, QueryKeyValue, SublayerNorm, Topology, TransformerBlock, Visibility,
+    Activation, Attention, FeedForward, ForwardContext, Linear, Norm, Position, SublayerNorm,
+    Topology, TransformerBlock, Visibility,
     candle_core::{D, DType, Module, Result, Tensor},
     candle_nn,
+    config::{NormKind, NormWeight},
+    layers::QueryKeyValue,
 };
 
 /// Attention and feed-forward, each with a LayerNorm before or after it.

@@ -4,10 +4,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use candle_blocks::{
-    Architecture, Checkpoint, Existing, ForwardContext, KvCache, Linear, Parameters, SaveOptions,
-    Stack,
+    Architecture, Checkpoint, ForwardContext, KvCache, Linear, Parameters, SaveOptions, Stack,
     candle_core::{DType, Device, Module, Tensor, Var},
     candle_nn::Embedding,
+    checkpoint::Existing,
     ops::cross_entropy,
     train::Fresh,
 };

@@ -225,10 +225,8 @@ impl PlainFile {
                 return Err(Error::input("placement", reason));
             }
         };
-        Ok(Sublayer::from_parts(
-            self.feed_forward(activation, dtype, device)?,
-            norm,
-        ))
+        let inner = self.feed_forward(activation, dtype, device)?;
+        Ok(Sublayer::from_parts(inner, norm)?)
     }
 
     /// Whether every layer's shapes fit this orientation: bias to weight, and layer to layer.

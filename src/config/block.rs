@@ -295,18 +295,30 @@ impl StackConfig {
                 .iter()
                 .try_for_each(|block| bias.validate(&block.attention))?;
         }
-        let (n_blocks, layers) = (self.blocks.len(), &self.layers);
-        if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
+        let norm = self.final_norm.iter().map(|norm| norm.d_model);
+        let widths = self.blocks.iter().map(BlockConfig::d_model).chain(norm);
+        let widths: Vec<usize> = widths.collect();
+        if widths.iter().any(|&width| width != widths[0]) {
             return Err(Error::InvalidConfig(format!(
-                "a layer runs block {block}, but there are {n_blocks}"
+                "blocks and final norm have the widths {widths:?}; expected one"
             )));
         }
-        // Its parameters would be loaded, reported as used and trained, and change nothing.
-        match (0..n_blocks).find(|block| !layers.contains(block)) {
-            Some(idle) => Err(Error::InvalidConfig(format!(
-                "no layer runs block {idle} of {n_blocks}; name it in `layers`, or leave it out of `blocks`"
-            ))),
-            None => Ok(()),
-        }
+        check_layers(self.blocks.len(), &self.layers)
+    }
+}
+
+/// Refuses layers that run no block, and blocks that no layer runs: their parameters would be loaded, reported as used
+/// and trained, and change nothing.
+pub(crate) fn check_layers(n_blocks: usize, layers: &[usize]) -> Result<()> {
+    if let Some(block) = layers.iter().find(|&&block| block >= n_blocks) {
+        return Err(Error::InvalidConfig(format!(
+            "a layer runs block {block}, but there are {n_blocks}"
+        )));
+    }
+    match (0..n_blocks).find(|block| !layers.contains(block)) {
+        Some(idle) => Err(Error::InvalidConfig(format!(
+            "no layer runs block {idle} of {n_blocks}; name it in `layers`, or leave it out of `blocks`"
+        ))),
+        None => Ok(()),
     }
 }

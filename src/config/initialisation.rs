@@ -38,7 +38,7 @@ pub enum Draw {
 /// The distribution of every fresh parameter of a stack: a list of patterns over roles, of which the last match counts.
 ///
 /// ```
-/// use candle_blocks::{Draw, Initialisation};
+/// use candle_blocks::{config::{Draw, Initialisation}};
 /// // BERT's, but with smaller output projections.
 /// let small = Draw::Normal { deviation: 0.005 };
 /// let initialisation = Initialisation::normal(0.02).with("*.output.weight", small);

@@ -4,7 +4,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::AttentionConfig,
+    config::{AttentionConfig, LinearConfig},
     layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass},
     ops::Value,
 };
@@ -59,7 +59,9 @@ impl Attention {
         config.validate()?;
         let bias = config.bias;
         let (q, kv) = (config.query_width(), config.key_width());
-        let linear = |name, d_in, d_out, bias| Linear::new(d_in, d_out, bias, vb.pp(name));
+        let linear = |name, d_in, d_out, bias| {
+            Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
+        };
         let (d_model, d_memory) = (config.d_model, config.d_memory);
         let projections = if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
@@ -77,19 +79,17 @@ impl Attention {
         };
         let output = linear("output", q, d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
-        Ok(Self {
-            norms,
-            ..Self::from_parts(projections, output, config.clone())?
-        })
+        Self::from_parts(projections, norms, output, config.clone())
     }
 
-    /// Builds the layer from its projections. The norms of queries and keys that a configuration asks for are added by
-    /// [`Self::with_norms`]; without them the layer cannot be run.
+    /// Builds the layer from its projections and the norms of queries and keys.
     ///
     /// # Errors
-    /// If the shape of a projection does not fit the configuration.
+    /// If the shape of a projection does not fit the configuration, or norms are missing that it asks for, or are of
+    /// other widths.
     pub fn from_parts(
         projections: QueryKeyValue,
+        norms: Option<QueryKeyNorms>,
         output: Linear,
         config: AttentionConfig,
     ) -> Result<Self> {
@@ -98,7 +98,7 @@ impl Attention {
         let attention = Self {
             projections,
             output,
-            norms: None,
+            norms,
             dropout,
             config,
         };
@@ -107,7 +107,7 @@ impl Attention {
     }
 
     /// # Errors
-    /// If the shape of a projection does not fit the configuration.
+    /// As for [`Self::from_parts`].
     pub(crate) fn check_shapes(&self) -> Result<()> {
         let config = &self.config;
         let (q, kv) = (config.query_width(), config.key_width());
@@ -123,25 +123,14 @@ impl Attention {
                 check("query_key_value", fused, [q + 2 * kv, config.d_model])?;
             }
         }
-        check("output", &self.output, [config.d_model, q])
-    }
-
-    /// # Errors
-    /// If the norms of queries and keys are missing that the configuration asks for, or are of other widths.
-    pub(crate) fn check_norms(&self) -> Result<()> {
+        check("output", &self.output, [config.d_model, q])?;
         match (&self.norms, self.config.query_key_norm) {
             (Some(norms), _) => norms.check_widths(&self.config),
             (None, Some(_)) => bail!(
-                "attention: the configuration has norms of queries and keys, but none were given; add them with with_norms"
+                "attention: the configuration has norms of queries and keys, but none were given; hand QueryKeyNorms to from_parts"
             ),
             (None, None) => Ok(()),
         }
-    }
-
-    /// Adds norms of queries and keys. They are checked against the heads when the layer is run or packed.
-    pub fn with_norms(mut self, norms: QueryKeyNorms) -> Self {
-        self.norms = Some(norms);
-        self
     }
 
     /// Sizes, scale and visibility.

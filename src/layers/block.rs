@@ -4,7 +4,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{BlockConfig, NormPlacement, ParallelNorm, Topology},
+    config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology},
     layers::{
         Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
         Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass, sublayer::Watch,
@@ -28,6 +28,19 @@ impl BlockStages {
     pub fn output(&self) -> &Tensor {
         &self.feed_forward.output
     }
+}
+
+/// A sublayer with what configurations put around its inner layer.
+fn finished<L>(
+    sublayer: Sublayer<L>,
+    scale: BranchScale,
+    drop_path: &Dropout,
+    residual: &ResidualConfig,
+) -> Sublayer<L> {
+    sublayer
+        .with_scale(scale)
+        .with_drop_path(drop_path.clone())
+        .with_source(residual.source)
 }
 
 /// One transformer block: self-attention, optional cross-attention and a feed-forward, each a residual
@@ -81,17 +94,13 @@ impl TransformerBlock {
             (false, 1.0) => Ok(BranchScale::One),
             (false, factor) => Ok(BranchScale::Constant(factor)),
         };
+        let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
         let attend = |role: &str, attention| -> Result<Sublayer<Attention>> {
             let norm = SublayerNorm::new(config.attention_placement, &config.norm, role, &vb)?;
             let dropout = Dropout::new(residual.attention_dropout, DropoutSource::default())?;
-            let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
-            Ok(
-                Sublayer::from_parts(Attention::new(attention, vb.pp(role))?, norm)
-                    .with_dropout(dropout)
-                    .with_scale(scale(role)?)
-                    .with_drop_path(drop_path)
-                    .with_source(residual.source),
-            )
+            let inner = Attention::new(attention, vb.pp(role))?;
+            let sublayer = Sublayer::from_parts(inner, norm)?.with_dropout(dropout);
+            Ok(finished(sublayer, scale(role)?, &drop_path, residual))
         };
         let role = "feed_forward";
         let placement = match config.topology {
@@ -100,49 +109,67 @@ impl TransformerBlock {
         };
         let norm = SublayerNorm::new(placement, &config.norm, role, &vb)?;
         let dropout = Dropout::new(residual.feed_forward_dropout, DropoutSource::default())?;
-        let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
-        Ok(Self {
-            attention: attend("attention", &config.attention)?,
-            cross_attention: match &config.cross_attention {
-                Some(attention) => Some(attend("cross_attention", attention)?),
-                None => None,
-            },
-            feed_forward: Sublayer::from_parts(inner, norm)
-                .with_dropout(dropout)
-                .with_scale(scale(role)?)
-                .with_drop_path(drop_path)
-                .with_source(residual.source),
-            topology: config.topology,
-            parallel_dropout: Dropout::new(residual.parallel_dropout, DropoutSource::default())?,
-        })
+        let feed_forward = Sublayer::from_parts(inner, norm)?.with_dropout(dropout);
+        let attention = attend("attention", &config.attention)?;
+        let cross = config.cross_attention.as_ref();
+        let cross = cross.map(|cross| attend("cross_attention", cross));
+        let feed_forward = finished(feed_forward, scale(role)?, &drop_path, residual);
+        let block = Self::from_parts(attention, cross.transpose()?, feed_forward, config.topology)?;
+        Ok(block.with_parallel_dropout(Dropout::new(
+            residual.parallel_dropout,
+            DropoutSource::default(),
+        )?))
     }
 
-    /// Builds a sequential block from its two sublayers.
+    /// Builds the block from its sublayers. In a parallel block with a shared norm, a norm of the feed-forward is not used.
+    ///
+    /// # Errors
+    /// If the sublayers are of different widths, or a parallel block has cross-attention or a norm of the sum.
     pub fn from_parts(
         attention: Sublayer<Attention>,
+        cross_attention: Option<Sublayer<Attention>>,
         feed_forward: Sublayer<BlockFeedForward>,
-    ) -> Self {
-        Self {
+        topology: Topology,
+    ) -> Result<Self> {
+        let block = Self {
             attention,
-            cross_attention: None,
+            cross_attention,
             feed_forward,
-            topology: Topology::Sequential,
+            topology,
             parallel_dropout: Dropout::none(),
+        };
+        block.check_shapes()?;
+        Ok(block)
+    }
+
+    /// # Errors
+    /// As for [`Self::from_parts`], and where a part's own parts do not fit each other.
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        let d_model = self.d_model();
+        for attention in [Some(&self.attention), self.cross_attention.as_ref()] {
+            let Some(attention) = attention else { continue };
+            attention.inner().check_shapes()?;
+            attention.check_widths([attention.inner().config().d_model; 2])?;
         }
+        self.feed_forward.inner().check_shapes()?;
+        let [width, d_out] = self.feed_forward.inner().widths();
+        self.feed_forward.check_widths([width, d_out])?;
+        let cross = self.cross_attention.iter();
+        let mut others = cross
+            .map(|cross| cross.inner().config().d_model)
+            .chain([width]);
+        if let Some(other) = others.find(|&width| width != d_model) {
+            bail!(
+                "block: attention of rows of {d_model}, beside a sublayer of rows of {other}; expected one width"
+            );
+        }
+        self.check_topology()
     }
 
-    /// Adds cross-attention between the two sublayers.
-    pub fn with_cross_attention(mut self, cross_attention: Sublayer<Attention>) -> Self {
-        self.cross_attention = Some(cross_attention);
-        self
-    }
-
-    /// Sets whether the sublayers run in sequence or in parallel. With a shared norm, the norm of the feed-forward is
-    /// not used.
-    pub fn with_topology(mut self, topology: Topology) -> Self {
-        self.topology = topology;
-        self
+    /// The width of the input and the output.
+    pub(crate) fn d_model(&self) -> usize {
+        self.attention.inner().config().d_model
     }
 
     /// Applies dropout to the sum of a parallel block's two branches.
@@ -295,7 +322,7 @@ impl TransformerBlock {
 
     /// # Errors
     /// If the block is parallel and has a part that only a sequential block can have: cross-attention, or a norm of the sum.
-    pub(crate) fn check_topology(&self) -> Result<()> {
+    fn check_topology(&self) -> Result<()> {
         if self.topology == Topology::Sequential {
             return Ok(());
         }
@@ -320,7 +347,6 @@ impl TransformerBlock {
         watch: &mut Watch,
         norm: ParallelNorm,
     ) -> Result<Value> {
-        self.check_topology()?;
         let train = pass.context.train();
         let x = &self.before_feed_forward(x.clone())?;
         let attention_input = watch.see(self.attention.input(x)?)?;

@@ -22,8 +22,8 @@ pub enum BlockFeedForward {
 impl BlockFeedForward {
     /// Gets the network, or the experts, from `vb`.
     pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
-        Ok(match MixtureOfExperts::new(config, &vb)? {
-            Some(experts) => Self::Experts(experts),
+        Ok(match config.experts {
+            Some(_) => Self::Experts(MixtureOfExperts::new(config, vb)?),
             None => Self::Dense(FeedForward::new(config, vb)?),
         })
     }
@@ -36,6 +36,23 @@ impl BlockFeedForward {
         }
     }
 
+    /// The widths of input and output.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        match self {
+            Self::Dense(feed_forward) => feed_forward.widths(),
+            Self::Experts(experts) => [experts.router().weight().dims()[1]; 2],
+        }
+    }
+
+    /// # Errors
+    /// If the shapes of its parts do not fit each other.
+    pub(crate) fn check_shapes(&self) -> Result<()> {
+        match self {
+            Self::Dense(feed_forward) => feed_forward.check_shapes(),
+            Self::Experts(experts) => experts.check_shapes(),
+        }
+    }
+
     /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         match self {
@@ -43,9 +60,7 @@ impl BlockFeedForward {
             Self::Experts(experts) => experts.set_dropout_source(source),
         }
     }
-}
 
-impl BlockFeedForward {
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         match self {

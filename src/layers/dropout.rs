@@ -12,26 +12,32 @@ use crate::ops::Value;
 /// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
 /// layers draw from it in the order in which they run.
 #[derive(Clone, Default)]
-#[non_exhaustive]
-pub enum DropoutSource {
-    /// candle's own generator on the input's device, which cannot be seeded on the CPU.
+pub struct DropoutSource(Stream);
+
+#[derive(Clone, Default)]
+enum Stream {
     #[default]
     Candle,
-    /// ChaCha12: reproducible on every device, and the position in the stream can be read and set.
     Seeded(Arc<Mutex<ChaCha12Rng>>),
-    /// NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     NumPy(Arc<Mutex<Mt>>),
 }
 
 impl DropoutSource {
-    /// A reproducible stream that starts from `seed`.
-    pub fn seeded(seed: u64) -> Self {
-        Self::Seeded(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed))))
+    /// candle's own generator on the input's device, which cannot be seeded on the CPU: the default.
+    pub fn candle() -> Self {
+        Self(Stream::Candle)
     }
 
-    /// The stream of NumPy's `np.random.seed(seed)`.
+    /// A reproducible stream that starts from `seed`: ChaCha12, the same on every device, whose position can be read and
+    /// set.
+    pub fn seeded(seed: u64) -> Self {
+        let stream = ChaCha12Rng::seed_from_u64(seed);
+        Self(Stream::Seeded(Arc::new(Mutex::new(stream))))
+    }
+
+    /// NumPy's legacy generator: after `np.random.seed(seed)`, each mask is `np.random.rand(*shape) >= p`.
     pub fn numpy(seed: u32) -> Self {
-        Self::NumPy(Arc::new(Mutex::new(Mt::new(seed))))
+        Self(Stream::NumPy(Arc::new(Mutex::new(Mt::new(seed)))))
     }
 
     /// How many 32-bit words have been drawn from a seeded stream; `None` for the other sources.
@@ -46,8 +52,8 @@ impl DropoutSource {
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn position(&self) -> Option<u128> {
-        match self {
-            Self::Seeded(stream) => Some(lock(stream).get_word_pos()),
+        match &self.0 {
+            Stream::Seeded(stream) => Some(lock(stream).get_word_pos()),
             _ => None,
         }
     }
@@ -57,8 +63,8 @@ impl DropoutSource {
     /// # Errors
     /// If the source is not seeded.
     pub fn set_position(&self, position: u128) -> Result<()> {
-        match self {
-            Self::Seeded(stream) => lock(stream).set_word_pos(position),
+        match &self.0 {
+            Stream::Seeded(stream) => lock(stream).set_word_pos(position),
             _ => bail!("dropout: a {self:?} stream has no position; use DropoutSource::seeded"),
         }
         Ok(())
@@ -69,13 +75,13 @@ impl DropoutSource {
     /// # Errors
     /// If it is candle's own.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
-        Ok(match self {
-            Self::Candle => bail!(
+        Ok(match &self.0 {
+            Stream::Candle => bail!(
                 "dropout: candle's generator cannot draw the same masks twice; give the layers \
                  DropoutSource::seeded with set_dropout_source"
             ),
-            Self::Seeded(stream) => Snapshot::Seeded(stream.clone(), lock(stream).get_word_pos()),
-            Self::NumPy(stream) => {
+            Stream::Seeded(stream) => Snapshot::Seeded(stream.clone(), lock(stream).get_word_pos()),
+            Stream::NumPy(stream) => {
                 let state = Box::new(lock(stream).clone());
                 Snapshot::NumPy(stream.clone(), state)
             }
@@ -84,10 +90,10 @@ impl DropoutSource {
 
     /// Whether both draw from one stream.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Candle, Self::Candle) => true,
-            (Self::Seeded(a), Self::Seeded(b)) => Arc::ptr_eq(a, b),
-            (Self::NumPy(a), Self::NumPy(b)) => Arc::ptr_eq(a, b),
+        match (&self.0, &other.0) {
+            (Stream::Candle, Stream::Candle) => true,
+            (Stream::Seeded(a), Stream::Seeded(b)) => Arc::ptr_eq(a, b),
+            (Stream::NumPy(a), Stream::NumPy(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -95,21 +101,22 @@ impl DropoutSource {
     /// A mask of the given shape: 1 where a uniform number of `[0, 1)` is at least `p`, else 0.
     fn draw(&self, shape: &Shape, device: &Device, p: f64) -> Result<Tensor> {
         let n = shape.elem_count();
-        let uniform: Vec<f64> = match self {
-            Self::Candle => {
+        let keep: Vec<u8> = match &self.0 {
+            Stream::Candle => {
                 let uniform = Tensor::rand(0f32, 1f32, shape, device)?;
                 return uniform.ge(p as f32);
             }
-            Self::Seeded(stream) => {
+            Stream::Seeded(stream) => {
                 let mut rng = lock(stream);
-                (0..n).map(|_| rng.random()).collect()
+                (0..n).map(|_| u8::from(rng.random::<f64>() >= p)).collect()
             }
-            Self::NumPy(stream) => {
+            Stream::NumPy(stream) => {
                 let mut rng = lock(stream);
-                (0..n).map(|_| numpy_double(&mut rng)).collect()
+                (0..n)
+                    .map(|_| u8::from(numpy_double(&mut rng) >= p))
+                    .collect()
             }
         };
-        let keep: Vec<u8> = uniform.into_iter().map(|u| u8::from(u >= p)).collect();
         Tensor::from_vec(keep, shape, device)
     }
 }
@@ -143,10 +150,10 @@ fn numpy_double(rng: &mut Mt) -> f64 {
 
 impl std::fmt::Debug for DropoutSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Candle => "Candle",
-            Self::Seeded(_) => "Seeded",
-            Self::NumPy(_) => "NumPy",
+        f.write_str(match &self.0 {
+            Stream::Candle => "Candle",
+            Stream::Seeded(_) => "Seeded",
+            Stream::NumPy(_) => "NumPy",
         })
     }
 }

@@ -4,8 +4,8 @@ use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{Activation, FeedForwardConfig, FeedForwardForm},
-    layers::{Dropout, DropoutSource, Linear, LinearInit},
+    config::{Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit},
+    layers::{Dropout, DropoutSource, Linear},
     ops::Value,
 };
 
@@ -46,18 +46,22 @@ impl FeedForward {
         config.validate()?;
         let &FeedForwardConfig { d_model, d_ff, .. } = config;
         let widen = |name| {
-            let vb = vb.pp(name);
-            Linear::with_init(d_model, d_ff, config.up_bias, LinearInit::KaimingNormal, vb)
+            let config = LinearConfig::new(d_model, d_ff)
+                .with_bias(config.up_bias)
+                .with_init(LinearInit::KaimingNormal);
+            Linear::new(&config, vb.pp(name))
         };
         let gate = match config.form {
             FeedForwardForm::Plain => None,
             FeedForwardForm::Gated => Some(widen("gate")?),
         };
-        let narrow = LinearInit::XavierNormal { gain: 0.02 };
+        let narrow = LinearConfig::new(d_ff, d_model)
+            .with_bias(config.down_bias)
+            .with_init(LinearInit::XavierNormal { gain: 0.02 });
         Ok(Self {
             gate,
             up: widen("up")?,
-            down: Linear::with_init(d_ff, d_model, config.down_bias, narrow, vb.pp("down"))?,
+            down: Linear::new(&narrow, vb.pp("down"))?,
             activation: config.activation,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
         })
@@ -120,6 +124,11 @@ impl FeedForward {
     /// The activation function.
     pub fn activation(&self) -> Activation {
         self.activation
+    }
+
+    /// The widths of input and output.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        [self.up.weight().dims()[1], self.down.weight().dims()[0]]
     }
 
     /// Makes the layer draw its dropout masks from `source`.

@@ -4,44 +4,22 @@ use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::{
+    config::{LinearConfig, LinearInit},
     layers::{DropoutSource, LowRank},
     ops::Value,
 };
 
-/// The distribution of fresh parameters of a [`Linear`]. It has no effect on loaded parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum LinearInit {
-    /// `torch.nn.Linear`'s default: weight and bias uniform in `±1/√d_in`.
-    Torch,
-    /// Weight normal with deviation `√(2/d_in)` (He et al. 2015, ReLU gain), bias zero.
-    KaimingNormal,
-    /// Weight normal with deviation `gain · √(2/(d_in + d_out))` (Glorot and Bengio 2010), bias zero.
-    XavierNormal {
-        /// Factor on the deviation.
-        gain: f64,
-    },
-}
-
-impl LinearInit {
-    /// The candle hints for a weight `[d_out, d_in]` and its bias.
-    fn hints(self, d_in: usize, d_out: usize) -> (Init, Init) {
-        let normal = |stdev| Init::Randn { mean: 0.0, stdev };
-        match self {
-            Self::Torch => {
-                let bound = torch_bound(d_in);
-                let uniform = Init::Uniform {
-                    lo: -bound,
-                    up: bound,
-                };
-                (uniform, uniform)
-            }
-            Self::KaimingNormal => (normal((2.0 / d_in as f64).sqrt()), Init::Const(0.0)),
-            Self::XavierNormal { gain } => (
-                normal(gain * (2.0 / (d_in + d_out) as f64).sqrt()),
-                Init::Const(0.0),
-            ),
+/// The candle hints for a layer's weight and bias.
+fn hints(config: &LinearConfig) -> (Init, Init) {
+    let normal = |stdev| (Init::Randn { mean: 0.0, stdev }, Init::Const(0.0));
+    let (d_in, d_out) = (config.d_in as f64, config.d_out as f64);
+    match config.init {
+        LinearInit::Torch => {
+            let up = torch_bound(config.d_in);
+            (Init::Uniform { lo: -up, up }, Init::Uniform { lo: -up, up })
         }
+        LinearInit::KaimingNormal => normal((2.0 / d_in).sqrt()),
+        LinearInit::XavierNormal { gain } => normal(gain * (2.0 / (d_in + d_out)).sqrt()),
     }
 }
 
@@ -73,30 +51,18 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Gets `weight` `[d_out, d_in]` and, if `bias` is true, `bias` `[d_out]` from `vb`; fresh ones are drawn as
-    /// [`LinearInit::Torch`].
-    pub fn new(d_in: usize, d_out: usize, bias: bool, vb: VarBuilder) -> Result<Self> {
-        Self::with_init(d_in, d_out, bias, LinearInit::Torch, vb)
-    }
-
-    /// Like [`Self::new`], but with the given initialisation of fresh parameters.
-    pub fn with_init(
-        d_in: usize,
-        d_out: usize,
-        bias: bool,
-        init: LinearInit,
-        vb: VarBuilder,
-    ) -> Result<Self> {
-        let (weight_hint, bias_hint) = init.hints(d_in, d_out);
-        let weight = vb.get_with_hints((d_out, d_in), "weight", weight_hint)?;
-        let bias = bias
-            .then(|| vb.get_with_hints(d_out, "bias", bias_hint))
-            .transpose()?;
-        Ok(Self {
-            weight,
-            bias,
-            adapter: None,
-        })
+    /// Gets `weight` `[d_out, d_in]` and, if configured, `bias` `[d_out]` from `vb`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &LinearConfig, vb: VarBuilder) -> Result<Self> {
+        let &LinearConfig {
+            d_in, d_out, bias, ..
+        } = config;
+        let (weight_init, bias_init) = hints(config);
+        let weight = vb.get_with_hints((d_out, d_in), "weight", weight_init)?;
+        let bias = bias.then(|| vb.get_with_hints(d_out, "bias", bias_init));
+        Self::from_parts(weight, bias.transpose()?)
     }
 
     /// Builds the layer from a weight `[d_out, d_in]` and an optional bias `[d_out]`.

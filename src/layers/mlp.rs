@@ -1,8 +1,13 @@
 //! A multi-layer perceptron.
 
 use candle_core::{Module, Result, Tensor, bail};
+use candle_nn::VarBuilder;
 
-use crate::{config::Activation, layers::Linear, ops::Value};
+use crate::{
+    config::{Activation, LinearConfig, MlpConfig},
+    layers::Linear,
+    ops::Value,
+};
 
 /// A multi-layer perceptron of any depth, applied to each position: `linear_n(act(.. act(linear_1(x)) ..))`.
 #[derive(Clone, Debug)]
@@ -12,6 +17,18 @@ pub struct Mlp {
 }
 
 impl Mlp {
+    /// Gets `layers.{i}`, each with `weight` and `bias`, from `vb`.
+    ///
+    /// # Errors
+    /// If there are fewer than two widths, or a parameter is missing or has another shape.
+    pub fn new(config: &MlpConfig, vb: VarBuilder) -> Result<Self> {
+        let layers = config.widths.windows(2).enumerate().map(|(i, widths)| {
+            let config = LinearConfig::new(widths[0], widths[1]);
+            Linear::new(&config, vb.pp("layers").pp(i))
+        });
+        Self::from_parts(layers.collect::<Result<_>>()?, config.activation)
+    }
+
     /// Builds the perceptron from its layers in order. The activation follows each layer but the last.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! Layers without dropout implement candle's `Module`. Layers with dropout implement `ModuleT` instead,
 //! so that generic code cannot lose the training flag, and have an inherent `forward` for evaluation;
-//! add them to a `candle_nn::seq()` with `add_fn(move |x| layer.forward(x))`.
+//! [`Evaluation`] makes a `Module` of them.
 
 mod activation;
 mod attention;
@@ -11,6 +11,7 @@ mod block;
 mod block_feed_forward;
 mod context;
 mod dropout;
+mod evaluation;
 mod feed_forward;
 mod kv_cache;
 mod ledger;
@@ -32,11 +33,12 @@ pub use block_feed_forward::BlockFeedForward;
 pub use context::{ForwardContext, Memory};
 pub(crate) use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};
+pub use evaluation::Evaluation;
 pub use feed_forward::FeedForward;
 pub use kv_cache::KvCache;
 pub(crate) use ledger::{Ledger, check_cached};
+pub use linear::Linear;
 pub(crate) use linear::torch_bound;
-pub use linear::{Linear, LinearInit};
 pub use low_rank::LowRank;
 pub use mask::AttentionMask;
 pub(crate) use mask::{Marked, check_additive};

@@ -4,7 +4,7 @@ use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{Activation, FeedForwardConfig, RoutingWeights},
+    config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights},
     layers::{
         Dropout, DropoutSource, FeedForward, Linear,
         routing::{Routing, choose_experts},
@@ -34,12 +34,20 @@ struct SharedExpert {
 }
 
 impl MixtureOfExperts {
-    /// Gets `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`; `None` if
-    /// the configuration describes a single feed-forward.
-    pub fn new(config: &FeedForwardConfig, vb: &VarBuilder) -> Result<Option<Self>> {
+    /// Gets `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
+    pub fn new(config: &FeedForwardConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let Some(experts) = config.experts else {
-            return Ok(None);
+            bail!(
+                "mixture of experts: the configuration has none; set `experts`, or make a FeedForward"
+            );
+        };
+        let linear = |name: &str, d_out| {
+            let config = LinearConfig::new(config.d_model, d_out).with_bias(false);
+            Linear::new(&config, vb.pp(name))
         };
         let one = FeedForwardConfig {
             experts: None,
@@ -47,14 +55,14 @@ impl MixtureOfExperts {
         };
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
         let shared = |d_ff| -> Result<(FeedForward, Linear)> {
-            let gate = Linear::new(config.d_model, 1, false, vb.pp("shared_gate"))?;
+            let gate = linear("shared_gate", 1)?;
             let one = one.clone().with_d_ff(d_ff);
             Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
         };
-        let router = Linear::new(config.d_model, experts.n_experts, false, vb.pp("router"))?;
+        let router = linear("router", experts.n_experts)?;
         let all = (0..experts.n_experts).map(expert).collect::<Result<_>>()?;
         let shared = experts.shared_d_ff.map(shared).transpose()?;
-        Self::from_parts(router, all, shared, experts.top_k, experts.weights).map(Some)
+        Self::from_parts(router, all, shared, experts.top_k, experts.weights)
     }
 
     /// Builds the layer from its router `[n_experts, d_model]`, its experts, an optional shared expert with its gate

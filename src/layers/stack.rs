@@ -4,7 +4,7 @@ use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::{
-    config::{StackConfig, Visibility},
+    config::{StackConfig, Visibility, check_layers},
     layers::{
         BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
         TransformerBlock,
@@ -44,14 +44,11 @@ impl Stack {
             .map(|(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i)))
             .collect::<Result<_>>()?;
         let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
-        Ok(Self {
-            blocks,
-            layers: config.layers.clone(),
-            relative_bias,
-            final_norm,
-            layer_drop: Dropout::new(config.layer_drop, DropoutSource::default())?,
-            output_dropout: Dropout::new(config.output_dropout, DropoutSource::default())?,
-        })
+        let dropout = |p| Dropout::new(p, DropoutSource::default());
+        let stack = Self::from_parts(blocks, config.layers.clone(), relative_bias, final_norm)?
+            .with_layer_drop(dropout(config.layer_drop)?)
+            .with_output_dropout(dropout(config.output_dropout)?);
+        Ok(stack)
     }
 
     /// Gets the parts that belong to no block: the relative bias and the final norm.
@@ -73,16 +70,51 @@ impl Stack {
         Ok((relative_bias.transpose()?, final_norm.transpose()?))
     }
 
-    /// Builds a stack from blocks that run once each, in order, and an optional final norm.
-    pub fn from_parts(blocks: Vec<TransformerBlock>, final_norm: Option<Norm>) -> Self {
-        Self {
-            layers: (0..blocks.len()).collect(),
+    /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
+    /// share, and the final norm.
+    ///
+    /// # Errors
+    /// If the parts are of different widths or heads, or a layer names no block, or no layer names a block.
+    pub fn from_parts(
+        blocks: Vec<TransformerBlock>,
+        layers: Vec<usize>,
+        relative_bias: Option<RelativeBias>,
+        final_norm: Option<Norm>,
+    ) -> Result<Self> {
+        let stack = Self {
             blocks,
-            relative_bias: None,
+            layers,
+            relative_bias,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
+        };
+        stack.check_shapes()?;
+        Ok(stack)
+    }
+
+    fn check_shapes(&self) -> Result<()> {
+        check_layers(self.blocks.len(), &self.layers)?;
+        let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
+        let widths: Vec<usize> = self
+            .blocks
+            .iter()
+            .map(TransformerBlock::d_model)
+            .chain(norm)
+            .collect();
+        if widths.iter().any(|&width| width != widths[0]) {
+            bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
         }
+        if let Some(bias) = &self.relative_bias {
+            let biased = bias.table().dims()[1];
+            for block in &self.blocks {
+                let n_heads = block.attention().inner().config().n_heads;
+                if n_heads != biased {
+                    bail!("stack: a relative bias of {biased} heads for a block of {n_heads}");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.

@@ -55,6 +55,11 @@ impl<N> SublayerNorm<N> {
         }
     }
 
+    fn all(&self) -> impl Iterator<Item = &N> {
+        let norms = [self.of_input(), self.of_output(), self.of_sum()];
+        norms.into_iter().flatten()
+    }
+
     /// The same placement of other norms.
     pub(crate) fn try_map<M>(
         &self,
@@ -148,7 +153,7 @@ pub struct SublayerStages {
 /// };
 /// let (up, down) = (linear([[1., 2.], [3., 4.]], [0.5, -0.5])?, linear([[2., 1.], [0.5, 1.]], [0., 0.5])?);
 /// let inner = FeedForward::from_parts(None, up, down, Activation::Relu)?;
-/// let residual = Sublayer::from_parts(inner, SublayerNorm::None);
+/// let residual = Sublayer::from_parts(inner, SublayerNorm::None)?;
 /// let y = residual.forward(&Tensor::new(&[1f64, -1.], &Device::Cpu)?)?;
 /// assert_eq!(y.to_vec1::<f64>()?, [1., -0.5]);
 /// # Ok::<(), candle_core::Error>(())
@@ -164,15 +169,43 @@ pub struct Sublayer<L> {
 }
 
 impl<L> Sublayer<L> {
-    /// Builds the sublayer from an inner layer and its norm, without dropout or scale.
-    pub fn from_parts(inner: L, norm: SublayerNorm) -> Self {
-        Self {
+    /// Builds the sublayer from an inner layer and its norms, without dropout or scale.
+    ///
+    /// # Errors
+    /// If two norms are of different widths.
+    pub fn from_parts(inner: L, norm: SublayerNorm) -> Result<Self> {
+        let sublayer = Self {
             inner,
             norm,
             dropout: Dropout::none(),
             scale: BranchScale::One,
             drop_path: Dropout::none(),
             source: ResidualSource::Input,
+        };
+        let first = sublayer.norm.all().next();
+        if let Some(width) = first.map(|norm| norm.config().d_model) {
+            sublayer.check_widths([width; 2])?;
+        }
+        Ok(sublayer)
+    }
+
+    /// # Errors
+    /// If an inner layer from rows of `d_in` to rows of `d_out` has no place in it.
+    pub(crate) fn check_widths(&self, [d_in, d_out]: [usize; 2]) -> Result<()> {
+        if d_in != d_out {
+            bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
+        }
+        for norm in self.norm.all().map(|norm| norm.config().d_model) {
+            if norm != d_in {
+                bail!("sublayer: a norm of {norm} columns for rows of {d_in}");
+            }
+        }
+        match &self.scale {
+            BranchScale::Learned(vector) if vector.dims() != [d_in] => bail!(
+                "sublayer: its scale has shape {:?}, expected [{d_in}]",
+                vector.dims()
+            ),
+            _ => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use candle_blocks_kernels::{Cpu, threads};
-use candle_core::{Result, utils::get_num_threads};
+use candle_core::{Device, Result, utils::get_num_threads};
 
 /// The instruction set that the environment asks for, or else the fastest, and candle's number of threads.
 ///
@@ -28,6 +28,25 @@ fn n_threads() -> usize {
     asked
         .filter(|&number: &usize| number > 0)
         .unwrap_or_else(|| *CORES.get_or_init(get_num_threads))
+}
+
+/// How layers and operations compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// By this crate's kernels, with the instruction set that [`isa`] names.
+    Kernels,
+    /// Composed of candle's own operations.
+    Composed,
+}
+
+/// How everything in [`ops`](crate::ops) and [`layers`](crate::layers) computes on `device`: whatever the dtype, the shapes
+/// and the mode, by kernels on the CPU and composed elsewhere.
+pub fn route(device: &Device) -> Route {
+    match device.is_cpu() {
+        true => Route::Kernels,
+        false => Route::Composed,
+    }
 }
 
 /// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`,

@@ -52,7 +52,7 @@ pub use activation::activate;
 pub(crate) use activation::activation_kernel;
 pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
 pub(crate) use attention::Mixing;
-pub use cpu::isa;
+pub use cpu::{Route, isa, route};
 pub(crate) use cpu::{cpu, with_team};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;

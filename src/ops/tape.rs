@@ -25,7 +25,7 @@ use candle_core::{DType, Device, Layout, Result, Storage, Tensor, TensorId, bail
 
 use super::{
     backward::{Finished, Pass},
-    cpu::{cpu, with_team},
+    cpu::{Route, cpu, route, with_team},
     graph,
     numbers::Numbers,
 };
@@ -100,7 +100,7 @@ impl Value {
     /// # Errors
     /// If it is on the CPU and not of a float type, or the environment asks for an instruction set that it lacks.
     pub fn of(tensor: &Tensor) -> Result<Self> {
-        if !tensor.device().is_cpu() {
+        if route(tensor.device()) == Route::Composed {
             return Ok(Self::Tensor(tensor.clone()));
         }
         let tape = Rc::new(Tape {
@@ -116,9 +116,9 @@ impl Value {
     /// As for [`Self::of`], and those of `layer`.
     pub fn through(x: &Tensor, layer: impl FnOnce(&Value) -> Result<Value>) -> Result<Tensor> {
         let work = || layer(&Self::of(x)?)?.tensor();
-        match x.device().is_cpu() {
-            true => with_team(work),
-            false => work(),
+        match route(x.device()) {
+            Route::Kernels => with_team(work),
+            Route::Composed => work(),
         }
     }
 

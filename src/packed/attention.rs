@@ -14,7 +14,7 @@ use candle_blocks_kernels::{
     rows::Source,
     scratch,
 };
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::{
     Packing,
@@ -114,7 +114,6 @@ impl PackedAttention {
         attention: &Attention,
         projections: Projections,
     ) -> Result<Self> {
-        attention.check_norms()?;
         Ok(Self {
             projections,
             output: PackedLinear::new(packing, attention.output())?,
@@ -137,11 +136,6 @@ impl PackedAttention {
             Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
         };
         inputs + self.output.bytes()
-    }
-
-    /// The output with nothing masked; shapes as in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
     }
 
     /// Self-attention with the context's mask and positions, or cross-attention to the context's memory.
@@ -215,5 +209,12 @@ impl fmt::Debug for PackedAttention {
         f.debug_struct("PackedAttention")
             .field("config", &self.config)
             .finish_non_exhaustive()
+    }
+}
+
+impl Module for PackedAttention {
+    /// The output with nothing masked; shapes and errors as for [`Self::forward_with`].
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
     }
 }

@@ -6,20 +6,20 @@ use candle_blocks_kernels::{
     rows::{RowNorm, Source},
     scratch,
 };
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor};
 
 use super::{
     PackedAttention, PackedFeedForward, PackedSublayer, Packing,
     cache::PackedLayerCache,
     linear::Finishing,
     map_rows,
-    mixture::PackedMixture,
+    mixture::PackedMixtureOfExperts,
     pass::PackedPass,
     sublayer::{Residual, Seen},
 };
 use crate::{
     config::{ParallelNorm, Position, Precision, Topology},
-    layers::{Attention, BlockFeedForward, ForwardContext, Sublayer, TransformerBlock},
+    layers::{BlockFeedForward, ForwardContext, TransformerBlock},
 };
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
@@ -29,7 +29,7 @@ pub enum PackedBlockFeedForward {
     /// A single network.
     Dense(PackedFeedForward),
     /// A mixture of experts, of which each position uses a few.
-    Experts(PackedMixture),
+    Experts(PackedMixtureOfExperts),
 }
 
 impl PackedBlockFeedForward {
@@ -37,7 +37,7 @@ impl PackedBlockFeedForward {
         Ok(match feed_forward {
             BlockFeedForward::Dense(dense) => Self::Dense(PackedFeedForward::new(packing, dense)?),
             BlockFeedForward::Experts(experts) => {
-                Self::Experts(PackedMixture::new(packing, experts)?)
+                Self::Experts(PackedMixtureOfExperts::new(packing, experts)?)
             }
         })
     }
@@ -47,14 +47,6 @@ impl PackedBlockFeedForward {
         match self {
             Self::Dense(dense) => dense.d_model(),
             Self::Experts(experts) => experts.d_model(),
-        }
-    }
-
-    /// The widths of the input and of the output.
-    pub(super) fn widths(&self) -> (usize, usize) {
-        match self {
-            Self::Dense(dense) => (dense.d_model(), dense.d_out()),
-            Self::Experts(experts) => (experts.d_model(), experts.d_model()),
         }
     }
 
@@ -96,7 +88,7 @@ impl Module for PackedBlockFeedForward {
 
 /// A [`TransformerBlock`] packed for inference on the CPU, created by [`TransformerBlock::pack`].
 #[derive(Clone, Debug)]
-pub struct PackedBlock {
+pub struct PackedTransformerBlock {
     attention: PackedSublayer<PackedAttention>,
     cross_attention: Option<PackedSublayer<PackedAttention>>,
     feed_forward: PackedSublayer<PackedBlockFeedForward>,
@@ -119,54 +111,28 @@ impl TransformerBlock {
     ///
     /// # Errors
     /// If the block is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedBlock> {
-        PackedBlock::new(&Packing::new(precision)?, self)
+    pub fn pack(&self, precision: Precision) -> Result<PackedTransformerBlock> {
+        PackedTransformerBlock::new(&Packing::new(precision)?, self)
     }
 }
 
-impl PackedBlock {
+impl PackedTransformerBlock {
     pub(super) fn new(packing: &Packing, block: &TransformerBlock) -> Result<Self> {
-        block.check_topology()?;
-        let sublayer = |attention: &Sublayer<Attention>, inner: PackedAttention| {
-            let d_model = inner.config().d_model;
-            PackedSublayer::new(packing, attention, inner, (d_model, d_model))
-        };
-        let attention = block.attention();
-        let attention = sublayer(attention, PackedAttention::new(packing, attention.inner())?)?;
-        let cross_attention = match block.cross_attention() {
-            None => None,
-            Some(cross) => Some(sublayer(
-                cross,
-                PackedAttention::cross(packing, cross.inner())?,
-            )?),
-        };
-        let feed_forward = block.feed_forward();
-        let inner = PackedBlockFeedForward::new(packing, feed_forward.inner())?;
-        let widths = inner.widths();
-        let packed = Self {
-            attention,
-            cross_attention,
-            feed_forward: PackedSublayer::new(packing, feed_forward, inner, widths)?,
+        block.check_shapes()?; // once more: a layer in it may have been exchanged since
+        let (attention, feed_forward) = (block.attention(), block.feed_forward());
+        let cross = block.cross_attention().map(|cross| {
+            let inner = PackedAttention::cross(packing, cross.inner())?;
+            PackedSublayer::new(packing, cross, inner)
+        });
+        let inner = PackedAttention::new(packing, attention.inner())?;
+        let network = PackedBlockFeedForward::new(packing, feed_forward.inner())?;
+        Ok(Self {
+            attention: PackedSublayer::new(packing, attention, inner)?,
+            cross_attention: cross.transpose()?,
+            feed_forward: PackedSublayer::new(packing, feed_forward, network)?,
             topology: block.topology(),
             cpu: packing.cpu,
-        };
-        packed.check_widths()?;
-        Ok(packed)
-    }
-
-    /// # Errors
-    /// If its sublayers have different widths.
-    fn check_widths(&self) -> Result<()> {
-        let cross = self.cross_attention.iter();
-        let cross = cross.map(|cross| cross.inner().config().d_model);
-        let mut others = cross.chain([self.feed_forward.inner().d_model()]);
-        if let Some(other) = others.find(|&width| width != self.d_model()) {
-            bail!(
-                "block: attention of rows of {}, beside a sublayer of rows of {other}; expected one width",
-                self.d_model()
-            );
-        }
-        Ok(())
+        })
     }
 
     /// The width of the input and the output.
@@ -209,11 +175,6 @@ impl PackedBlock {
         let cross = self.cross_attention.iter();
         let cross: usize = cross.map(|cross| cross.inner().bytes()).sum();
         self.attention.inner().bytes() + cross + self.feed_forward.inner().bytes()
-    }
-
-    /// The output with nothing masked; shapes as in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
     }
 
     /// The output with the context's mask, positions and memory.
@@ -295,5 +256,12 @@ impl PackedBlock {
 
     fn normal<'a>(&self, rows: &'a [f32], norm: Option<&'a RowNorm>) -> Source<'a> {
         Source::new(rows, self.d_model()).with_norm(norm)
+    }
+}
+
+impl Module for PackedTransformerBlock {
+    /// The output with nothing masked; shapes and errors as for [`Self::forward_with`].
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
     }
 }

@@ -15,7 +15,7 @@ use crate::layers::Ledger;
 /// nothing is copied or repacked. With a sliding window, positions that no later query can see are dropped and their
 /// memory is reused.
 #[derive(Debug)]
-pub struct PackedCache {
+pub struct PackedKvCache {
     pub(super) layers: Vec<PackedLayerCache>,
     ledger: Ledger,
 }
@@ -33,7 +33,7 @@ pub(super) struct PackedLayerCache {
 }
 
 /// A copy of its own, for example to continue one prompt in several ways.
-impl Clone for PackedCache {
+impl Clone for PackedKvCache {
     fn clone(&self) -> Self {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
@@ -52,7 +52,7 @@ impl Clone for PackedCache {
     }
 }
 
-impl PackedCache {
+impl PackedKvCache {
     pub(super) fn new(n_layers: usize) -> Self {
         let pages = LargePages::default();
         let layer = |_| PackedLayerCache {

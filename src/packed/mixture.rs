@@ -22,7 +22,7 @@ use crate::{
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
 /// in every precision, so that rounding does not change the choice of experts.
 #[derive(Clone, Debug)]
-pub struct PackedMixture {
+pub struct PackedMixtureOfExperts {
     router: PackedLinear,
     experts: Vec<PackedFeedForward>,
     shared: Option<SharedExpert>,
@@ -47,12 +47,12 @@ impl MixtureOfExperts {
     ///
     /// # Errors
     /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedMixture> {
-        PackedMixture::new(&Packing::new(precision)?, self)
+    pub fn pack(&self, precision: Precision) -> Result<PackedMixtureOfExperts> {
+        PackedMixtureOfExperts::new(&Packing::new(precision)?, self)
     }
 }
 
-impl PackedMixture {
+impl PackedMixtureOfExperts {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
         mixture.check_shapes()?;
         let exact = Packing {
@@ -159,7 +159,7 @@ impl PackedMixture {
     }
 }
 
-impl Module for PackedMixture {
+impl Module for PackedMixtureOfExperts {
     /// The output of the original layer in evaluation mode.
     ///
     /// # Shapes

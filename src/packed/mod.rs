@@ -14,7 +14,7 @@
 //! ```
 //! use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement};
 //! use candle_blocks::{Precision, TransformerBlock};
-//! use candle_core::{DType, Device, Tensor};
+//! use candle_core::{DType, Device, Module, Tensor};
 //! use candle_nn::VarBuilder;
 //! let config = BlockConfig::new(
 //!     AttentionConfig::new(64, 4)?,
@@ -50,11 +50,11 @@ mod stack;
 mod sublayer;
 
 pub use attention::PackedAttention;
-pub use block::{PackedBlock, PackedBlockFeedForward};
-pub use cache::PackedCache;
+pub use block::{PackedBlockFeedForward, PackedTransformerBlock};
+pub use cache::PackedKvCache;
 pub use feed_forward::PackedFeedForward;
 pub use linear::PackedLinear;
-pub use mixture::PackedMixture;
+pub use mixture::PackedMixtureOfExperts;
 pub use stack::PackedStack;
 pub use sublayer::PackedSublayer;
 

@@ -1,7 +1,7 @@
 //! A norm's parameters as the kernels take them.
 
 use candle_blocks_kernels::{Isa, rows::RowNorm};
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 use super::{elements, linear::plain};
 use crate::{
@@ -9,23 +9,11 @@ use crate::{
     ops,
 };
 
-/// Packs the norm of rows of `width` numbers.
+/// Packs a norm.
 ///
 /// # Errors
-/// If the norm has another width, is not on the CPU, or is f64.
-pub(super) fn norm_of_rows(norm: &Norm, width: usize) -> Result<RowNorm> {
-    let packed = row_norm(norm)?;
-    if packed.width() != width {
-        bail!(
-            "norm: a norm of {} columns for rows of {width}",
-            packed.width()
-        );
-    }
-    Ok(packed)
-}
-
-/// Packs a norm of any width.
-fn row_norm(norm: &Norm) -> Result<RowNorm> {
+/// If it is not on the CPU, or is f64.
+pub(super) fn row_norm(norm: &Norm) -> Result<RowNorm> {
     let weight = elements(&plain(norm.weight())?)?;
     let bias = norm.bias().map(elements).transpose()?;
     let kernel = ops::norm_kernel(norm.config());
@@ -40,7 +28,7 @@ pub(super) struct SpanNorms {
 }
 
 impl SpanNorms {
-    /// The norms must fit the attention: see [`Attention::check_norms`](crate::Attention).
+    /// The norms must fit the attention: see [`Attention::from_parts`](crate::Attention::from_parts).
     pub fn new(norms: &QueryKeyNorms) -> Result<Self> {
         let packed = |norms: &[Norm]| norms.iter().map(row_norm).collect::<Result<_>>();
         Ok(Self {

@@ -1,13 +1,13 @@
 //! A sequence of packed blocks with their final norm.
 
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::{
-    PackedBlock, PackedCache, Packing,
+    PackedKvCache, PackedTransformerBlock, Packing,
     block::SeenBlock,
     map_rows,
-    norm::norm_of_rows,
+    norm::row_norm,
     pass::{PackedPass, check_evaluation},
     sublayer::Seen,
 };
@@ -24,7 +24,7 @@ use crate::{
 /// It is immutable: share it among threads by reference or in an `Arc`.
 #[derive(Clone, Debug)]
 pub struct PackedStack {
-    blocks: Vec<PackedBlock>,
+    blocks: Vec<PackedTransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
@@ -47,7 +47,7 @@ impl Stack {
     pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
         let blocks = self.blocks().iter();
-        let blocks = blocks.map(|block| PackedBlock::new(&packing, block));
+        let blocks = blocks.map(|block| PackedTransformerBlock::new(&packing, block));
         let blocks = blocks.collect::<Result<_>>()?;
         PackedStack::of_blocks(
             &packing,
@@ -74,7 +74,7 @@ impl PackedStack {
         let (relative_bias, final_norm) = Stack::shared_parts(config, &vb)?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
-            PackedBlock::new(&packing, &block)
+            PackedTransformerBlock::new(&packing, &block)
         });
         let blocks = blocks.collect::<Result<_>>()?;
         let layers = config.layers.clone();
@@ -86,33 +86,23 @@ impl PackedStack {
         )
     }
 
-    /// # Errors
-    /// If blocks and norm are of different widths.
     fn of_blocks(
         packing: &Packing,
-        (blocks, layers): (Vec<PackedBlock>, Vec<usize>),
+        (blocks, layers): (Vec<PackedTransformerBlock>, Vec<usize>),
         relative_bias: Option<&RelativeBias>,
         final_norm: Option<&Norm>,
     ) -> Result<Self> {
-        let widths: Vec<usize> = blocks.iter().map(PackedBlock::d_model).collect();
-        if widths.iter().any(|&width| width != widths[0]) {
-            bail!("stack: blocks of the widths {widths:?}, expected one");
-        }
-        let norm = match (final_norm, widths.first()) {
-            (Some(norm), Some(&width)) => Some(norm_of_rows(norm, width)?),
-            _ => None,
-        };
         Ok(Self {
             blocks,
             layers,
             relative_bias: relative_bias.map(in_f32).transpose()?,
-            final_norm: norm,
+            final_norm: final_norm.map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
     }
 
     /// The distinct blocks.
-    pub fn blocks(&self) -> &[PackedBlock] {
+    pub fn blocks(&self) -> &[PackedTransformerBlock] {
         &self.blocks
     }
 
@@ -123,12 +113,7 @@ impl PackedStack {
 
     /// The size of the packed weights in bytes.
     pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(PackedBlock::bytes).sum()
-    }
-
-    /// The output with nothing masked; shapes as in [`Self::forward_with`].
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_with(x, &ForwardContext::evaluation())
+        self.blocks.iter().map(PackedTransformerBlock::bytes).sum()
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
@@ -144,7 +129,7 @@ impl PackedStack {
     /// also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let mut pass = self.pass(Pass::new(context, x.dims())?)?;
-        if !self.blocks.iter().any(PackedBlock::has_alibi) {
+        if !self.blocks.iter().any(PackedTransformerBlock::has_alibi) {
             pass.leave_out_padding();
         }
         self.apply(x, &pass, None, None)
@@ -166,8 +151,8 @@ impl PackedStack {
     }
 
     /// An empty cache for [`Self::forward_cached`].
-    pub fn new_cache(&self) -> PackedCache {
-        PackedCache::new(self.layers.len())
+    pub fn new_cache(&self) -> PackedKvCache {
+        PackedKvCache::new(self.layers.len())
     }
 
     /// The output for new positions that follow those in `cache`, to which they are added; see
@@ -184,7 +169,7 @@ impl PackedStack {
         &self,
         x: &Tensor,
         context: &ForwardContext,
-        cache: &mut PackedCache,
+        cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
         check_evaluation(context)?;
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
@@ -194,7 +179,7 @@ impl PackedStack {
             self.blocks[block].check_cache(layer, sizes.0)?;
         }
         let seen = cache.seen();
-        let added = |cache: &mut PackedCache| {
+        let added = |cache: &mut PackedKvCache| {
             let keep = cache.extend(context.mask().keep(), sizes)?;
             let pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
             self.apply(x, &pass, Some(cache), None)
@@ -216,10 +201,10 @@ impl PackedStack {
         &self,
         x: &Tensor,
         pass: &PackedPass,
-        cache: Option<&mut PackedCache>,
+        cache: Option<&mut PackedKvCache>,
         observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
-        let Some(width) = self.blocks.first().map(PackedBlock::d_model) else {
+        let Some(width) = self.blocks.first().map(PackedTransformerBlock::d_model) else {
             bail!("a stack without blocks cannot be run packed");
         };
         let form = (x.dims(), x.dtype());
@@ -251,7 +236,7 @@ impl PackedStack {
         &self,
         x: &[f32],
         pass: &PackedPass,
-        mut cache: Option<&mut PackedCache>,
+        mut cache: Option<&mut PackedKvCache>,
         mut observer: Option<&mut Observer>,
         (shape, dtype): (&[usize], DType),
         y: &mut [f32],
@@ -307,4 +292,11 @@ fn stages(seen: SeenBlock, output: &[f32], shape: &[usize], dtype: DType) -> Res
         cross_attention: seen.cross_attention.map(sublayer).transpose()?,
         feed_forward: sublayer(feed_forward)?,
     })
+}
+
+impl Module for PackedStack {
+    /// The output with nothing masked; shapes and errors as for [`Self::forward_with`].
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, &ForwardContext::evaluation())
+    }
 }

@@ -9,11 +9,11 @@ use candle_blocks_kernels::{
     rows::{RowNorm, Source},
     scratch,
 };
-use candle_core::{Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor};
 
 use super::{
     PackedBlockFeedForward, PackedFeedForward, Packing, elements, linear::Finishing, map_rows,
-    norm::norm_of_rows,
+    norm::row_norm,
 };
 use crate::{
     config::{Precision, ResidualSource},
@@ -62,29 +62,14 @@ scratch!(BRANCH_ROWS);
 scratch!(INPUT_ROWS);
 
 impl<L> PackedSublayer<L> {
-    /// Packs norms and scale around an inner layer that maps `d_in` columns to `d_out`.
-    ///
-    /// # Errors
-    /// If the two widths differ, or a norm or the scale has another width.
-    pub(super) fn new<P>(
-        packing: &Packing,
-        sublayer: &Sublayer<P>,
-        inner: L,
-        (d_in, d_out): (usize, usize),
-    ) -> Result<Self> {
-        if d_in != d_out {
-            bail!("sublayer: maps {d_in} columns to {d_out}, expected as many as come in");
-        }
+    /// Packs norms and scale, which fit, around an inner layer.
+    pub(super) fn new<P>(packing: &Packing, sublayer: &Sublayer<P>, inner: L) -> Result<Self> {
         Ok(Self {
             inner,
-            norm: sublayer.norm().try_map(|norm| norm_of_rows(norm, d_in))?,
+            norm: sublayer.norm().try_map(row_norm)?,
             scale: match sublayer.scale() {
                 BranchScale::One => PackedScale::One,
                 BranchScale::Constant(factor) => PackedScale::Constant(*factor as f32),
-                BranchScale::Learned(vector) if vector.dims() != [d_in] => bail!(
-                    "sublayer: its scale has shape {:?}, expected [{d_in}]",
-                    vector.dims()
-                ),
                 BranchScale::Learned(vector) => PackedScale::Columns(elements(vector)?),
             },
             source: sublayer.source(),
@@ -216,9 +201,9 @@ impl Sublayer<FeedForward> {
     /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
         let packing = Packing::new(precision)?;
+        self.check_widths(self.inner().widths())?;
         let inner = PackedFeedForward::new(&packing, self.inner())?;
-        let widths = (inner.d_model(), inner.d_out());
-        PackedSublayer::new(&packing, self, inner, widths)
+        PackedSublayer::new(&packing, self, inner)
     }
 }
 
@@ -229,9 +214,9 @@ impl Sublayer<BlockFeedForward> {
     /// If the layer is not on the CPU or is f64.
     pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
         let packing = Packing::new(precision)?;
+        self.check_widths(self.inner().widths())?;
         let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
-        let widths = inner.widths();
-        PackedSublayer::new(&packing, self, inner, widths)
+        PackedSublayer::new(&packing, self, inner)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
 /// others.
 ///
 /// ```
-/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig};
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, config::Initialisation};
 /// use candle_blocks::{NormPlacement, StackConfig, train::Fresh};
 /// use candle_core::{DType, Device};
 /// let norm = NormConfig::layer_norm(8, 1e-5);

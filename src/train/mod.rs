@@ -8,7 +8,7 @@
 //! ```
 //! use candle_blocks::candle_core::{DType, Device, ModuleT, Tensor};
 //! use candle_blocks::train::{AdamW, AdamWConfig, Decay, Fresh, ParameterGroup, Schedule, loss_value};
-//! use candle_blocks::{FeedForward, FeedForwardConfig, Initialisation};
+//! use candle_blocks::{FeedForward, FeedForwardConfig, config::Initialisation};
 //! use std::collections::BTreeMap;
 //!
 //! let fresh = Fresh::new(Initialisation::torch(), 42, DType::F32, &Device::Cpu);

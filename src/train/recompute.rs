@@ -34,7 +34,7 @@ pub struct Recomputed {
 /// context, or the loss depend on.
 ///
 /// ```
-/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation};
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, config::Initialisation};
 /// use candle_blocks::{NormConfig, NormPlacement, StackConfig, train::{Fresh, backward_recomputing}};
 /// use candle_core::{DType, Device, Tensor};
 /// let norm = NormConfig::layer_norm(8, 1e-5);

@@ -3,8 +3,9 @@
 use std::{collections::HashMap, fs};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Existing, SaveOptions, Strictness,
+    Checkpoint, CheckpointOptions, Error, SaveOptions, Strictness,
     candle_core::{DType, Device, Tensor},
+    checkpoint::Existing,
 };
 
 use crate::{

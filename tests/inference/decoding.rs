@@ -1,8 +1,9 @@
 //! Decoding with a cache gives what the full forward gives.
 
 use candle_blocks::{
-    AttentionMask, CheckpointOptions, ForwardContext, Position, RotaryScaling, Stack, Visibility,
+    AttentionMask, CheckpointOptions, ForwardContext, Position, Stack, Visibility,
     candle_core::{DType, Tensor},
+    config::RotaryScaling,
 };
 
 use crate::{all::all, device::device, weights::weights};

@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     AttentionMask, Checkpoint, ForwardContext, PackedStack, Precision, Visibility,
-    candle_core::{DType, Device, Tensor, Var},
+    candle_core::{DType, Device, Module, Tensor, Var},
     trace,
     verify::verify,
 };
@@ -273,7 +273,7 @@ fn padding_on_either_side_is_left_out_and_gaps_are_not() {
 
 /// Linear biases count from the last key, and some rotations scale with the longest position.
 fn depends_on_length(checkpoint: &Checkpoint) -> bool {
-    use candle_blocks::{Position, RotaryScaling};
+    use candle_blocks::{Position, config::RotaryScaling};
     checkpoint
         .config()
         .blocks

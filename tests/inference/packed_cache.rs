@@ -1,7 +1,7 @@
 //! A cache serves the stack and the sequences that it is of; what it cannot serve is an error that leaves it as it was.
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, PackedCache, PackedStack, Precision, StackConfig,
+    AttentionMask, ForwardContext, PackedKvCache, PackedStack, Precision, StackConfig,
     candle_core::{DType, Device, Tensor},
 };
 
@@ -17,7 +17,7 @@ fn packed(config: &StackConfig) -> PackedStack {
 }
 
 /// Two sequences of five positions are seen.
-fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedCache {
+fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedKvCache {
     let mut cache = stack.new_cache();
     let x = numbers(&[2, 5, WIDTH], 1);
     stack.forward_cached(&x, context, &mut cache).unwrap();
@@ -25,7 +25,7 @@ fn after_five(stack: &PackedStack, context: &ForwardContext) -> PackedCache {
 }
 
 /// The two positions behind those that a cache has seen.
-fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedCache) -> Vec<u64> {
+fn next(stack: &PackedStack, context: &ForwardContext, cache: &mut PackedKvCache) -> Vec<u64> {
     let x = numbers(&[2, 2, WIDTH], 2);
     bits(&stack.forward_cached(&x, context, cache).unwrap())
 }
@@ -118,7 +118,7 @@ fn a_copy_of_a_cache_goes_on_by_itself() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let stack = stack(&config).pack(precision).unwrap();
-            let step = |seed, cache: &mut PackedCache| {
+            let step = |seed, cache: &mut PackedKvCache| {
                 let x = numbers(&[2, 2, WIDTH], seed);
                 bits(&stack.forward_cached(&x, &plain, cache).unwrap())
             };

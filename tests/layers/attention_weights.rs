@@ -1,8 +1,9 @@
 //! The weights of attention: what it makes of values that are the identity, for scores that are added to zeros.
 
 use candle_blocks::{
-    Attention, AttentionConfig, AttentionMask, ForwardContext, Linear, QueryKeyValue, Visibility,
+    Attention, AttentionConfig, AttentionMask, ForwardContext, Linear, Visibility,
     candle_core::{D, Result, Tensor},
+    layers::QueryKeyValue,
 };
 
 /// Which keys are seen.
@@ -32,7 +33,7 @@ pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
         .with_visibility(seen.visibility)
         .with_window(seen.window);
     let output = linear(Tensor::eye(width, dtype, device)?)?;
-    let attention = Attention::from_parts(projections, output, config)?;
+    let attention = Attention::from_parts(projections, None, output, config)?;
     let mask = match seen.keep {
         Some(keep) => AttentionMask::padding(keep)?,
         None => AttentionMask::none(),

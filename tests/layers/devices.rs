@@ -12,8 +12,8 @@ use std::process::Command;
 
 use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, BlockConfig, Checkpoint, Dropout,
-    DropoutSource, FeedForward, FeedForwardConfig, FeedForwardForm, ForwardContext, Linear, Norm,
-    NormConfig, NormPlacement, TransformerBlock,
+    DropoutSource, FeedForward, FeedForwardConfig, FeedForwardForm, ForwardContext, Linear,
+    LinearConfig, Norm, NormConfig, NormPlacement, TransformerBlock,
     candle_core::{DType, Module, ModuleT, Tensor},
     candle_nn::{VarBuilder, VarMap},
 };
@@ -84,7 +84,7 @@ fn every_layer_answers_on_the_device_of_its_input() {
             let y = y.unwrap_or_else(|error| panic!("{name} in {dtype:?}: {error}"));
             answers.push((name, y));
         };
-        let linear = Linear::new(8, 8, true, vb.pp("linear")).unwrap();
+        let linear = Linear::new(&LinearConfig::new(8, 8), vb.pp("linear")).unwrap();
         answer("linear".to_string(), linear.forward(&x));
         for config in [
             NormConfig::layer_norm(8, 1e-5),
@@ -97,7 +97,7 @@ fn every_layer_answers_on_the_device_of_its_input() {
             answer(activation.to_string(), activation.forward(&x));
         }
         for source in [
-            DropoutSource::Candle,
+            DropoutSource::candle(),
             DropoutSource::seeded(1),
             DropoutSource::numpy(1),
         ] {

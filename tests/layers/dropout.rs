@@ -13,7 +13,9 @@ fn residual_block(parts: [&Tensor; 4], dropout: Dropout) -> Sublayer<FeedForward
     let up = Linear::from_parts(w1, Some(b1)).unwrap();
     let down = Linear::from_parts(w2, Some(b2)).unwrap();
     let inner = FeedForward::from_parts(None, up, down, Activation::Relu).unwrap();
-    Sublayer::from_parts(inner, SublayerNorm::None).with_dropout(dropout)
+    Sublayer::from_parts(inner, SublayerNorm::None)
+        .unwrap()
+        .with_dropout(dropout)
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn dropout_draws_in_training_only_and_its_rate_is_p() {
 #[test]
 fn dropout_refuses_a_probability_outside_zero_to_one() {
     for p in [-0.1, 1.0, 1.5, f64::NAN] {
-        assert!(Dropout::new(p, DropoutSource::Candle).is_err(), "{p}");
+        assert!(Dropout::new(p, DropoutSource::candle()).is_err(), "{p}");
     }
 }
 

@@ -3,8 +3,10 @@
 
 use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
-    Norm, NormConfig, NormWeight, QueryKeyValue, Visibility,
+    Norm, NormConfig, Visibility,
     candle_core::{DType, Module, Result, Tensor},
+    config::NormWeight,
+    layers::QueryKeyValue,
     ops,
     verify::{Comparison, Expected, compare},
 };
@@ -245,7 +247,7 @@ fn attention_gives_pytorchs_outputs_and_gradients_under_every_mask() {
                 key: linear(&t[3..])?,
                 value: linear(&t[5..])?,
             };
-            Attention::from_parts(projections, linear(&t[7..])?, config.clone())?
+            Attention::from_parts(projections, None, linear(&t[7..])?, config.clone())?
                 .forward_with(&t[0], &context)
         }));
     }

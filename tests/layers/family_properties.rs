@@ -5,9 +5,10 @@
 //! fewer checkpoints.
 
 use candle_blocks::{
-    Attention, AttentionMask, ForwardContext, Linear, Position, QueryKeyNormSpan, QueryKeyValue,
-    RotaryScaling, Stack, StackConfig, Visibility,
+    Attention, AttentionMask, ForwardContext, Linear, Position, Stack, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
+    config::{QueryKeyNormSpan, RotaryScaling},
+    layers::QueryKeyValue,
     verify::{Comparer, Expected},
 };
 
@@ -250,11 +251,9 @@ fn permuted_heads_give_the_same_output() {
             let output = attention.output();
             let columns = output.weight().index_select(&queries, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
-            let permuted = Attention::from_parts(projections, output, config.clone()).unwrap();
-            let permuted = match attention.norms() {
-                Some(norms) => permuted.with_norms(norms.clone()),
-                None => permuted,
-            };
+            let norms = attention.norms().cloned();
+            let permuted = Attention::from_parts(projections, norms, output, config.clone());
+            let permuted = permuted.unwrap();
             let x = s.input(0.0);
             let (ours, theirs) = (permuted.forward(&x), attention.forward(&x));
             s.assert_close("attention", &ours.unwrap(), &theirs.unwrap());

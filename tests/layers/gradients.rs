@@ -1,8 +1,9 @@
 //! Every parameter of every block gets its gradient; none is cut off.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext, QueryKeyValue,
+    AttentionMask, Checkpoint, CheckpointOptions, ForwardContext,
     candle_core::{DType, Tensor},
+    layers::QueryKeyValue,
     trace,
     train::Gradients,
 };
@@ -171,6 +172,7 @@ fn a_fused_projection_equals_separate_ones() {
         Linear::from_parts(weight.as_tensor().clone(), Some(bias.as_tensor().clone())).unwrap();
     let fused = Attention::from_parts(
         QueryKeyValue::Fused(linear),
+        None,
         separate.output().clone(),
         separate.config().clone(),
     )

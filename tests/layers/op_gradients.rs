@@ -3,8 +3,8 @@
 use std::slice;
 
 use candle_blocks::{
-    Activation, Attention, AttentionConfig, Linear, NormConfig, NormWeight, QueryKeyValue,
-    RotaryPairing, Visibility, ops,
+    Activation, Attention, AttentionConfig, Linear, NormConfig, RotaryPairing, Visibility,
+    config::NormWeight, layers::QueryKeyValue, ops,
 };
 use candle_core::{DType, Result, Tensor, Var};
 
@@ -151,7 +151,7 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
                 key: linear(&a[2])?,
                 value: linear(&a[3])?,
             };
-            Attention::from_parts(projections, linear(&a[4])?, config.clone())?.forward(&a[0])
+            Attention::from_parts(projections, None, linear(&a[4])?, config.clone())?.forward(&a[0])
         });
     }
 }

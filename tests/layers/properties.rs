@@ -4,8 +4,9 @@
 //! sums may then be taken in another order. There the comparer judges by its model of how rounding errors grow.
 
 use candle_blocks::{
-    Attention, AttentionMask, ForwardContext, Linear, QueryKeyValue,
+    Attention, AttentionMask, ForwardContext, Linear,
     candle_core::{Result, Tensor, Var},
+    layers::QueryKeyValue,
 };
 
 use crate::{
@@ -119,7 +120,8 @@ fn the_order_of_heads_does_not_matter() {
             let columns = output.weight().index_select(&features, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let permuted =
-                Attention::from_parts(projections, output, attention.config().clone()).unwrap();
+                Attention::from_parts(projections, None, output, attention.config().clone())
+                    .unwrap();
             let (x, context) = (s.input(1), masked(RIGHT));
             let ours = permuted.forward_with(&x, &context).unwrap();
             let theirs = attention.forward_with(&x, &context).unwrap();

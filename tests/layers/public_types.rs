@@ -62,12 +62,12 @@ fn layers_and_configurations_are_clone_send_sync_and_debug() {
 #[test]
 fn packed_layers_checkpoints_and_optimisers_are_send_sync_and_debug() {
     shared::<PackedAttention>();
-    shared::<PackedBlock>();
+    shared::<PackedTransformerBlock>();
     shared::<PackedBlockFeedForward>();
-    shared::<PackedCache>();
+    shared::<PackedKvCache>();
     shared::<PackedFeedForward>();
     shared::<PackedLinear>();
-    shared::<PackedMixture>();
+    shared::<PackedMixtureOfExperts>();
     shared::<PackedStack>();
     shared::<PackedSublayer<PackedFeedForward>>();
     shared::<Checkpoint>();

@@ -3,8 +3,9 @@
 use std::fs;
 
 use candle_blocks::{
-    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Draw, Position, RotaryScaling,
-    StackConfig, checkpoint::scheme::StackPart,
+    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Position, StackConfig,
+    checkpoint::scheme::StackPart,
+    config::{Draw, RotaryScaling},
 };
 use serde_json::{Value, json};
 

@@ -5,8 +5,8 @@
 use std::fs;
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, RotaryScaling, StackConfig,
-    Visibility,
+    Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, StackConfig, Visibility,
+    config::RotaryScaling,
 };
 use serde_json::{Map, Value, json};
 

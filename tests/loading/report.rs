@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Linear, LoadReport, Strictness, TransformerBlock,
+    Checkpoint, CheckpointOptions, Error, Linear, LinearConfig, LoadReport, Strictness,
+    TransformerBlock,
     candle_core::{DType, Device, ModuleT, Tensor},
     checkpoint::{
         Conversion,
@@ -286,8 +287,10 @@ fn errors_behind_candle_keep_their_type() {
     let checkpoint = open("tiny-bert");
     let loader = checkpoint.loader(DType::F32, &CPU).unwrap();
     let vb = loader.var_builder().pp("blocks.0.feed_forward.up");
-    Linear::new(20, 52, true, vb.clone()).unwrap();
-    let error = Linear::new(20, 51, true, vb).unwrap_err().to_string();
+    Linear::new(&LinearConfig::new(20, 52), vb.clone()).unwrap();
+    let error = Linear::new(&LinearConfig::new(20, 51), vb)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("encoder.layer.0.intermediate.dense.weight has shape [52, 20]"),
         "{error}"

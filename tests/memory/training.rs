@@ -6,9 +6,10 @@ use std::{
 };
 
 use candle_blocks::{
-    AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation, NormConfig,
-    NormPlacement, Parameters, Stack, StackConfig,
+    AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig, NormPlacement,
+    Parameters, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
+    config::Initialisation,
     train::{AdamW, AdamWConfig, Fresh, Gradients, ParameterGroup, backward_recomputing},
 };
 

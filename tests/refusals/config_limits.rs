@@ -1,10 +1,12 @@
 //! A configuration that gives no finite result, or takes all memory, is refused by the setting that is wrong.
 
 use candle_blocks::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, Architecture, AttentionConfig, BlockConfig,
-    Checkpoint, Error, ExpertsConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm,
-    Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryConfig, RotaryScaling,
-    RoutingWeights, StackConfig, Topology,
+    Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
+    FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
+    config::{
+        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan,
+        RelativeBiasConfig, RotaryScaling, RoutingWeights,
+    },
 };
 
 use crate::{

@@ -2,11 +2,15 @@
 
 use candle_blocks::{
     Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
-    MixtureOfExperts, Norm, NormConfig, NormWeight, ParallelNorm, Precision, QueryKeyNorm,
-    QueryKeyNormSpan, QueryKeyNorms, RelativeBias, RelativeBiasConfig, RoutingWeights, Stack,
-    StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock, Visibility,
+    MixtureOfExperts, Norm, NormConfig, Precision, RelativeBias, StackConfig, Sublayer,
+    SublayerNorm, Topology, TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
+    config::{
+        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        RoutingWeights,
+    },
+    layers::QueryKeyNorms,
 };
 
 use crate::{
@@ -142,23 +146,27 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
 fn norms_that_do_not_fit_the_heads_are_refused() {
     let attention = made(|vb| Attention::new(&AttentionConfig::new(12, 4)?, vb)); // heads of 3
     let x = numbers(&[2, 5, 12], 1);
+    let of = |norms, config: &AttentionConfig| {
+        let (projections, output) = (attention.projections().clone(), attention.output().clone());
+        Attention::from_parts(projections, norms, output, config.clone())
+    };
     let with = |query: Vec<Norm>, key| {
         let norms = QueryKeyNorms::from_parts(query, key).unwrap();
-        attention.clone().with_norms(norms)
+        of(Some(norms), attention.config())
     };
     let heads = |n: usize| vec![norm(3); n];
     for fitting in [with(heads(1), heads(1)), with(vec![norm(12)], heads(4))] {
+        let fitting = fitting.unwrap();
         assert!(fitting.forward(&x).is_ok());
         assert!(fitting.pack(Precision::F32).is_ok());
     }
-    for (of, wrong) in [
-        ("queries", with(vec![norm(5)], heads(1))),
-        ("keys", with(heads(1), heads(3))),
-        ("queries", with(heads(5), heads(4))),
+    for (of, query, key) in [
+        ("queries", vec![norm(5)], heads(1)),
+        ("keys", heads(1), heads(3)),
+        ("queries", heads(5), heads(4)),
     ] {
         let words = ["norms of ", of, "expected to fill 12 columns"];
-        says(&words, || wrong.forward(&x));
-        says(&words, || wrong.pack(Precision::F32));
+        says(&words, || with(query.clone(), key.clone()));
     }
     says(&["no norm of queries"], || {
         QueryKeyNorms::from_parts(vec![], heads(1))
@@ -173,17 +181,7 @@ fn norms_that_do_not_fit_the_heads_are_refused() {
         norm,
         span: QueryKeyNormSpan::Head,
     });
-    let (projections, output) = (attention.projections().clone(), attention.output().clone());
-    let without = Attention::from_parts(projections, output, config).unwrap();
-    says(&["with_norms"], || without.forward(&x));
-    says(&["with_norms"], || without.pack(Precision::F32));
-    let feed_forward = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(12, 4)?), vb));
-    let feed_forward = feed_forward.feed_forward().clone();
-    let attention = Sublayer::from_parts(without, SublayerNorm::None);
-    let block = TransformerBlock::from_parts(attention, feed_forward);
-    says(&["with_norms"], || {
-        Stack::from_parts(vec![block], None).forward(&x)
-    });
+    says(&["QueryKeyNorms"], || of(None, &config));
 }
 
 #[test]
@@ -203,9 +201,11 @@ fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
             });
             let with = |n: [usize; 2]| {
                 let [query, key] = [vec![of(5); n[0]], vec![of(8); n[1]]];
-                attention
-                    .clone()
-                    .with_norms(QueryKeyNorms::from_parts(query, key).unwrap())
+                let norms = QueryKeyNorms::from_parts(query, key).unwrap();
+                let (projections, output) = (attention.projections(), attention.output());
+                let (projections, output) = (projections.clone(), output.clone());
+                let config = attention.config().clone();
+                Attention::from_parts(projections, Some(norms), output, config).unwrap()
             };
             let (shared, each) = (with([1, 1]), with([4, 2]));
             let x = numbers(&[2, 5, 12], 1);
@@ -229,18 +229,17 @@ fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
 fn a_parallel_block_has_no_place_for_a_norm_of_the_sum() {
     let parts = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(WIDTH, 2)?), vb));
     let post = || SublayerNorm::Post(norm(WIDTH));
-    let attention = Sublayer::from_parts(parts.attention().inner().clone(), post());
-    let feed_forward = Sublayer::from_parts(parts.feed_forward().inner().clone(), post());
-    let x = numbers(&[2, 5, WIDTH], 1);
+    let attention = Sublayer::from_parts(parts.attention().inner().clone(), post()).unwrap();
+    let feed_forward = parts.feed_forward().inner().clone();
+    let feed_forward = Sublayer::from_parts(feed_forward, post()).unwrap();
     for (attention, feed_forward) in [
         (attention, parts.feed_forward().clone()),
         (parts.attention().clone(), feed_forward),
     ] {
-        let parallel = TransformerBlock::from_parts(attention, feed_forward)
-            .with_topology(Topology::Parallel(ParallelNorm::Separate));
-        let words = ["SublayerNorm::Post", "Topology::Sequential"];
-        says(&words, || parallel.forward(&x));
-        says(&words, || parallel.pack(Precision::F32));
+        let topology = Topology::Parallel(ParallelNorm::Separate);
+        says(&["SublayerNorm::Post", "Topology::Sequential"], || {
+            TransformerBlock::from_parts(attention.clone(), None, feed_forward.clone(), topology)
+        });
     }
 }
 

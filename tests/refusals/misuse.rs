@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs};
 use candle_blocks::{
     AttentionMask, Checkpoint, Error, ForwardContext, Precision, Stack, verify::Fixture,
 };
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 
 use crate::weights::{is_present, weights};
 

@@ -1,16 +1,22 @@
-//! Layers whose parts do not fit each other are refused when they are packed, with the culprit and what was expected.
+//! Layers whose parts do not fit each other are refused when they are made, or packed, with the culprit and what was expected.
 
 use candle_blocks::{
-    AttentionConfig, AttentionMask, BlockConfig, BranchScale, FeedForwardConfig, ForwardContext,
-    Linear, NormConfig, NormPlacement, ParallelNorm, Precision, Stack, Sublayer, SublayerNorm,
-    Topology, TransformerBlock, candle_core::Module,
+    Attention, AttentionConfig, BlockConfig, BlockFeedForward, CheckpointOptions,
+    FeedForwardConfig, Linear, NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer,
+    SublayerNorm, Topology, TransformerBlock, Visibility,
+    candle_core::{DType, Device, Module},
+    checkpoint::scheme::StackPart,
+    config::{ParallelNorm, RelativeBiasConfig},
+    layers::BranchScale,
 };
 
 use crate::{
     kinds,
     norm::norm,
+    numbers::bits,
     refused::refusal,
     small::{self, made, numbers, stack},
+    weights::weights,
 };
 
 #[test]
@@ -26,17 +32,15 @@ fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
 
 #[test]
 fn a_parallel_block_has_no_place_for_cross_attention() {
-    let layer = block_of(8);
-    let cross = layer.attention().clone();
-    let layer = layer
-        .with_cross_attention(cross)
-        .with_topology(Topology::Parallel(ParallelNorm::Shared));
-    let memory = ForwardContext::evaluation();
-    let memory = memory.with_memory(numbers(&[1, 4, 8], 2), AttentionMask::none());
-    let x = numbers(&[1, 2, 8], 1);
-    let message = refusal("the layer", || layer.forward_with(&x, &memory));
-    assert!(message.contains("Topology::Sequential"), "{message}");
-    let message = refusal("its packed form", || layer.pack(Precision::F32));
+    let (attention, feed_forward) = parts(8);
+    let message = refusal("the layer", || {
+        TransformerBlock::from_parts(
+            attention.clone(),
+            Some(attention),
+            feed_forward,
+            Topology::Parallel(ParallelNorm::Shared),
+        )
+    });
     assert!(message.contains("Topology::Sequential"), "{message}");
 }
 
@@ -61,52 +65,96 @@ fn block_of(width: usize) -> TransformerBlock {
     made(|vb| TransformerBlock::new(&config, vb))
 }
 
+/// The two sublayers of a block of this width.
+fn parts(width: usize) -> (Sublayer<Attention>, Sublayer<BlockFeedForward>) {
+    let block = block_of(width);
+    (block.attention().clone(), block.feed_forward().clone())
+}
+
 #[test]
-fn parts_that_do_not_fit_each_other_are_refused_when_they_are_packed() {
-    let pack = |block: TransformerBlock| block.pack(Precision::F32);
-    let (attention, feed_forward) = (
-        block_of(8).attention().clone(),
-        block_of(12).feed_forward().clone(),
-    );
-    let message = refusal("two widths", || {
-        pack(TransformerBlock::from_parts(
-            attention.clone(),
-            feed_forward,
-        ))
-    });
-    assert!(message.contains('8') && message.contains("12"), "{message}");
-
-    let other_norm = Sublayer::from_parts(attention.inner().clone(), SublayerNorm::Post(norm(9)));
-    let feed_forward = block_of(8).feed_forward().clone();
-    let message = refusal("a norm", || {
-        pack(TransformerBlock::from_parts(
-            other_norm,
-            feed_forward.clone(),
-        ))
-    });
-    assert!(
-        message.contains("norm") && message.contains('9'),
-        "{message}"
-    );
-
+fn parts_that_do_not_fit_each_other_are_refused() {
+    let says = |words: [&str; 2], attention: &Sublayer<Attention>, width| {
+        let message = refusal(words[0], || {
+            TransformerBlock::from_parts(
+                attention.clone(),
+                None,
+                parts(width).1,
+                Topology::Sequential,
+            )
+        });
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    };
+    let (attention, _) = parts(8);
+    says(["8", "12"], &attention, 12);
+    let inner = || attention.inner().clone();
+    let of_nine = Sublayer::from_parts(inner(), SublayerNorm::Post(norm(9))).unwrap();
+    says(["norm", "9"], &of_nine, 8);
     let scaled = attention
         .clone()
         .with_scale(BranchScale::Learned(numbers(&[7], 1)));
-    let message = refusal("a scale", || {
-        pack(TransformerBlock::from_parts(scaled, feed_forward))
+    says(["scale", "7"], &scaled, 8);
+    let (input, output) = (norm(8), norm(9));
+    refusal("two norms", || {
+        Sublayer::from_parts(inner(), SublayerNorm::Sandwich { input, output })
     });
-    assert!(
-        message.contains("scale") && message.contains('7'),
-        "{message}"
-    );
 
-    let of_blocks = |widths: [usize; 2], last| {
-        let blocks = widths.map(block_of).to_vec();
-        Stack::from_parts(blocks, Some(norm(last))).pack(Precision::F32)
+    let bias = |n_heads| {
+        let config = RelativeBiasConfig {
+            n_buckets: 8,
+            max_distance: 16,
+            n_heads,
+        };
+        let table = numbers(&[8, n_heads], 1);
+        RelativeBias::from_parts(table, &config, Visibility::Bidirectional).unwrap()
     };
-    refusal("two blocks", || of_blocks([8, 12], 8));
-    refusal("a last norm", || of_blocks([8, 8], 12));
-    assert!(of_blocks([8, 8], 8).is_ok());
+    let of = |widths: [usize; 2], layers: &[usize], n_heads, last| {
+        let blocks = widths.map(block_of).to_vec();
+        Stack::from_parts(
+            blocks,
+            layers.to_vec(),
+            Some(bias(n_heads)),
+            Some(norm(last)),
+        )
+    };
+    let refused = [
+        ("12", of([8, 12], &[0, 1], 2, 8)),
+        ("12", of([8, 8], &[0, 1], 2, 12)),
+        ("heads", of([8, 8], &[0, 1], 3, 8)),
+        ("block 2", of([8, 8], &[0, 2], 2, 8)),
+        ("block 1", of([8, 8], &[0, 0], 2, 8)),
+    ];
+    for (word, stack) in refused {
+        let message = refusal(word, || stack);
+        assert!(message.contains(word), "{message}");
+    }
+    of([8, 8], &[0, 1, 0], 2, 8)
+        .unwrap()
+        .pack(Precision::F32)
+        .unwrap();
+}
+
+#[test]
+fn the_stacks_of_t5_and_albert_can_be_made_from_parts() {
+    let encoder = CheckpointOptions::default().part(StackPart::Encoder);
+    for (family, options) in [("t5", encoder), ("albert", CheckpointOptions::default())] {
+        let checkpoint = options
+            .open(weights(&format!("families/{family}")))
+            .unwrap();
+        let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+        let made = Stack::from_parts(
+            stack.blocks().to_vec(),
+            stack.layers().to_vec(),
+            stack.relative_bias().cloned(),
+            stack.final_norm().cloned(),
+        );
+        let width = stack.blocks()[0].attention().inner().config().d_model;
+        let x = numbers(&[2, 5, width], 1);
+        let (ours, theirs) = (
+            made.unwrap().forward(&x).unwrap(),
+            stack.forward(&x).unwrap(),
+        );
+        assert_eq!(bits(&ours), bits(&theirs), "{family}");
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Small stacks of the rarer kinds of block.
 
 use candle_blocks::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, BlockConfig, ExpertsConfig, NormConfig, ParallelNorm,
-    Position, RelativeBiasConfig, RoutingWeights, StackConfig, Topology,
+    BlockConfig, ExpertsConfig, NormConfig, Position, StackConfig, Topology,
+    config::{
+        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingWeights,
+    },
 };
 
 use crate::small::{HEADS, WIDTH, attention, block};

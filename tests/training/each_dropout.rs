@@ -1,10 +1,11 @@
 //! Every place that drops, by itself: in training it drops by the given source, in evaluation nothing does.
 
 use candle_blocks::{
-    Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, LowRank, Mlp,
-    NormPlacement, ParallelNorm, Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology,
-    TransformerBlock,
+    Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, Mlp, NormPlacement,
+    Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
     candle_core::{Module, ModuleT, Tensor, Var},
+    config::ParallelNorm,
+    layers::LowRank,
     train::{Gradients, backward_recomputing},
 };
 
@@ -157,14 +158,16 @@ fn an_adapter_is_packed_with_its_layer() {
 #[test]
 fn a_parallel_block_of_parts_drops_the_sum_of_its_branches() {
     let parts = made(|vb| TransformerBlock::new(&block(AttentionConfig::new(WIDTH, 2)?), vb));
-    let sublayers = (
-        Sublayer::from_parts(parts.attention().inner().clone(), SublayerNorm::None),
-        Sublayer::from_parts(parts.feed_forward().inner().clone(), SublayerNorm::None),
-    );
+    let attention = parts.attention().inner().clone();
+    let feed_forward = parts.feed_forward().inner().clone();
     let dropout = |seed| Dropout::new(P, DropoutSource::numpy(seed)).unwrap();
-    let parallel = TransformerBlock::from_parts(sublayers.0, sublayers.1)
-        .with_topology(Topology::Parallel(ParallelNorm::Shared))
-        .with_parallel_dropout(dropout(5));
+    let parallel = TransformerBlock::from_parts(
+        Sublayer::from_parts(attention, SublayerNorm::None).unwrap(),
+        None,
+        Sublayer::from_parts(feed_forward, SublayerNorm::None).unwrap(),
+        Topology::Parallel(ParallelNorm::Shared),
+    );
+    let parallel = parallel.unwrap().with_parallel_dropout(dropout(5));
     let x = numbers(&[2, 3, WIDTH], 1);
     let attended = parts.attention().inner().forward(&x).unwrap();
     let fed = parts.feed_forward().inner().forward(&x).unwrap();

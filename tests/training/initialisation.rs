@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Draw, FeedForward, FeedForwardConfig, Initialisation, Linear,
+    Checkpoint, CheckpointOptions, FeedForward, FeedForwardConfig, Linear, LinearConfig,
     candle_core::{DType, Device, Tensor},
     candle_nn::{
         Init,
         init::{FanInOut, NonLinearity, NormalOrUniform},
     },
+    config::{Draw, Initialisation},
     train::Fresh,
 };
 
@@ -185,7 +186,7 @@ fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
     for seed in 0..N_MODELS {
         let draw = |initialisation| Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
         let torch = draw(Initialisation::torch());
-        Linear::new(24, 40, true, torch.var_builder().pp("linear")).unwrap();
+        Linear::new(&LinearConfig::new(24, 40), torch.var_builder().pp("linear")).unwrap();
         let layers = draw(Initialisation::layers());
         let config = FeedForwardConfig::new(24).with_d_ff(40);
         FeedForward::new(&config, layers.var_builder()).unwrap();
@@ -309,7 +310,7 @@ fn hints_of_any_mean_are_followed() {
 fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
     for initialisation in [Initialisation::layers(), Initialisation::torch()] {
         let fresh = Fresh::new(initialisation, 5, DType::F32, &Device::Cpu);
-        let linear = Linear::new(0, 3, true, fresh.var_builder()).unwrap();
+        let linear = Linear::new(&LinearConfig::new(0, 3), fresh.var_builder()).unwrap();
         assert_eq!(numbers(linear.bias().unwrap()), [0.0; 3]);
     }
 }

@@ -1,8 +1,9 @@
 //! Low-rank adapters: PyTorch's numbers, nothing else trained, and the merged model is the same function.
 
 use candle_blocks::{
-    Checkpoint, Dropout, DropoutSource, ForwardContext, Linear, LowRank, Stack,
+    Checkpoint, Dropout, DropoutSource, ForwardContext, Linear, Stack,
     candle_core::{DType, Device, Tensor},
+    layers::LowRank,
     train::{AdamW, AdamWConfig, Gradients, Lora, LoraConfig, ParameterGroup},
 };
 

@@ -7,8 +7,9 @@ use std::fs;
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, Dropout, DropoutSource, FeedForwardConfig, ForwardContext,
-    Initialisation, NormConfig, NormPlacement, Stack, StackConfig,
+    NormConfig, NormPlacement, Stack, StackConfig,
     candle_core::{DType, ModuleT, Tensor, Var},
+    config::Initialisation,
     train::{Fresh, Gradients},
     verify::Comparison,
 };

@@ -2,10 +2,11 @@
 //! not none.
 
 use candle_blocks::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig, FeedForwardConfig,
-    NormConfig, NormPlacement, Position, TransformerBlock,
+    AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Position,
+    TransformerBlock,
     candle_core::{DType, Device, Tensor},
     candle_nn::{VarBuilder, VarMap},
+    config::{AlibiConfig, AlibiRounding, AlibiSlopes},
 };
 
 use crate::{device::device, numbers::numbers};

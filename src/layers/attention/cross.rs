@@ -18,7 +18,6 @@ impl Attention {
         cache: Option<&mut LayerCache>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        self.check_norms()?;
         let train = pass.context.train();
         let memory = pass.memory()?;
         let QueryKeyValue::Separate { query, key, value } = &self.projections else {

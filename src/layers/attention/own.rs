@@ -18,7 +18,6 @@ impl Attention {
         cache: Option<&mut LayerCache>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        self.check_norms()?;
         let train = pass.context.train();
         let [query, key, value] = self.project(x, train)?;
         let norms = self.norms.as_ref();

@@ -20,7 +20,7 @@ pub struct QueryKeyNorms {
 
 impl QueryKeyNorms {
     /// Builds the norms from those of queries and those of keys: a single one, `[head_dim]` or as wide as all heads
-    /// together, or one of `[head_dim]` for each head. [`Attention::with_norms`](crate::Attention::with_norms) adds them.
+    /// together, or one of `[head_dim]` for each head. [`Attention::from_parts`](crate::Attention::from_parts) takes them.
     ///
     /// # Errors
     /// If there is no norm, or norms of one list differ in their configuration.

@@ -5,13 +5,16 @@ mod request;
 use std::collections::BTreeMap;
 
 use candle_blocks::{
-    Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-    BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement,
-    NormWeight, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-    ResidualConfig, ResidualSource, RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights,
-    StackConfig, Topology, Visibility,
+    Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,
+    NormConfig, NormPlacement, Position, RotaryConfig, RotaryPairing, StackConfig, Topology,
+    Visibility,
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::{VarBuilder, VarMap},
+    config::{
+        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, NormWeight, ParallelNorm,
+        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
+        RotaryScaling, RoutingWeights,
+    },
 };
 
 pub use request::Request;

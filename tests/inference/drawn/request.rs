@@ -1,8 +1,9 @@
 //! What a stack is asked: its input, masks, positions and memory.
 
 use candle_blocks::{
-    AttentionMask, BlockConfig, ForwardContext, Position, RotaryScaling, StackConfig, Visibility,
+    AttentionMask, BlockConfig, ForwardContext, Position, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
+    config::RotaryScaling,
 };
 
 use super::{Draws, has_alibi};

@@ -63,7 +63,7 @@ fn product(m: usize, k: usize, n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement, RoutingWeights};
+    use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement, config::RoutingWeights};
 
     use super::*;
 

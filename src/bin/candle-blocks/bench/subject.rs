@@ -3,8 +3,9 @@
 use anyhow::{Result, bail};
 use candle_blocks::{
     AttentionConfig, AttentionMask, BlockConfig, BlockFeedForward, Checkpoint, FeedForwardConfig,
-    ForwardContext, NormConfig, NormPlacement, PackedBlock, PackedBlockFeedForward, PackedStack,
-    PackedSublayer, Precision, Stack, StackConfig, Sublayer, SublayerNorm, TransformerBlock,
+    ForwardContext, NormConfig, NormPlacement, PackedBlockFeedForward, PackedStack, PackedSublayer,
+    PackedTransformerBlock, Precision, Stack, StackConfig, Sublayer, SublayerNorm,
+    TransformerBlock,
     candle_core::{DType, Device, Module, ModuleT, Result as CandleResult, Tensor},
 };
 
@@ -32,7 +33,7 @@ enum Layers {
     Block(Box<TransformerBlock>),
     Stack(Stack),
     PackedFeedForward(Box<PackedSublayer<PackedBlockFeedForward>>),
-    PackedBlock(Box<PackedBlock>),
+    PackedTransformerBlock(Box<PackedTransformerBlock>),
     PackedStack(PackedStack),
 }
 
@@ -42,7 +43,7 @@ impl Layers {
             Self::FeedForward(sublayer) => {
                 Self::PackedFeedForward(Box::new(sublayer.pack(precision)?))
             }
-            Self::Block(block) => Self::PackedBlock(Box::new(block.pack(precision)?)),
+            Self::Block(block) => Self::PackedTransformerBlock(Box::new(block.pack(precision)?)),
             Self::Stack(stack) => Self::PackedStack(stack.pack(precision)?),
             packed => packed,
         })
@@ -66,9 +67,8 @@ impl Subject {
                 let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
                 let placement = block.feed_forward_placement;
                 let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
-                Ok(Layers::FeedForward(Box::new(Sublayer::from_parts(
-                    inner, norm,
-                ))))
+                let sublayer = Sublayer::from_parts(inner, norm)?;
+                Ok(Layers::FeedForward(Box::new(sublayer)))
             },
         )
     }
@@ -130,7 +130,7 @@ impl Subject {
             Layers::Block(block) => block.forward_with(&self.x, &self.context),
             Layers::Stack(stack) => stack.forward_with(&self.x, &self.context),
             Layers::PackedFeedForward(sublayer) => sublayer.forward(&self.x),
-            Layers::PackedBlock(block) => block.forward_with(&self.x, &self.context),
+            Layers::PackedTransformerBlock(block) => block.forward_with(&self.x, &self.context),
             Layers::PackedStack(stack) => stack.forward_with(&self.x, &self.context),
         }
     }
