@@ -236,3 +236,55 @@ fn unsafe_code_stays_in_the_kernels() {
         assert!(!has_unsafe, "{}", path.display());
     }
 }
+
+const DOCUMENTS: [&str; 10] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benches/README.md",
+    "docs/choices.md",
+    "docs/conformance.md",
+    "docs/families.md",
+    "docs/performance.md",
+    "weights/README.md",
+];
+
+#[test]
+fn the_first_pages_stay_short() {
+    for (document, most) in [("README.md", 900), ("ARCHITECTURE.md", 1200)] {
+        let text = fs::read_to_string(package(document)).unwrap();
+        let words = text.split_whitespace().count();
+        assert!(words <= most, "{document} has {words} words of {most}");
+    }
+}
+
+#[test]
+fn links_of_documents_lead_to_files() {
+    // What the published package leaves out.
+    let is_package = package("Cargo.toml.orig").exists();
+    let left_out = |link: &str| {
+        is_package
+            && ["benches/record", "kernels/"]
+                .iter()
+                .any(|out| link.contains(out))
+    };
+    let mut n_links = 0;
+    let mut dead = Vec::new();
+    for document in DOCUMENTS {
+        let path = package(document);
+        let text = fs::read_to_string(&path).unwrap();
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next());
+        for link in links.filter(|link| !link.is_empty() && !link.starts_with("http")) {
+            n_links += 1;
+            if !left_out(link) && !path.with_file_name(link).exists() {
+                dead.push(format!("{document}: {link}"));
+            }
+        }
+    }
+    assert!(n_links > 20, "only {n_links} links found");
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
