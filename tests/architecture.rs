@@ -1,19 +1,26 @@
 //! The dependency arrows of ARCHITECTURE.md, read from the sources' own `use crate::` lines.
 
+#[path = "shared/package.rs"]
+mod package;
+
 use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
 };
 
+use package::package;
+
+/// The crate of the kernels, as the sources name it.
+const KERNELS: &str = "candle_blocks_kernels";
+
 /// Each module and those it may use. `config` and `error` lie below all.
 const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
-    ("cpu", &[]),
-    ("ops", &["cpu", "config", "error"]),
+    ("ops", &[KERNELS, "config", "error"]),
     ("layers", &["ops", "config", "error"]),
-    ("packed", &["layers", "ops", "cpu", "config", "error"]),
+    ("packed", &["layers", "ops", KERNELS, "config", "error"]),
     ("checkpoint", &["packed", "layers", "config", "error"]),
     ("train", &["checkpoint", "layers", "ops", "config", "error"]),
     (
@@ -36,7 +43,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The library's sources with their top-level module and text.
 fn library() -> Vec<(PathBuf, String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = package("src");
     let mut paths = Vec::new();
     sources(&root, &mut paths);
     paths
@@ -102,8 +109,7 @@ fn word(text: &str) -> String {
 
 /// The module that each name re-exported by lib.rs comes from.
 fn reexports() -> HashMap<String, String> {
-    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
-    let text = fs::read_to_string(lib).unwrap();
+    let text = fs::read_to_string(package("src/lib.rs")).unwrap();
     let mut owners = HashMap::new();
     for statement in text.split(';') {
         let Some((_, path)) = statement.split_once("pub use ") else {
@@ -129,6 +135,9 @@ fn arrows_point_one_way() {
             .unwrap_or_else(|| {
                 panic!("{module} has no line in ARROWS; add it, and ARCHITECTURE.md")
             });
+        if text.contains(KERNELS) && !allowed.contains(&KERNELS) {
+            wrong.push(format!("{} uses the kernels", path.display()));
+        }
         for segment in first_segments(&text) {
             let is_module = ARROWS.iter().any(|(name, _)| *name == segment);
             let target = match (is_module, owners.get(&segment)) {
@@ -154,12 +163,12 @@ fn arrows_point_one_way() {
 
 #[test]
 fn kernels_know_no_candle() {
-    for (path, module, text) in library() {
-        if module == "cpu" {
-            assert!(!text.contains("candle_core"), "{}", path.display());
-            assert!(!text.contains("candle_nn"), "{}", path.display());
-        }
-    }
+    let Ok(manifest) = fs::read_to_string(package("kernels/Cargo.toml")) else {
+        // In the published package they are a dependency.
+        return assert!(package("Cargo.toml.orig").exists());
+    };
+    let (_, dependencies) = manifest.split_once("[dependencies]").unwrap();
+    assert!(!dependencies.contains("candle"), "{dependencies}");
 }
 
 /// A cached pass has no gradient: it would keep the graph of every step.
@@ -184,16 +193,22 @@ fn no_operation_cuts_the_graph() {
     }
 }
 
-/// The worked example of ARCHITECTURE.md is a file that is compiled and tested.
+/// The worked examples of the documents are files that are compiled and tested.
 #[test]
-fn the_example_of_a_family_is_the_families_own_source() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |local: &str| fs::read_to_string(root.join(local)).unwrap();
-    let text = read("ARCHITECTURE.md");
-    let example = text.split("```rust\n").nth(1).unwrap();
-    let example = example.split("```").next().unwrap();
-    assert!(example.contains("fn config"), "{example}");
-    assert!(read("src/checkpoint/families/distilbert.rs").ends_with(example));
+fn the_examples_of_families_are_the_files_that_are_tested() {
+    let read = |local: &str| fs::read_to_string(package(local)).unwrap();
+    let example = |document: &str, language: &str| {
+        let text = read(document);
+        let example = text.split(&format!("```{language}\n")).nth(1).unwrap();
+        example.split("```").next().unwrap().to_string()
+    };
+    let rust = example("docs/families.md", "rust");
+    assert!(rust.contains("fn config"), "{rust}");
+    assert!(read("src/checkpoint/families/distilbert.rs").ends_with(&rust));
+    assert_eq!(
+        example("ARCHITECTURE.md", "json"),
+        read("examples/smollm3.json")
+    );
 }
 
 /// A family is a table and the reading of its configuration: sizes and names, no tensors.
@@ -216,10 +231,60 @@ fn a_family_is_one_short_file_without_tensors() {
 
 #[test]
 fn unsafe_code_stays_in_the_kernels() {
-    for (path, module, text) in library() {
-        if module != "cpu" {
-            let has_unsafe = text.lines().any(|line| line.contains("unsafe {"));
-            assert!(!has_unsafe, "{}", path.display());
+    for (path, _, text) in library() {
+        let has_unsafe = text.lines().any(|line| line.contains("unsafe {"));
+        assert!(!has_unsafe, "{}", path.display());
+    }
+}
+
+const DOCUMENTS: [&str; 10] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benches/README.md",
+    "docs/choices.md",
+    "docs/conformance.md",
+    "docs/families.md",
+    "docs/performance.md",
+    "weights/README.md",
+];
+
+#[test]
+fn the_first_pages_stay_short() {
+    for (document, most) in [("README.md", 900), ("ARCHITECTURE.md", 1200)] {
+        let text = fs::read_to_string(package(document)).unwrap();
+        let words = text.split_whitespace().count();
+        assert!(words <= most, "{document} has {words} words of {most}");
+    }
+}
+
+#[test]
+fn links_of_documents_lead_to_files() {
+    // What the published package leaves out.
+    let is_package = package("Cargo.toml.orig").exists();
+    let left_out = |link: &str| {
+        is_package
+            && ["benches/record", "kernels/"]
+                .iter()
+                .any(|out| link.contains(out))
+    };
+    let mut n_links = 0;
+    let mut dead = Vec::new();
+    for document in DOCUMENTS {
+        let path = package(document);
+        let text = fs::read_to_string(&path).unwrap();
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next());
+        for link in links.filter(|link| !link.is_empty() && !link.starts_with("http")) {
+            n_links += 1;
+            if !left_out(link) && !path.with_file_name(link).exists() {
+                dead.push(format!("{document}: {link}"));
+            }
         }
     }
+    assert!(n_links > 20, "only {n_links} links found");
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
 }

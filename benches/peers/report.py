@@ -1,6 +1,8 @@
-"""A record as a table and as a plot."""
+"""A record as a table and as a plot. One panel alone: `report.py RECORD.json PANEL OUT.svg`."""
 
+import json
 import math
+import sys
 from pathlib import Path
 
 OURS = "candle-blocks"
@@ -118,15 +120,16 @@ def failures(record: dict) -> list[str]:
             for (name, reason), ids in reasons.items()]
 
 
-def plot(record: dict, path: Path):
-    """A panel for each table in which there is something to compare: every peer's time over ours."""
+def plot(record: dict, path: Path, only: str | None = None):
+    """A panel for each table in which there is something to compare, or one of them: every peer's time over ours."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "0"})  # small, and the same each time
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-    panels = [(key, entries) for key, entries in plotted(record) if any(map(lead, entries))]
+    panels = [(key, entries) for key, entries in plotted(record) if any(map(lead, entries)) and only in (None, key)]
     if not panels:
         return
     columns = min(3, len(panels))
@@ -166,14 +169,14 @@ def plot(record: dict, path: Path):
         "Time of each library over that of candle-blocks: above 1x candle-blocks is faster\n"
         f"{machine['processor']}, {record['threads']} threads, {record['date']}"
     )
-    figure.suptitle(title, fontsize=11, y=1 - 0.1 / height, va="top")
+    figure.suptitle(title, fontsize=11, y=1 - 0.1 / height, va="top").set_in_layout(False)
     if handles:
         figure.legend(
             handles.values(), handles.keys(), loc="upper center", ncols=len(handles), fontsize=9, frameon=False,
             bbox_to_anchor=(0.5, 1 - 0.55 / height),
         )
     figure.tight_layout(rect=(0, 0, 1, 1 - (head - 0.1) / height))
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
@@ -188,3 +191,8 @@ def plotted(record: dict) -> list[tuple[str, list[dict]]]:
         panels.setdefault(key, []).append(entry | {"label": label})
     names = {"feed_forward": "feed-forward", "decoders": "decoders"}
     return [(" ".join([names.get(key[0], key[0]), *key[1:]]), entries) for key, entries in panels.items()]
+
+
+if __name__ == "__main__":
+    source, panel, out = sys.argv[1:]
+    plot(json.loads(Path(source).read_text()), Path(out), panel)

@@ -48,3 +48,8 @@ pub use vectors::{
 mod reference;
 #[cfg(test)]
 mod timing;
+
+/// The README's program, compiled and run together with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -235,7 +235,7 @@ fn the_recorded_losses_end_where_pytorchs_do_and_are_the_committed_models() {
     if !is_present("tiny-gpt-text") {
         return;
     }
-    let record = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train/losses.csv");
+    let record = weights("../examples/train/losses.csv");
     let record = fs::read_to_string(record).unwrap();
     let mut lines = record.lines();
     let header = format!("{COLUMNS},torch_trained,torch_held_out");

@@ -115,7 +115,7 @@ fn every_role_that_a_layer_asks_for_is_listed_with_its_shape() {
     for stack in all() {
         asked.extend(checked(&stack, &documented));
     }
-    assert!(asked.len() > 10, "{asked:?}");
+    assert!(asked.len() >= 9, "{asked:?}"); // those of BERT and GPT-2
     if is_present("families") {
         let listed: BTreeSet<String> = documented.into_keys().collect();
         assert_eq!(listed, asked);

@@ -5,6 +5,7 @@
 
 #[path = "../shared/small.rs"]
 mod small;
+#[cfg(target_os = "linux")]
 #[path = "../shared/synthetic.rs"]
 mod synthetic;
 

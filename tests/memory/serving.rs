@@ -17,10 +17,11 @@ use crate::{
 #[test]
 fn calls_beside_a_busy_pool_leave_nothing_behind() {
     let _alone = alone();
-    let packed = stack(&small::encoder()).pack(Precision::F32).unwrap();
+    let stacks = [small::encoder(), small::decoder()];
+    let stacks = stacks.map(|config| stack(&config).pack(Precision::F32).unwrap());
     let x = numbers(&[1, 5, WIDTH], 1);
     let after_calls = |n: usize| {
-        for _ in 0..n {
+        for packed in stacks.iter().cycle().take(n) {
             packed.forward(&x).unwrap();
         }
         LIVE.load(SeqCst)

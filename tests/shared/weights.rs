@@ -1,15 +1,13 @@
 //! The committed weights, of which the published package leaves some out.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+#[path = "package.rs"]
+mod package;
+
+use std::{io::Write, path::PathBuf};
 
 /// A path under `weights/`.
 pub fn weights(local: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("weights")
-        .join(local)
+    package::package("weights").join(local)
 }
 
 /// Whether a path under `weights/` can be used. Not if the published package leaves it out, which is
