@@ -10,7 +10,7 @@ mod activation;
 mod attention;
 mod block;
 mod feed_forward;
-mod initialisation;
+mod initialization;
 mod norm;
 mod pattern;
 mod position;
@@ -22,7 +22,7 @@ pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
-pub use initialisation::{Draw, Initialisation};
+pub use initialization::{Draw, Initialization};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,

@@ -177,7 +177,7 @@ pub use checkpoint::{
 };
 pub use config::{
     Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-    BlockConfig, Draw, ExpertsConfig, FeedForwardConfig, FeedForwardForm, Initialisation,
+    BlockConfig, Draw, ExpertsConfig, FeedForwardConfig, FeedForwardForm, Initialization,
     NormConfig, NormKind, NormPlacement, NormWeight, ParallelNorm, Position, Precision,
     QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
     RotaryConfig, RotaryPairing, RotaryScaling, RoutingWeights, StackConfig, Topology, Visibility,

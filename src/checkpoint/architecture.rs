@@ -7,10 +7,10 @@ use crate::{
         CheckpointOptions, FamilySource,
         config_json::ConfigJson,
         known::{Unknown, known},
-        quantised,
+        quantized,
         scheme::{Family, StackPart, StackSource},
     },
-    config::{Initialisation, StackConfig},
+    config::{Initialization, StackConfig},
     error::{Error, Result},
 };
 
@@ -20,7 +20,7 @@ use crate::{
 /// ```no_run
 /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
 /// let architecture = Architecture::open("gpt2/config.json")?;
-/// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
+/// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
 /// let stack = fresh.stack(&architecture.config)?;
 /// println!("{} parameters", fresh.parameters().len());
 /// # Ok::<(), candle_blocks::Error>(())
@@ -32,7 +32,7 @@ pub struct Architecture {
     /// The configuration of the stack.
     pub config: StackConfig,
     /// The distribution of fresh parameters: transformers' `_init_weights` for this family.
-    pub initialisation: Initialisation,
+    pub initialization: Initialization,
     /// The family's table.
     pub(super) table: Family,
     /// The `config.json`, if there was one, and which names it means.
@@ -62,20 +62,20 @@ impl CheckpointOptions {
             false => path.to_path_buf(),
         });
         let (family, config) = self.blocks(&path)?;
-        let (initialisation, json) = match path.exists() {
+        let (initialization, json) = match path.exists() {
             true => {
                 let json = ConfigJson::open(&path)?;
                 let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
                 let seen = family.keys.seen(&json)?;
                 let names = (family.new_names)(&seen)?;
-                ((family.initialisation)(&seen)?, Some((bytes, names)))
+                ((family.initialization)(&seen)?, Some((bytes, names)))
             }
-            false => (Initialisation::default(), None), // the blocks were given, and there is nothing to read
+            false => (Initialization::default(), None), // the blocks were given, and there is nothing to read
         };
         Ok(Architecture {
             family: family.name.clone(),
             config,
-            initialisation,
+            initialization,
             table: family,
             json,
         })
@@ -90,7 +90,7 @@ impl CheckpointOptions {
                 });
             }
             let json = ConfigJson::open(path)?;
-            quantised::refuse(&json)?;
+            quantized::refuse(&json)?;
             Ok(json)
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {

@@ -20,7 +20,7 @@ mod loader;
 mod nearest;
 mod plain;
 mod plan;
-mod quantised;
+mod quantized;
 mod report;
 mod rotary_json;
 mod save;

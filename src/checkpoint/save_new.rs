@@ -29,7 +29,7 @@ impl Architecture {
     /// ```no_run
     /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
     /// let architecture = Architecture::open("my-gpt2/config.json")?;
-    /// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
+    /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
     /// let embeddings = fresh.var_builder().get((256, 128), "transformer.wte.weight")?;
     /// let stack = fresh.stack(&architecture.config)?;
     /// // ... train the stack, then:

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::{
     checkpoint::{config_json::ConfigJson, initializer_range},
-    config::{Initialisation, StackConfig},
+    config::{Initialization, StackConfig},
     error::Result,
 };
 
@@ -111,7 +111,7 @@ pub struct Family {
     /// What is different in the stack that was read, as in [`BlockChange::set`]; `null` for nothing.
     pub set: Value,
     /// Reads the distribution of fresh parameters from `config.json`.
-    pub initialisation: fn(&ConfigJson) -> Result<Initialisation>,
+    pub initialization: fn(&ConfigJson) -> Result<Initialization>,
     /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
@@ -146,7 +146,7 @@ impl Family {
             keys: ConfigKeys::default(),
             changes: vec![],
             set: Value::Null,
-            initialisation: initializer_range::normal,
+            initialization: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
     }
@@ -272,8 +272,8 @@ impl Family {
     }
 
     /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
-    pub fn initialisation(mut self, read: fn(&ConfigJson) -> Result<Initialisation>) -> Self {
-        self.initialisation = read;
+    pub fn initialization(mut self, read: fn(&ConfigJson) -> Result<Initialization>) -> Self {
+        self.initialization = read;
         self
     }
 

@@ -31,7 +31,7 @@ pub enum ResidualSource {
     /// The sublayer's input.
     Input,
     /// The sublayer's normalised input (BLOOM's `apply_residual_connection_post_layernorm`).
-    Normalised,
+    Normalized,
 }
 
 /// The configuration of a block's residual connections.

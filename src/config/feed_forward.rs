@@ -45,7 +45,7 @@ pub enum RoutingWeights {
     /// Not at all: they are the softmax over all experts.
     Softmax,
     /// Divided by their sum, so that those of the chosen experts add up to 1.
-    Renormalised,
+    Renormalized,
 }
 
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,

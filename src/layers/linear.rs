@@ -79,7 +79,7 @@ impl Linear {
         Self::with_init(d_in, d_out, bias, LinearInit::Torch, vb)
     }
 
-    /// Like [`Self::new`], but with the given initialisation of fresh parameters.
+    /// Like [`Self::new`], but with the given initialization of fresh parameters.
     pub fn with_init(
         d_in: usize,
         d_out: usize,

@@ -69,13 +69,13 @@ impl AdamWConfig {
 /// use candle_core::{Device, Var};
 /// let weight = Var::new(&[[1f32, -2.], [0.5, 3.]], &Device::Cpu)?;
 /// let groups = ParameterGroup::decaying_matrices(vec![("weight".to_string(), weight.clone())], 0.01);
-/// let mut optimiser = AdamW::new(groups, AdamWConfig { learning_rate: 0.1, ..Default::default() })?;
+/// let mut optimizer = AdamW::new(groups, AdamWConfig { learning_rate: 0.1, ..Default::default() })?;
 /// let schedule = Schedule::new(Decay::Cosine, 5, 100);
 /// for step in 0..100 {
 ///     let loss = weight.as_tensor().sqr()?.sum_all()?;
-///     let mut gradients = optimiser.backward(&loss)?;
+///     let mut gradients = optimizer.backward(&loss)?;
 ///     gradients.clip_norm(1.0)?;
-///     optimiser.update(&gradients, schedule.factor(step))?;
+///     optimizer.update(&gradients, schedule.factor(step))?;
 /// }
 /// assert!(weight.as_tensor().sqr()?.sum_all()?.to_scalar::<f32>()? < 0.5);
 /// # Ok::<(), candle_blocks::Error>(())

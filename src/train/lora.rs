@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
-    config::{Draw, Initialisation, matches},
+    config::{Draw, Initialization, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
     train::Fresh,
@@ -72,7 +72,7 @@ fn is_target(target: &str, role: &str) -> bool {
 /// let config = LoraConfig::new(8, 16.0, &["attention.query", "attention.value"]);
 /// let lora = Lora::attach(&mut stack, config, 42)?;
 /// let group = ParameterGroup::new(lora.parameters(), 0.0);
-/// let mut optimiser = AdamW::new([group], AdamWConfig::default())?;
+/// let mut optimizer = AdamW::new([group], AdamWConfig::default())?;
 /// // ... train, then either keep the adapters, or make them part of the model:
 /// lora.save("adapters.safetensors")?;
 /// checkpoint.save("fine-tuned", lora.merge(&mut stack)?)?;
@@ -267,10 +267,10 @@ fn adapt(
 ) -> Result<(Linear, Parameters)> {
     let weight = linear.weight();
     let (d_out, d_in) = weight.dims2()?;
-    let initialisation = Initialisation::layers()
+    let initialization = Initialization::layers()
         .with("*.lora_a.weight", Draw::TorchLinear)
         .with("*.lora_b.weight", Draw::Constant(0.0));
-    let fresh = Fresh::new(initialisation, seed, weight.dtype(), weight.device());
+    let fresh = Fresh::new(initialization, seed, weight.dtype(), weight.device());
     let vb = fresh.var_builder().pp(role);
     let a = vb.pp("lora_a").get((config.rank, d_in), "weight")?;
     let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;

@@ -34,13 +34,13 @@ pub struct Recomputed {
 /// context, or the loss depend on.
 ///
 /// ```
-/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialisation};
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, Initialization};
 /// use candle_blocks::{NormConfig, NormPlacement, StackConfig, train::{Fresh, backward_recomputing}};
 /// use candle_core::{DType, Device, Tensor};
 /// let norm = NormConfig::layer_norm(8, 1e-5);
 /// let (attention, feed_forward) = (AttentionConfig::new(8, 2)?, FeedForwardConfig::new(8));
 /// let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-/// let fresh = Fresh::new(Initialisation::torch(), 1, DType::F32, &Device::Cpu);
+/// let fresh = Fresh::new(Initialization::torch(), 1, DType::F32, &Device::Cpu);
 /// let stack = fresh.stack(&StackConfig::uniform(block, 3, Some(norm)))?;
 /// let x = Tensor::randn(0f32, 1., (2, 4, 8), &Device::Cpu)?;
 /// let context = ForwardContext::training();

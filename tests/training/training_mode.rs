@@ -7,7 +7,7 @@ use std::fs;
 
 use candle_blocks::{
     AttentionConfig, BlockConfig, Dropout, DropoutSource, FeedForwardConfig, ForwardContext,
-    Initialisation, NormConfig, NormPlacement, Stack, StackConfig,
+    Initialization, NormConfig, NormPlacement, Stack, StackConfig,
     candle_core::{DType, ModuleT, Tensor, Var},
     train::{Fresh, Gradients},
     verify::Comparison,
@@ -128,7 +128,7 @@ fn fresh(n_blocks: usize, change: impl FnOnce(StackConfig) -> StackConfig) -> (S
     let feed_forward = FeedForwardConfig::new(D_MODEL);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
     let config = change(StackConfig::uniform(block, n_blocks, None));
-    let fresh = Fresh::new(Initialisation::torch(), 1, DType::F32, &device());
+    let fresh = Fresh::new(Initialization::torch(), 1, DType::F32, &device());
     (fresh.stack(&config).unwrap(), fresh)
 }
 

@@ -57,7 +57,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
     if json.flag(&["apply_residual_connection_post_layernorm"], false)? {
-        block.residual.source = ResidualSource::Normalised;
+        block.residual.source = ResidualSource::Normalized;
     }
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))

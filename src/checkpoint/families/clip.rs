@@ -8,7 +8,7 @@ use crate::{
         scheme::{Family, Rule, StackPart},
     },
     config::{
-        Activation, AttentionConfig, BlockConfig, Draw, FeedForwardConfig, Initialisation,
+        Activation, AttentionConfig, BlockConfig, Draw, FeedForwardConfig, Initialization,
         NormConfig, NormPlacement, StackConfig, Visibility,
     },
     error::{Error, Result},
@@ -18,12 +18,12 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
             Family::new("clip", &["clip", "clip_text_model"], text)
-                .initialisation(|json| initialisation(json, &TEXT)),
+                .initialization(|json| initialization(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
             Family::new("clip", &["clip", "clip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, &VISION)),
+                .initialization(|json| initialization(json, &VISION)),
             StackPart::Vision,
         ),
     ]
@@ -130,7 +130,7 @@ impl Tower {
 }
 
 /// Smaller where a branch is added to the residual stream, by the depth of the tower.
-fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let stack = tower.config(json)?;
     let factor = tower.section(json)?.number(&["initializer_factor"], 1.0)?;
     let width = stack.blocks[0].d_model() as f64;
@@ -138,7 +138,7 @@ fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
     let normal = |by: f64| Draw::Normal {
         deviation: factor / by.sqrt(),
     };
-    Ok(Initialisation::normal(0.02)
+    Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", normal(width * 2.0 * depth))
         .with("*attention.output.weight", normal(width))
         .with("*feed_forward.up.weight", normal(2.0 * width))

@@ -10,7 +10,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, ResidualConfig, StackConfig,
+        FeedForwardForm, Initialization, NormConfig, NormPlacement, ResidualConfig, StackConfig,
     },
     error::Result,
 };
@@ -36,7 +36,7 @@ pub(super) fn family() -> Family {
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
         .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
             true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
             false => Ok(&["*.fc1.*", "*.fc2.*"]),
@@ -71,7 +71,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let deviation = initializer_range::deviation(json, 0.02)?;
     // PyTorch's cut at ±2 is absolute: a hundred deviations away.
     let weight = Draw::TruncatedNormal {
@@ -79,7 +79,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
         cut: 2.0,
     };
     let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
-    Ok(Initialisation::normal(deviation)
+    Ok(Initialization::normal(deviation)
         .with("*attention.*.weight", weight)
         .with("*feed_forward.*.weight", weight)
         .with("*_layer_scale.weight", scale))

@@ -11,7 +11,7 @@ use crate::{
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialization, NormConfig,
         NormPlacement, StackConfig,
     },
     error::Result,
@@ -35,7 +35,7 @@ pub(super) fn family() -> Family {
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
         .outside(&["classifier.*", "qa_outputs.*", "multiple_choice_head.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -68,9 +68,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     )
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
-    Ok(Initialisation::gpt2(
+    Ok(Initialization::gpt2(
         initializer_range::deviation(json, 0.02)?,
         n_blocks,
     ))

@@ -11,7 +11,7 @@ use crate::{
         scheme::{Family, FusedLayout, Rule},
     },
     config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
+        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialization, NormConfig,
         NormPlacement, StackConfig,
     },
     error::Result,
@@ -38,7 +38,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.bias", "*.attn.masked_bias"])
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*", "classifier.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -66,9 +66,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
-    Ok(Initialisation::gpt2(
+    Ok(Initialization::gpt2(
         initializer_range::deviation(json, 0.02)?,
         n_blocks,
     ))

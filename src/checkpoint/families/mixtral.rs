@@ -71,7 +71,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     block.feed_forward.experts = Some(ExpertsConfig {
         n_experts: json.size(&["num_local_experts", "num_experts"])?,
         top_k: json.size(&["num_experts_per_tok"])?,
-        weights: RoutingWeights::Renormalised,
+        weights: RoutingWeights::Renormalized,
         shared_d_ff: None,
     });
     uniform(json, block)
@@ -111,7 +111,7 @@ fn with_experts(
         n_experts,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: match json.flag(&["norm_topk_prob"], false)? {
-            true => RoutingWeights::Renormalised,
+            true => RoutingWeights::Renormalized,
             false => RoutingWeights::Softmax,
         },
         shared_d_ff,

@@ -10,7 +10,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, Position, StackConfig,
+        FeedForwardForm, Initialization, NormConfig, NormPlacement, Position, StackConfig,
     },
     error::Result,
 };
@@ -32,7 +32,7 @@ pub(super) fn family() -> Family {
         .stack_rules([Rule::norm("final_norm", &["final_norm"])])
         .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -72,7 +72,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
@@ -81,7 +81,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
         cut: cut.unwrap_or(3.0) * deviation,
     };
     let outer = draw(inner / (2.0 * n_blocks as f64).sqrt());
-    Ok(Initialisation::normal(inner)
+    Ok(Initialization::normal(inner)
         .with("*attention.*.weight", draw(inner))
         .with("*feed_forward.*.weight", draw(inner))
         .with("*attention.output.weight", outer)

@@ -42,7 +42,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let attention = AttentionConfig::new(d_model, n_heads)?;
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
     let rotary = json.partial_rotary(attention.head_dim, 0.5, 10000.0)?;
-    let normalised = json.flag(&["qk_layernorm"], false)?;
+    let normalized = json.flag(&["qk_layernorm"], false)?;
     let attention = attention
         .with_kv_heads(
             json.optional_size(&["num_key_value_heads"])?
@@ -50,7 +50,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         )
         .causal()
         .with_position(Position::Rotary(rotary))
-        .with_query_key_norm(normalised.then_some(QueryKeyNorm {
+        .with_query_key_norm(normalized.then_some(QueryKeyNorm {
             norm,
             span: QueryKeyNormSpan::Head,
         }))

@@ -10,7 +10,7 @@ use crate::{
         config_json::ConfigJson,
         scheme::{Family, StackPart},
     },
-    config::{Activation, Draw, Initialisation, StackConfig, Visibility},
+    config::{Activation, Draw, Initialization, StackConfig, Visibility},
     error::Result,
 };
 
@@ -18,12 +18,12 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
             Family::new("siglip", &["siglip", "siglip_text_model"], text)
-                .initialisation(|json| initialisation(json, &TEXT)),
+                .initialization(|json| initialization(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
             Family::new("siglip", &["siglip", "siglip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, &VISION))
+                .initialization(|json| initialization(json, &VISION))
                 .new_names(|_| Ok(&["*.post_layernorm.*"])),
             StackPart::Vision,
         ),
@@ -51,14 +51,14 @@ fn vision(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Xavier's uniform distribution.
-fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let block = &tower.config(json)?.blocks[0];
     let (width, d_ff) = (block.d_model() as f64, block.feed_forward.d_ff as f64);
     let xavier = |d_in: f64, d_out: f64| Draw::Uniform {
         bound: (6.0 / (d_in + d_out)).sqrt(),
     };
     let almost_zero = Draw::Normal { deviation: 1e-6 };
-    Ok(Initialisation::normal(0.02)
+    Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", xavier(width, width))
         .with("*feed_forward.*.weight", xavier(width, d_ff))
         .with("*feed_forward.*.bias", almost_zero))

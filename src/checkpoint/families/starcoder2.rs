@@ -10,7 +10,7 @@ use crate::{
         initializer_range,
         scheme::{Family, Rule},
     },
-    config::{Activation, AttentionBias, FeedForwardForm, Initialisation, NormConfig, StackConfig},
+    config::{Activation, AttentionBias, FeedForwardForm, Initialization, NormConfig, StackConfig},
     error::Result,
 };
 
@@ -20,12 +20,12 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mlp.c_fc"]),
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
-        .initialisation(initialisation)
+        .initialization(initialization)
         .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    Ok(Initialisation::normal(initializer_range::deviation(
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    Ok(Initialization::normal(initializer_range::deviation(
         json, 0.018042,
     )?))
 }

@@ -11,7 +11,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, RelativeBiasConfig,
+        FeedForwardForm, Initialization, NormConfig, NormPlacement, RelativeBiasConfig,
         StackConfig,
     },
     error::{Error, Result},
@@ -28,7 +28,7 @@ pub(super) fn families() -> Vec<Family> {
         };
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
-            .initialisation(initialisation)
+            .initialization(initialization)
             .new_names(|json| match json.text(&["feed_forward_proj"])? {
                 Some(name) if name.starts_with("gated-") => Ok(&["*.wi_1.*"]),
                 _ => Ok(&["*.wi.*"]),
@@ -132,7 +132,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
 }
 
 /// Each deviation is the inverse root of a width, since the scores are not scaled.
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let factor = json.number(&["initializer_factor"], 1.0)?;
     let block = &encoder(json)?.blocks[0];
     let (d_model, d_ff) = (block.d_model(), block.feed_forward.d_ff);
@@ -140,7 +140,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
     let normal = |width: usize| Draw::Normal {
         deviation: factor / (width as f64).sqrt(),
     };
-    Ok(Initialisation::normal(factor)
+    Ok(Initialization::normal(factor)
         .with("*weight", normal(d_model))
         .with("*attention.query.weight", normal(d_model * d_kv))
         .with("*attention.output.weight", normal(n_heads * d_kv))

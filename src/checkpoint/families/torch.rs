@@ -11,7 +11,7 @@ use crate::{
     },
     config::{
         Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        Initialisation, NormConfig, NormPlacement, StackConfig,
+        Initialization, NormConfig, NormPlacement, StackConfig,
     },
     error::Result,
 };
@@ -19,7 +19,7 @@ use crate::{
 pub(super) fn families() -> Vec<Family> {
     let stack = |name: &str, config, feed_forward_norm: &str| {
         Family::new(name, &[name], config)
-            .initialisation(initialisation)
+            .initialization(initialization)
             .prefixes(&[
                 "",
                 "encoder.",
@@ -97,13 +97,13 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// `nn.MultiheadAttention` draws its fused `[3 · d_model, d_model]` by Xavier's formula and has no biases at first.
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let d_model = json.size(&["d_model"])? as f64;
     let fused = Draw::Uniform {
         bound: (6.0 / (4.0 * d_model)).sqrt(),
     };
     let projections = ["query", "key", "value"].map(|name| format!("*attention.{name}.weight"));
-    let torch = Initialisation::torch().with("*attention.*.bias", Draw::Constant(0.0));
+    let torch = Initialization::torch().with("*attention.*.bias", Draw::Constant(0.0));
     Ok(projections
         .iter()
         .fold(torch, |all, pattern| all.with(pattern, fused)))
