@@ -2,17 +2,7 @@
 //!
 //! transformers' `BloomBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bloom/modeling_bloom.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig,
-        FeedForwardConfig, NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("bloom", &["bloom"], config)

@@ -2,17 +2,7 @@
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule, StackPart},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, Draw, FeedForwardConfig, Initialization,
-        NormConfig, NormPlacement, StackConfig, Visibility,
-    },
-    error::{Error, Result},
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

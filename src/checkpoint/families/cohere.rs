@@ -2,18 +2,9 @@
 //!
 //! transformers' `CohereDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cohere/modeling_cohere.py>
 
-use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RotaryPairing,
-        StackConfig, Topology,
-    },
-    error::Result,
+use super::{
+    llama::{bias, block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn family() -> Family {

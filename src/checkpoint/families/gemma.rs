@@ -3,20 +3,9 @@
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
-use serde_json::json;
-
-use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
-        QueryKeyNormSpan, StackConfig, Visibility,
-    },
-    error::Result,
+use super::{
+    llama::{bias, block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn families() -> Vec<Family> {

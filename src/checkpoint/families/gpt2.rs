@@ -2,20 +2,7 @@
 //!
 //! transformers' `GPT2Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialization, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt2", &["gpt2"], config)

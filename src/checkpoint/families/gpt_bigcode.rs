@@ -2,20 +2,7 @@
 //!
 //! transformers' `GPTBigCodeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_bigcode/modeling_gpt_bigcode.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialization, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt_bigcode", &["gpt_bigcode"], config)

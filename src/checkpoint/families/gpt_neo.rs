@@ -2,17 +2,7 @@
 //!
 //! transformers' `GPTNeoBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neo/modeling_gpt_neo.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt_neo", &["gpt_neo"], config)

@@ -5,19 +5,8 @@
 
 use super::{
     llama::{bias, block, decoder, uniform},
+    prelude::*,
     qwen::with_windows,
-};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        AttentionBias, ExpertsConfig, Position, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights,
-        StackConfig,
-    },
-    error::Result,
 };
 
 pub(super) fn families() -> Vec<Family> {

@@ -2,6 +2,17 @@
 
 use crate::checkpoint::scheme::Family;
 
+/// What tables are written in.
+mod prelude {
+    pub(super) use serde_json::{Value, json};
+
+    pub(super) use crate::{
+        checkpoint::{config_json::ConfigJson, initializer_range, scheme::*},
+        config::*,
+        error::{Error, Result},
+    };
+}
+
 mod albert;
 mod bart;
 mod bert;

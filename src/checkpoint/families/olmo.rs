@@ -3,15 +3,9 @@
 //!
 //! transformers' `OlmoDecoderLayer` and `Olmo2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo2/modeling_olmo2.py>
 
-use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{NormConfig, NormPlacement, NormWeight, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
-    error::Result,
+use super::{
+    llama::{bias, block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn families() -> Vec<Family> {

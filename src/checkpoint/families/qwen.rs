@@ -3,12 +3,9 @@
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
-use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{config_json::ConfigJson, scheme::Family},
-    config::{AttentionBias, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
-    error::Result,
+use super::{
+    llama::{bias, block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn families() -> Vec<Family> {

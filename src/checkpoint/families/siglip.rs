@@ -3,15 +3,9 @@
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
 
-use super::clip::{Tower, tower};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, StackPart},
-    },
-    config::{Activation, Draw, Initialization, StackConfig, Visibility},
-    error::Result,
+use super::{
+    clip::{Tower, tower},
+    prelude::*,
 };
 
 pub(super) fn families() -> Vec<Family> {

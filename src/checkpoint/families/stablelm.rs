@@ -3,18 +3,9 @@
 //!
 //! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
 
-use super::llama::{block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        AttentionBias, NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
-        StackConfig, Topology,
-    },
-    error::Result,
+use super::{
+    llama::{block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn family() -> Family {

@@ -2,16 +2,9 @@
 //!
 //! transformers' `Starcoder2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/starcoder2/modeling_starcoder2.py>
 
-use super::llama::{block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, Rule},
-    },
-    config::{Activation, AttentionBias, FeedForwardForm, Initialization, NormConfig, StackConfig},
-    error::Result,
+use super::{
+    llama::{block, decoder, uniform},
+    prelude::*,
 };
 
 pub(super) fn family() -> Family {

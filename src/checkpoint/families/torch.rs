@@ -4,17 +4,7 @@
 //!
 //! <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Part, Projection, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        Initialization, NormConfig, NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |name: &str, config, feed_forward_norm: &str| {
