@@ -79,11 +79,11 @@ impl ConfigJson {
         &self.path
     }
 
-    /// A copy in which `key`, if absent, has the value `size`: the default of the family's configuration class.
-    pub fn with_default(&self, key: &str, size: usize) -> Self {
+    /// A copy in which `key`, if absent, has the given value: the default of the family's configuration class.
+    pub fn with_default(&self, key: &str, value: impl Into<Value>) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
-            object.entry(key).or_insert(size.into());
+            object.entry(key).or_insert(value.into());
         }
         changed
     }
@@ -137,6 +137,11 @@ impl ConfigJson {
             let size = usize::try_from(value.as_u64()?).ok()?;
             Some(size).filter(|&size| size <= MAX_SIZE)
         })
+    }
+
+    /// A size, or `default` if absent or null.
+    pub fn size_or(&self, keys: &[&str], default: usize) -> Result<usize> {
+        Ok(self.optional_size(keys)?.unwrap_or(default))
     }
 
     /// A size that `null` disables; `default` if absent.

@@ -28,6 +28,7 @@ use hf_hub::HFClient;
 
 use crate::{
     checkpoint::files::{INDEX, SINGLE as WEIGHTS},
+    config::setters,
     error::{Error, Result},
 };
 
@@ -125,46 +126,25 @@ impl Hub {
         }
     }
 
-    /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
-    pub fn revision(mut self, revision: impl Into<String>) -> Self {
-        self.revision = revision.into();
-        self
-    }
-
-    /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
-        self
-    }
-
-    /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
-    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.endpoint = Some(endpoint.into());
-        self
-    }
-
-    /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
-    pub fn cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.cache_dir = Some(path.into());
-        self
-    }
-
-    /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
-    pub fn network(mut self, network: Network) -> Self {
-        self.network = Some(network);
-        self
+    setters! {
+        /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
+        revision(revision: impl Into<String>) => revision = revision.into();
+        /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored.
+        token(token: impl Into<String>) => token = Some(token.into());
+        /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
+        endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
+        /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
+        cache_dir(path: impl Into<PathBuf>) => cache_dir = Some(path.into());
+        /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
+        network(network: Network) => network = Some(network);
+        /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
+        progress(handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) => progress = Some(Arc::new(handler));
     }
 
     /// Sets how often a failed request is retried, and the first pause, which doubles each time; by default the client's
     /// own 5 retries and 100 ms. A response that breaks off is not retried.
     pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
         self.retry = Some((times, first_pause));
-        self
-    }
-
-    /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
-    pub fn progress(mut self, handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(handler));
         self
     }
 

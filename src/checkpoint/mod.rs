@@ -43,7 +43,7 @@ use crate::{
         plan::Plan,
         scheme::{Family, StackPart},
     },
-    config::{Precision, StackConfig},
+    config::{Precision, StackConfig, setters},
     error::Result,
     layers::{FeedForward, Stack, TransformerBlock},
     packed::PackedStack,
@@ -94,34 +94,17 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
-    /// Chooses one stack of a checkpoint that contains several.
-    pub fn part(mut self, part: StackPart) -> Self {
-        self.part = Some(part);
-        self
-    }
-
-    /// Uses the given family instead of the one that `model_type` names.
-    pub fn family(mut self, family: Family) -> Self {
-        self.family = Some(FamilySource::Given(Box::new(family)));
-        self
-    }
-
-    /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
-    pub fn family_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.family = Some(FamilySource::File(path.into()));
-        self
-    }
-
-    /// Uses the `config.json` at `path` instead of the one beside the weights.
-    pub fn config(mut self, path: impl Into<PathBuf>) -> Self {
-        self.config = Some(path.into());
-        self
-    }
-
-    /// Sets what happens to tensors that the family does not know.
-    pub fn strictness(mut self, strictness: Strictness) -> Self {
-        self.strictness = strictness;
-        self
+    setters! {
+        /// Chooses one stack of a checkpoint that contains several.
+        part(part: StackPart) => part = Some(part);
+        /// Uses the given family instead of the one that `model_type` names.
+        family(family: Family) => family = Some(FamilySource::Given(Box::new(family)));
+        /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
+        family_file(path: impl Into<PathBuf>) => family = Some(FamilySource::File(path.into()));
+        /// Uses the `config.json` at `path` instead of the one beside the weights.
+        config(path: impl Into<PathBuf>) => config = Some(path.into());
+        /// Sets what happens to tensors that the family does not know.
+        strictness(strictness: Strictness) => strictness = strictness;
     }
 
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].

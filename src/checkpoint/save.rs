@@ -24,6 +24,7 @@ use crate::{
         source::Source,
         write::{Record, Sink, write_streamed, write_tensor},
     },
+    config::setters,
     error::{Error, Result},
 };
 
@@ -60,16 +61,11 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
-    pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
-        self.max_shard_bytes = bytes;
-        self
-    }
-
-    /// Sets what to do with a directory that is not empty.
-    pub fn existing(mut self, existing: Existing) -> Self {
-        self.existing = existing;
-        self
+    setters! {
+        /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
+        max_shard_bytes(bytes: u64) => max_shard_bytes = bytes;
+        /// Sets what to do with a directory that is not empty.
+        existing(existing: Existing) => existing = existing;
     }
 
     /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. They are

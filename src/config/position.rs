@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, Visibility, finite, positive, size};
+use super::{AttentionConfig, Visibility, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -74,10 +74,11 @@ impl RotaryConfig {
         }
     }
 
-    /// Sets which dimensions are rotated together.
-    pub fn with_pairing(mut self, pairing: RotaryPairing) -> Self {
-        self.pairing = pairing;
-        self
+    setters! {
+        /// Sets which dimensions are rotated together.
+        with_pairing(pairing: RotaryPairing) => pairing = pairing;
+        /// Sets the scaling.
+        with_scaling(scaling: RotaryScaling) => scaling = scaling;
     }
 
     /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
@@ -87,12 +88,6 @@ impl RotaryConfig {
             self.frequency_dim = Some(self.dim);
             self.dim += 1;
         }
-        self
-    }
-
-    /// Sets the scaling.
-    pub fn with_scaling(mut self, scaling: RotaryScaling) -> Self {
-        self.scaling = scaling;
         self
     }
 
@@ -191,8 +186,7 @@ impl RotaryScaling {
             } => {
                 positive("the rotary scaling's factor", *factor)?;
                 if rotary.frequency_dim.unwrap_or(rotary.dim) == 2 {
-                    let reason = "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                    return Err(Error::InvalidConfig("dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn".to_string()));
                 }
                 size("max_positions", *max_positions)
             }
@@ -209,16 +203,18 @@ impl RotaryScaling {
                 positive("the rotary scaling's beta_fast", *beta_fast)?;
                 positive("the rotary scaling's beta_slow", *beta_slow)?;
                 if rotary.theta == 1.0 {
-                    let reason = "YaRN divides by the logarithm of rope_theta, which is 1";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                    return Err(Error::InvalidConfig(
+                        "YaRN divides by the logarithm of rope_theta, which is 1".to_string(),
+                    ));
                 }
                 if rotary
                     .frequency_dim
                     .is_some_and(|dim| !dim.is_multiple_of(2))
                 {
-                    let reason =
-                        "YaRN has no ramp for the frequencies of an odd number of dimensions";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                    return Err(Error::InvalidConfig(
+                        "YaRN has no ramp for the frequencies of an odd number of dimensions"
+                            .to_string(),
+                    ));
                 }
                 size("original_positions", *original_positions)
             }

@@ -15,7 +15,8 @@ pub(super) fn families() -> Vec<Family> {
         Family::new(name, &[name], config)
             .part(part)
             .prefixes(&prefixes.each_ref().map(String::as_str))
-            .blocks("layers.{i}.", attention("attention", "self_attn"))
+            .block("layers.{i}.")
+            .block_rules(attention("attention", "self_attn"))
             .block_rules(attention("cross_attention", "encoder_attn"))
             .block_rules([
                 Rule::linear("feed_forward.up", &["fc1"]),
@@ -123,8 +124,5 @@ fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
 
 /// The decoder of a stack: causal, and attending to the encoder.
 fn with_cross_attention(stack: StackConfig) -> StackConfig {
-    stack.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    })
+    stack.into_decoder()
 }

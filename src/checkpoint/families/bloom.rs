@@ -7,28 +7,21 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     Family::new("bloom", &["bloom"], config)
         .prefixes(&["transformer.", ""])
-        .blocks(
-            "h.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.output", &["self_attention.dense"]),
-                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-                Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
-                Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
-            ],
-        )
+        .block("h.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.output", &["self_attention.dense"]),
+            Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+            Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+        ])
         .block_rules(Rule::fused_attention(
             &["self_attention.query_key_value"],
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .outside(&[
-            "word_embeddings*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["word_embeddings*"])
+        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

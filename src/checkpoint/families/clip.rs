@@ -32,19 +32,17 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
     family
         .part(part)
         .prefixes(&prefixes)
-        .blocks(
-            "encoder.layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["layer_norm1"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.out_proj"]),
-                Rule::norm("feed_forward_norm", &["layer_norm2"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2"]),
-            ],
-        )
+        .block("encoder.layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["layer_norm1"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.out_proj"]),
+            Rule::norm("feed_forward_norm", &["layer_norm2"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+        ])
         .stack_rules([Rule::norm(
             "final_norm",
             &["final_layer_norm", "post_layernorm"],
@@ -101,7 +99,7 @@ impl Tower {
 
     pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {
         let json = self.section(json)?;
-        let or = |key, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+        let or = |key, default| json.size_or(&[key], default);
         let d_model = or("hidden_size", self.width)?;
         let attention = AttentionConfig::new(d_model, or("num_attention_heads", self.width / 64)?)?
             .with_visibility(self.visibility)

@@ -23,11 +23,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let interleaved = rotary.with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(interleaved);
     if json.flag(&["use_qk_norm"], false)? {
-        let each = QueryKeyNorm {
-            norm: block.norm,
-            span: QueryKeyNormSpan::EachHead,
-        };
-        block.attention.query_key_norm = Some(each);
+        block.attention.query_key_norm =
+            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::EachHead));
     }
     uniform(json, block)
 }

@@ -7,21 +7,19 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     Family::new("dinov2", &["dinov2"], config)
         .prefixes(&["dinov2.", ""])
-        .blocks(
-            "encoder.layer.{i}.",
-            [
-                Rule::norm("attention_norm", &["norm1"]),
-                Rule::linear("attention.query", &["attention.attention.query"]),
-                Rule::linear("attention.key", &["attention.attention.key"]),
-                Rule::linear("attention.value", &["attention.attention.value"]),
-                Rule::linear("attention.output", &["attention.output.dense"]),
-                Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
-                Rule::norm("feed_forward_norm", &["norm2"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
-                Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
-            ],
-        )
+        .block("encoder.layer.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["norm1"]),
+            Rule::linear("attention.query", &["attention.attention.query"]),
+            Rule::linear("attention.key", &["attention.attention.key"]),
+            Rule::linear("attention.value", &["attention.attention.value"]),
+            Rule::linear("attention.output", &["attention.output.dense"]),
+            Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
+            Rule::norm("feed_forward_norm", &["norm2"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
+            Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
+        ])
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])

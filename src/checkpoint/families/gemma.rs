@@ -76,17 +76,12 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         true => (Visibility::Bidirectional, window.map(|window| window / 2)), // on each side
         false => (Visibility::Causal, window),
     };
-    let period = json
-        .optional_size(&["sliding_window_pattern"])?
-        .unwrap_or(6);
+    let period = json.size_or(&["sliding_window_pattern"], 6)?;
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
     Ok(stack.with_each(|i, block| {
-        let head = QueryKeyNorm {
-            norm: block.norm,
-            span: QueryKeyNormSpan::Head,
-        };
-        block.attention.query_key_norm = Some(head);
+        block.attention.query_key_norm =
+            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
         block.attention.visibility = visibility;
         block.attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };

@@ -78,11 +78,7 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
-    let head = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Head,
-    };
-    block.attention.query_key_norm = Some(head);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     if json.flag(&["use_sliding_window"], false)? {
         block.attention.window = json.switchable_size("sliding_window", 4096)?; // in all layers
     }
@@ -106,10 +102,7 @@ fn with_experts(
         shared_d_ff,
     };
     let d_ff = json.size(&["moe_intermediate_size"])?;
-    let step = json
-        .optional_size(&["decoder_sparse_step"])?
-        .unwrap_or(1)
-        .max(1);
+    let step = json.size_or(&["decoder_sparse_step"], 1)?.max(1);
     let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
     Ok(stack.with_each(|i, block| {
         if n_experts > 0 && (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {

@@ -9,8 +9,11 @@ mod prelude {
     pub(super) use crate::{
         checkpoint::{config_json::ConfigJson, initializer_range, scheme::*},
         config::*,
-        error::{Error, Result},
+        error::Result,
     };
+
+    /// What transformers puts behind a decoder's blocks.
+    pub(super) const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
 }
 
 mod albert;

@@ -34,10 +34,6 @@ fn olmo2_config(json: &ConfigJson) -> Result<StackConfig> {
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;
-    let whole = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Whole,
-    };
-    block.attention.query_key_norm = Some(whole);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     uniform(json, block)
 }

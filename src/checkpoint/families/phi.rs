@@ -7,20 +7,18 @@ use super::prelude::*;
 pub(super) fn family() -> Family {
     Family::new("phi", &["phi"], config)
         .prefixes(&["model.", ""])
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.dense"]),
-                Rule::norm("attention.query_norm", &["self_attn.q_layernorm"]),
-                Rule::norm("attention.key_norm", &["self_attn.k_layernorm"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.dense"]),
+            Rule::norm("attention.query_norm", &["self_attn.q_layernorm"]),
+            Rule::norm("attention.key_norm", &["self_attn.k_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+        ])
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .ignored(&["*.inv_freq"])
         .outside(&["embed_tokens.*", "lm_head.*", "score.*", "classifier.*"])
@@ -34,10 +32,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let rotary = json.partial_rotary(attention.head_dim, 0.5, 10000.0)?;
     let normalized = json.flag(&["qk_layernorm"], false)?;
     let attention = attention
-        .with_kv_heads(
-            json.optional_size(&["num_key_value_heads"])?
-                .unwrap_or(n_heads),
-        )
+        .with_kv_heads(json.size_or(&["num_key_value_heads"], n_heads)?)
         .causal()
         .with_position(Position::Rotary(rotary))
         .with_query_key_norm(normalized.then_some(QueryKeyNorm {

@@ -21,10 +21,8 @@ pub(super) fn families() -> Vec<Family> {
                 _ => Ok(&["*.wi.*"]),
             })
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
-            .blocks(
-                "block.{i}.",
-                attention("attention", "layer.0", "SelfAttention"),
-            )
+            .block("block.{i}.")
+            .block_rules(attention("attention", "layer.0", "SelfAttention"))
             .block_rules(attention("cross_attention", "layer.1", "EncDecAttention"))
             .block_rules([
                 Rule::norm("feed_forward_norm", &[&of(feed_forward, "layer_norm")]),
@@ -75,10 +73,7 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
         json,
         json.n_blocks(&["num_decoder_layers", "num_layers", "num_hidden_layers"])?,
     )?;
-    Ok(stack.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    }))
+    Ok(stack.into_decoder())
 }
 
 fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
@@ -108,7 +103,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(dropout);
-    let or = |key: &str, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+    let or = |key: &str, default| json.size_or(&[key], default);
     let bias = RelativeBiasConfig {
         n_buckets: or("relative_attention_num_buckets", 32)?,
         max_distance: or("relative_attention_max_distance", 128)?,

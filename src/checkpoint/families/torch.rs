@@ -17,7 +17,8 @@ pub(super) fn families() -> Vec<Family> {
                 "transformer_encoder.",
                 "transformer_decoder.",
             ])
-            .blocks("layers.{i}.", attention("attention", "self_attn", "norm1"))
+            .block("layers.{i}.")
+            .block_rules(attention("attention", "self_attn", "norm1"))
             .block_rules(attention("cross_attention", "multihead_attn", "norm2"))
             .block_rules([
                 Rule::linear("feed_forward.up", &["linear1"]),
@@ -58,7 +59,7 @@ fn encoder(json: &ConfigJson) -> Result<StackConfig> {
         .with_bias(AttentionBias::new(has_bias, has_bias))
         .with_dropout(dropout);
     let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(json.optional_size(&["dim_feedforward"])?.unwrap_or(2048))
+        .with_d_ff(json.size_or(&["dim_feedforward"], 2048)?)
         .with_activation(json.activation(&["activation"], Activation::Relu)?)
         .with_bias(has_bias)
         .with_dropout(dropout);
@@ -80,10 +81,7 @@ fn encoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn decoder(json: &ConfigJson) -> Result<StackConfig> {
-    Ok(encoder(json)?.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    }))
+    Ok(encoder(json)?.into_decoder())
 }
 
 /// `nn.MultiheadAttention` draws its fused `[3 · d_model, d_model]` by Xavier's formula and has no biases at first.
