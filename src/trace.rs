@@ -66,14 +66,13 @@ impl TraceInput {
         let dims = self.hidden_states.dims();
         let fail = |reason| Err(Error::input("hidden_states", reason));
         match *dims {
-            [_, _, width] if width != d_model => {
-                return fail(format!(
-                    "has shape {dims:?}, expected [batch, seq, {d_model}]"
-                ));
+            [0, _, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the batch is empty"));
             }
-            [0, _, _] => return fail(format!("has shape {dims:?}: the batch is empty")),
-            [_, 0, _] => return fail(format!("has shape {dims:?}: the sequence is empty")),
-            [_, _, _] => {}
+            [_, 0, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the sequence is empty"));
+            }
+            [_, _, width] if width == d_model => {}
             _ => {
                 return fail(format!(
                     "has shape {dims:?}, expected [batch, seq, {d_model}]"
@@ -136,15 +135,13 @@ fn stages(
     let mut stages = Vec::new();
     let last = observe(&input.hidden_states, &context, &mut |i, block| {
         let feed_forward = &block.feed_forward;
-        stages.push((
-            format!("layers.{i}.feed_forward.input"),
-            feed_forward.input.clone(),
-        ));
-        stages.push((
-            format!("layers.{i}.feed_forward.output"),
-            feed_forward.inner_output.clone(),
-        ));
-        stages.push((format!("layers.{i}.output"), block.output().clone()));
+        for (point, tensor) in [
+            ("feed_forward.input", &feed_forward.input),
+            ("feed_forward.output", &feed_forward.inner_output),
+            ("output", block.output()),
+        ] {
+            stages.push((format!("layers.{i}.{point}"), tensor.clone()));
+        }
         Ok(())
     })?;
     stages.push(("last_hidden_state".to_string(), last));

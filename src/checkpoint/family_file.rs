@@ -245,13 +245,11 @@ fn named(
         _ => "",
     };
     known(model_type, part).map_err(|unknown| {
-        let reason = match unknown {
-            Unknown::ModelType(nearest) => {
-                let nearest = listed("nearest:", &nearest);
-                format!("{what}{model_type:?} is not a known family{nearest}")
-            }
-            Unknown::Part(reason) => reason,
+        let what = match unknown {
+            Unknown::ModelType(_) => what,
+            Unknown::Part(_) => "",
         };
+        let reason = format!("{what}{}", unknown.reason(model_type));
         json.error(&[key], reason)
     })
 }

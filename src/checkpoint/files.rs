@@ -307,6 +307,18 @@ impl TensorFiles {
     }
 }
 
+/// A tensor that can be a weight: of a floating-point dtype.
+pub(crate) fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor> {
+    match tensor.dtype().is_float() {
+        true => Ok(tensor),
+        false => Err(Error::UnsupportedDType {
+            path: path.to_path_buf(),
+            tensor: name.to_owned(),
+            found: format!("{:?}", tensor.dtype()),
+        }),
+    }
+}
+
 /// Checks that a safetensors file is whole: that its tensors fill what follows its header.
 #[cfg(feature = "hub")]
 pub(crate) fn check(path: &Path) -> Result<()> {

@@ -17,6 +17,19 @@ pub(super) enum Unknown {
     Part(String),
 }
 
+impl Unknown {
+    /// What to say of it.
+    pub(super) fn reason(self, model_type: &str) -> String {
+        match self {
+            Self::ModelType(nearest) => {
+                let nearest = listed("nearest:", &nearest);
+                format!("{model_type:?} is not a known family{nearest}")
+            }
+            Self::Part(reason) => reason,
+        }
+    }
+}
+
 impl Family {
     /// The built-in family that `model_type` names, and of several stacks the one asked for: to start a family from that
     /// differs from it in a few points.
@@ -46,13 +59,12 @@ impl Family {
     /// # Errors
     /// If there is no such family, or it has several stacks and none is chosen.
     pub fn known(model_type: &str, part: Option<StackPart>) -> Result<Self> {
-        known(model_type, part).map_err(|unknown| match unknown {
-            Unknown::ModelType(nearest) => {
-                let nearest = listed("nearest:", &nearest);
-                let reason = format!("{model_type:?} is not a known family{nearest}");
-                Error::input("model_type", reason)
-            }
-            Unknown::Part(reason) => Error::input("part", reason),
+        known(model_type, part).map_err(|unknown| {
+            let what = match unknown {
+                Unknown::ModelType(_) => "model_type",
+                Unknown::Part(_) => "part",
+            };
+            Error::input(what, unknown.reason(model_type))
         })
     }
 }

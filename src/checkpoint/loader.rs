@@ -11,6 +11,7 @@ use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use crate::{
     checkpoint::{
         Checkpoint, Parameters, Strictness,
+        files::floating,
         plan::{Missing, missing},
         scheme::strings,
         source::Source,
@@ -260,14 +261,7 @@ impl Backend<'_> {
 
     fn read(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
         let files = &self.checkpoint.files;
-        let tensor = source.read(files)?;
-        if !tensor.dtype().is_float() {
-            return Err(Error::UnsupportedDType {
-                path: source.path(files),
-                tensor: source.name.clone(),
-                found: format!("{:?}", tensor.dtype()),
-            });
-        }
+        let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 

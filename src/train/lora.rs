@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
-    config::{Draw, Initialization, matches},
+    config::{Draw, Initialization, each_matches, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
     train::Fresh,
@@ -55,8 +55,11 @@ impl LoraConfig {
 
 /// Whether a pattern matches a role `blocks.{i}.local`, whole or by its local part.
 fn is_target(target: &str, role: &str) -> bool {
-    let local = role.splitn(3, '.').nth(2).unwrap_or(role);
-    matches(target, local) || matches(target, role)
+    matches(target, local(role)) || matches(target, role)
+}
+
+fn local(role: &str) -> &str {
+    role.splitn(3, '.').nth(2).unwrap_or(role)
 }
 
 /// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
@@ -102,15 +105,8 @@ impl Lora {
             return Err(Error::input("LoraConfig", reason));
         }
         let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
-        for target in &config.targets {
-            if !roles.iter().any(|role| is_target(target, role)) {
-                let reason = format!(
-                    "the pattern matches no linear layer of the stack; they are {}",
-                    locals(&roles).join(", ")
-                );
-                return Err(Error::input(target, reason));
-            }
-        }
+        let names = roles.iter().flat_map(|role| [local(role), role]);
+        each_matches(&config.targets, names)?;
         let mut parameters = Parameters::default();
         let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
         let mut adapted = Vec::new();
@@ -279,16 +275,4 @@ fn adapt(
     let frozen = Linear::from_parts(weight.detach(), linear.bias().map(Tensor::detach))?;
     let adapted = frozen.with_adapter(adapter.with_dropout(dropout))?;
     Ok((adapted, fresh.parameters()))
-}
-
-/// The roles without their blocks, each once.
-fn locals(roles: &[String]) -> Vec<String> {
-    let mut locals = Vec::new();
-    for role in roles {
-        let local = role.splitn(3, '.').nth(2).unwrap_or(role).to_string();
-        if !locals.contains(&local) {
-            locals.push(local);
-        }
-    }
-    locals
 }

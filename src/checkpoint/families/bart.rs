@@ -6,7 +6,7 @@
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let stack = |name: &str, part, config| {
+    let stack = |name: &str, part, config: fn(&ConfigJson) -> Result<StackConfig>| {
         let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
         let (prefixes, other) = match part {
             StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
@@ -31,10 +31,16 @@ pub(super) fn families() -> Vec<Family> {
             .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
     vec![
-        stack("bart", StackPart::Encoder, bart_encoder),
-        stack("bart", StackPart::Decoder, bart_decoder),
-        stack("whisper", StackPart::Encoder, whisper_encoder),
-        stack("whisper", StackPart::Decoder, whisper_decoder),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")),
+        stack("bart", StackPart::Decoder, |json| {
+            Ok(bart(json, "decoder")?.into_decoder())
+        }),
+        stack("whisper", StackPart::Encoder, |json| {
+            whisper(json, "encoder")
+        }),
+        stack("whisper", StackPart::Decoder, |json| {
+            Ok(whisper(json, "decoder")?.into_decoder())
+        }),
     ]
 }
 
@@ -51,15 +57,11 @@ fn attention(role: &str, stem: &str) -> Vec<Rule> {
     ]
 }
 
-fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
-    refuse_other_norms(json)?;
-    config(json, "encoder", AttentionBias::ALL, NormPlacement::Post)
-}
-
-fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    refuse_other_norms(json)?;
-    let stack = config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
-    Ok(with_cross_attention(stack))
+fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
+    // Forms of other families with BART's names (mBART).
+    json.only("normalize_before", &[json!(false)])?;
+    json.only("add_final_layer_norm", &[json!(false)])?;
+    config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
 
 const WHISPER_BIAS: AttentionBias = AttentionBias {
@@ -67,19 +69,8 @@ const WHISPER_BIAS: AttentionBias = AttentionBias {
     ..AttentionBias::ALL
 };
 
-/// Forms of other families with BART's names (mBART).
-fn refuse_other_norms(json: &ConfigJson) -> Result<()> {
-    json.only("normalize_before", &[json!(false)])?;
-    json.only("add_final_layer_norm", &[json!(false)])
-}
-
-fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
-    config(json, "encoder", WHISPER_BIAS, NormPlacement::Pre)
-}
-
-fn whisper_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = config(json, "decoder", WHISPER_BIAS, NormPlacement::Pre)?;
-    Ok(with_cross_attention(stack))
+fn whisper(json: &ConfigJson, side: &str) -> Result<StackConfig> {
+    config(json, side, WHISPER_BIAS, NormPlacement::Pre)
 }
 
 /// One side, its keys starting with `side`.
@@ -120,9 +111,4 @@ fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
         "encoder" => vec![own, shared],
         _ => vec![own],
     }
-}
-
-/// The decoder of a stack: causal, and attending to the encoder.
-fn with_cross_attention(stack: StackConfig) -> StackConfig {
-    stack.into_decoder()
 }

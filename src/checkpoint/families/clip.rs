@@ -7,8 +7,10 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
-            Family::new("clip", &["clip", "clip_text_model"], text)
-                .initialization(|json| initialization(json, &TEXT)),
+            Family::new("clip", &["clip", "clip_text_model"], |json| {
+                TEXT.config(json)
+            })
+            .initialization(|json| initialization(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
@@ -66,10 +68,6 @@ const VISION: Tower = Tower {
     width: 768,
     ..TEXT
 };
-
-fn text(json: &ConfigJson) -> Result<StackConfig> {
-    TEXT.config(json)
-}
 
 fn vision(json: &ConfigJson) -> Result<StackConfig> {
     // Its last norm is for the pooled output alone.

@@ -11,14 +11,18 @@ use super::{
 pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
-            Family::new("siglip", &["siglip", "siglip_text_model"], text)
-                .initialization(|json| initialization(json, &TEXT)),
+            Family::new("siglip", &["siglip", "siglip_text_model"], |json| {
+                TEXT.config(json)
+            })
+            .initialization(|json| initialization(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
-            Family::new("siglip", &["siglip", "siglip_vision_model"], vision)
-                .initialization(|json| initialization(json, &VISION))
-                .new_names(|_| Ok(&["*.post_layernorm.*"])),
+            Family::new("siglip", &["siglip", "siglip_vision_model"], |json| {
+                VISION.config(json)
+            })
+            .initialization(|json| initialization(json, &VISION))
+            .new_names(|_| Ok(&["*.post_layernorm.*"])),
             StackPart::Vision,
         ),
     ]
@@ -35,14 +39,6 @@ const VISION: Tower = Tower {
     section: "vision_config",
     ..TEXT
 };
-
-fn text(json: &ConfigJson) -> Result<StackConfig> {
-    TEXT.config(json)
-}
-
-fn vision(json: &ConfigJson) -> Result<StackConfig> {
-    VISION.config(json)
-}
 
 /// Xavier's uniform distribution.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
