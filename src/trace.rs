@@ -20,12 +20,10 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 
-use crate::{
-    checkpoint::Checkpoint,
-    config::{BlockConfig, Precision, StackConfig},
-    error::{Error, Result},
-    layers::{AttentionMask, BlockStages, ForwardContext, Marked},
-};
+use crate::checkpoint::Checkpoint;
+use crate::config::{BlockConfig, Precision, StackConfig};
+use crate::error::{Error, Result};
+use crate::layers::{AttentionMask, BlockStages, ForwardContext, Marked};
 
 /// The input of a traced run.
 #[derive(Clone, Debug)]

@@ -2,17 +2,12 @@
 
 use std::{fs, path::Path};
 
-use crate::{
-    checkpoint::{
-        CheckpointOptions, FamilySource,
-        config_json::ConfigJson,
-        known::{Unknown, known},
-        quantized,
-        scheme::{Family, StackPart, StackSource},
-    },
-    config::{Initialization, StackConfig},
-    error::{Error, Result},
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::known::{Unknown, known};
+use crate::checkpoint::scheme::{Family, StackPart, StackSource};
+use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
+use crate::config::{Initialization, StackConfig};
+use crate::error::{Error, Result};
 
 /// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
 /// from scratch needs.
@@ -51,10 +46,8 @@ impl Architecture {
 }
 
 impl CheckpointOptions {
-    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`.
-    ///
-    /// # Errors
-    /// As for [`Architecture::open`].
+    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`; errors as for
+    /// [`Architecture::open`].
     pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
         let path = path.as_ref();
         let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {

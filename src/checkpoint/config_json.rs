@@ -1,19 +1,16 @@
 //! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{
-    config::{Activation, MAX_SIZE},
-    error::{Error, Result},
-};
+use crate::config::{Activation, MAX_SIZE};
+use crate::error::{Error, Result};
 
 /// A `config.json` has some kilobytes.
 const MAX_BYTES: u64 = 10_000_000;

@@ -17,10 +17,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
 
-use crate::{
-    checkpoint::nearest::nearest,
-    error::{Error, Result},
-};
+use crate::checkpoint::nearest::nearest;
+use crate::error::{Error, Result};
 
 mod foreign;
 mod header;

@@ -26,11 +26,9 @@ use std::time::Duration;
 
 use hf_hub::HFClient;
 
-use crate::{
-    checkpoint::files::{INDEX, SINGLE as WEIGHTS},
-    config::setters,
-    error::{Error, Result},
-};
+use crate::checkpoint::files::{INDEX, SINGLE as WEIGHTS};
+use crate::config::setters;
+use crate::error::{Error, Result};
 
 mod cache;
 mod environment;
@@ -163,11 +161,8 @@ impl Hub {
 
     /// Downloads one file, such as `tokenizer.json`, unless it is cached, and returns its path.
     ///
-    /// Each call resolves the revision anew: use a commit hash where two calls must agree.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::download`].
+    /// Each call resolves the revision anew: use a commit hash where two calls must agree; errors as for
+    /// [`Self::download`].
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         if !stays_inside(name) {
             return Err(self.error(format!(

@@ -1,13 +1,9 @@
 //! The built-in families by `model_type`.
 
-use crate::{
-    checkpoint::{
-        families,
-        nearest::near,
-        scheme::{Family, StackPart},
-    },
-    error::{Error, Result, listed},
-};
+use crate::checkpoint::families;
+use crate::checkpoint::nearest::near;
+use crate::checkpoint::scheme::{Family, StackPart};
+use crate::error::{Error, Result, listed};
 
 /// Why there is no such family.
 pub(super) enum Unknown {

@@ -29,25 +29,19 @@ pub mod scheme;
 mod source;
 pub mod write;
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{
-    checkpoint::{
-        architecture::located,
-        files::TensorFiles,
-        plan::Plan,
-        scheme::{Family, StackPart},
-    },
-    config::{Precision, StackConfig, setters},
-    error::Result,
-    layers::{FeedForward, Stack, TransformerBlock},
-    packed::PackedStack,
-};
+use crate::checkpoint::architecture::located;
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::plan::Plan;
+use crate::checkpoint::scheme::{Family, StackPart};
+use crate::config::{Precision, StackConfig, setters};
+use crate::error::Result;
+use crate::layers::{FeedForward, Stack, TransformerBlock};
+use crate::packed::PackedStack;
 
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
@@ -202,10 +196,8 @@ impl Checkpoint {
         Loader::new(self, dtype, device, None)
     }
 
-    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them.
-    ///
-    /// # Errors
-    /// As for [`Self::loader`].
+    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them; errors as for
+    /// [`Self::loader`].
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }

@@ -6,15 +6,11 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{
-    checkpoint::{
-        files::{TensorFiles, floating},
-        scheme::Orientation,
-    },
-    config::{Activation, NormConfig, NormPlacement},
-    error::{Error, Result},
-    layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm},
-};
+use crate::checkpoint::files::{TensorFiles, floating};
+use crate::checkpoint::scheme::Orientation;
+use crate::config::{Activation, NormConfig, NormPlacement};
+use crate::error::{Error, Result};
+use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
 use names::{Layer, NORM_NAMES, find_layers};
 
 /// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:

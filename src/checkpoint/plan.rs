@@ -3,25 +3,19 @@
 //! The list of parameters is not written down a second time: a plan builds the layers once with a
 //! `VarBuilder` that records every request and returns zeros that take no memory.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::{
-    checkpoint::{
-        files::{SIMILAR, TensorFiles},
-        nearest::nearest,
-        scheme::{Family, Rule, Stacking, matches},
-        source::{Item, Source},
-    },
-    config::StackConfig,
-    error::{Error, Result, listed},
-    layers::Stack,
-};
+use crate::checkpoint::files::{SIMILAR, TensorFiles};
+use crate::checkpoint::nearest::nearest;
+use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
+use crate::checkpoint::source::{Item, Source};
+use crate::config::StackConfig;
+use crate::error::{Error, Result, listed};
+use crate::layers::Stack;
 
 /// Five times as many as the largest published mixture of experts has. So that a `config.json` of a few bytes,
 /// with a billion heads or experts, does not take all memory.

@@ -3,11 +3,9 @@
 //! Newer files hold `rope_parameters: {rope_theta, rope_type, ..}`, per layer type where types differ;
 //! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
 
-use crate::{
-    checkpoint::config_json::ConfigJson,
-    config::{RotaryConfig, RotaryScaling},
-    error::Result,
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::config::{RotaryConfig, RotaryScaling};
+use crate::error::Result;
 
 impl ConfigJson {
     /// Rotary embedding of whole heads of width `head_dim`, all layers alike.
@@ -21,10 +19,7 @@ impl ConfigJson {
 
     /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor` (or
     /// `rotary_pct`); the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
-    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up).
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up); errors as for [`Self::rotary`].
     pub fn partial_rotary(
         &self,
         head_dim: usize,
@@ -64,10 +59,8 @@ impl ConfigJson {
     }
 
     /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
-    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`.
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`; errors as for
+    /// [`Self::rotary`].
     pub fn rotary_of_type(
         &self,
         layer_type: &str,
@@ -89,10 +82,7 @@ impl ConfigJson {
     }
 
     /// Rotary embedding of `turning` dimensions of each head, described in `parameters`, such as
-    /// [`Self::rotary_section`], or in older files beside it.
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// [`Self::rotary_section`], or in older files beside it; errors as for [`Self::rotary`].
     pub fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,

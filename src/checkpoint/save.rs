@@ -11,22 +11,16 @@ use std::{collections::HashMap, fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
-use self::{
-    shards::{Index, shards},
-    target::Target,
-};
-use crate::{
-    checkpoint::{
-        AsTensor, Checkpoint,
-        disk::assemble,
-        files::{INDEX, SINGLE},
-        plan::unknown_role,
-        source::Source,
-        write::{Record, Sink, write_streamed, write_tensor},
-    },
-    config::setters,
-    error::{Error, Result},
-};
+use self::shards::{Index, shards};
+use self::target::Target;
+use crate::checkpoint::disk::assemble;
+use crate::checkpoint::files::{INDEX, SINGLE};
+use crate::checkpoint::plan::unknown_role;
+use crate::checkpoint::source::Source;
+use crate::checkpoint::write::{Record, Sink, write_streamed, write_tensor};
+use crate::checkpoint::{AsTensor, Checkpoint};
+use crate::config::setters;
+use crate::error::{Error, Result};
 
 pub(super) const CONFIG: &str = "config.json";
 

@@ -3,25 +3,19 @@
 //! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
 //! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 use candle_core::Tensor;
 
-use crate::{
-    checkpoint::{
-        Architecture, AsTensor, SaveOptions,
-        disk::assemble,
-        plan::{candidates, count_items, parameters},
-        save::{CONFIG, by_role, write_file},
-        scheme::matches,
-        source::Source,
-        write::{Record, dtype_on_disk, write_tensor},
-    },
-    error::{Error, Result},
-};
+use crate::checkpoint::disk::assemble;
+use crate::checkpoint::plan::{candidates, count_items, parameters};
+use crate::checkpoint::save::{CONFIG, by_role, write_file};
+use crate::checkpoint::scheme::matches;
+use crate::checkpoint::source::Source;
+use crate::checkpoint::write::{Record, dtype_on_disk, write_tensor};
+use crate::checkpoint::{Architecture, AsTensor, SaveOptions};
+use crate::error::{Error, Result};
 
 impl Architecture {
     /// Saves a new checkpoint to `directory`; [`SaveOptions::save_new`] describes the arguments and has options.

@@ -18,11 +18,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{
-    checkpoint::{config_json::ConfigJson, initializer_range},
-    config::{Initialization, StackConfig, setters},
-    error::Result,
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::initializer_range;
+use crate::config::{Initialization, StackConfig, setters};
+use crate::error::Result;
 
 use self::difference::changed;
 pub(crate) use self::part::Features;

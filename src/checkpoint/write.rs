@@ -15,10 +15,8 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
 
-use crate::{
-    checkpoint::files::MAX_HEADER_BYTES,
-    error::{Error, Result},
-};
+use crate::checkpoint::files::MAX_HEADER_BYTES;
+use crate::error::{Error, Result};
 
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;

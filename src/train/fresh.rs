@@ -1,21 +1,17 @@
 //! Fresh parameters drawn from a seed.
 
-use std::{
-    collections::HashMap,
-    f64::consts::TAU,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::f64::consts::TAU;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::{
-    checkpoint::Parameters,
-    config::{Draw, Initialization, StackConfig},
-    layers::{Stack, torch_bound},
-};
+use crate::checkpoint::Parameters;
+use crate::config::{Draw, Initialization, StackConfig};
+use crate::layers::{Stack, torch_bound};
 
 /// Creates fresh parameters, as variables, for the layers that request them.
 ///

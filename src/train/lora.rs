@@ -1,9 +1,7 @@
 //! Low-rank adapters (LoRA) on selected linear layers of a stack.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};

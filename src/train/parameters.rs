@@ -1,10 +1,8 @@
 //! Selecting named parameters and putting them into groups.
 
-use crate::{
-    checkpoint::Parameters,
-    config::{each_matches, matches},
-    error::{Error, Result},
-};
+use crate::checkpoint::Parameters;
+use crate::config::{each_matches, matches};
+use crate::error::{Error, Result};
 
 /// Which of these is missing cannot be told from an empty list.
 pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables that were made so far, so \

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
-use crate::{
-    error::{Error, Result},
-    layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack},
-    train::Gradients,
-};
+use crate::error::{Error, Result};
+use crate::layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack};
+use crate::train::Gradients;
 
 /// The result of [`backward_recomputing`].
 #[derive(Clone, Debug)]

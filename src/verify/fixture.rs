@@ -20,10 +20,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
 
-use self::{
-    decode::{Decoded, decode},
-    reader::Reader,
-};
+use self::decode::{Decoded, decode};
+use self::reader::Reader;
 use super::expected::Expected;
 use super::kept_rows::KeptRows;
 use super::names;

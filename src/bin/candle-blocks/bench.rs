@@ -14,11 +14,9 @@ use candle_blocks::{Precision, ops};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::{
-    Outcome,
-    model::{SourceArgs, packing, precisions},
-    output::{self, Escaped},
-};
+use crate::model::{SourceArgs, packing, precisions};
+use crate::output::Escaped;
+use crate::{Outcome, output};
 use subject::{Sizes, Subject};
 
 #[derive(clap::Args)]

@@ -3,16 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use candle_blocks::{
-    Checkpoint, CheckpointOptions, Error, Precision,
-    candle_core::{DType, Device, Tensor},
-    checkpoint::scheme::StackPart,
-    trace::{self, TraceInput},
-};
-use clap::{
-    ValueEnum,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::scheme::StackPart;
+use candle_blocks::trace::TraceInput;
+use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::download;
 

@@ -6,19 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use candle_blocks::{
-    Checkpoint,
-    candle_core::{DType, Tensor},
-    checkpoint::write::write_safetensors,
-    trace::TraceInput,
-    verify::Fixture,
-};
+use candle_blocks::Checkpoint;
+use candle_blocks::candle_core::{DType, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::trace::TraceInput;
+use candle_blocks::verify::Fixture;
 
-use crate::{
-    Outcome,
-    model::{ComputeArgs, ModelArgs},
-    output,
-};
+use crate::model::{ComputeArgs, ModelArgs};
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {

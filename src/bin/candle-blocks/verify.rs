@@ -3,18 +3,13 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use anyhow::Result;
-use candle_blocks::{
-    Precision,
-    candle_core::DType,
-    verify::{Comparer, Fixture, Scope},
-};
+use candle_blocks::Precision;
+use candle_blocks::candle_core::DType;
+use candle_blocks::verify::{Comparer, Fixture, Scope};
 
-use crate::{
-    Outcome,
-    model::{ComputeArgs, Form, ModelArgs},
-    output,
-    run::{note_weights, trace_input},
-};
+use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::run::{note_weights, trace_input};
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -2,10 +2,8 @@
 //!
 //! transformers' `CohereDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cohere/modeling_cohere.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("cohere", config).block_rules([

@@ -3,10 +3,8 @@
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let sandwich = |name: &str, config| {

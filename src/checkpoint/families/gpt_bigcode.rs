@@ -2,10 +2,8 @@
 //!
 //! transformers' `GPTBigCodeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_bigcode/modeling_gpt_bigcode.py>
 
-use super::{
-    gpt2::{block, initialization, uniform},
-    prelude::*,
-};
+use super::gpt2::{block, initialization, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt_bigcode", &["gpt_bigcode"], config)

@@ -3,10 +3,8 @@
 //! transformers' `GPTJBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gptj/modeling_gptj.py>, and `CodeGenBlock`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/codegen/modeling_codegen.py>
 
-use super::{
-    gpt2::{block, uniform},
-    prelude::*,
-};
+use super::gpt2::{block, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gptj", &["gptj", "codegen"], config)

@@ -3,11 +3,9 @@
 //! transformers' `MixtralSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mixtral/modeling_mixtral.py>, and
 //! `Qwen2MoeSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_moe/modeling_qwen2_moe.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    prelude::*,
-    qwen::with_windows,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
+use super::qwen::with_windows;
 
 pub(super) fn families() -> Vec<Family> {
     let mixtral = decoder("mixtral", mixtral).block_rules([

@@ -3,10 +3,8 @@
 //!
 //! transformers' `OlmoDecoderLayer` and `Olmo2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo2/modeling_olmo2.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let mut olmo2 = decoder("olmo2", olmo2_config);

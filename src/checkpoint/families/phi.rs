@@ -2,10 +2,8 @@
 //!
 //! transformers' `PhiDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phi/modeling_phi.py>
 
-use super::{
-    llama::{block, uniform},
-    prelude::*,
-};
+use super::llama::{block, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("phi", &["phi"], config)

@@ -3,10 +3,8 @@
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![decoder("qwen2", qwen2), decoder("qwen3", qwen3)]

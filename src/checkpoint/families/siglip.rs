@@ -3,10 +3,8 @@
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
 
-use super::{
-    clip::{Tower, tower},
-    prelude::*,
-};
+use super::clip::{Tower, tower};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -3,10 +3,8 @@
 //!
 //! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
 
-use super::{
-    llama::{block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("stablelm", config).block_rules([

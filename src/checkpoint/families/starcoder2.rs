@@ -2,10 +2,8 @@
 //!
 //! transformers' `Starcoder2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/starcoder2/modeling_starcoder2.py>
 
-use super::{
-    llama::{block, decoder, uniform},
-    prelude::*,
-};
+use super::llama::{block, decoder, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("starcoder2", config)

@@ -5,10 +5,9 @@ use std::io;
 use std::path::Path;
 
 use super::stays_inside;
-use crate::{
-    checkpoint::files::{self, Index},
-    error::{Error, Result},
-};
+use crate::checkpoint::files;
+use crate::checkpoint::files::Index;
+use crate::error::{Error, Result};
 
 /// Checks a file against the size the Hub lists, if known, and against what it says of itself.
 ///

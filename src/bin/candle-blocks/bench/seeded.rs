@@ -1,14 +1,11 @@
 //! Random numbers that are the same in every run.
 
-use std::{
-    collections::hash_map::DefaultHasher,
-    hash::{Hash, Hasher},
-};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 
-use candle_blocks::{
-    candle_core::{DType, Device, Result, Shape, Tensor, bail},
-    candle_nn::{Init, VarBuilder, var_builder::SimpleBackend},
-};
+use candle_blocks::candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_blocks::candle_nn::var_builder::SimpleBackend;
+use candle_blocks::candle_nn::{Init, VarBuilder};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Any tensor that a layer asks for, by its name.
