@@ -27,7 +27,7 @@ mod positioned;
 
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
-pub(crate) use locate::{INDEX, Index, SINGLE};
+pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest

@@ -29,7 +29,7 @@ pub(crate) struct Missing {
 }
 
 /// Where every parameter is stored, and a classification of the tensors that store none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     pub sources: Vec<Source>,
     /// Where in `sources` a role is.
@@ -44,14 +44,7 @@ impl Plan {
     /// Resolves every parameter of a stack against the files' headers.
     pub fn new(family: &Family, config: &StackConfig, files: &TensorFiles) -> Result<Self> {
         let prefix = prefix(family, files);
-        let mut plan = Self {
-            sources: Vec::new(),
-            places: HashMap::new(),
-            missing: Vec::new(),
-            ignored: Vec::new(),
-            outside: Vec::new(),
-            unused: Vec::new(),
-        };
+        let mut plan = Self::default();
         for (role, shape) in parameters(config)? {
             let candidates = candidates(family, config, prefix, &role, &shape)?;
             match candidates

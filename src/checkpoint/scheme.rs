@@ -15,7 +15,7 @@ mod rule;
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
@@ -44,7 +44,7 @@ pub(crate) fn strings(items: &[&str]) -> Vec<String> {
 }
 
 /// One of the stacks of a checkpoint that contains several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StackPart {
@@ -60,12 +60,7 @@ pub enum StackPart {
 
 impl fmt::Display for StackPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Encoder => "encoder",
-            Self::Decoder => "decoder",
-            Self::Text => "text",
-            Self::Vision => "vision",
-        })
+        self.serialize(f)
     }
 }
 

@@ -14,6 +14,7 @@ use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
+use tempfile::NamedTempFile;
 
 use crate::checkpoint::files::MAX_HEADER_BYTES;
 use crate::error::{Error, Result};
@@ -92,14 +93,8 @@ pub(crate) fn write_streamed(
     records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = header(&records, metadata)?;
 
-    let mut options = tempfile::Builder::new();
-    // A temporary file is private by default; this one becomes an ordinary file (the umask applies).
-    #[cfg(unix)]
-    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let (destination, replaced) = destination(path)?;
-    let file = options
-        .tempfile_in(directory(&destination))
-        .map_err(failed)?;
+    let file = temporary(directory(&destination)).map_err(failed)?;
     if let Some(permissions) = replaced {
         file.as_file()
             .set_permissions(permissions)
@@ -230,6 +225,14 @@ fn unsupported(name: &str, dtype: DType) -> Error {
         name,
         format!("{dtype} tensors cannot be written; convert it with `to_dtype`"),
     )
+}
+
+/// A temporary file that is to become an ordinary one: not private, as by default; the umask applies.
+pub(super) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+    let mut options = tempfile::Builder::new();
+    #[cfg(unix)]
+    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    options.tempfile_in(directory)
 }
 
 /// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.

@@ -86,7 +86,7 @@ pub struct AdamW {
     /// What it knows about each of them, in their order.
     pub(super) states: Vec<State>,
     config: AdamWConfig,
-    n_updates: u64,
+    pub(super) n_updates: u64,
     /// Steps of training take the same memory again and again.
     _keeper: MemoryKeeper,
 }
@@ -163,10 +163,6 @@ impl AdamW {
     /// The number of updates made so far.
     pub fn n_updates(&self) -> u64 {
         self.n_updates
-    }
-
-    pub(super) fn set_n_updates(&mut self, n_updates: u64) {
-        self.n_updates = n_updates;
     }
 
     /// The parameters that it trains, with their roles.

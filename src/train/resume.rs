@@ -83,7 +83,7 @@ impl AdamW {
             variable.set(&value)?;
             (state.moments, state.step) = (moments, step);
         }
-        self.set_n_updates(n_updates);
+        self.n_updates = n_updates;
         let notes = file.files.metadata().iter();
         let note = |(key, value): (&String, &String)| {
             Some((key.strip_prefix(NOTE)?.to_string(), value.clone()))

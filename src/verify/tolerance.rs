@@ -95,21 +95,13 @@ impl Tolerance {
         let (torch_typical, middle) = (median(errors), median(magnitudes));
         let (allowed_worst, allowed_typical) = match peers {
             None => (torch_worst, torch_typical),
-            Some(Peers {
-                worst,
-                typical,
-                scale,
-            }) => {
-                let is_noise = torch_worst >= max;
-                let (max, middle) = if is_noise {
-                    (scale, scale)
-                } else {
-                    (max, middle)
+            Some(peers) => {
+                let (max, middle) = match torch_worst >= max {
+                    true => (peers.scale, peers.scale), // noise
+                    false => (max, middle),
                 };
-                (
-                    torch_worst.max(worst * max),
-                    torch_typical.max(typical * middle),
-                )
+                let worst = torch_worst.max(peers.worst * max);
+                (worst, torch_typical.max(peers.typical * middle))
             }
         };
 

@@ -8,11 +8,7 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let sandwich = |name: &str, config| {
-        let mut family = decoder(name, config);
-        family
-            .block_rules
-            .retain(|rule| !rule.role.ends_with("feed_forward_norm"));
-        family.block_rules([
+        decoder(name, config).replace_block_rules([
             Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
             Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
             Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),

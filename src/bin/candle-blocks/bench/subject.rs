@@ -41,11 +41,13 @@ impl Subject {
         };
         let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
         let mut subject = Self::new(config, "bert", args, |config| {
-            let (block, vb) = (&config.blocks[0], &seeded::weights());
-            let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
-            let placement = block.feed_forward_placement;
-            let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", vb)?;
-            let sublayer = Sublayer::from_parts(inner, norm);
+            let block = &config.blocks[0];
+            let sublayer = seeded::weights(|vb| {
+                let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
+                let placement = block.feed_forward_placement;
+                let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
+                Ok(Sublayer::from_parts(inner, norm))
+            })?;
             Ok(match args.packing() {
                 None => Box::new(move |x, _| sublayer.forward_t(x, false)),
                 Some(precision) => {
@@ -63,7 +65,7 @@ impl Subject {
     pub fn block(sizes: Sizes, args: &Args) -> Result<Self> {
         let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
         Self::new(config, "bert", args, |config| {
-            let block = TransformerBlock::new(&config.blocks[0], seeded::weights())?;
+            let block = seeded::weights(|vb| TransformerBlock::new(&config.blocks[0], vb))?;
             Ok(match args.packing() {
                 None => Box::new(move |x, context| block.forward_with(x, context)),
                 Some(precision) => {
