@@ -196,12 +196,8 @@ pub fn run_backward(
     let loader = checkpoint.trainable(dtype, device)?;
     let stack = loader.stack()?;
     let mut input = input.moved(dtype, device)?;
-    let Some(cotangent) = input.grad_output.clone() else {
-        return Err(Error::input(
-            "grad_output",
-            "missing; a backward pass needs it",
-        ));
-    };
+    let missing = || Error::input("grad_output", "missing; a backward pass needs it");
+    let cotangent = input.grad_output.clone().ok_or_else(missing)?;
     if cotangent.dims() != input.hidden_states.dims() {
         let (found, expected) = (cotangent.dims(), input.hidden_states.dims());
         let reason = format!("has shape {found:?}, expected {expected:?} of hidden_states");
@@ -209,26 +205,18 @@ pub fn run_backward(
     }
     let source = Var::from_tensor(&input.hidden_states)?;
     input.hidden_states = source.as_tensor().clone();
-    let memory = input
-        .encoder_hidden_states
-        .as_ref()
-        .map(Var::from_tensor)
-        .transpose()?;
+    let memory = input.encoder_hidden_states.as_ref();
+    let memory = memory.map(Var::from_tensor).transpose()?;
     if let Some(memory) = &memory {
         input.encoder_hidden_states = Some(memory.as_tensor().clone());
     }
     let mut stages = stages(checkpoint.config(), &input, |x, context, observer| {
         stack.observe(x, context, observer)
     })?;
-    let output = stages
-        .iter()
-        .rev()
-        .find(|(name, _)| name.ends_with(".output"));
-    let Some((_, output)) = output else {
-        return Err(Error::InvalidConfig(
-            "a stack without blocks has no gradient".to_string(),
-        ));
-    };
+    let mut outputs = stages.iter().rev();
+    let output = outputs.find(|(name, _)| name.ends_with(".output"));
+    let none = || Error::InvalidConfig("a stack without blocks has no gradient".to_string());
+    let (_, output) = output.ok_or_else(none)?;
     let gradients = (output * cotangent)?.sum_all()?.backward()?;
     let gradient = |name: &str, variable: &Var| {
         let gradient = gradients.get(variable).cloned();

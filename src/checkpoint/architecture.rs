@@ -11,15 +11,7 @@ use crate::error::{Error, Result};
 
 /// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
 /// from scratch needs.
-///
-/// ```no_run
-/// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
-/// let architecture = Architecture::open("gpt2/config.json")?;
-/// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
-/// let stack = fresh.stack(&architecture.config)?;
-/// println!("{} parameters", fresh.parameters().len());
-/// # Ok::<(), candle_blocks::Error>(())
-/// ```
+/// [`Self::save`] shows it in use.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     /// The name of the family, such as `"gpt2"`.

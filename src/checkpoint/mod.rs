@@ -268,16 +268,6 @@ impl Checkpoint {
     /// Saves a copy of this checkpoint, with the given parameters replaced, to a new directory;
     /// [`SaveOptions::save`] has options.
     ///
-    /// ```no_run
-    /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
-    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
-    /// let stack = loader.stack()?;
-    /// // ... train the stack, then:
-    /// checkpoint.save("fine-tuned", loader.parameters())?;
-    /// # Ok::<(), candle_blocks::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// As for [`SaveOptions::save`].
     pub fn save(

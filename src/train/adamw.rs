@@ -64,22 +64,7 @@ impl AdamWConfig {
 /// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. The moments of
 /// f16 and bf16 parameters are f32. A parameter without a gradient in a step stays as it is, including its step count.
 ///
-/// ```
-/// use candle_blocks::train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule};
-/// use candle_core::{Device, Var};
-/// let weight = Var::new(&[[1f32, -2.], [0.5, 3.]], &Device::Cpu)?;
-/// let groups = ParameterGroup::decaying_matrices(vec![("weight".to_string(), weight.clone())], 0.01);
-/// let mut optimizer = AdamW::new(groups, AdamWConfig { learning_rate: 0.1, ..Default::default() })?;
-/// let schedule = Schedule::new(Decay::Cosine, 5, 100);
-/// for step in 0..100 {
-///     let loss = weight.as_tensor().sqr()?.sum_all()?;
-///     let mut gradients = optimizer.backward(&loss)?;
-///     gradients.clip_norm(1.0)?;
-///     optimizer.update(&gradients, schedule.factor(step))?;
-/// }
-/// assert!(weight.as_tensor().sqr()?.sum_all()?.to_scalar::<f32>()? < 0.5);
-/// # Ok::<(), candle_blocks::Error>(())
-/// ```
+/// The [module](crate::train) shows it in a loop.
 #[derive(Debug)]
 pub struct AdamW {
     pub(super) parameters: Parameters,
