@@ -102,12 +102,8 @@ pub struct Hub {
     progress: Option<Handler>,
 }
 
-/// What is asked of a repository.
-#[derive(Clone, Copy)]
-enum Wanted<'a> {
-    Checkpoint,
-    File(&'a str),
-}
+/// What is asked of a repository: one file, or its checkpoint.
+type Wanted<'a> = Option<&'a str>;
 
 impl Hub {
     /// The branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).
@@ -156,7 +152,7 @@ impl Hub {
     /// offline cache. [`Error::BadIndex`] if the index names a file outside the repository or one that it does not
     /// contain; nothing is fetched then. [`Error::Io`] if the cache cannot be written.
     pub fn download(&self) -> Result<PathBuf> {
-        self.obtain(Wanted::Checkpoint)
+        self.obtain(None)
     }
 
     /// Downloads one file, such as `tokenizer.json`, unless it is cached, and returns its path.
@@ -169,7 +165,7 @@ impl Hub {
                 "{name:?} is not a path inside a repository; give one as the Hub lists it, such as tokenizer.json"
             )));
         }
-        self.obtain(Wanted::File(name))
+        self.obtain(Some(name))
     }
 
     fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {

@@ -134,17 +134,13 @@ impl ConfigJson {
             },
             Some("yarn") => {
                 let factor = stretch()?;
-                let mscale = |m: f64| {
-                    if factor <= 1.0 {
-                        1.0
-                    } else {
-                        0.1 * m * factor.ln() + 1.0
-                    }
+                let mscale = |m: f64| match factor <= 1.0 {
+                    true => 1.0,
+                    false => 0.1 * m * factor.ln() + 1.0,
                 };
                 let given = parameters.optional_number(&["attention_factor"])?;
-                let [m, all] =
-                    ["mscale", "mscale_all_dim"].map(|key| parameters.number(&[key], 0.0));
-                let (m, all) = (m?, all?);
+                let m = parameters.number(&["mscale"], 0.0)?;
+                let all = parameters.number(&["mscale_all_dim"], 0.0)?;
                 let inferred = match m != 0.0 && all != 0.0 {
                     true => mscale(m) / mscale(all),
                     false => mscale(1.0),

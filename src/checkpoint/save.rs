@@ -12,7 +12,7 @@ use std::{collections::HashMap, fs, path::Path};
 use candle_core::{DType, Device, Tensor};
 
 use self::shards::{Index, shards};
-use self::target::Target;
+pub(super) use self::target::Target;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
@@ -41,7 +41,7 @@ pub enum Existing {
 #[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
-    existing: Existing,
+    pub(super) existing: Existing,
 }
 
 impl Default for SaveOptions {
@@ -85,7 +85,7 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
-        let target = self.target(directory.as_ref())?;
+        let target = Target::new(directory.as_ref(), self.existing)?;
         let metadata = checkpoint.files.metadata();
         let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
         self.write_weights(
@@ -133,11 +133,6 @@ impl SaveOptions {
         let json = serde_json::to_string_pretty(&index);
         let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
         write_file(&directory.join(INDEX), json.as_bytes())
-    }
-
-    /// The directory to be written, and the one beside it in which it is put together.
-    pub(super) fn target(&self, directory: &Path) -> Result<Target> {
-        Target::new(directory, self.existing)
     }
 }
 

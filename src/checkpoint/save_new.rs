@@ -10,7 +10,7 @@ use candle_core::Tensor;
 
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::plan::{candidates, count_items, parameters};
-use crate::checkpoint::save::{CONFIG, by_role, write_file};
+use crate::checkpoint::save::{CONFIG, Target, by_role, write_file};
 use crate::checkpoint::scheme::matches;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::write::{Record, dtype_on_disk, write_tensor};
@@ -157,7 +157,7 @@ impl SaveOptions {
             });
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        let target = self.target(directory.as_ref())?;
+        let target = Target::new(directory.as_ref(), self.existing)?;
         let staging = target.staging();
         self.write_weights(staging, records, HashMap::new(), |name, write| {
             match (on_disk.get(name), added.get(name)) {

@@ -103,11 +103,14 @@ impl Lora {
             return Err(Error::input("LoraConfig", reason));
         }
         let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
-        let names = roles.iter().flat_map(|role| [local(role), role]);
+        let names = roles
+            .iter()
+            .map(|role| local(role))
+            .chain(roles.iter().map(String::as_str));
         each_matches(&config.targets, names)?;
         let mut parameters = Parameters::default();
         let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
-        let mut adapted = Vec::new();
+        let mut adapted = HashMap::new();
         for (role, linear) in stack.linears_mut().filter(picked) {
             if linear.adapter().is_some() {
                 let reason = "it has an adapter already; merge that one first";
@@ -115,10 +118,9 @@ impl Lora {
             }
             let (with_adapter, own) = adapt(linear, &role, &config, seed)?;
             parameters.extend(own);
-            adapted.push((role, with_adapter));
+            adapted.insert(role, with_adapter);
         }
         // Only now, so that an error leaves the stack as it was.
-        let adapted: HashMap<String, Linear> = adapted.into_iter().collect();
         for (role, linear) in stack.linears_mut() {
             if let Some(with_adapter) = adapted.get(&role) {
                 *linear = with_adapter.clone();

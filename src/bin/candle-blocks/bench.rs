@@ -197,23 +197,21 @@ fn sizes(args: &Args) -> Sizes {
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self {
-            batch,
-            seq,
-            layers,
-            d_model,
-            d_ff,
-            ..
-        } = self;
-        let heads = self
-            .heads
-            .map_or(String::new(), |n| format!(" of {n} heads"));
+        let heads = self.heads.map(|n| format!(" of {n} heads"));
+        let heads = heads.unwrap_or_default();
         let op = match self.op {
             Op::FeedForward => "feed-forward".to_string(),
             Op::Block => format!("block{heads}"),
-            Op::Model => format!("{}, {layers} layers{heads}", Escaped(&self.family)),
+            Op::Model => {
+                let (family, layers) = (Escaped(&self.family), self.layers);
+                format!("{family}, {layers} layers{heads}")
+            }
         };
-        writeln!(f, "{op}: {batch} x {seq} rows of {d_model} (hidden {d_ff})")?;
+        writeln!(
+            f,
+            "{op}: {} x {} rows of {} (hidden {})",
+            self.batch, self.seq, self.d_model, self.d_ff
+        )?;
         writeln!(
             f,
             "precision {}, {}, threads: {}",

@@ -45,16 +45,10 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
-    let linear = |part: &str, name: &str| {
-        Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")])
-    };
-    vec![
-        linear("query", "q_proj"),
-        linear("key", "k_proj"),
-        linear("value", "v_proj"),
-        linear("output", "out_proj"),
-        Rule::norm(&format!("{role}_norm"), &[&format!("{stem}_layer_norm")]),
-    ]
+    let mut rules = projections(role, stem, ["q_proj", "k_proj", "v_proj", "out_proj"]);
+    let norm = format!("{stem}_layer_norm");
+    rules.push(Rule::norm(&format!("{role}_norm"), &[&norm]));
+    rules
 }
 
 fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {

@@ -28,12 +28,8 @@ pub(super) fn family() -> Family {
             Some("codegen") => Ok(&["*.qkv_proj.*"]),
             _ => Ok(&["*.q_proj.*", "*.k_proj.*", "*.v_proj.*"]),
         })
-        .ignored(&[
-            "*.attn.bias",
-            "*.attn.masked_bias",
-            "*.attn.causal_mask",
-            "*embed_positions",
-        ])
+        .ignored(&["*.attn.bias", "*.attn.masked_bias"])
+        .ignored(&["*.attn.causal_mask", "*embed_positions"])
         .outside(&["*wte.*", "lm_head.*", "score.*", "qa_outputs.*"])
 }
 

@@ -12,6 +12,14 @@ mod prelude {
         error::Result,
     };
 
+    /// The rules for an attention's projections, which have these names under `stem`.
+    pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule> {
+        let parts = ["query", "key", "value", "output"].into_iter().zip(names);
+        let rule =
+            |(part, name)| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")]);
+        parts.map(rule).collect()
+    }
+
     /// What transformers puts behind a decoder's blocks.
     pub(super) const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
 }

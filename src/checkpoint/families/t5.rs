@@ -49,19 +49,10 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
-    let linear = |part: &str, letter: &str| {
-        Rule::linear(
-            &format!("{role}.{part}"),
-            &[&format!("{layer}.{name}.{letter}")],
-        )
-    };
-    vec![
-        Rule::norm(&format!("{role}_norm"), &[&format!("{layer}.layer_norm")]),
-        linear("query", "q"),
-        linear("key", "k"),
-        linear("value", "v"),
-        linear("output", "o"),
-    ]
+    let mut rules = projections(role, &format!("{layer}.{name}"), ["q", "k", "v", "o"]);
+    let norm = format!("{layer}.layer_norm");
+    rules.push(Rule::norm(&format!("{role}_norm"), &[&norm]));
+    rules
 }
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {

@@ -34,8 +34,8 @@ impl Cache {
     pub(super) fn find(&self, revision: &str, wanted: Wanted<'_>) -> Result<PathBuf, String> {
         let snapshot = self.snapshot(&self.commit(revision)?);
         match wanted {
-            Wanted::File(file) => cached(&snapshot, file),
-            Wanted::Checkpoint => {
+            Some(file) => cached(&snapshot, file),
+            None => {
                 cached(&snapshot, CONFIG)?;
                 if snapshot.join(WEIGHTS).exists() || !snapshot.join(INDEX).exists() {
                     cached(&snapshot, WEIGHTS)?;

@@ -76,10 +76,7 @@ impl<'a> Remote<'a> {
 
     /// Downloads what is wanted into the cache.
     pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::error::Result<PathBuf> {
-        match wanted {
-            Wanted::File(file) => self.fetch_file(file),
-            Wanted::Checkpoint => self.fetch_checkpoint(),
-        }
+        wanted.map_or_else(|| self.fetch_checkpoint(), |file| self.fetch_file(file))
     }
 
     fn fetch_checkpoint(&self) -> crate::error::Result<PathBuf> {
