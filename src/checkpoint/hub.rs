@@ -15,9 +15,6 @@
 //! handler receives [`HubEvent::CacheUsed`]. Unlike in Python, a refusal (401, 403, 404) is always an error, and so is
 //! a connection lost after the listing. A revision that is a full commit hash cannot change, so it comes from a
 //! warm cache without any request.
-//!
-//! What the builder does not set is read from the usual environment variables: `HF_ENDPOINT`, `HF_TOKEN` (or
-//! `HF_TOKEN_PATH`, or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -123,7 +120,7 @@ impl Hub {
     setters! {
         /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
         revision(revision: impl Into<String>) => revision = revision.into();
-        /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored.
+        /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored (`HF_TOKEN_PATH`).
         token(token: impl Into<String>) => token = Some(token.into());
         /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
         endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());

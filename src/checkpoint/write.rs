@@ -205,18 +205,11 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
 
 /// The safetensors dtype of a candle dtype.
 pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
-    Ok(match dtype {
-        DType::U8 => Dtype::U8,
-        DType::U32 => Dtype::U32,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        _ => return Err(unsupported(name, dtype)),
-    })
+    use DType::{BF16, F16, F32, F64, I16, I32, I64, U8, U32};
+    match dtype {
+        U8 | U32 | I16 | I32 | I64 | F16 | BF16 | F32 | F64 => Ok(dtype.into()),
+        _ => Err(unsupported(name, dtype)),
+    }
 }
 
 fn unsupported(name: &str, dtype: DType) -> Error {

@@ -58,7 +58,7 @@ mod vit;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
-    let single = [
+    let mut all = vec![
         albert::family(),
         bert::family(),
         bloom::family(),
@@ -81,20 +81,21 @@ pub(crate) fn all() -> Vec<Family> {
         starcoder2::family(),
         vit::family(),
     ];
-    let several = [
-        bart::families(),
-        clip::families(),
-        gemma::families(),
-        llama::families(),
-        mixtral::families(),
-        olmo::families(),
-        qwen::families(),
-        siglip::families(),
-        t5::families(),
-        torch::families(),
-    ];
-    single
+    all.extend(
+        [
+            bart::families(),
+            clip::families(),
+            gemma::families(),
+            llama::families(),
+            mixtral::families(),
+            olmo::families(),
+            qwen::families(),
+            siglip::families(),
+            t5::families(),
+            torch::families(),
+        ]
         .into_iter()
-        .chain(several.into_iter().flatten())
-        .collect()
+        .flatten(),
+    );
+    all
 }
