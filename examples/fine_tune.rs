@@ -99,7 +99,7 @@ fn train(
         learning_rate,
         ..Default::default()
     };
-    let mut optimiser = AdamW::new(groups, config)?;
+    let mut optimizer = AdamW::new(groups, config)?;
     let before = task.held_out(stack)?;
     println!("{name}: {n_trained} parameters, loss on fresh sequences {before:.4} before");
     for step in 0..steps {
@@ -109,9 +109,9 @@ fn train(
         if step % 10 == 0 {
             println!("{name}: step {step:>3}, loss {value:.4}");
         }
-        let mut gradients = optimiser.backward(&loss)?;
+        let mut gradients = optimizer.backward(&loss)?;
         gradients.clip_norm(1.0)?;
-        optimiser.update(&gradients, 1.0)?;
+        optimizer.update(&gradients, 1.0)?;
     }
     let after = task.held_out(stack)?;
     println!("{name}: loss on fresh sequences {after:.4} after {steps} steps");

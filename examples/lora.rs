@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let lora = Lora::attach(&mut stack, config, 42)?;
     let group = ParameterGroup::new(lora.parameters(), 0.0);
     let learning_rate = 0.01;
-    let mut optimiser = AdamW::new(
+    let mut optimizer = AdamW::new(
         [group],
         AdamWConfig {
             learning_rate,
@@ -58,9 +58,9 @@ fn main() -> Result<()> {
         if step % 20 == 0 {
             println!("step {step}: loss {:.4}", loss_value(&loss)?);
         }
-        let mut gradients = optimiser.backward(&loss)?;
+        let mut gradients = optimizer.backward(&loss)?;
         gradients.clip_norm(1.0)?;
-        optimiser.update(&gradients, 1.0)?;
+        optimizer.update(&gradients, 1.0)?;
     }
 
     lora.save_peft(&checkpoint, out.join("adapters"))?;

@@ -10,12 +10,13 @@ mod activation;
 mod attention;
 mod block;
 mod feed_forward;
-mod initialisation;
+mod initialization;
 mod linear;
 mod norm;
 mod pattern;
 mod position;
 mod precision;
+mod setters;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -23,7 +24,7 @@ pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
-pub use initialisation::{Draw, Initialisation};
+pub use initialization::{Draw, Initialization};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
@@ -34,6 +35,7 @@ pub use precision::Precision;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
+pub(crate) use setters::setters;
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.
@@ -52,29 +54,24 @@ fn size(name: &str, value: usize) -> Result<()> {
 
 /// Refuses NaN and infinity.
 fn finite(name: &str, value: f64) -> Result<()> {
-    if !value.is_finite() {
-        return Err(Error::InvalidConfig(format!(
-            "{name} is {value}; expected a finite number"
-        )));
-    }
-    Ok(())
+    expect(name, value, value.is_finite(), "a finite number")
 }
 
 /// Refuses NaN, infinity, 0 and negative numbers.
 fn positive(name: &str, value: f64) -> Result<()> {
-    if !(value.is_finite() && value > 0.0) {
-        return Err(Error::InvalidConfig(format!(
-            "{name} is {value}; expected a positive number"
-        )));
-    }
-    Ok(())
+    let is_positive = value.is_finite() && value > 0.0;
+    expect(name, value, is_positive, "a positive number")
 }
 
 fn probability(name: &str, p: f64) -> Result<()> {
-    if !(0.0..1.0).contains(&p) {
-        return Err(Error::InvalidConfig(format!(
-            "{name} is {p}; expected 0 <= p < 1"
-        )));
+    expect(name, p, (0.0..1.0).contains(&p), "0 <= p < 1")
+}
+
+fn expect(name: &str, value: f64, holds: bool, kind: &str) -> Result<()> {
+    match holds {
+        true => Ok(()),
+        false => Err(Error::InvalidConfig(format!(
+            "{name} is {value}; expected {kind}"
+        ))),
     }
-    Ok(())
 }

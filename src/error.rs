@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub(crate) mod escape;
 mod message;
 
+#[cfg(feature = "hub")]
+pub(crate) use message::abbreviated;
 pub(crate) use message::listed;
 
 /// A `Result` with this crate's [`enum@Error`].

@@ -20,12 +20,10 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 
-use crate::{
-    checkpoint::Checkpoint,
-    config::{BlockConfig, Precision, StackConfig},
-    error::{Error, Result},
-    layers::{AttentionMask, BlockStages, ForwardContext, Marked},
-};
+use crate::checkpoint::Checkpoint;
+use crate::config::{BlockConfig, Precision, StackConfig};
+use crate::error::{Error, Result};
+use crate::layers::{AttentionMask, BlockStages, ForwardContext, Marked};
 
 /// The input of a traced run.
 #[derive(Clone, Debug)]
@@ -66,14 +64,13 @@ impl TraceInput {
         let dims = self.hidden_states.dims();
         let fail = |reason| Err(Error::input("hidden_states", reason));
         match *dims {
-            [_, _, width] if width != d_model => {
-                return fail(format!(
-                    "has shape {dims:?}, expected [batch, seq, {d_model}]"
-                ));
+            [0, _, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the batch is empty"));
             }
-            [0, _, _] => return fail(format!("has shape {dims:?}: the batch is empty")),
-            [_, 0, _] => return fail(format!("has shape {dims:?}: the sequence is empty")),
-            [_, _, _] => {}
+            [_, 0, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the sequence is empty"));
+            }
+            [_, _, width] if width == d_model => {}
             _ => {
                 return fail(format!(
                     "has shape {dims:?}, expected [batch, seq, {d_model}]"
@@ -136,15 +133,13 @@ fn stages(
     let mut stages = Vec::new();
     let last = observe(&input.hidden_states, &context, &mut |i, block| {
         let feed_forward = &block.feed_forward;
-        stages.push((
-            format!("layers.{i}.feed_forward.input"),
-            feed_forward.input.clone(),
-        ));
-        stages.push((
-            format!("layers.{i}.feed_forward.output"),
-            feed_forward.inner_output.clone(),
-        ));
-        stages.push((format!("layers.{i}.output"), block.output().clone()));
+        for (point, tensor) in [
+            ("feed_forward.input", &feed_forward.input),
+            ("feed_forward.output", &feed_forward.inner_output),
+            ("output", block.output()),
+        ] {
+            stages.push((format!("layers.{i}.{point}"), tensor.clone()));
+        }
         Ok(())
     })?;
     stages.push(("last_hidden_state".to_string(), last));
@@ -201,12 +196,8 @@ pub fn run_backward(
     let loader = checkpoint.trainable(dtype, device)?;
     let stack = loader.stack()?;
     let mut input = input.moved(dtype, device)?;
-    let Some(cotangent) = input.grad_output.clone() else {
-        return Err(Error::input(
-            "grad_output",
-            "missing; a backward pass needs it",
-        ));
-    };
+    let missing = || Error::input("grad_output", "missing; a backward pass needs it");
+    let cotangent = input.grad_output.clone().ok_or_else(missing)?;
     if cotangent.dims() != input.hidden_states.dims() {
         let (found, expected) = (cotangent.dims(), input.hidden_states.dims());
         let reason = format!("has shape {found:?}, expected {expected:?} of hidden_states");
@@ -214,26 +205,18 @@ pub fn run_backward(
     }
     let source = Var::from_tensor(&input.hidden_states)?;
     input.hidden_states = source.as_tensor().clone();
-    let memory = input
-        .encoder_hidden_states
-        .as_ref()
-        .map(Var::from_tensor)
-        .transpose()?;
+    let memory = input.encoder_hidden_states.as_ref();
+    let memory = memory.map(Var::from_tensor).transpose()?;
     if let Some(memory) = &memory {
         input.encoder_hidden_states = Some(memory.as_tensor().clone());
     }
     let mut stages = stages(checkpoint.config(), &input, |x, context, observer| {
         stack.observe(x, context, observer)
     })?;
-    let output = stages
-        .iter()
-        .rev()
-        .find(|(name, _)| name.ends_with(".output"));
-    let Some((_, output)) = output else {
-        return Err(Error::InvalidConfig(
-            "a stack without blocks has no gradient".to_string(),
-        ));
-    };
+    let mut outputs = stages.iter().rev();
+    let output = outputs.find(|(name, _)| name.ends_with(".output"));
+    let none = || Error::InvalidConfig("a stack without blocks has no gradient".to_string());
+    let (_, output) = output.ok_or_else(none)?;
     let gradients = (output * cotangent)?.sum_all()?.backward()?;
     let gradient = |name: &str, variable: &Var| {
         let gradient = gradients.get(variable).cloned();

@@ -78,8 +78,8 @@ impl Gpt {
         let path = folder.path().join("config.json");
         fs::write(&path, size.config().to_string())?;
         let architecture = Architecture::open(&path)?;
-        let initialisation = architecture.initialisation.clone();
-        let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        let initialization = architecture.initialization.clone();
+        let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
         let vb = fresh.var_builder();
         let token = vb.get((N_TOKENS, size.d_model), TOKEN)?;
         let position = vb.get((size.context, size.d_model), POSITION)?;

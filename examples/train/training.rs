@@ -82,7 +82,7 @@ pub struct Training {
     text: Text,
     settings: Settings,
     schedule: Schedule,
-    optimiser: AdamW,
+    optimizer: AdamW,
     /// Every evaluation so far.
     pub losses: Vec<Losses>,
     /// Losses of the steps since the last one.
@@ -99,7 +99,7 @@ impl Training {
             ..Default::default()
         };
         Ok(Self {
-            optimiser: AdamW::new(groups, config)?,
+            optimizer: AdamW::new(groups, config)?,
             schedule: Schedule::new(Decay::Cosine, settings.warm_up, settings.steps),
             model,
             text,
@@ -111,7 +111,7 @@ impl Training {
 
     /// How many steps were made.
     pub fn step(&self) -> u64 {
-        self.optimiser.n_updates()
+        self.optimizer.n_updates()
     }
 
     /// Trains until `until` steps are made in all, and prints every evaluation.
@@ -154,10 +154,10 @@ impl Training {
         let batch = self.text.batch(self.step(), self.settings.rows)?;
         let loss = self.model.loss(&batch, &ForwardContext::training())?;
         let value = loss_value(&loss)?; // NaN ends here
-        let mut gradients = self.optimiser.backward(&loss)?;
+        let mut gradients = self.optimizer.backward(&loss)?;
         gradients.clip_norm(self.settings.clip)?;
         let factor = self.schedule.factor(self.step());
-        self.optimiser.update(&gradients, factor)?;
+        self.optimizer.update(&gradients, factor)?;
         Ok(value)
     }
 
@@ -189,7 +189,7 @@ impl Training {
 
     /// Writes a file for [`Self::restore`].
     pub fn save(&self, path: &Path) -> Result<()> {
-        Ok(self.optimiser.save(path, &self.notes())?)
+        Ok(self.optimizer.save(path, &self.notes())?)
     }
 
     /// Goes on where the training that wrote `path` stood, with the same bits as if it had never stopped.
@@ -199,7 +199,7 @@ impl Training {
             "{} is not there: no state was saved before the interruption; begin again with --text and --out",
             path.display()
         );
-        let mut found = self.optimiser.restore(path)?;
+        let mut found = self.optimizer.restore(path)?;
         for (key, expected) in self.notes() {
             let value = found
                 .remove(&key)

@@ -2,29 +2,16 @@
 
 use std::{fs, path::Path};
 
-use crate::{
-    checkpoint::{
-        CheckpointOptions, FamilySource,
-        config_json::ConfigJson,
-        known::{Unknown, known},
-        quantised,
-        scheme::{Family, StackPart, StackSource},
-    },
-    config::{Initialisation, StackConfig},
-    error::{Error, Result},
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::known::{Unknown, known};
+use crate::checkpoint::scheme::{Family, StackPart, StackSource};
+use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
+use crate::config::{Initialization, StackConfig};
+use crate::error::{Error, Result};
 
 /// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
 /// from scratch needs.
-///
-/// ```no_run
-/// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
-/// let architecture = Architecture::open("gpt2/config.json")?;
-/// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
-/// let stack = fresh.stack(&architecture.config)?;
-/// println!("{} parameters", fresh.parameters().len());
-/// # Ok::<(), candle_blocks::Error>(())
-/// ```
+/// [`Self::save`] shows it in use.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     /// The name of the family, such as `"gpt2"`.
@@ -32,7 +19,7 @@ pub struct Architecture {
     /// The configuration of the stack.
     pub config: StackConfig,
     /// The distribution of fresh parameters: transformers' `_init_weights` for this family.
-    pub initialisation: Initialisation,
+    pub initialization: Initialization,
     /// The family's table.
     pub(super) table: Family,
     /// The `config.json`, if there was one, and which names it means.
@@ -51,10 +38,8 @@ impl Architecture {
 }
 
 impl CheckpointOptions {
-    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`.
-    ///
-    /// # Errors
-    /// As for [`Architecture::open`].
+    /// Reads the architecture from the `config.json` at `path`, or in the directory `path`; errors as for
+    /// [`Architecture::open`].
     pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
         let path = path.as_ref();
         let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {
@@ -62,20 +47,20 @@ impl CheckpointOptions {
             false => path.to_path_buf(),
         });
         let (family, config) = self.blocks(&path)?;
-        let (initialisation, json) = match path.exists() {
+        let (initialization, json) = match path.exists() {
             true => {
                 let json = ConfigJson::open(&path)?;
                 let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
                 let seen = family.keys.seen(&json)?;
                 let names = (family.new_names)(&seen)?;
-                ((family.initialisation)(&seen)?, Some((bytes, names)))
+                ((family.initialization)(&seen)?, Some((bytes, names)))
             }
-            false => (Initialisation::default(), None), // the blocks were given, and there is nothing to read
+            false => (Initialization::default(), None), // the blocks were given, and there is nothing to read
         };
         Ok(Architecture {
             family: family.name.clone(),
             config,
-            initialisation,
+            initialization,
             table: family,
             json,
         })
@@ -90,7 +75,7 @@ impl CheckpointOptions {
                 });
             }
             let json = ConfigJson::open(path)?;
-            quantised::refuse(&json)?;
+            quantized::refuse(&json)?;
             Ok(json)
         };
         if let Some(given) = self.config.filter(|config| !config.exists()) {

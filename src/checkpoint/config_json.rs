@@ -1,19 +1,14 @@
 //! Reading a `config.json`: keys with aliases and defaults, and errors that name the key.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{
-    config::{Activation, MAX_SIZE},
-    error::{Error, Result},
-};
+use crate::checkpoint::files::read_limited;
+use crate::config::{Activation, MAX_SIZE};
+use crate::error::{Error, Result};
 
 /// A `config.json` has some kilobytes.
 const MAX_BYTES: u64 = 10_000_000;
@@ -39,31 +34,12 @@ impl ConfigJson {
     /// # Errors
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |e| Error::io(path, "read", e);
-        // Asked before opening: opening a named pipe waits for somebody to write to it.
-        let found = fs::metadata(path).map_err(failed)?;
-        if !found.is_file() && !found.is_dir() {
-            return Err(Error::MalformedJson {
-                path: path.to_path_buf(),
-                reason: "it is not a regular file; give the checkpoint's config.json".to_string(),
-            });
-        }
-        let mut text = String::new();
-        let file = File::open(path).map_err(failed)?;
-        let n_bytes = file
-            .take(MAX_BYTES + 1)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
+        let text = read_limited(path, MAX_BYTES, "config.json")?;
         let malformed = |reason: String| Error::MalformedJson {
             path: path.to_path_buf(),
             reason,
         };
-        if n_bytes as u64 > MAX_BYTES {
-            return Err(malformed(format!(
-                "it has more than {MAX_BYTES} bytes; give the checkpoint's config.json"
-            )));
-        }
-        let value: Value = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
+        let value: Value = serde_json::from_slice(&text).map_err(|e| malformed(e.to_string()))?;
         if !value.is_object() {
             return Err(malformed("expected an object of keys".to_string()));
         }
@@ -79,11 +55,11 @@ impl ConfigJson {
         &self.path
     }
 
-    /// A copy in which `key`, if absent, has the value `size`: the default of the family's configuration class.
-    pub fn with_default(&self, key: &str, size: usize) -> Self {
+    /// A copy in which `key`, if absent, has the given value: the default of the family's configuration class.
+    pub fn with_default(&self, key: &str, value: impl Into<Value>) -> Self {
         let mut changed = self.clone();
         if let Some(object) = changed.value.as_object_mut() {
-            object.entry(key).or_insert(size.into());
+            object.entry(key).or_insert(value.into());
         }
         changed
     }
@@ -137,6 +113,11 @@ impl ConfigJson {
             let size = usize::try_from(value.as_u64()?).ok()?;
             Some(size).filter(|&size| size <= MAX_SIZE)
         })
+    }
+
+    /// A size, or `default` if absent or null.
+    pub fn size_or(&self, keys: &[&str], default: usize) -> Result<usize> {
+        Ok(self.optional_size(keys)?.unwrap_or(default))
     }
 
     /// A size that `null` disables; `default` if absent.

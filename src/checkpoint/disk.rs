@@ -4,13 +4,9 @@ use std::collections::HashMap;
 
 use candle_core::Tensor;
 
-use crate::{
-    checkpoint::{
-        plan::{Plan, unknown_role},
-        source::Source,
-    },
-    error::{Error, Result},
-};
+use crate::checkpoint::plan::{Plan, unknown_role};
+use crate::checkpoint::source::Source;
+use crate::error::{Error, Result};
 
 /// Puts tensors by role (weights, or their gradients) into the names, layouts and fusion of the
 /// files they came from, in the order of the plan. Roles that `by_role` lacks are left out; a fused

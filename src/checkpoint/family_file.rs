@@ -1,25 +1,19 @@
 //! A family described by a user's JSON file.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{
-    checkpoint::{
-        config_json::{ConfigJson, MAX_BLOCKS},
-        families,
-        files::SIMILAR,
-        known::{Unknown, known},
-        nearest::nearest,
-        scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource},
-    },
-    config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig},
-    error::{Result, listed},
-};
+use crate::checkpoint::config_json::{ConfigJson, MAX_BLOCKS};
+use crate::checkpoint::families;
+use crate::checkpoint::files::SIMILAR;
+use crate::checkpoint::known::{Unknown, known};
+use crate::checkpoint::nearest::nearest;
+use crate::checkpoint::scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource};
+use crate::config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig};
+use crate::error::{Result, listed};
 
 /// Every key of a table.
 const KEYS: [&str; 10] = [
@@ -245,13 +239,11 @@ fn named(
         _ => "",
     };
     known(model_type, part).map_err(|unknown| {
-        let reason = match unknown {
-            Unknown::ModelType(nearest) => {
-                let nearest = listed("nearest:", &nearest);
-                format!("{what}{model_type:?} is not a known family{nearest}")
-            }
-            Unknown::Part(reason) => reason,
+        let what = match unknown {
+            Unknown::ModelType(_) => what,
+            Unknown::Part(_) => "",
         };
+        let reason = format!("{what}{}", unknown.reason(model_type));
         json.error(&[key], reason)
     })
 }

@@ -17,10 +17,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
 
-use crate::{
-    checkpoint::nearest::nearest,
-    error::{Error, Result},
-};
+use crate::checkpoint::nearest::nearest;
+use crate::error::{Error, Result};
 
 mod foreign;
 mod header;
@@ -29,7 +27,7 @@ mod positioned;
 
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
-pub(crate) use locate::{INDEX, Index, SINGLE};
+pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
@@ -304,6 +302,18 @@ impl TensorFiles {
                 .map_err(failed)?;
         }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+}
+
+/// A tensor that can be a weight: of a floating-point dtype.
+pub(crate) fn floating(tensor: Tensor, path: &Path, name: &str) -> Result<Tensor> {
+    match tensor.dtype().is_float() {
+        true => Ok(tensor),
+        false => Err(Error::UnsupportedDType {
+            path: path.to_path_buf(),
+            tensor: name.to_owned(),
+            found: format!("{:?}", tensor.dtype()),
+        }),
     }
 }
 

@@ -15,9 +15,6 @@
 //! handler receives [`HubEvent::CacheUsed`]. Unlike in Python, a refusal (401, 403, 404) is always an error, and so is
 //! a connection lost after the listing. A revision that is a full commit hash cannot change, so it comes from a
 //! warm cache without any request.
-//!
-//! What the builder does not set is read from the usual environment variables: `HF_ENDPOINT`, `HF_TOKEN` (or
-//! `HF_TOKEN_PATH`, or the token of `hf auth login`), `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,10 +23,9 @@ use std::time::Duration;
 
 use hf_hub::HFClient;
 
-use crate::{
-    checkpoint::files::{INDEX, SINGLE as WEIGHTS},
-    error::{Error, Result},
-};
+use crate::checkpoint::files::{INDEX, SINGLE as WEIGHTS};
+use crate::config::setters;
+use crate::error::{Error, Result};
 
 mod cache;
 mod environment;
@@ -103,12 +99,8 @@ pub struct Hub {
     progress: Option<Handler>,
 }
 
-/// What is asked of a repository.
-#[derive(Clone, Copy)]
-enum Wanted<'a> {
-    Checkpoint,
-    File(&'a str),
-}
+/// What is asked of a repository: one file, or its checkpoint.
+type Wanted<'a> = Option<&'a str>;
 
 impl Hub {
     /// The branch `main` of a repository, named as on the Hub: `owner/name`, or just `name` (`gpt2`).
@@ -125,46 +117,25 @@ impl Hub {
         }
     }
 
-    /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
-    pub fn revision(mut self, revision: impl Into<String>) -> Self {
-        self.revision = revision.into();
-        self
-    }
-
-    /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored.
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
-        self
-    }
-
-    /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
-    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.endpoint = Some(endpoint.into());
-        self
-    }
-
-    /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
-    pub fn cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.cache_dir = Some(path.into());
-        self
-    }
-
-    /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
-    pub fn network(mut self, network: Network) -> Self {
-        self.network = Some(network);
-        self
+    setters! {
+        /// Sets another branch, tag, pull request (`refs/pr/1`) or full commit hash.
+        revision(revision: impl Into<String>) => revision = revision.into();
+        /// Sets the access token; by default `HF_TOKEN`, or the token that `hf auth login` stored (`HF_TOKEN_PATH`).
+        token(token: impl Into<String>) => token = Some(token.into());
+        /// Sets the address of the Hub or of a mirror; by default `HF_ENDPOINT`, or `https://huggingface.co`.
+        endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
+        /// Sets the cache directory; by default `HF_HUB_CACHE`, `$HF_HOME/hub`, or `~/.cache/huggingface/hub`.
+        cache_dir(path: impl Into<PathBuf>) => cache_dir = Some(path.into());
+        /// Sets whether requests may be sent; by default yes, unless `HF_HUB_OFFLINE` (or `TRANSFORMERS_OFFLINE`) is set.
+        network(network: Network) => network = Some(network);
+        /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
+        progress(handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) => progress = Some(Arc::new(handler));
     }
 
     /// Sets how often a failed request is retried, and the first pause, which doubles each time; by default the client's
     /// own 5 retries and 100 ms. A response that breaks off is not retried.
     pub fn retry(mut self, times: usize, first_pause: Duration) -> Self {
         self.retry = Some((times, first_pause));
-        self
-    }
-
-    /// Sets a progress handler. It is called from the client's thread and must neither block nor call the Hub itself.
-    pub fn progress(mut self, handler: impl Fn(&HubEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(handler));
         self
     }
 
@@ -178,23 +149,20 @@ impl Hub {
     /// offline cache. [`Error::BadIndex`] if the index names a file outside the repository or one that it does not
     /// contain; nothing is fetched then. [`Error::Io`] if the cache cannot be written.
     pub fn download(&self) -> Result<PathBuf> {
-        self.obtain(Wanted::Checkpoint)
+        self.obtain(None)
     }
 
     /// Downloads one file, such as `tokenizer.json`, unless it is cached, and returns its path.
     ///
-    /// Each call resolves the revision anew: use a commit hash where two calls must agree.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::download`].
+    /// Each call resolves the revision anew: use a commit hash where two calls must agree; errors as for
+    /// [`Self::download`].
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         if !stays_inside(name) {
             return Err(self.error(format!(
                 "{name:?} is not a path inside a repository; give one as the Hub lists it, such as tokenizer.json"
             )));
         }
-        self.obtain(Wanted::File(name))
+        self.obtain(Some(name))
     }
 
     fn obtain(&self, wanted: Wanted<'_>) -> Result<PathBuf> {

@@ -1,13 +1,13 @@
 //! How most families draw fresh parameters.
 
-use crate::{checkpoint::config_json::ConfigJson, config::Initialisation, error::Result};
+use crate::{checkpoint::config_json::ConfigJson, config::Initialization, error::Result};
 
 /// transformers' default where a configuration says nothing.
 const DEVIATION: f64 = 0.02;
 
 /// Every weight normal with `initializer_range`, or `init_std` as BART, OPT and Whisper call it.
-pub(crate) fn normal(json: &ConfigJson) -> Result<Initialisation> {
-    Ok(Initialisation::normal(deviation(json, DEVIATION)?))
+pub(crate) fn normal(json: &ConfigJson) -> Result<Initialization> {
+    Ok(Initialization::normal(deviation(json, DEVIATION)?))
 }
 
 /// The standard deviation that the configuration gives.

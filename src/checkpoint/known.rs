@@ -1,13 +1,9 @@
 //! The built-in families by `model_type`.
 
-use crate::{
-    checkpoint::{
-        families,
-        nearest::near,
-        scheme::{Family, StackPart},
-    },
-    error::{Error, Result, listed},
-};
+use crate::checkpoint::families;
+use crate::checkpoint::nearest::near;
+use crate::checkpoint::scheme::{Family, StackPart};
+use crate::error::{Error, Result, listed};
 
 /// Why there is no such family.
 pub(super) enum Unknown {
@@ -15,6 +11,19 @@ pub(super) enum Unknown {
     ModelType(Vec<String>),
     /// It has no such stack, or several; what to do.
     Part(String),
+}
+
+impl Unknown {
+    /// What to say of it.
+    pub(super) fn reason(self, model_type: &str) -> String {
+        match self {
+            Self::ModelType(nearest) => {
+                let nearest = listed("nearest:", &nearest);
+                format!("{model_type:?} is not a known family{nearest}")
+            }
+            Self::Part(reason) => reason,
+        }
+    }
 }
 
 impl Family {
@@ -46,13 +55,12 @@ impl Family {
     /// # Errors
     /// If there is no such family, or it has several stacks and none is chosen.
     pub fn known(model_type: &str, part: Option<StackPart>) -> Result<Self> {
-        known(model_type, part).map_err(|unknown| match unknown {
-            Unknown::ModelType(nearest) => {
-                let nearest = listed("nearest:", &nearest);
-                let reason = format!("{model_type:?} is not a known family{nearest}");
-                Error::input("model_type", reason)
-            }
-            Unknown::Part(reason) => Error::input("part", reason),
+        known(model_type, part).map_err(|unknown| {
+            let what = match unknown {
+                Unknown::ModelType(_) => "model_type",
+                Unknown::Part(_) => "part",
+            };
+            Error::input(what, unknown.reason(model_type))
         })
     }
 }

@@ -1,25 +1,20 @@
 //! Reading parameters as layers request them.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::{
-    checkpoint::{
-        Checkpoint, Parameters, Strictness,
-        plan::{Missing, missing},
-        scheme::strings,
-        source::Source,
-    },
-    config::{Precision, each_matches, matches},
-    error::{Error, Result},
-    layers::{FeedForward, Stack, TransformerBlock},
-    packed::PackedStack,
-};
+use crate::checkpoint::files::floating;
+use crate::checkpoint::plan::{Missing, missing};
+use crate::checkpoint::scheme::strings;
+use crate::checkpoint::source::Source;
+use crate::checkpoint::{Checkpoint, Parameters, Strictness};
+use crate::config::{Precision, each_matches, matches};
+use crate::error::{Error, Result};
+use crate::layers::{FeedForward, Stack, TransformerBlock};
+use crate::packed::PackedStack;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
 /// tensors) or [`Checkpoint::trainable`] (variables).
@@ -260,14 +255,7 @@ impl Backend<'_> {
 
     fn read(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
         let files = &self.checkpoint.files;
-        let tensor = source.read(files)?;
-        if !tensor.dtype().is_float() {
-            return Err(Error::UnsupportedDType {
-                path: source.path(files),
-                tensor: source.name.clone(),
-                found: format!("{:?}", tensor.dtype()),
-            });
-        }
+        let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 

@@ -20,7 +20,7 @@ mod loader;
 mod nearest;
 mod plain;
 mod plan;
-mod quantised;
+mod quantized;
 mod report;
 mod rotary_json;
 mod save;
@@ -29,25 +29,19 @@ pub mod scheme;
 mod source;
 pub mod write;
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{
-    checkpoint::{
-        architecture::located,
-        files::TensorFiles,
-        plan::Plan,
-        scheme::{Family, StackPart},
-    },
-    config::{Precision, StackConfig},
-    error::Result,
-    layers::{FeedForward, Stack, TransformerBlock},
-    packed::PackedStack,
-};
+use crate::checkpoint::architecture::located;
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::plan::Plan;
+use crate::checkpoint::scheme::{Family, StackPart};
+use crate::config::{Precision, StackConfig, setters};
+use crate::error::Result;
+use crate::layers::{FeedForward, Stack, TransformerBlock};
+use crate::packed::PackedStack;
 
 pub use architecture::Architecture;
 pub use as_tensor::AsTensor;
@@ -94,34 +88,17 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
-    /// Chooses one stack of a checkpoint that contains several.
-    pub fn part(mut self, part: StackPart) -> Self {
-        self.part = Some(part);
-        self
-    }
-
-    /// Uses the given family instead of the one that `model_type` names.
-    pub fn family(mut self, family: Family) -> Self {
-        self.family = Some(FamilySource::Given(Box::new(family)));
-        self
-    }
-
-    /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
-    pub fn family_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.family = Some(FamilySource::File(path.into()));
-        self
-    }
-
-    /// Uses the `config.json` at `path` instead of the one beside the weights.
-    pub fn config(mut self, path: impl Into<PathBuf>) -> Self {
-        self.config = Some(path.into());
-        self
-    }
-
-    /// Sets what happens to tensors that the family does not know.
-    pub fn strictness(mut self, strictness: Strictness) -> Self {
-        self.strictness = strictness;
-        self
+    setters! {
+        /// Chooses one stack of a checkpoint that contains several.
+        part(part: StackPart) => part = Some(part);
+        /// Uses the given family instead of the one that `model_type` names.
+        family(family: Family) => family = Some(FamilySource::Given(Box::new(family)));
+        /// Like [`Self::family`], with the table from the JSON file at `path`; see [`Family::from_json_file`].
+        family_file(path: impl Into<PathBuf>) => family = Some(FamilySource::File(path.into()));
+        /// Uses the `config.json` at `path` instead of the one beside the weights.
+        config(path: impl Into<PathBuf>) => config = Some(path.into());
+        /// Sets what happens to tensors that the family does not know.
+        strictness(strictness: Strictness) => strictness = strictness;
     }
 
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
@@ -219,10 +196,8 @@ impl Checkpoint {
         Loader::new(self, dtype, device, None)
     }
 
-    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them.
-    ///
-    /// # Errors
-    /// As for [`Self::loader`].
+    /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them; errors as for
+    /// [`Self::loader`].
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }
@@ -292,16 +267,6 @@ impl Checkpoint {
 
     /// Saves a copy of this checkpoint, with the given parameters replaced, to a new directory;
     /// [`SaveOptions::save`] has options.
-    ///
-    /// ```no_run
-    /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
-    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
-    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
-    /// let stack = loader.stack()?;
-    /// // ... train the stack, then:
-    /// checkpoint.save("fine-tuned", loader.parameters())?;
-    /// # Ok::<(), candle_blocks::Error>(())
-    /// ```
     ///
     /// # Errors
     /// As for [`SaveOptions::save`].

@@ -6,20 +6,12 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{
-    checkpoint::{files::TensorFiles, scheme::Orientation},
-    config::{Activation, NormConfig, NormPlacement},
-    error::{Error, Result},
-    layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm},
-};
+use crate::checkpoint::files::{TensorFiles, floating};
+use crate::checkpoint::scheme::Orientation;
+use crate::config::{Activation, NormConfig, NormPlacement};
+use crate::error::{Error, Result};
+use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
 use names::{Layer, NORM_NAMES, find_layers};
-
-/// The orientation of the weights: inferred from the shapes, or stated by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    Inferred,
-    Given(Orientation),
-}
 
 /// A safetensors file with a chain of linear layers, and perhaps a norm, under plain names:
 /// `W1, b1, W2, b2 ..` (or `w1 ..`), `linear1.weight ..` or `fc1.weight ..`; `norm` or `layer_norm` with `weight/bias`,
@@ -41,7 +33,8 @@ pub struct PlainFile {
     files: TensorFiles,
     layers: Vec<Layer>,
     norm: Option<(String, Option<String>)>,
-    layout: Layout,
+    /// The orientation of the weights, if stated.
+    orientation: Option<Orientation>,
 }
 
 impl PlainFile {
@@ -82,13 +75,13 @@ impl PlainFile {
             files,
             layers,
             norm,
-            layout: Layout::Inferred,
+            orientation: None,
         })
     }
 
     /// States the orientation of the weights.
     pub fn with_orientation(mut self, orientation: Orientation) -> Self {
-        self.layout = Layout::Given(orientation);
+        self.orientation = Some(orientation);
         self
     }
 
@@ -108,13 +101,11 @@ impl PlainFile {
     /// [`Error::AmbiguousOrientation`] if both orientations fit and none was stated;
     /// [`Error::ShapeMismatch`] if neither fits, or not the one that was stated.
     pub fn orientation(&self) -> Result<Orientation> {
-        let candidates = match self.layout {
-            Layout::Given(orientation) => {
-                return self.check(orientation).map(|()| orientation);
-            }
-            Layout::Inferred => [Orientation::OutIn, Orientation::InOut],
-        };
-        match candidates.map(|orientation| self.check(orientation)) {
+        if let Some(orientation) = self.orientation {
+            return self.check(orientation).map(|()| orientation);
+        }
+        let both = [Orientation::OutIn, Orientation::InOut];
+        match both.map(|orientation| self.check(orientation)) {
             [Ok(()), Err(_)] => Ok(Orientation::OutIn),
             [Err(_), Ok(())] => Ok(Orientation::InOut),
             [Err(error), Err(_)] => Err(error),
@@ -263,16 +254,8 @@ impl PlainFile {
         Ok(())
     }
 
-    /// Reads a tensor that is stored in a floating-point dtype, and converts it to `dtype`.
     fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-        let tensor = self.files.read(name)?;
-        if !tensor.dtype().is_float() {
-            return Err(Error::UnsupportedDType {
-                path: self.files.path().to_path_buf(),
-                tensor: name.to_string(),
-                found: format!("{:?}", tensor.dtype()),
-            });
-        }
+        let tensor = floating(self.files.read(name)?, self.files.path(), name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 
@@ -286,13 +269,6 @@ impl PlainFile {
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {
-        let info = self.files.info(name);
-        info.map(|info| info.shape.to_vec())
-            .ok_or_else(|| Error::MissingTensor {
-                path: self.files.path().to_path_buf(),
-                role: name.to_string(),
-                tried: vec![name.to_string()],
-                similar: vec![],
-            })
+        Ok(self.files.find(name)?.shape.clone())
     }
 }

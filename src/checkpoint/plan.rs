@@ -3,25 +3,19 @@
 //! The list of parameters is not written down a second time: a plan builds the layers once with a
 //! `VarBuilder` that records every request and returns zeros that take no memory.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::{
-    checkpoint::{
-        files::{SIMILAR, TensorFiles},
-        nearest::nearest,
-        scheme::{Family, Rule, Stacking, matches},
-        source::{Item, Source},
-    },
-    config::StackConfig,
-    error::{Error, Result, listed},
-    layers::Stack,
-};
+use crate::checkpoint::files::{SIMILAR, TensorFiles};
+use crate::checkpoint::nearest::nearest;
+use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
+use crate::checkpoint::source::{Item, Source};
+use crate::config::StackConfig;
+use crate::error::{Error, Result, listed};
+use crate::layers::Stack;
 
 /// Five times as many as the largest published mixture of experts has. So that a `config.json` of a few bytes,
 /// with a billion heads or experts, does not take all memory.
@@ -35,7 +29,7 @@ pub(crate) struct Missing {
 }
 
 /// Where every parameter is stored, and a classification of the tensors that store none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     pub sources: Vec<Source>,
     /// Where in `sources` a role is.
@@ -50,14 +44,7 @@ impl Plan {
     /// Resolves every parameter of a stack against the files' headers.
     pub fn new(family: &Family, config: &StackConfig, files: &TensorFiles) -> Result<Self> {
         let prefix = prefix(family, files);
-        let mut plan = Self {
-            sources: Vec::new(),
-            places: HashMap::new(),
-            missing: Vec::new(),
-            ignored: Vec::new(),
-            outside: Vec::new(),
-            unused: Vec::new(),
-        };
+        let mut plan = Self::default();
         for (role, shape) in parameters(config)? {
             let candidates = candidates(family, config, prefix, &role, &shape)?;
             match candidates

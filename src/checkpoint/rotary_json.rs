@@ -3,11 +3,9 @@
 //! Newer files hold `rope_parameters: {rope_theta, rope_type, ..}`, per layer type where types differ;
 //! older ones `rope_theta` and `rope_scaling: {type or rope_type, ..}`.
 
-use crate::{
-    checkpoint::config_json::ConfigJson,
-    config::{RotaryConfig, RotaryScaling},
-    error::Result,
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::config::{RotaryConfig, RotaryScaling};
+use crate::error::Result;
 
 impl ConfigJson {
     /// Rotary embedding of whole heads of width `head_dim`, all layers alike.
@@ -21,10 +19,7 @@ impl ConfigJson {
 
     /// Rotary embedding of a share of each head of width `head_dim`, in the families that read `partial_rotary_factor` (or
     /// `rotary_pct`); the others turn whole heads, whatever the key says. An odd number of dimensions is refused later,
-    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up).
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// unless the family is one that [rounds it up](RotaryConfig::rounded_up); errors as for [`Self::rotary`].
     pub fn partial_rotary(
         &self,
         head_dim: usize,
@@ -64,10 +59,8 @@ impl ConfigJson {
     }
 
     /// Rotary embedding of one layer type (`full_attention`, `sliding_attention`): its own section of
-    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`.
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// `rope_parameters` if there is one, else not stretched, with its base under `theta_key`; errors as for
+    /// [`Self::rotary`].
     pub fn rotary_of_type(
         &self,
         layer_type: &str,
@@ -89,10 +82,7 @@ impl ConfigJson {
     }
 
     /// Rotary embedding of `turning` dimensions of each head, described in `parameters`, such as
-    /// [`Self::rotary_section`], or in older files beside it.
-    ///
-    /// # Errors
-    /// As for [`Self::rotary`].
+    /// [`Self::rotary_section`], or in older files beside it; errors as for [`Self::rotary`].
     pub fn rotary_of(
         &self,
         parameters: Option<&ConfigJson>,
@@ -144,17 +134,13 @@ impl ConfigJson {
             },
             Some("yarn") => {
                 let factor = stretch()?;
-                let mscale = |m: f64| {
-                    if factor <= 1.0 {
-                        1.0
-                    } else {
-                        0.1 * m * factor.ln() + 1.0
-                    }
+                let mscale = |m: f64| match factor <= 1.0 {
+                    true => 1.0,
+                    false => 0.1 * m * factor.ln() + 1.0,
                 };
                 let given = parameters.optional_number(&["attention_factor"])?;
-                let [m, all] =
-                    ["mscale", "mscale_all_dim"].map(|key| parameters.number(&[key], 0.0));
-                let (m, all) = (m?, all?);
+                let m = parameters.number(&["mscale"], 0.0)?;
+                let all = parameters.number(&["mscale_all_dim"], 0.0)?;
                 let inferred = match m != 0.0 && all != 0.0 {
                     true => mscale(m) / mscale(all),
                     false => mscale(1.0),

@@ -11,21 +11,16 @@ use std::{collections::HashMap, fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
-use self::{
-    shards::{Index, shards},
-    target::Target,
-};
-use crate::{
-    checkpoint::{
-        AsTensor, Checkpoint,
-        disk::assemble,
-        files::{INDEX, SINGLE},
-        plan::unknown_role,
-        source::Source,
-        write::{Record, Sink, write_streamed, write_tensor},
-    },
-    error::{Error, Result},
-};
+use self::shards::{Index, shards};
+pub(super) use self::target::Target;
+use crate::checkpoint::disk::assemble;
+use crate::checkpoint::files::{INDEX, SINGLE};
+use crate::checkpoint::plan::unknown_role;
+use crate::checkpoint::source::Source;
+use crate::checkpoint::write::{Record, Sink, write_streamed, write_tensor};
+use crate::checkpoint::{AsTensor, Checkpoint};
+use crate::config::setters;
+use crate::error::{Error, Result};
 
 pub(super) const CONFIG: &str = "config.json";
 
@@ -46,7 +41,7 @@ pub enum Existing {
 #[must_use]
 pub struct SaveOptions {
     max_shard_bytes: u64,
-    existing: Existing,
+    pub(super) existing: Existing,
 }
 
 impl Default for SaveOptions {
@@ -60,16 +55,11 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
-    pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
-        self.max_shard_bytes = bytes;
-        self
-    }
-
-    /// Sets what to do with a directory that is not empty.
-    pub fn existing(mut self, existing: Existing) -> Self {
-        self.existing = existing;
-        self
+    setters! {
+        /// Sets the maximum size of a shard in bytes of tensors. A single tensor is never split.
+        max_shard_bytes(bytes: u64) => max_shard_bytes = bytes;
+        /// Sets what to do with a directory that is not empty.
+        existing(existing: Existing) => existing = existing;
     }
 
     /// Writes a copy of `checkpoint` to `directory` in which the given parameters replace those in its files. They are
@@ -95,7 +85,7 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
     ) -> Result<()> {
         let tensors = SavedTensors::new(checkpoint, parameters)?;
-        let target = self.target(directory.as_ref())?;
+        let target = Target::new(directory.as_ref(), self.existing)?;
         let metadata = checkpoint.files.metadata();
         let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
         self.write_weights(
@@ -143,11 +133,6 @@ impl SaveOptions {
         let json = serde_json::to_string_pretty(&index);
         let json = json.map_err(|error| Error::input(INDEX, error.to_string()))? + "\n";
         write_file(&directory.join(INDEX), json.as_bytes())
-    }
-
-    /// The directory to be written, and the one beside it in which it is put together.
-    pub(super) fn target(&self, directory: &Path) -> Result<Target> {
-        Target::new(directory, self.existing)
     }
 }
 

@@ -3,25 +3,19 @@
 //! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
 //! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 use candle_core::Tensor;
 
-use crate::{
-    checkpoint::{
-        Architecture, AsTensor, SaveOptions,
-        disk::assemble,
-        plan::{candidates, count_items, parameters},
-        save::{CONFIG, by_role, write_file},
-        scheme::matches,
-        source::Source,
-        write::{Record, dtype_on_disk, write_tensor},
-    },
-    error::{Error, Result},
-};
+use crate::checkpoint::disk::assemble;
+use crate::checkpoint::plan::{candidates, count_items, parameters};
+use crate::checkpoint::save::{CONFIG, Target, by_role, write_file};
+use crate::checkpoint::scheme::matches;
+use crate::checkpoint::source::Source;
+use crate::checkpoint::write::{Record, dtype_on_disk, write_tensor};
+use crate::checkpoint::{Architecture, AsTensor, SaveOptions};
+use crate::error::{Error, Result};
 
 impl Architecture {
     /// Saves a new checkpoint to `directory`; [`SaveOptions::save_new`] describes the arguments and has options.
@@ -29,7 +23,7 @@ impl Architecture {
     /// ```no_run
     /// use candle_blocks::{Architecture, candle_core::{DType, Device}, train::Fresh};
     /// let architecture = Architecture::open("my-gpt2/config.json")?;
-    /// let fresh = Fresh::new(architecture.initialisation.clone(), 42, DType::F32, &Device::Cpu);
+    /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
     /// let embeddings = fresh.var_builder().get((256, 128), "transformer.wte.weight")?;
     /// let stack = fresh.stack(&architecture.config)?;
     /// // ... train the stack, then:
@@ -163,7 +157,7 @@ impl SaveOptions {
             });
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        let target = self.target(directory.as_ref())?;
+        let target = Target::new(directory.as_ref(), self.existing)?;
         let staging = target.staging();
         self.write_weights(staging, records, HashMap::new(), |name, write| {
             match (on_disk.get(name), added.get(name)) {

@@ -15,14 +15,13 @@ mod rule;
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    checkpoint::{config_json::ConfigJson, initializer_range},
-    config::{Initialisation, StackConfig},
-    error::Result,
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::initializer_range;
+use crate::config::{Initialization, StackConfig, setters};
+use crate::error::Result;
 
 use self::difference::changed;
 pub(crate) use self::part::Features;
@@ -45,7 +44,7 @@ pub(crate) fn strings(items: &[&str]) -> Vec<String> {
 }
 
 /// One of the stacks of a checkpoint that contains several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StackPart {
@@ -61,12 +60,7 @@ pub enum StackPart {
 
 impl fmt::Display for StackPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Encoder => "encoder",
-            Self::Decoder => "decoder",
-            Self::Text => "text",
-            Self::Vision => "vision",
-        })
+        self.serialize(f)
     }
 }
 
@@ -111,7 +105,7 @@ pub struct Family {
     /// What is different in the stack that was read, as in [`BlockChange::set`]; `null` for nothing.
     pub set: Value,
     /// Reads the distribution of fresh parameters from `config.json`.
-    pub initialisation: fn(&ConfigJson) -> Result<Initialisation>,
+    pub initialization: fn(&ConfigJson) -> Result<Initialization>,
     /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
@@ -146,7 +140,7 @@ impl Family {
             keys: ConfigKeys::default(),
             changes: vec![],
             set: Value::Null,
-            initialisation: initializer_range::normal,
+            initialization: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
     }
@@ -158,26 +152,27 @@ impl Family {
         self
     }
 
-    /// Sets which stack of a checkpoint it describes.
-    pub fn part(mut self, part: StackPart) -> Self {
-        self.part = Some(part);
-        self
+    setters! {
+        /// Sets which stack of a checkpoint it describes.
+        part(part: StackPart) => part = Some(part);
+        /// Sets the possible prefixes of every name, in the order in which they are tried.
+        prefixes(prefixes: &[&str]) => prefixes = strings(prefixes);
+        /// Sets what the names of a block start with, in which `{i}` stands for its number.
+        block(block: &str) => block = block.to_string();
+        /// Sets the function that reads the configuration of the blocks. It may start from another family's
+        /// [`Self::stack_config`].
+        read_by(config: fn(&ConfigJson) -> Result<StackConfig>) => config = StackSource::Json(config);
+        /// Reads the configuration from this object inside `config.json`, such as `text_config`.
+        section(section: &str) => keys.section = Some(section.to_string());
+        /// Changes settings of the stack after it was read, as [`BlockChange::set`] those of a block.
+        set(set: Value) => set = set;
+        /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
+        initialization(read: fn(&ConfigJson) -> Result<Initialization>) => initialization = read;
+        /// Sets the function that reads the names for new checkpoints, instead of the first name of each role.
+        new_names(read: fn(&ConfigJson) -> Result<&'static [&'static str]>) => new_names = read;
     }
 
-    /// Sets the possible prefixes of every name, in the order in which they are tried.
-    pub fn prefixes(mut self, prefixes: &[&str]) -> Self {
-        self.prefixes = strings(prefixes);
-        self
-    }
-
-    /// Adds rules for blocks whose names start with `block`, in which `{i}` stands for their number.
-    pub fn blocks(mut self, block: &str, rules: impl IntoIterator<Item = Rule>) -> Self {
-        self.block = block.to_string();
-        self.block_rules.extend(rules);
-        self
-    }
-
-    /// Adds more rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
+    /// Adds rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
     pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block_rules.extend(rules);
         self
@@ -213,19 +208,6 @@ impl Family {
         self
     }
 
-    /// Sets the function that reads the configuration of the blocks. It may start from another family's
-    /// [`Self::stack_config`].
-    pub fn read_by(mut self, config: fn(&ConfigJson) -> Result<StackConfig>) -> Self {
-        self.config = StackSource::Json(config);
-        self
-    }
-
-    /// Reads the configuration from this object inside `config.json`, such as `text_config`.
-    pub fn section(mut self, section: &str) -> Self {
-        self.keys.section = Some(section.to_string());
-        self
-    }
-
     /// Reads `key` under the name that it has in `config.json`; see [`ConfigKeys::renamed`].
     pub fn renamed(mut self, key: &str, in_file: &str) -> Self {
         self.keys
@@ -246,12 +228,6 @@ impl Family {
         self
     }
 
-    /// Changes settings of the stack after it was read, as [`BlockChange::set`] those of a block.
-    pub fn set(mut self, set: Value) -> Self {
-        self.set = set;
-        self
-    }
-
     /// The configuration of the blocks that a `config.json` describes.
     ///
     /// # Errors
@@ -269,18 +245,6 @@ impl Family {
             Value::Null => Ok(stack),
             set => changed(&stack, set, json),
         }
-    }
-
-    /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
-    pub fn initialisation(mut self, read: fn(&ConfigJson) -> Result<Initialisation>) -> Self {
-        self.initialisation = read;
-        self
-    }
-
-    /// Sets the function that reads the names for new checkpoints, instead of the first name of each role.
-    pub fn new_names(mut self, read: fn(&ConfigJson) -> Result<&'static [&'static str]>) -> Self {
-        self.new_names = read;
-        self
     }
 
     /// The rules for a role inside a block, or outside the blocks, and the number in the role.

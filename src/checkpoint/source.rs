@@ -4,13 +4,9 @@ use std::path::PathBuf;
 
 use candle_core::Tensor;
 
-use crate::{
-    checkpoint::{
-        files::TensorFiles,
-        scheme::{Features, Orientation},
-    },
-    error::{Error, Result},
-};
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::scheme::{Features, Orientation};
+use crate::error::{Error, Result};
 
 /// Where one parameter is stored on disk.
 #[derive(Clone, Debug)]

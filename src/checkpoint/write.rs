@@ -14,11 +14,10 @@ use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::{Serialize, Serializer};
+use tempfile::NamedTempFile;
 
-use crate::{
-    checkpoint::files::MAX_HEADER_BYTES,
-    error::{Error, Result},
-};
+use crate::checkpoint::files::MAX_HEADER_BYTES;
+use crate::error::{Error, Result};
 
 /// The data starts at a multiple of this, so that a mapped file has its tensors aligned.
 const ALIGNMENT: usize = 8;
@@ -94,14 +93,8 @@ pub(crate) fn write_streamed(
     records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = header(&records, metadata)?;
 
-    let mut options = tempfile::Builder::new();
-    // A temporary file is private by default; this one becomes an ordinary file (the umask applies).
-    #[cfg(unix)]
-    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let (destination, replaced) = destination(path)?;
-    let file = options
-        .tempfile_in(directory(&destination))
-        .map_err(failed)?;
+    let file = temporary(directory(&destination)).map_err(failed)?;
     if let Some(permissions) = replaced {
         file.as_file()
             .set_permissions(permissions)
@@ -212,18 +205,11 @@ fn bytes<T: bytemuck::Pod>(values: &[T], span: Range<usize>) -> &[u8] {
 
 /// The safetensors dtype of a candle dtype.
 pub(super) fn dtype_on_disk(name: &str, dtype: DType) -> Result<Dtype> {
-    Ok(match dtype {
-        DType::U8 => Dtype::U8,
-        DType::U32 => Dtype::U32,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        _ => return Err(unsupported(name, dtype)),
-    })
+    use DType::{BF16, F16, F32, F64, I16, I32, I64, U8, U32};
+    match dtype {
+        U8 | U32 | I16 | I32 | I64 | F16 | BF16 | F32 | F64 => Ok(dtype.into()),
+        _ => Err(unsupported(name, dtype)),
+    }
 }
 
 fn unsupported(name: &str, dtype: DType) -> Error {
@@ -232,6 +218,14 @@ fn unsupported(name: &str, dtype: DType) -> Error {
         name,
         format!("{dtype} tensors cannot be written; convert it with `to_dtype`"),
     )
+}
+
+/// A temporary file that is to become an ordinary one: not private, as by default; the umask applies.
+pub(super) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+    let mut options = tempfile::Builder::new();
+    #[cfg(unix)]
+    options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    options.tempfile_in(directory)
 }
 
 /// The file that is to be at `path`, behind a link if there is one, and the permissions of what is there now.

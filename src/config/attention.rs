@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NormConfig, Position, finite, positive, probability, size};
+use super::{NormConfig, Position, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Which keys a query may see.
@@ -66,6 +66,13 @@ pub struct QueryKeyNorm {
     pub norm: NormConfig,
     /// The span that it normalises.
     pub span: QueryKeyNormSpan,
+}
+
+impl QueryKeyNorm {
+    /// A norm of the given span.
+    pub fn new(norm: NormConfig, span: QueryKeyNormSpan) -> Self {
+        Self { norm, span }
+    }
 }
 
 /// The configuration of multi-head attention.
@@ -139,75 +146,34 @@ impl AttentionConfig {
         }
     }
 
-    /// Computes keys and values from vectors of width `d_memory` (cross-attention).
-    pub fn with_memory(mut self, d_memory: usize) -> Self {
-        self.d_memory = d_memory;
-        self
-    }
-
-    /// Sets the number of key/value heads, which divides that of query heads (grouped-query or multi-query attention).
-    pub fn with_kv_heads(mut self, n_kv_heads: usize) -> Self {
-        self.n_kv_heads = n_kv_heads;
-        self
-    }
-
-    /// Sets which keys a query may see.
-    pub fn with_visibility(mut self, visibility: Visibility) -> Self {
-        self.visibility = visibility;
-        self
+    setters! {
+        /// Computes keys and values from vectors of width `d_memory` (cross-attention).
+        with_memory(d_memory: usize) => d_memory = d_memory;
+        /// Sets the number of key/value heads, which divides that of query heads (grouped-query or multi-query attention).
+        with_kv_heads(n_kv_heads: usize) => n_kv_heads = n_kv_heads;
+        /// Sets which keys a query may see.
+        with_visibility(visibility: Visibility) => visibility = visibility;
+        /// Sets the sliding window, or removes it.
+        with_window(window: Option<usize>) => window = window;
+        /// Sets the rotary embedding or position bias.
+        with_position(position: Position) => position = position;
+        /// Sets the norms of queries and keys, or removes them.
+        with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
+        /// Sets the soft cap on the scores, or removes it.
+        with_soft_cap(cap: Option<f64>) => soft_cap = cap;
+        /// Sets the bound that queries, keys and values are clamped to, or removes it.
+        with_clip(clip: Option<f64>) => clip = clip;
+        /// Sets which projections have a bias.
+        with_bias(bias: AttentionBias) => bias = bias;
+        /// Sets the factor on the scores.
+        with_scale(scale: f64) => scale = scale;
+        /// Sets the dropout probability of the attention weights.
+        with_dropout(p: f64) => dropout = p;
     }
 
     /// Makes the attention causal: each query sees only itself and earlier positions.
     pub fn causal(self) -> Self {
         self.with_visibility(Visibility::Causal)
-    }
-
-    /// Sets the sliding window, or removes it.
-    pub fn with_window(mut self, window: Option<usize>) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// Sets the rotary embedding or position bias.
-    pub fn with_position(mut self, position: Position) -> Self {
-        self.position = position;
-        self
-    }
-
-    /// Sets the norms of queries and keys, or removes them.
-    pub fn with_query_key_norm(mut self, norm: Option<QueryKeyNorm>) -> Self {
-        self.query_key_norm = norm;
-        self
-    }
-
-    /// Sets the soft cap on the scores, or removes it.
-    pub fn with_soft_cap(mut self, cap: Option<f64>) -> Self {
-        self.soft_cap = cap;
-        self
-    }
-
-    /// Sets the bound that queries, keys and values are clamped to, or removes it.
-    pub fn with_clip(mut self, clip: Option<f64>) -> Self {
-        self.clip = clip;
-        self
-    }
-
-    /// Sets which projections have a bias.
-    pub fn with_bias(mut self, bias: AttentionBias) -> Self {
-        self.bias = bias;
-        self
-    }
-
-    /// Sets the factor on the scores.
-    pub fn with_scale(mut self, scale: f64) -> Self {
-        self.scale = scale;
-        self
-    }
-
-    /// Sets the dropout probability of the attention weights.
-    pub fn with_dropout(mut self, p: f64) -> Self {
-        self.dropout = p;
-        self
     }
 
     /// The width of all query heads together.

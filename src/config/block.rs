@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, finite, probability,
+    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, Visibility, finite,
+    probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -31,7 +32,7 @@ pub enum ResidualSource {
     /// The sublayer's input.
     Input,
     /// The sublayer's normalised input (BLOOM's `apply_residual_connection_post_layernorm`).
-    Normalised,
+    Normalized,
 }
 
 /// The configuration of a block's residual connections.
@@ -135,22 +136,13 @@ impl BlockConfig {
         }
     }
 
-    /// Adds cross-attention to an encoder's output.
-    pub fn with_cross_attention(mut self, attention: AttentionConfig) -> Self {
-        self.cross_attention = Some(attention);
-        self
-    }
-
-    /// Sets whether the sublayers run in sequence or in parallel.
-    pub fn with_topology(mut self, topology: Topology) -> Self {
-        self.topology = topology;
-        self
-    }
-
-    /// Sets the residual connections.
-    pub fn with_residual(mut self, residual: ResidualConfig) -> Self {
-        self.residual = residual;
-        self
+    setters! {
+        /// Adds cross-attention to an encoder's output.
+        with_cross_attention(attention: AttentionConfig) => cross_attention = Some(attention);
+        /// Sets whether the sublayers run in sequence or in parallel.
+        with_topology(topology: Topology) => topology = topology;
+        /// Sets the residual connections.
+        with_residual(residual: ResidualConfig) => residual = residual;
     }
 
     /// Sets the dropout probability of the output of every sublayer.
@@ -249,16 +241,23 @@ impl StackConfig {
         self
     }
 
-    /// Sets the index of the block that runs at each layer.
-    pub fn with_layers(mut self, layers: Vec<usize>) -> Self {
-        self.layers = layers;
-        self
+    /// Makes the attention of every block causal, and lets a copy of it attend to an encoder.
+    pub(crate) fn into_decoder(self) -> Self {
+        self.with_each(|_, block| {
+            block.cross_attention = Some(block.attention.clone());
+            block.attention.visibility = Visibility::Causal;
+        })
     }
 
-    /// Sets the relative position bias that all blocks share.
-    pub fn with_relative_bias(mut self, bias: RelativeBiasConfig) -> Self {
-        self.relative_bias = Some(bias);
-        self
+    setters! {
+        /// Sets the index of the block that runs at each layer.
+        with_layers(layers: Vec<usize>) => layers = layers;
+        /// Sets the relative position bias that all blocks share.
+        with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
+        /// Sets the probability of skipping a layer in training.
+        with_layer_drop(p: f64) => layer_drop = p;
+        /// Sets the dropout probability of the output.
+        with_output_dropout(p: f64) => output_dropout = p;
     }
 
     /// Sets drop path probabilities that rise linearly from 0 in the first block to `rate` in the last,
@@ -266,18 +265,6 @@ impl StackConfig {
     pub fn with_rising_drop_path(self, rate: f64) -> Self {
         let last = self.blocks.len().saturating_sub(1).max(1);
         self.with_each(|i, block| block.residual.drop_path = rate * i as f64 / last as f64)
-    }
-
-    /// Sets the probability of skipping a layer in training.
-    pub fn with_layer_drop(mut self, p: f64) -> Self {
-        self.layer_drop = p;
-        self
-    }
-
-    /// Sets the dropout probability of the output.
-    pub fn with_output_dropout(mut self, p: f64) -> Self {
-        self.output_dropout = p;
-        self
     }
 
     /// Checks every block, the final norm, the relative bias, that every layer runs a block that exists, and that every

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, probability, size};
+use super::{Activation, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -45,7 +45,7 @@ pub enum RoutingWeights {
     /// Not at all: they are the softmax over all experts.
     Softmax,
     /// Divided by their sum, so that those of the chosen experts add up to 1.
-    Renormalised,
+    Renormalized,
 }
 
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,
@@ -77,39 +77,22 @@ impl FeedForwardConfig {
         }
     }
 
-    /// Sets the hidden width.
-    pub fn with_d_ff(mut self, d_ff: usize) -> Self {
-        self.d_ff = d_ff;
-        self
-    }
-
-    /// Sets the activation function.
-    pub fn with_activation(mut self, activation: Activation) -> Self {
-        self.activation = activation;
-        self
-    }
-
-    /// Sets whether it is plain or gated.
-    pub fn with_form(mut self, form: FeedForwardForm) -> Self {
-        self.form = form;
-        self
+    setters! {
+        /// Sets the hidden width.
+        with_d_ff(d_ff: usize) => d_ff = d_ff;
+        /// Sets the activation function.
+        with_activation(activation: Activation) => activation = activation;
+        /// Sets whether it is plain or gated.
+        with_form(form: FeedForwardForm) => form = form;
+        /// Sets the dropout probability of the hidden activations.
+        with_dropout(p: f64) => dropout = p;
+        /// Makes it a mixture of experts of this form, or a single network.
+        with_experts(experts: Option<ExpertsConfig>) => experts = experts;
     }
 
     /// Sets whether the projections have biases.
     pub fn with_bias(mut self, bias: bool) -> Self {
         (self.up_bias, self.down_bias) = (bias, bias);
-        self
-    }
-
-    /// Sets the dropout probability of the hidden activations.
-    pub fn with_dropout(mut self, p: f64) -> Self {
-        self.dropout = p;
-        self
-    }
-
-    /// Makes it a mixture of experts of this form, or a single network.
-    pub fn with_experts(mut self, experts: Option<ExpertsConfig>) -> Self {
-        self.experts = experts;
         self
     }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::size;
-use crate::error::{Error, Result};
+use super::{expect, setters, size};
+use crate::error::Result;
 
 /// The kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,16 +66,11 @@ impl NormConfig {
         }
     }
 
-    /// Sets whether it has an additive bias.
-    pub fn with_bias(mut self, bias: bool) -> Self {
-        self.bias = bias;
-        self
-    }
-
-    /// Sets how the weight is applied.
-    pub fn with_weight(mut self, weight: NormWeight) -> Self {
-        self.weight = weight;
-        self
+    setters! {
+        /// Sets whether it has an additive bias.
+        with_bias(bias: bool) => bias = bias;
+        /// Sets how the weight is applied.
+        with_weight(weight: NormWeight) => weight = weight;
     }
 
     /// Checks width and eps.
@@ -89,12 +84,8 @@ impl NormConfig {
 
     /// Checks eps alone, where something else sets the width.
     pub(super) fn validate_eps(&self) -> Result<()> {
-        if !(self.eps.is_finite() && self.eps >= 0.0) {
-            return Err(Error::InvalidConfig(format!(
-                "the norm's eps is {}; expected a small number that is not negative",
-                self.eps
-            )));
-        }
-        Ok(())
+        let fits = self.eps.is_finite() && self.eps >= 0.0;
+        let kind = "a small number that is not negative";
+        expect("the norm's eps", self.eps, fits, kind)
     }
 }

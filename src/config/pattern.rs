@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 
 /// Refuses patterns of which one matches none of `roles`, since it would silently have no effect.
 pub(crate) fn each_matches<'r>(
-    patterns: &[&str],
+    patterns: &[impl AsRef<str>],
     roles: impl Iterator<Item = &'r str> + Clone,
 ) -> Result<()> {
-    for pattern in patterns {
+    for pattern in patterns.iter().map(AsRef::as_ref) {
         if !roles.clone().any(|role| matches(pattern, role)) {
             let like: Vec<&str> = roles.clone().take(3).collect();
             let reason = format!(
@@ -15,7 +15,7 @@ pub(crate) fn each_matches<'r>(
                 roles.count(),
                 like.join(", ")
             );
-            return Err(Error::input(*pattern, reason));
+            return Err(Error::input(pattern, reason));
         }
     }
     Ok(())

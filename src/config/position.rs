@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, Visibility, finite, positive, size};
+use super::{AttentionConfig, Visibility, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -74,10 +74,11 @@ impl RotaryConfig {
         }
     }
 
-    /// Sets which dimensions are rotated together.
-    pub fn with_pairing(mut self, pairing: RotaryPairing) -> Self {
-        self.pairing = pairing;
-        self
+    setters! {
+        /// Sets which dimensions are rotated together.
+        with_pairing(pairing: RotaryPairing) => pairing = pairing;
+        /// Sets the scaling.
+        with_scaling(scaling: RotaryScaling) => scaling = scaling;
     }
 
     /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
@@ -87,12 +88,6 @@ impl RotaryConfig {
             self.frequency_dim = Some(self.dim);
             self.dim += 1;
         }
-        self
-    }
-
-    /// Sets the scaling.
-    pub fn with_scaling(mut self, scaling: RotaryScaling) -> Self {
-        self.scaling = scaling;
         self
     }
 
@@ -182,19 +177,24 @@ pub enum RotaryScaling {
 
 impl RotaryScaling {
     fn validate(&self, rotary: &RotaryConfig) -> Result<()> {
-        match self {
+        let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
+        let named = |setting: &str| format!("the rotary scaling's {setting}");
+        let above_0 = |setting: &str, value: f64| positive(&named(setting), value);
+        let n_frequencies = rotary.frequency_dim.unwrap_or(rotary.dim);
+        match *self {
             Self::None => Ok(()),
-            Self::Linear { factor } => positive("the rotary scaling's factor", *factor),
+            Self::Linear { factor } => above_0("factor", factor),
             Self::DynamicNtk {
                 factor,
                 max_positions,
             } => {
-                positive("the rotary scaling's factor", *factor)?;
-                if rotary.frequency_dim.unwrap_or(rotary.dim) == 2 {
-                    let reason = "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                above_0("factor", factor)?;
+                if n_frequencies == 2 {
+                    return failed(
+                        "dynamic rotary scaling divides by dim - 2; expected more than 2 dimensions that turn",
+                    );
                 }
-                size("max_positions", *max_positions)
+                size("max_positions", max_positions)
             }
             Self::Yarn {
                 factor,
@@ -204,62 +204,57 @@ impl RotaryScaling {
                 original_positions,
                 ..
             } => {
-                positive("the rotary scaling's factor", *factor)?;
-                finite("the rotary scaling's attention_factor", *attention_factor)?;
-                positive("the rotary scaling's beta_fast", *beta_fast)?;
-                positive("the rotary scaling's beta_slow", *beta_slow)?;
+                above_0("factor", factor)?;
+                finite(&named("attention_factor"), attention_factor)?;
+                above_0("beta_fast", beta_fast)?;
+                above_0("beta_slow", beta_slow)?;
                 if rotary.theta == 1.0 {
-                    let reason = "YaRN divides by the logarithm of rope_theta, which is 1";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                    return failed("YaRN divides by the logarithm of rope_theta, which is 1");
                 }
-                if rotary
-                    .frequency_dim
-                    .is_some_and(|dim| !dim.is_multiple_of(2))
-                {
-                    let reason =
-                        "YaRN has no ramp for the frequencies of an odd number of dimensions";
-                    return Err(Error::InvalidConfig(reason.to_string()));
+                if !n_frequencies.is_multiple_of(2) {
+                    return failed(
+                        "YaRN has no ramp for the frequencies of an odd number of dimensions",
+                    );
                 }
-                size("original_positions", *original_positions)
+                size("original_positions", original_positions)
             }
             Self::Llama3 {
                 factor,
-                low_freq_factor,
-                high_freq_factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
                 original_positions,
             } => {
-                positive("the rotary scaling's factor", *factor)?;
-                positive("the rotary scaling's low_freq_factor", *low_freq_factor)?;
-                if !(high_freq_factor.is_finite() && high_freq_factor > low_freq_factor) {
-                    return Err(Error::InvalidConfig(format!(
-                        "the rotary scaling's high_freq_factor is {high_freq_factor}; expected a number above the \
-                         low_freq_factor, {low_freq_factor}"
-                    )));
+                above_0("factor", factor)?;
+                above_0("low_freq_factor", low)?;
+                if !(high.is_finite() && high > low) {
+                    return failed(&format!(
+                        "the rotary scaling's high_freq_factor is {high}; expected a number above the \
+                         low_freq_factor, {low}"
+                    ));
                 }
-                size("original_positions", *original_positions)
+                size("original_positions", original_positions)
             }
             Self::LongRope {
-                short_factor,
-                long_factor,
+                ref short_factor,
+                ref long_factor,
                 attention_factor,
                 original_positions,
             } => {
                 let n_pairs = rotary.dim / 2;
-                for (name, factors) in
-                    [("short_factor", short_factor), ("long_factor", long_factor)]
-                {
-                    if factors.len() != n_pairs {
-                        return Err(Error::InvalidConfig(format!(
-                            "the rotary scaling's {name} lists {} divisors, expected {n_pairs}, one per pair of \
-                             dimensions that turn",
-                            factors.len()
-                        )));
+                let lists = [("short_factor", short_factor), ("long_factor", long_factor)];
+                for (name, factors) in lists {
+                    let n_factors = factors.len();
+                    if n_factors != n_pairs {
+                        return failed(&format!(
+                            "the rotary scaling's {name} lists {n_factors} divisors, expected {n_pairs}, one per pair \
+                             of dimensions that turn"
+                        ));
                     }
                     let name = format!("a divisor in the rotary scaling's {name}");
                     factors.iter().try_for_each(|&f| positive(&name, f))?;
                 }
-                finite("the rotary scaling's attention_factor", *attention_factor)?;
-                size("original_positions", *original_positions)
+                finite(&named("attention_factor"), attention_factor)?;
+                size("original_positions", original_positions)
             }
         }
     }

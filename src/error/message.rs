@@ -150,7 +150,7 @@ fn without_backtrace(error: &candle_core::Error) -> String {
 }
 
 /// The first eight names, and how many more there are.
-fn abbreviated(names: &[String]) -> String {
+pub(crate) fn abbreviated(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut text = names[..names.len().min(SHOWN)].join(", ");
     if names.len() > SHOWN {

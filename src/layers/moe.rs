@@ -198,7 +198,7 @@ impl MixtureOfExperts {
             RoutingWeights::Softmax => probabilities.gather(&chosen, D::Minus1)?,
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
-            RoutingWeights::Renormalised => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
+            RoutingWeights::Renormalized => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
         };
         let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
         let routed = |places: &Vec<usize>| {

@@ -322,7 +322,7 @@ impl<L> Sublayer<L> {
     pub(super) fn residual<'v>(&self, x: &'v Value, input: &'v Value) -> &'v Value {
         match self.source {
             ResidualSource::Input => x,
-            ResidualSource::Normalised => input,
+            ResidualSource::Normalized => input,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Gradients of parameters on their way from the operations to the optimiser, past candle's store.
+//! Gradients of parameters on their way from the operations to the optimizer, past candle's store.
 //!
 //! candle's backward pass adds every gradient to a tensor of zeros that it makes for it: three passes over
 //! freshly allocated memory. While [`collecting`], our operations keep the gradients of variables here instead,

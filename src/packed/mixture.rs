@@ -130,7 +130,7 @@ impl PackedMixtureOfExperts {
             let row = place / self.top_k;
             let divisor = match self.weights {
                 RoutingWeights::Softmax => 1.0,
-                RoutingWeights::Renormalised => {
+                RoutingWeights::Renormalized => {
                     let of_row = &chosen[row * self.top_k..][..self.top_k];
                     of_row.iter().map(|&expert| probability(row, expert)).sum()
                 }

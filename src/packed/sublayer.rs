@@ -98,7 +98,7 @@ impl<L> PackedSublayer<L> {
     ) -> Result<()> {
         let residual = match (residual, self.source) {
             (Residual::Rows(rows), _) => Some(rows),
-            (Residual::Input, ResidualSource::Normalised) if x.is_normalized() => None,
+            (Residual::Input, ResidualSource::Normalized) if x.is_normalized() => None,
             (Residual::Input, _) => Some(x.stored()),
         };
         if let (Some(residual), None) = (residual, &seen) {

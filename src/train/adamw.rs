@@ -64,29 +64,14 @@ impl AdamWConfig {
 /// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. The moments of
 /// f16 and bf16 parameters are f32. A parameter without a gradient in a step stays as it is, including its step count.
 ///
-/// ```
-/// use candle_blocks::train::{AdamW, AdamWConfig, Decay, ParameterGroup, Schedule};
-/// use candle_core::{Device, Var};
-/// let weight = Var::new(&[[1f32, -2.], [0.5, 3.]], &Device::Cpu)?;
-/// let groups = ParameterGroup::decaying_matrices(vec![("weight".to_string(), weight.clone())], 0.01);
-/// let mut optimiser = AdamW::new(groups, AdamWConfig { learning_rate: 0.1, ..Default::default() })?;
-/// let schedule = Schedule::new(Decay::Cosine, 5, 100);
-/// for step in 0..100 {
-///     let loss = weight.as_tensor().sqr()?.sum_all()?;
-///     let mut gradients = optimiser.backward(&loss)?;
-///     gradients.clip_norm(1.0)?;
-///     optimiser.update(&gradients, schedule.factor(step))?;
-/// }
-/// assert!(weight.as_tensor().sqr()?.sum_all()?.to_scalar::<f32>()? < 0.5);
-/// # Ok::<(), candle_blocks::Error>(())
-/// ```
+/// The [module](crate::train) shows it in a loop.
 #[derive(Debug)]
 pub struct AdamW {
     pub(super) parameters: Parameters,
     /// What it knows about each of them, in their order.
     pub(super) states: Vec<State>,
     config: AdamWConfig,
-    n_updates: u64,
+    pub(super) n_updates: u64,
     /// Steps of training take the same memory again and again.
     _keeper: MemoryKeeper,
 }
@@ -163,10 +148,6 @@ impl AdamW {
     /// The number of updates made so far.
     pub fn n_updates(&self) -> u64 {
         self.n_updates
-    }
-
-    pub(super) fn set_n_updates(&mut self, n_updates: u64) {
-        self.n_updates = n_updates;
     }
 
     /// The parameters that it trains, with their roles.

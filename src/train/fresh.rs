@@ -1,21 +1,17 @@
 //! Fresh parameters drawn from a seed.
 
-use std::{
-    collections::HashMap,
-    f64::consts::TAU,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::f64::consts::TAU;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 use chacha20::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::{
-    checkpoint::Parameters,
-    config::{Draw, Initialisation, StackConfig},
-    layers::{Stack, torch_bound},
-};
+use crate::checkpoint::Parameters;
+use crate::config::{Draw, Initialization, StackConfig};
+use crate::layers::{Stack, torch_bound};
 
 /// Creates fresh parameters, as variables, for the layers that request them.
 ///
@@ -24,14 +20,14 @@ use crate::{
 /// others.
 ///
 /// ```
-/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, config::Initialisation};
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, config::Initialization};
 /// use candle_blocks::{NormPlacement, StackConfig, train::Fresh};
 /// use candle_core::{DType, Device};
 /// let norm = NormConfig::layer_norm(8, 1e-5);
 /// let (attention, feed_forward) = (AttentionConfig::new(8, 2)?.causal(), FeedForwardConfig::new(8));
 /// let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
 /// let config = StackConfig::uniform(block, 3, Some(norm));
-/// let fresh = Fresh::new(Initialisation::gpt2(0.02, 3), 42, DType::F32, &Device::Cpu);
+/// let fresh = Fresh::new(Initialization::gpt2(0.02, 3), 42, DType::F32, &Device::Cpu);
 /// let stack = fresh.stack(&config)?;
 /// assert_eq!(stack.blocks().len(), 3);
 /// assert_eq!(fresh.parameters().len(), 3 * 16 + 2);
@@ -39,7 +35,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Fresh {
-    initialisation: Initialisation,
+    initialization: Initialization,
     seed: u64,
     dtype: DType,
     device: Device,
@@ -55,9 +51,9 @@ struct Made {
 
 impl Fresh {
     /// Creates a source of parameters of the given dtype on the given device. Values are computed in f64 and rounded once.
-    pub fn new(initialisation: Initialisation, seed: u64, dtype: DType, device: &Device) -> Self {
+    pub fn new(initialization: Initialization, seed: u64, dtype: DType, device: &Device) -> Self {
         Self {
-            initialisation,
+            initialization,
             seed,
             dtype,
             device: device.clone(),
@@ -117,7 +113,7 @@ impl SimpleBackend for Fresh {
         if let [_, d_in] = *shape.dims() {
             made.inputs.insert(stem.to_string(), d_in);
         }
-        let (mut draw, mut mean) = (self.initialisation.draw(role), 0.0);
+        let (mut draw, mut mean) = (self.initialization.draw(role), 0.0);
         match draw {
             Draw::Layer => (draw, mean) = hinted(hint, &shape),
             Draw::TorchLinear => match made.inputs.get(stem) {

@@ -4,11 +4,10 @@ use std::sync::OnceLock;
 
 use candle_core::{Tensor, Var, backprop::GradStore};
 
-use crate::{
-    checkpoint::ByRole,
-    error::{Error, Result},
-    ops::{self, Collected},
-};
+use crate::checkpoint::ByRole;
+use crate::error::{Error, Result};
+use crate::ops;
+use crate::ops::Collected;
 
 /// The gradients of named parameters, in the order of the parameters.
 ///

@@ -1,16 +1,14 @@
 //! Low-rank adapters (LoRA) on selected linear layers of a stack.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::{Parameters, files::TensorFiles, write::write_safetensors},
-    config::{Draw, Initialisation, matches},
+    config::{Draw, Initialization, each_matches, matches},
     error::{Error, Result},
     layers::{Dropout, DropoutSource, Linear, LowRank, Stack},
     train::Fresh,
@@ -55,8 +53,11 @@ impl LoraConfig {
 
 /// Whether a pattern matches a role `blocks.{i}.local`, whole or by its local part.
 fn is_target(target: &str, role: &str) -> bool {
-    let local = role.splitn(3, '.').nth(2).unwrap_or(role);
-    matches(target, local) || matches(target, role)
+    matches(target, local(role)) || matches(target, role)
+}
+
+fn local(role: &str) -> &str {
+    role.splitn(3, '.').nth(2).unwrap_or(role)
 }
 
 /// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
@@ -72,7 +73,7 @@ fn is_target(target: &str, role: &str) -> bool {
 /// let config = LoraConfig::new(8, 16.0, &["attention.query", "attention.value"]);
 /// let lora = Lora::attach(&mut stack, config, 42)?;
 /// let group = ParameterGroup::new(lora.parameters(), 0.0);
-/// let mut optimiser = AdamW::new([group], AdamWConfig::default())?;
+/// let mut optimizer = AdamW::new([group], AdamWConfig::default())?;
 /// // ... train, then either keep the adapters, or make them part of the model:
 /// lora.save("adapters.safetensors")?;
 /// checkpoint.save("fine-tuned", lora.merge(&mut stack)?)?;
@@ -102,18 +103,14 @@ impl Lora {
             return Err(Error::input("LoraConfig", reason));
         }
         let roles: Vec<String> = stack.linears_mut().map(|(role, _)| role).collect();
-        for target in &config.targets {
-            if !roles.iter().any(|role| is_target(target, role)) {
-                let reason = format!(
-                    "the pattern matches no linear layer of the stack; they are {}",
-                    locals(&roles).join(", ")
-                );
-                return Err(Error::input(target, reason));
-            }
-        }
+        let names = roles
+            .iter()
+            .map(|role| local(role))
+            .chain(roles.iter().map(String::as_str));
+        each_matches(&config.targets, names)?;
         let mut parameters = Parameters::default();
         let picked = |(role, _): &(String, &mut Linear)| config.picks(role);
-        let mut adapted = Vec::new();
+        let mut adapted = HashMap::new();
         for (role, linear) in stack.linears_mut().filter(picked) {
             if linear.adapter().is_some() {
                 let reason = "it has an adapter already; merge that one first";
@@ -121,10 +118,9 @@ impl Lora {
             }
             let (with_adapter, own) = adapt(linear, &role, &config, seed)?;
             parameters.extend(own);
-            adapted.push((role, with_adapter));
+            adapted.insert(role, with_adapter);
         }
         // Only now, so that an error leaves the stack as it was.
-        let adapted: HashMap<String, Linear> = adapted.into_iter().collect();
         for (role, linear) in stack.linears_mut() {
             if let Some(with_adapter) = adapted.get(&role) {
                 *linear = with_adapter.clone();
@@ -267,10 +263,10 @@ fn adapt(
 ) -> Result<(Linear, Parameters)> {
     let weight = linear.weight();
     let (d_out, d_in) = weight.dims2()?;
-    let initialisation = Initialisation::layers()
+    let initialization = Initialization::layers()
         .with("*.lora_a.weight", Draw::TorchLinear)
         .with("*.lora_b.weight", Draw::Constant(0.0));
-    let fresh = Fresh::new(initialisation, seed, weight.dtype(), weight.device());
+    let fresh = Fresh::new(initialization, seed, weight.dtype(), weight.device());
     let vb = fresh.var_builder().pp(role);
     let a = vb.pp("lora_a").get((config.rank, d_in), "weight")?;
     let b = vb.pp("lora_b").get((d_out, config.rank), "weight")?;
@@ -279,16 +275,4 @@ fn adapt(
     let frozen = Linear::from_parts(weight.detach(), linear.bias().map(Tensor::detach))?;
     let adapted = frozen.with_adapter(adapter.with_dropout(dropout))?;
     Ok((adapted, fresh.parameters()))
-}
-
-/// The roles without their blocks, each once.
-fn locals(roles: &[String]) -> Vec<String> {
-    let mut locals = Vec::new();
-    for role in roles {
-        let local = role.splitn(3, '.').nth(2).unwrap_or(role).to_string();
-        if !locals.contains(&local) {
-            locals.push(local);
-        }
-    }
-    locals
 }

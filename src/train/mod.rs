@@ -8,31 +8,31 @@
 //! ```
 //! use candle_blocks::candle_core::{DType, Device, ModuleT, Tensor};
 //! use candle_blocks::train::{AdamW, AdamWConfig, Decay, Fresh, ParameterGroup, Schedule, loss_value};
-//! use candle_blocks::{FeedForward, FeedForwardConfig, config::Initialisation};
+//! use candle_blocks::{FeedForward, FeedForwardConfig, config::Initialization};
 //! use std::collections::BTreeMap;
 //!
-//! let fresh = Fresh::new(Initialisation::torch(), 42, DType::F32, &Device::Cpu);
+//! let fresh = Fresh::new(Initialization::torch(), 42, DType::F32, &Device::Cpu);
 //! let config = FeedForwardConfig::new(8).with_dropout(0.1);
 //! let feed_forward = FeedForward::new(&config, fresh.var_builder())?;
 //! let groups = ParameterGroup::decaying_matrices(fresh.parameters(), 0.01);
-//! let mut optimiser = AdamW::new(groups, AdamWConfig { learning_rate: 1e-2, ..Default::default() })?;
+//! let mut optimizer = AdamW::new(groups, AdamWConfig { learning_rate: 1e-2, ..Default::default() })?;
 //! let schedule = Schedule::new(Decay::Linear, 5, 50);
 //!
 //! let x = Tensor::randn(0f32, 1., (16, 8), &Device::Cpu)?;
 //! let mut losses = Vec::new();
 //! for step in 0..50 {
 //!     let loss = (feed_forward.forward_t(&x, true)? - &x)?.sqr()?.mean_all()?;
-//!     let mut gradients = optimiser.backward(&loss)?;
+//!     let mut gradients = optimizer.backward(&loss)?;
 //!     gradients.clip_norm(1.0)?;
-//!     optimiser.update(&gradients, schedule.factor(step))?;
+//!     optimizer.update(&gradients, schedule.factor(step))?;
 //!     losses.push(loss_value(&loss)?);
 //! }
 //! assert!(losses[49] < losses[0]);
 //!
-//! // An interrupted training goes on from here with `optimiser.restore(path)`.
+//! // An interrupted training goes on from here with `optimizer.restore(path)`.
 //! let directory = tempfile::tempdir().unwrap();
 //! let notes = BTreeMap::from([("step".to_string(), "50".to_string())]);
-//! optimiser.save(directory.path().join("state.safetensors"), &notes)?;
+//! optimizer.save(directory.path().join("state.safetensors"), &notes)?;
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 

@@ -1,10 +1,8 @@
 //! Selecting named parameters and putting them into groups.
 
-use crate::{
-    checkpoint::Parameters,
-    config::{each_matches, matches},
-    error::{Error, Result},
-};
+use crate::checkpoint::Parameters;
+use crate::config::{each_matches, matches};
+use crate::error::{Error, Result};
 
 /// Which of these is missing cannot be told from an empty list.
 pub(super) const NONE_TO_TRAIN: &str = "there is none to train; a loader lists the variables that were made so far, so \
@@ -46,12 +44,12 @@ pub struct ParameterGroup {
     pub parameters: Parameters,
     /// The weight decay: each step subtracts this fraction, times the learning rate, of each parameter.
     pub weight_decay: f64,
-    /// Factor on the learning rate of the optimiser.
+    /// Factor on the learning rate of the optimizer.
     pub learning_rate_scale: f64,
 }
 
 impl ParameterGroup {
-    /// A group with the given weight decay and the learning rate of the optimiser.
+    /// A group with the given weight decay and the learning rate of the optimizer.
     pub fn new(parameters: impl Into<Parameters>, weight_decay: f64) -> Self {
         Self {
             parameters: parameters.into(),
@@ -60,7 +58,7 @@ impl ParameterGroup {
         }
     }
 
-    /// Sets the factor on the learning rate of the optimiser.
+    /// Sets the factor on the learning rate of the optimizer.
     pub fn with_learning_rate_scale(mut self, factor: f64) -> Self {
         self.learning_rate_scale = factor;
         self

@@ -10,11 +10,10 @@ use std::{collections::HashMap, fs, path::Path};
 use candle_core::Tensor;
 use serde_json::{Map, json};
 
-use crate::{
-    checkpoint::{Checkpoint, Conversion, UsedTensor, write::write_safetensors},
-    error::{Error, Result},
-    train::Lora,
-};
+use crate::checkpoint::write::write_safetensors;
+use crate::checkpoint::{Checkpoint, Conversion, UsedTensor};
+use crate::error::{Error, Result};
+use crate::train::Lora;
 
 /// What PEFT puts in front of every module's name.
 const PREFIX: &str = "base_model.model.";

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
-use crate::{
-    error::{Error, Result},
-    layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack},
-    train::Gradients,
-};
+use crate::error::{Error, Result};
+use crate::layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack};
+use crate::train::Gradients;
 
 /// The result of [`backward_recomputing`].
 #[derive(Clone, Debug)]
@@ -34,13 +32,13 @@ pub struct Recomputed {
 /// context, or the loss depend on.
 ///
 /// ```
-/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, config::Initialisation};
+/// use candle_blocks::{AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, config::Initialization};
 /// use candle_blocks::{NormConfig, NormPlacement, StackConfig, train::{Fresh, backward_recomputing}};
 /// use candle_core::{DType, Device, Tensor};
 /// let norm = NormConfig::layer_norm(8, 1e-5);
 /// let (attention, feed_forward) = (AttentionConfig::new(8, 2)?, FeedForwardConfig::new(8));
 /// let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-/// let fresh = Fresh::new(Initialisation::torch(), 1, DType::F32, &Device::Cpu);
+/// let fresh = Fresh::new(Initialization::torch(), 1, DType::F32, &Device::Cpu);
 /// let stack = fresh.stack(&StackConfig::uniform(block, 3, Some(norm)))?;
 /// let x = Tensor::randn(0f32, 1., (2, 4, 8), &Device::Cpu)?;
 /// let context = ForwardContext::training();

@@ -1,18 +1,15 @@
 //! Saving the state of a training and resuming from it.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use candle_core::{Tensor, Var};
 
-use crate::{
-    checkpoint::{files::TensorFiles, write::write_safetensors},
-    error::{Error, Result},
-    ops::{Moments, moment_dtype},
-    train::AdamW,
-};
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::write::write_safetensors;
+use crate::error::{Error, Result};
+use crate::ops::{Moments, moment_dtype};
+use crate::train::AdamW;
 
 /// The file's own mark, so that no other safetensors file is taken for one.
 const FORMAT: (&str, &str) = ("training_state", "1");
@@ -86,7 +83,7 @@ impl AdamW {
             variable.set(&value)?;
             (state.moments, state.step) = (moments, step);
         }
-        self.set_n_updates(n_updates);
+        self.n_updates = n_updates;
         let notes = file.files.metadata().iter();
         let note = |(key, value): (&String, &String)| {
             Some((key.strip_prefix(NOTE)?.to_string(), value.clone()))

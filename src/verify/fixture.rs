@@ -20,10 +20,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
 
-use self::{
-    decode::{Decoded, decode},
-    reader::Reader,
-};
+use self::decode::decode;
+use self::reader::Reader;
 use super::expected::Expected;
 use super::kept_rows::KeptRows;
 use super::names;
@@ -70,11 +68,7 @@ impl Fixture {
             return Err(Error::irregular(path));
         }
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "read", source))?;
-        let Decoded {
-            metadata,
-            names,
-            tensors,
-        } = decode(path, &bytes, is_wanted)?;
+        let (metadata, names, tensors) = decode(path, &bytes, is_wanted)?;
         let reader = Reader {
             path,
             names,

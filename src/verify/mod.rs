@@ -8,18 +8,7 @@
 //! - [`Tolerance`] is how far a result may be from the exact one; it is derived from PyTorch's own error.
 //! - [`Comparer`] compares one tensor ([`Comparison`]) or a whole run ([`Report`]).
 //!
-//! ```no_run
-//! # fn main() -> candle_blocks::Result<()> {
-//! # let produced = std::collections::HashMap::new();
-//! use candle_blocks::verify::{Fixture, verify};
-//!
-//! let fixture = Fixture::open("block.fixture.safetensors")?;
-//! let report = verify(&fixture, &produced); // produced: stage name -> tensor of our run
-//! println!("{report}");
-//! assert!(report.passed);
-//! # Ok(())
-//! # }
-//! ```
+//! The example of [`trace`](crate::trace) compares a checkpoint with its fixture.
 
 mod compare;
 mod comparison;

@@ -1,7 +1,5 @@
 //! The names that a fixture gives its tensors, and the order in which a run produces them.
 
-use std::cmp::Ordering;
-
 /// The suffix of a tensor's double-precision twin.
 pub(super) const TWIN: &str = ".f64";
 /// The prefix of every gradient.
@@ -86,45 +84,18 @@ pub(super) fn is_per_token(name: &str) -> bool {
     !is_gradient(name) || name == INPUT_GRADIENT
 }
 
-/// Orders names as a reader would: runs of digits by their number, so that layer 2 precedes layer 10.
-pub(super) fn natural_order(a: &str, b: &str) -> Ordering {
-    let (mut a_rest, mut b_rest) = (a, b);
-    loop {
-        let (a_digits, b_digits) = (leading_digits(a_rest), leading_digits(b_rest));
-        let order = if a_digits > 0 && b_digits > 0 {
-            number_order(&a_rest[..a_digits], &b_rest[..b_digits])
-        } else {
-            a_rest.chars().next().cmp(&b_rest.chars().next())
-        };
-        if order != Ordering::Equal {
-            return order;
-        }
-        if a_rest.is_empty() {
-            // Equal but for leading zeros: any fixed order will do.
-            return a.cmp(b);
-        }
-        a_rest = &a_rest[step(a_rest, a_digits)..];
-        b_rest = &b_rest[step(b_rest, b_digits)..];
+/// What orders names as a reader would: runs of digits by their number, so that layer 2 precedes layer 10.
+pub(super) fn natural_key(name: &str) -> impl Ord + use<> {
+    let (mut parts, mut rest) = (Vec::new(), name);
+    while let Some(first) = rest.chars().next() {
+        let n_digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        // Without zeros in front the longer number is the larger.
+        let number = rest[..n_digits].trim_start_matches('0').to_string();
+        let character = if n_digits > 0 { '0' } else { first };
+        parts.push((character, number.len(), number));
+        rest = &rest[n_digits.max(first.len_utf8())..];
     }
-}
-
-/// Compares two runs of digits of any length by value.
-fn number_order(a: &str, b: &str) -> Ordering {
-    let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
-    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
-}
-
-fn leading_digits(text: &str) -> usize {
-    text.bytes().take_while(u8::is_ascii_digit).count()
-}
-
-/// The length of what was just compared: a run of digits, or one character.
-fn step(text: &str, digits: usize) -> usize {
-    if digits > 0 {
-        digits
-    } else {
-        text.chars().next().map_or(0, char::len_utf8)
-    }
+    (parts, name.to_string()) // equal but for leading zeros: any fixed order will do
 }
 
 #[cfg(test)]
@@ -165,7 +136,7 @@ mod tests {
     #[test]
     fn digits_inside_names_are_ordered_by_value() {
         let mut names = ["h.10.w", "h.2.w", "h.2.b", "é.1", "h.02.w", "h", ""];
-        names.sort_by(|a, b| natural_order(a, b));
+        names.sort_by_key(|name| natural_key(name));
         assert_eq!(
             names,
             ["", "h", "h.2.b", "h.02.w", "h.2.w", "h.10.w", "é.1"]

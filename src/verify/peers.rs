@@ -4,11 +4,9 @@
 //! attention paths differ there by up to ten times. Its error relative to the gradient's largest value,
 //! over all gradients of a run, is not.
 
-use super::{
-    expected::{Expected, elements},
-    kept_rows::KeptRows,
-    tolerance::{largest, median},
-};
+use super::expected::{Expected, elements};
+use super::kept_rows::KeptRows;
+use super::tolerance::{largest, median};
 
 /// What the peers of a gradient, the others of its fixture, say of how far it may err.
 #[derive(Clone, Copy, Debug)]

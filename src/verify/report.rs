@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::escape::Escaped;
 
 use super::compare::Comparer;
-use super::comparison::{Comparison, Outcome};
+use super::comparison::{Comparison, Outcome, Worst};
 use super::expected::Expected;
 use super::fixture::Fixture;
 use super::names;
@@ -171,25 +171,16 @@ fn cells(comparison: &Comparison) -> [String; HEADER.len()] {
         Some(Basis::TorchError) | None => "",
     };
     let verdict = if comparison.passed() { "ok" } else { "FAIL" };
-    let measured = |number: String| {
-        if tolerance.is_some() {
-            number
-        } else {
-            absent()
-        }
-    };
+    let measured = |number: String| tolerance.map_or_else(absent, |_| number);
+    let ratio = comparison.ratio.map(|ratio| format!("{ratio:.2}"));
+    let worst = comparison.worst.as_ref();
     [
         Escaped(&comparison.name).to_string(),
         measured(format!("{:.2e}", comparison.max_abs)),
         measured(format!("{:.2e}", comparison.max_rel)),
         torch_error.map_or_else(absent, |error| format!("{error:.2e}")),
-        comparison
-            .ratio
-            .map_or_else(absent, |ratio| format!("{ratio:.2}")),
-        comparison
-            .worst
-            .as_ref()
-            .map_or_else(absent, |worst| format!("{:?}", worst.index)),
+        ratio.unwrap_or_else(absent),
+        worst.map_or_else(absent, |worst| format!("{:?}", worst.index)),
         measured(format!("{:.0} %", comparison.share_used * 100.0)),
         format!("{verdict}{note}"),
     ]
@@ -210,16 +201,17 @@ fn fault(comparison: &Comparison) -> Option<String> {
             comparison.n_non_finite
         ),
         Outcome::BeyondTolerance => {
-            let place = comparison.worst.as_ref().map(|worst| {
-                format!(
-                    "; the worst is {:?}: ours {:e}, expected {:e}",
-                    worst.index, worst.ours, worst.expected
-                )
-            });
-            format!(
-                "{n_mismatched} of {n_compared} elements are beyond the tolerance{}",
-                place.unwrap_or_default()
-            )
+            let said = format!("{n_mismatched} of {n_compared} elements are beyond the tolerance");
+            match &comparison.worst {
+                None => said,
+                Some(Worst {
+                    index,
+                    ours,
+                    expected,
+                }) => format!(
+                    "{said}; the worst is {index:?}: ours {ours:e}, expected {expected:e}"
+                ),
+            }
         }
         Outcome::TypicallyBeyondTolerance => {
             let bound = comparison.tolerance.and_then(|tolerance| tolerance.typical);

@@ -1,72 +1,9 @@
-//! How far from the truth a result may be, derived from PyTorch's own error.
+//! How far from the truth a result may be, derived from PyTorch's own error: [`Tolerance`] has the rules, and
+//! `docs/tolerance.md` the reasons and measurements behind their numbers.
 //!
-//! Let *exact* be PyTorch's result in double precision, *torch* its result in working precision, and
-//! ε the machine epsilon of that precision. Our result passes if
-//!
-//! ```text
-//! max|ours - exact|     <=  2 · max|torch - exact|     +  4 ulp(max|exact|)       the worst element
-//! median|ours - exact|  <=  2 · median|torch - exact|  +  4 ε · median|exact|     the typical element
-//! ```
-//!
-//! over the finite elements of the rows that count. Everything is relative to the tensor itself: there
-//! is no absolute floor under which small values would pass unseen.
-//!
-//! **Why 2.** Two correct implementations round in another order, so their largest errors differ by
-//! chance. Measured between PyTorch's own two attention paths (`eager` against `sdpa`, both ways, f32):
-//! in GPT-2 and Llama models of random weights (2 to 12 blocks, 11,472 stages and gradients) nothing was
-//! beyond these bounds, nor in the stages of MiniLM, a pretrained BERT, on token embeddings. Where a
-//! few outlier features carry and amplify the error of single roundings, chance is wider: 3 in 100 of
-//! MiniLM's gradients were beyond, and 6 in 100 of its stages when fed normal noise instead of
-//! embeddings, by up to 10 times PyTorch's error instead of 2. So a fixture of a pretrained model should
-//! start from embeddings, and its gradients deserve a second look before they are called wrong.
-//!
-//! **Why 4 ulp.** PyTorch's error can be nearly zero by luck, as for a tensor of a few elements. On its
-//! way out of a block a value goes through up to eight operations at its own magnitude (last partial
-//! sum, bias, residual, minus mean, over deviation, times weight, plus bias, store), each of which may
-//! round by half an ulp.
-//!
-//! **Why the median.** Real checkpoints have a few activations thousands of times larger than the rest,
-//! and the largest error lives there. Measured by the maximum alone, the wrong GELU would hide behind
-//! them; the median does not see them. In the stages above it never needed more than 1.8 times
-//! PyTorch's.
-//!
-//! **Gradients.** In the gradient of one small parameter PyTorch's largest error is luck. Where a whole
-//! fixture is compared, its error relative to the gradient's size counts as no less than the mean over all
-//! gradients of the fixture; a gradient that is pure noise takes its size from its module's others. Measured over
-//! 3,192 gradients (Gemma 3, T5's gated decoder, Qwen 3 with experts, ModernBERT and Llama of random weights, 24 inputs each, f32):
-//! each for itself, PyTorch's second attention path was beyond the bounds in 46, this crate in 26, at 0.76 to 0.85 of
-//! PyTorch's error in the geometric mean. With every product summed in f64 our error fell to half of PyTorch's, and still
-//! 23 were beyond: what is left is how small the one run happened to err that all are measured against.
-//!
-//! **Other precisions.** If the run rounds to another type than the fixture's, PyTorch's error is scaled
-//! by the ratio of the two epsilons ([`Basis::ScaledTorchError`]). Half types come out generous, because
-//! their sums accumulate in f32 and do not lose what the scaling grants them: PyTorch's own bf16 and f16
-//! runs of the four models used 0.04 to 0.5 of it. A fixture in the run's own type is sharper. To a run
-//! in double precision the twin is no truth but another result of that precision, which errs as much as
-//! PyTorch's scaled error says: that error is allowed once more.
-//!
-//! **No twin.** Then PyTorch's own result is the reference, and its error has to be modelled. Roundings
-//! of a sum of n terms add up as a random walk, to about √n of them (Higham and Mary 2019,
-//! <https://doi.org/10.1137/18M1226312>), and each block passes the error of its sums on to the next.
-//! Every block also rounds the 4 ulp from above, each block for itself, so that these grow as √depth.
-//! Both sides err:
-//!
-//! ```text
-//! max|ours - torch|  <=  2 · (√n · depth · ε_sum  +  4 · √depth · ε) · max|torch|
-//! ```
-//!
-//! with n the longest dimension of the tensor (the longest sum that its shape shows), depth the number
-//! of blocks passed, forward and backward, ε the coarser of the run's and the fixture's, and ε_sum the
-//! same but never coarser than f32. The two attention paths differed by at most 0.43 of this bound in
-//! MiniLM's stages, and by 0.16 in its gradients on embeddings, 1.003 on noise. That is much wider than
-//! the rule above, which is why fixtures should have twins. A gradient that is smaller than this bound on its
-//! module's others is noise, such as that of a key bias: it only has to stay below that bound. (In a fixture
-//! in half precision the bound is too wide to say so, and such a gradient cannot be compared without a twin.)
-//!
-//! **Too wide.** A bound that a tensor of all zeros would pass proves nothing, and is refused. The one
-//! exception is a tensor that already is pure rounding noise in PyTorch's own precision, such as the
-//! gradient of a key bias (which is zero, because softmax ignores it): there "noise no larger than
-//! PyTorch's" is all that can be asked.
+//! Everything is relative to the tensor itself: there is no absolute floor under which small values would pass unseen. A
+//! bound that a tensor of all zeros would pass proves nothing, and is refused, unless the tensor already is pure rounding
+//! noise in PyTorch's own precision, such as the gradient of a key bias.
 
 use candle_core::DType;
 use serde::Serialize;
@@ -109,7 +46,9 @@ pub enum Basis {
 /// where `exact` is PyTorch's f64 result. If the run has another precision than the fixture, PyTorch's errors
 /// are scaled by the ratio of the machine epsilons. Without a twin, the bound on the largest error comes from a
 /// model of how rounding errors grow: `2 · (√n · depth · ε_sum + 4 · √depth · ε) · max|torch|`, where n is the
-/// longest dimension. The reasons and measurements behind these rules are in the source file.
+/// longest dimension, depth the number of blocks passed, ε the coarser of the run's and the fixture's, and ε_sum the same
+/// but never coarser than f32. Where a whole fixture is compared, PyTorch's error in a gradient counts as no less, relative
+/// to its size, than the mean over all gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tolerance {
     /// The basis of the bounds.
@@ -156,21 +95,13 @@ impl Tolerance {
         let (torch_typical, middle) = (median(errors), median(magnitudes));
         let (allowed_worst, allowed_typical) = match peers {
             None => (torch_worst, torch_typical),
-            Some(Peers {
-                worst,
-                typical,
-                scale,
-            }) => {
-                let is_noise = torch_worst >= max;
-                let (max, middle) = if is_noise {
-                    (scale, scale)
-                } else {
-                    (max, middle)
+            Some(peers) => {
+                let (max, middle) = match torch_worst >= max {
+                    true => (peers.scale, peers.scale), // noise
+                    false => (max, middle),
                 };
-                (
-                    torch_worst.max(worst * max),
-                    torch_typical.max(typical * middle),
-                )
+                let worst = torch_worst.max(peers.worst * max);
+                (worst, torch_typical.max(peers.typical * middle))
             }
         };
 

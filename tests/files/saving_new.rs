@@ -64,8 +64,8 @@ fn every_family_is_written_as_transformers_wrote_it() {
 /// GPT-2's smallest blocks, drawn.
 fn drawn() -> (Architecture, Parameters) {
     let architecture = Architecture::open(weights("tiny-gpt2")).unwrap();
-    let initialisation = architecture.initialisation.clone();
-    let fresh = Fresh::new(initialisation, 1, DType::F32, &Device::Cpu);
+    let initialization = architecture.initialization.clone();
+    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
     fresh.stack(&architecture.config).unwrap();
     (architecture, fresh.parameters())
 }

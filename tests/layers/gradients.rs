@@ -268,7 +268,7 @@ fn an_expert_that_no_position_chose_has_a_gradient_of_0() {
 
 /// Its weight is 1 whatever the router says. transformers leaves some rounding there.
 #[test]
-fn the_router_of_a_single_renormalised_expert_has_a_gradient_of_0() {
+fn the_router_of_a_single_renormalized_expert_has_a_gradient_of_0() {
     let folder = weights("families/mixtral");
     if !folder.exists() {
         return println!("the package leaves families/mixtral out");

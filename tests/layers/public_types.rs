@@ -30,7 +30,7 @@ fn layers_and_configurations_are_clone_send_sync_and_debug() {
     cloned::<FeedForward>();
     cloned::<FeedForwardConfig>();
     cloned::<ForwardContext>();
-    cloned::<Initialisation>();
+    cloned::<Initialization>();
     cloned::<KvCache>();
     cloned::<Linear>();
     cloned::<LowRank>();

@@ -195,7 +195,7 @@ fn a_deviation_of_0_is_none() {
             json!({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2,
             "intermediate_size": 8, "num_hidden_layers": 1, "initializer_range": deviation}),
         );
-        let draw = bert.initialisation.draw("blocks.0.attention.query.weight");
+        let draw = bert.initialization.draw("blocks.0.attention.query.weight");
         let expected = Draw::Normal {
             deviation: expected,
         };

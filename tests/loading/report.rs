@@ -213,19 +213,17 @@ fn a_family_of_the_callers_own_takes_the_place_of_model_type() {
     });
     let family = Family::given("mine", open("tiny-bert").config().clone())
         .prefixes(&[""])
-        .blocks(
-            "trunk/{i}/",
-            [
-                Rule::linear("attention.query", &["att.query"]),
-                Rule::linear("attention.key", &["att.key"]),
-                Rule::linear("attention.value", &["att.value"]),
-                Rule::linear("attention.output", &["att.out"]),
-                Rule::norm("attention_norm", &["att_norm"]),
-                Rule::conv1d("feed_forward.up", &["wide"]),
-                Rule::conv1d("feed_forward.down", &["narrow"]),
-                Rule::norm("feed_forward_norm", &["ffn_norm"]),
-            ],
-        );
+        .block("trunk/{i}/")
+        .block_rules([
+            Rule::linear("attention.query", &["att.query"]),
+            Rule::linear("attention.key", &["att.key"]),
+            Rule::linear("attention.value", &["att.value"]),
+            Rule::linear("attention.output", &["att.out"]),
+            Rule::norm("attention_norm", &["att_norm"]),
+            Rule::conv1d("feed_forward.up", &["wide"]),
+            Rule::conv1d("feed_forward.down", &["narrow"]),
+            Rule::norm("feed_forward_norm", &["ffn_norm"]),
+        ]);
     let options = CheckpointOptions::default().family(family.clone());
     let checkpoint = options.open(folder.path()).unwrap();
     assert_eq!(checkpoint.family(), "mine");

@@ -9,7 +9,7 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, ForwardContext, NormConfig, NormPlacement,
     Parameters, Stack, StackConfig,
     candle_core::{DType, Device, Tensor},
-    config::Initialisation,
+    config::Initialization,
     train::{AdamW, AdamWConfig, Fresh, Gradients, ParameterGroup, backward_recomputing},
 };
 
@@ -29,7 +29,7 @@ impl Step {
         let feed_forward = FeedForwardConfig::new(d_model);
         let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
         let config = StackConfig::uniform(block, n_blocks, Some(norm));
-        let fresh = Fresh::new(Initialisation::normal(0.02), 1, DType::F32, &Device::Cpu);
+        let fresh = Fresh::new(Initialization::normal(0.02), 1, DType::F32, &Device::Cpu);
         let x: Vec<f32> = (0..batch * seq * d_model)
             .map(|i| (i as f32 * 0.37).sin())
             .collect();
@@ -85,7 +85,7 @@ fn a_thousand_steps_more_hold_no_more_than_the_first_ones() {
     let _alone = alone();
     let step = Step::new(2, 16, 2, 2, 5);
     let groups = ParameterGroup::decaying_matrices(step.parameters.clone(), 0.01);
-    let mut optimiser = AdamW::new(groups, AdamWConfig::default()).unwrap();
+    let mut optimizer = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let mut live = Vec::new();
     for _ in 0..5 {
         // What threads keep for later swings by tens of kilobytes from step to step: growth shows in the least of many.
@@ -94,12 +94,12 @@ fn a_thousand_steps_more_hold_no_more_than_the_first_ones() {
             let mut gradients = match i % 3 {
                 0 => step.directly(),
                 1 => step.recomputed(),
-                _ => optimiser.backward(&step.loss()).unwrap(),
+                _ => optimizer.backward(&step.loss()).unwrap(),
             };
             gradients.accumulate(gradients.clone()).unwrap();
             gradients.scale(0.5);
             gradients.clip_norm(1.0).unwrap();
-            optimiser.update(&gradients, 1.0).unwrap();
+            optimizer.update(&gradients, 1.0).unwrap();
             drop(gradients);
             least = least.min(LIVE.load(Ordering::Relaxed));
         }

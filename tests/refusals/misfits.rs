@@ -253,7 +253,7 @@ fn experts_that_do_not_fit_their_router_are_refused() {
     let router = |n| Linear::from_parts(numbers(&[n, 6], 3), None).unwrap();
     let of = |n_experts, n, shared, top_k| {
         let experts = (0..n_experts).map(|e| expert(e + 2)).collect();
-        let weights = RoutingWeights::Renormalised;
+        let weights = RoutingWeights::Renormalized;
         MixtureOfExperts::from_parts(router(n), experts, shared, top_k, weights)
     };
     says(&["uses 4 of 3"], || of(3, 3, None, 4));
@@ -310,7 +310,7 @@ fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
     };
     let router = linear(&[1.0, 0.0, 1.001, 0.0, -1.0, 0.0], [3, 2]);
     let experts = vec![expert(1.0), expert(-1.0), expert(8.0)];
-    let weights = RoutingWeights::Renormalised;
+    let weights = RoutingWeights::Renormalized;
     let mixture = MixtureOfExperts::from_parts(router, experts, None, 1, weights).unwrap();
     let x = Tensor::new(&[[2f32, 0.0]], &Device::Cpu).unwrap();
     for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {

@@ -37,13 +37,13 @@ fn a_learning_rate_or_factor_that_is_no_size_of_a_step_is_refused() {
     let parameters = vec![("w".to_string(), variable(&[1., -2.]))];
     let before = bits(&parameters[0].1);
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
-        let mut optimiser = optimiser(&parameters);
-        let by_factor = optimiser.update(&gradients(&parameters), wrong);
+        let mut optimizer = optimiser(&parameters);
+        let by_factor = optimizer.update(&gradients(&parameters), wrong);
         assert_says(message(by_factor), &["learning rate", &wrong.to_string()]);
-        optimiser.set_learning_rate(wrong);
-        let by_rate = optimiser.update(&gradients(&parameters), 1.0);
+        optimizer.set_learning_rate(wrong);
+        let by_rate = optimizer.update(&gradients(&parameters), 1.0);
         assert_says(message(by_rate), &["learning rate", &wrong.to_string()]);
-        assert_eq!(optimiser.n_updates(), 0);
+        assert_eq!(optimizer.n_updates(), 0);
     }
     for wrong in [f64::NAN, f64::INFINITY] {
         let mut scaled = gradients(&parameters);
@@ -60,7 +60,7 @@ fn a_learning_rate_or_factor_that_is_no_size_of_a_step_is_refused() {
 fn a_gradient_of_another_shape_or_type_is_refused_before_any_parameter_moves() {
     let named = |b: Var| vec![("a".to_string(), variable(&[1.])), ("b".to_string(), b)];
     let ours = named(variable(&[1., 2.]));
-    let mut optimiser = optimiser(&ours);
+    let mut optimizer = optimiser(&ours);
     let longer = named(variable(&[1., 2., 3.]));
     let half = variable(&[1., 2.]).to_dtype(DType::F16).unwrap();
     let half = vec![("b".to_string(), Var::from_tensor(&half).unwrap())];
@@ -71,11 +71,11 @@ fn a_gradient_of_another_shape_or_type_is_refused_before_any_parameter_moves() {
         .unwrap();
     for (wrong, said) in [(gradients(&longer), "[3]"), (mixed, "F16")] {
         let before = bits(&ours[0].1);
-        let refused = message(optimiser.update(&wrong, 1.0));
+        let refused = message(optimizer.update(&wrong, 1.0));
         assert!(refused.starts_with("b: "), "{refused}");
         assert_says(refused, &[said, "[2]"]);
         assert_eq!(bits(&ours[0].1), before);
-        assert_eq!(optimiser.n_updates(), 0);
+        assert_eq!(optimizer.n_updates(), 0);
     }
 }
 

@@ -62,7 +62,7 @@ pub fn experts() -> StackConfig {
     block.feed_forward = block.feed_forward.with_experts(Some(ExpertsConfig {
         n_experts: 3,
         top_k: 2,
-        weights: RoutingWeights::Renormalised,
+        weights: RoutingWeights::Renormalized,
         shared_d_ff: Some(9),
     }));
     two(block)

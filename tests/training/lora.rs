@@ -171,7 +171,7 @@ fn only_the_adapters_are_trained_and_the_merged_weights_are_saved_by_role() {
     assert_eq!(roles.len(), 2 * 2 * 2);
     assert!(roles.contains(&"blocks.1.feed_forward.down.lora_b.weight".to_string()));
 
-    let mut optimiser = AdamW::new(
+    let mut optimizer = AdamW::new(
         [ParameterGroup::new(lora.parameters(), 0.0)],
         AdamWConfig {
             learning_rate: 0.01,
@@ -197,9 +197,9 @@ fn only_the_adapters_are_trained_and_the_merged_weights_are_saved_by_role() {
                 );
             }
         }
-        let gradients = optimiser.gradients(&store);
+        let gradients = optimizer.gradients(&store);
         assert_eq!(gradients.roles().count(), 8, "{step}");
-        optimiser.update(&gradients, 1.0).unwrap();
+        optimizer.update(&gradients, 1.0).unwrap();
     }
     let at_last = numbers(&loss(false))[0];
     assert!(at_last < 0.9 * at_first, "{at_first} {at_last}");

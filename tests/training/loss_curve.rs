@@ -28,7 +28,7 @@ fn run(reference: &Reference, name: &str, dropout: f64, seed: u64) -> Vec<f64> {
     let mut stack = Stack::new(&config, loader.var_builder()).unwrap();
     stack.set_dropout_source(&DropoutSource::seeded(seed));
     let groups = ParameterGroup::decaying_matrices(loader.parameters(), 0.1);
-    let mut optimiser = AdamW::new(groups, AdamWConfig::default()).unwrap();
+    let mut optimizer = AdamW::new(groups, AdamWConfig::default()).unwrap();
     let schedule = Schedule::new(Decay::Cosine, 10, N_STEPS);
     let get = |part: &str| reference.get(&format!("{name}.{part}"));
     let (x, target) = (get("x"), get("target"));
@@ -36,9 +36,9 @@ fn run(reference: &Reference, name: &str, dropout: f64, seed: u64) -> Vec<f64> {
     let step = |step| {
         let y = stack.forward_with(&x, &context).unwrap();
         let loss = (y - &target).unwrap().sqr().unwrap().mean_all().unwrap();
-        let mut gradients = optimiser.gradients(&loss.backward().unwrap());
+        let mut gradients = optimizer.gradients(&loss.backward().unwrap());
         gradients.clip_norm(1.0).unwrap();
-        optimiser.update(&gradients, schedule.factor(step)).unwrap();
+        optimizer.update(&gradients, schedule.factor(step)).unwrap();
         loss_value(&loss).unwrap()
     };
     (0..N_STEPS).map(step).collect()

@@ -1,4 +1,4 @@
-//! Training: optimiser, adapters, dropout, recomputation, and trainings that go on where they stopped.
+//! Training: optimizer, adapters, dropout, recomputation, and trainings that go on where they stopped.
 
 #[path = "../shared/all.rs"]
 mod all;
@@ -31,7 +31,7 @@ mod weights;
 
 mod each_dropout;
 mod failed_backward;
-mod initialisation;
+mod initialization;
 mod lora;
 mod lora_start;
 mod loss_curve;

@@ -73,7 +73,7 @@ fn a_hundred_steps_are_those_of_torch() {
     let mut comparisons = Vec::new();
     for is_scheduled in [false, true] {
         let (parameters, groups) = groups(&reference, DType::F32);
-        let mut optimiser = AdamW::new(groups, CONFIG).unwrap();
+        let mut optimizer = AdamW::new(groups, CONFIG).unwrap();
         let schedule = match is_scheduled {
             true => Schedule::new(Decay::Linear, 10, 100),
             false => Schedule::new(Decay::None, 0, 100),
@@ -81,7 +81,7 @@ fn a_hundred_steps_are_those_of_torch() {
         for step in 0..100 {
             let given = given(&reference, step, DType::F32);
             let gradients = gradients(&parameters, &given);
-            optimiser
+            optimizer
                 .update(&gradients, schedule.factor(step as u64))
                 .unwrap();
             for (role, variable) in &parameters {
@@ -95,7 +95,7 @@ fn a_hundred_steps_are_those_of_torch() {
         }
         let path = tempfile::tempdir().unwrap();
         let path = path.path().join("state.safetensors");
-        optimiser.save(&path, &BTreeMap::new()).unwrap();
+        optimizer.save(&path, &BTreeMap::new()).unwrap();
         if !is_scheduled {
             let state = candle_blocks::candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
             for name in ["a", "b", "c"] {
@@ -119,10 +119,10 @@ fn steps_in_f64_are_those_of_torch_to_the_last_digits() {
     }
     let reference = Reference::open("optimisation");
     let (parameters, groups) = groups(&reference, DType::F64);
-    let mut optimiser = AdamW::new(groups, CONFIG).unwrap();
+    let mut optimizer = AdamW::new(groups, CONFIG).unwrap();
     for step in 0..100 {
         let given = given(&reference, step, DType::F64);
-        optimiser
+        optimizer
             .update(&gradients(&parameters, &given), 1.0)
             .unwrap();
     }
@@ -246,8 +246,8 @@ fn a_group_with_a_scale_steps_as_one_with_so_many_times_the_learning_rate() {
         };
         let gradient = Tensor::new(&[0.5f32, 3.], &device()).unwrap();
         let gradients = gradients(&all, &[("weight", gradient)]);
-        let mut optimiser = AdamW::new([group], config).unwrap();
-        optimiser.update(&gradients, 1.0).unwrap();
+        let mut optimizer = AdamW::new([group], config).unwrap();
+        optimizer.update(&gradients, 1.0).unwrap();
         bits(&weight)
     };
     assert_eq!(step(0.5, 0.25), step(0.125, 1.0));
@@ -257,10 +257,10 @@ fn a_group_with_a_scale_steps_as_one_with_so_many_times_the_learning_rate() {
 #[test]
 fn candles_own_interface_steps_too() {
     let weight = Var::new(&[1f32, -2.], &device()).unwrap();
-    let mut optimiser = <AdamW as Optimizer>::new(vec![weight.clone()], CONFIG).unwrap();
-    optimiser.set_learning_rate(0.1);
-    assert_eq!(optimiser.learning_rate(), 0.1);
-    optimiser
+    let mut optimizer = <AdamW as Optimizer>::new(vec![weight.clone()], CONFIG).unwrap();
+    optimizer.set_learning_rate(0.1);
+    assert_eq!(optimizer.learning_rate(), 0.1);
+    optimizer
         .backward_step(&weight.sqr().unwrap().sum_all().unwrap())
         .unwrap();
     // Adam's first step is the learning rate in the direction of the sign.
@@ -301,7 +301,7 @@ fn what_cannot_be_trained_is_refused_with_its_name() {
         .contains("-1")
     );
 
-    let mut optimiser = new(vec![a.clone()]).unwrap();
+    let mut optimizer = new(vec![a.clone()]).unwrap();
     let b = ("b".to_string(), parameter(&[3.]));
     let both = vec![a.clone(), b.clone()];
     let given = |value: f32| {
@@ -312,16 +312,16 @@ fn what_cannot_be_trained_is_refused_with_its_name() {
         )
     };
     let before = bits(&a.1);
-    assert!(message(optimiser.update(&given(1.0), 1.0)).starts_with("b: "));
-    assert!(message(optimiser.update(&Gradients::default(), 1.0)).contains("gradients"));
+    assert!(message(optimizer.update(&given(1.0), 1.0)).starts_with("b: "));
+    assert!(message(optimizer.update(&Gradients::default(), 1.0)).contains("gradients"));
     for bad in [f32::NAN, f32::INFINITY] {
         let mut gradients = given(bad);
         assert!(message(gradients.clip_norm(1.0)).starts_with("a: "));
-        assert!(message(optimiser.update(&gradients, 1.0)).contains("NaN"));
+        assert!(message(optimizer.update(&gradients, 1.0)).contains("NaN"));
     }
     assert!(message(given(1.0).clip_norm(0.0)).contains("max_norm"));
     assert_eq!(bits(&a.1), before, "a refused step moves nothing");
-    assert_eq!(optimiser.n_updates(), 0);
+    assert_eq!(optimizer.n_updates(), 0);
 
     let scalar = |value: f32| Tensor::new(value, &device()).unwrap();
     assert_eq!(loss_value(&scalar(1.5)).unwrap(), 1.5);

@@ -92,13 +92,13 @@ fn accumulated_micro_batches_are_one_big_batch() {
 fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.safetensors");
-    let steps = |range: Range<u64>, optimiser: &mut AdamW, stack: &Stack| {
+    let steps = |range: Range<u64>, optimizer: &mut AdamW, stack: &Stack| {
         let schedule = Schedule::new(Decay::Cosine, 2, 9);
         for step in range {
             let loss = loss(stack, 0..4, &ForwardContext::training());
-            let mut gradients = optimiser.gradients(&loss.backward().unwrap());
+            let mut gradients = optimizer.gradients(&loss.backward().unwrap());
             gradients.clip_norm(0.5).unwrap();
-            optimiser.update(&gradients, schedule.factor(step)).unwrap();
+            optimizer.update(&gradients, schedule.factor(step)).unwrap();
         }
     };
     let start = || {
@@ -109,22 +109,22 @@ fn train(interruption: Option<u64>) -> Vec<Vec<u64>> {
         assert_eq!(groups.len(), 2);
         (stack, dropout, AdamW::new(groups, CONFIG).unwrap())
     };
-    let (mut stack, mut dropout, mut optimiser) = start();
+    let (mut stack, mut dropout, mut optimizer) = start();
     let middle = interruption.unwrap_or(0);
-    steps(0..middle, &mut optimiser, &stack);
+    steps(0..middle, &mut optimizer, &stack);
     if interruption.is_some() {
         let position = dropout.position().unwrap().to_string();
         let notes = BTreeMap::from([("dropout".to_string(), position)]);
-        optimiser.save(&path, &notes).unwrap();
-        (stack, dropout, optimiser) = start();
-        let notes = optimiser.restore(&path).unwrap();
+        optimizer.save(&path, &notes).unwrap();
+        (stack, dropout, optimizer) = start();
+        let notes = optimizer.restore(&path).unwrap();
         dropout
             .set_position(notes["dropout"].parse().unwrap())
             .unwrap();
-        assert_eq!(optimiser.n_updates(), middle);
+        assert_eq!(optimizer.n_updates(), middle);
     }
-    steps(middle..9, &mut optimiser, &stack);
-    optimiser.save(&path, &BTreeMap::new()).unwrap();
+    steps(middle..9, &mut optimizer, &stack);
+    optimizer.save(&path, &BTreeMap::new()).unwrap();
     let state = safetensors::load(&path, &Device::Cpu).unwrap();
     let state: BTreeMap<_, _> = state.into_iter().collect();
     state.values().map(bits).collect()
@@ -160,21 +160,21 @@ fn a_file_of_another_training_is_refused_and_changes_nothing() {
         (vec![a.clone(), b.clone(), ("c", vec![5.])], "value.c"),
         (vec![longer, b], "value.a"),
     ] {
-        let mut optimiser = make(&parameters);
-        let refusal = message(optimiser.restore(&path));
+        let mut optimizer = make(&parameters);
+        let refusal = message(optimizer.restore(&path));
         assert_says(refusal, &[culprit, "state.safetensors"]);
-        let values = optimiser.parameters();
+        let values = optimizer.parameters();
         assert_eq!(numbers(&values[0].1)[..2], [7.0, 8.0]);
     }
     let wide = Var::new(&[7f64, 8.], &device()).unwrap();
     let both = vec![("a".to_string(), wide), saved.parameters()[1].clone()];
-    let mut optimiser = AdamW::new([ParameterGroup::new(both, 0.0)], CONFIG).unwrap();
-    let refusal = message(optimiser.restore(&path));
+    let mut optimizer = AdamW::new([ParameterGroup::new(both, 0.0)], CONFIG).unwrap();
+    let refusal = message(optimizer.restore(&path));
     assert_says(refusal, &["value.a", "F32", "F64"]);
-    let mut optimiser = make(&[a]);
-    let other = message(optimiser.restore(weights("tiny-bert/model.safetensors")));
+    let mut optimizer = make(&[a]);
+    let other = message(optimizer.restore(weights("tiny-bert/model.safetensors")));
     assert_says(other, &["not a training state"]);
-    let none = message(optimiser.restore(folder.path().join("none.safetensors")));
+    let none = message(optimizer.restore(folder.path().join("none.safetensors")));
     assert_says(none, &["none.safetensors"]);
 }
 
@@ -189,14 +189,14 @@ fn frozen_parameters_are_no_variables_and_stay_through_training_and_saving() {
     assert_eq!(parameters.len(), 2 * 6);
     let is_trained = |role: &str| !role.contains("attention") && !role.starts_with("blocks.0.");
     assert!(parameters.iter().all(|(role, _)| is_trained(role)));
-    let mut optimiser = AdamW::new([ParameterGroup::new(parameters.clone(), 0.1)], CONFIG).unwrap();
+    let mut optimizer = AdamW::new([ParameterGroup::new(parameters.clone(), 0.1)], CONFIG).unwrap();
     for _ in 0..3 {
         let store = loss(&stack, 0..4, &ForwardContext::training())
             .backward()
             .unwrap();
-        let gradients = optimiser.gradients(&store);
+        let gradients = optimizer.gradients(&store);
         assert_eq!(gradients.roles().count(), parameters.len());
-        optimiser.update(&gradients, 1.0).unwrap();
+        optimizer.update(&gradients, 1.0).unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("saved");

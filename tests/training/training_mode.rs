@@ -9,7 +9,7 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, Dropout, DropoutSource, FeedForwardConfig, ForwardContext,
     NormConfig, NormPlacement, Stack, StackConfig,
     candle_core::{DType, ModuleT, Tensor, Var},
-    config::Initialisation,
+    config::Initialization,
     train::{Fresh, Gradients},
     verify::Comparison,
 };
@@ -129,7 +129,7 @@ fn fresh(n_blocks: usize, change: impl FnOnce(StackConfig) -> StackConfig) -> (S
     let feed_forward = FeedForwardConfig::new(D_MODEL);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
     let config = change(StackConfig::uniform(block, n_blocks, None));
-    let fresh = Fresh::new(Initialisation::torch(), 1, DType::F32, &device());
+    let fresh = Fresh::new(Initialization::torch(), 1, DType::F32, &device());
     (fresh.stack(&config).unwrap(), fresh)
 }
 

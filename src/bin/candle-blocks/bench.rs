@@ -14,11 +14,9 @@ use candle_blocks::{Precision, ops};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::{
-    Outcome,
-    model::{PrecisionName, SourceArgs},
-    output::{self, Escaped},
-};
+use crate::model::{SourceArgs, packing, precisions};
+use crate::output::Escaped;
+use crate::{Outcome, output};
 use subject::{Sizes, Subject};
 
 #[derive(clap::Args)]
@@ -47,8 +45,8 @@ pub struct Args {
     #[arg(long)]
     heads: Option<usize>,
     /// How to pack the weights; `none` leaves them unpacked.
-    #[arg(long, value_enum, default_value_t = PrecisionName::F32)]
-    precision: PrecisionName,
+    #[arg(long, default_value = "f32", value_parser = precisions())]
+    precision: String,
     /// Number of threads [default: RAYON_NUM_THREADS, or all cores].
     #[arg(long)]
     threads: Option<usize>,
@@ -75,7 +73,7 @@ enum Op {
 
 /// The measurement. Times are in milliseconds, operations in 10^9, where a multiply-add counts as two.
 #[derive(Serialize)]
-struct Report {
+struct Report<'a> {
     op: Op,
     /// The family of the checkpoint; `bert` without one.
     family: String,
@@ -86,7 +84,7 @@ struct Report {
     /// `None` for a feed-forward.
     heads: Option<usize>,
     layers: usize,
-    precision: &'static str,
+    precision: &'a str,
     isa: &'static str,
     threads: usize,
     samples: usize,
@@ -101,6 +99,12 @@ struct Report {
     share_of_peak: f64,
 }
 
+impl Args {
+    fn packing(&self) -> Option<Precision> {
+        packing(&self.precision)
+    }
+}
+
 pub fn bench(args: &Args) -> Result<Outcome> {
     check(args)?;
     let threads = threads::hold(args.threads)?;
@@ -112,24 +116,24 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         Op::Block => Subject::block(sizes(args), args)?,
         Op::FeedForward => Subject::feed_forward(sizes(args), args)?,
     };
-    let precision = args.precision.packing().unwrap_or(Precision::F32);
+    let precision = args.packing().unwrap_or(Precision::F32);
     let peak = ops::peak_flops(precision, threads)?;
     let samples = samples::take(args.seconds, || subject.run())?;
     let peak_gflops = peak.max(ops::peak_flops(precision, threads)?) * 1e-9;
 
-    let gflop = subject.operations() * 1e-9;
+    let gflop = subject.operations * 1e-9;
     let gflops = gflop / (samples.median_ms * 1e-3);
     let block = subject.block_config();
     let report = Report {
         op: args.op,
-        family: subject.family().to_string(),
+        family: subject.family.clone(),
         batch: args.batch,
         seq: args.seq,
         d_model: block.d_model(),
         d_ff: block.feed_forward.d_ff,
         heads: (args.op != Op::FeedForward).then_some(block.attention.n_heads),
         layers: subject.layers(),
-        precision: args.precision.name(),
+        precision: &args.precision,
         isa: ops::isa()?,
         threads,
         samples: samples.count,
@@ -191,25 +195,23 @@ fn sizes(args: &Args) -> Sizes {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self {
-            batch,
-            seq,
-            layers,
-            d_model,
-            d_ff,
-            ..
-        } = self;
-        let heads = self
-            .heads
-            .map_or(String::new(), |n| format!(" of {n} heads"));
+        let heads = self.heads.map(|n| format!(" of {n} heads"));
+        let heads = heads.unwrap_or_default();
         let op = match self.op {
             Op::FeedForward => "feed-forward".to_string(),
             Op::Block => format!("block{heads}"),
-            Op::Model => format!("{}, {layers} layers{heads}", Escaped(&self.family)),
+            Op::Model => {
+                let (family, layers) = (Escaped(&self.family), self.layers);
+                format!("{family}, {layers} layers{heads}")
+            }
         };
-        writeln!(f, "{op}: {batch} x {seq} rows of {d_model} (hidden {d_ff})")?;
+        writeln!(
+            f,
+            "{op}: {} x {} rows of {} (hidden {})",
+            self.batch, self.seq, self.d_model, self.d_ff
+        )?;
         writeln!(
             f,
             "precision {}, {}, threads: {}",

@@ -3,17 +3,13 @@
 use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
-use candle_blocks::{
-    Checkpoint, LoadReport, StackConfig,
-    candle_core::{DType, Device},
-};
+use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::{Checkpoint, LoadReport, StackConfig};
 use serde::Serialize;
 
-use crate::{
-    Outcome,
-    model::SourceArgs,
-    output::{self, Escaped},
-};
+use crate::model::SourceArgs;
+use crate::output::Escaped;
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {

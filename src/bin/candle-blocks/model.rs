@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use candle_blocks::{
-    Checkpoint, CheckpointOptions, Precision,
-    candle_core::{DType, Device},
-    checkpoint::scheme::StackPart,
-};
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::checkpoint::scheme::StackPart;
+use candle_blocks::trace::TraceInput;
+use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::download;
 
@@ -50,27 +50,13 @@ pub struct SourceArgs {
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
     /// Which stack to use of a checkpoint that contains several.
-    #[arg(long, value_enum)]
-    part: Option<PartName>,
+    #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
+        .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
+    part: Option<StackPart>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum PartName {
-    Encoder,
-    Decoder,
-    Text,
-    Vision,
-}
-
-impl From<PartName> for StackPart {
-    fn from(name: PartName) -> Self {
-        match name {
-            PartName::Encoder => Self::Encoder,
-            PartName::Decoder => Self::Decoder,
-            PartName::Text => Self::Text,
-            PartName::Vision => Self::Vision,
-        }
-    }
+fn names(names: &'static [&'static str]) -> PossibleValuesParser {
+    PossibleValuesParser::new(names)
 }
 
 impl SourceArgs {
@@ -100,7 +86,7 @@ impl SourceArgs {
             options = options.family_file(family);
         }
         if let Some(part) = self.part {
-            options = options.part(part.into());
+            options = options.part(part);
         }
         Ok(options.open(path)?)
     }
@@ -113,12 +99,13 @@ pub struct ComputeArgs {
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
     device: DeviceName,
     /// The dtype of weights and activations.
-    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
-    dtype: DTypeName,
+    #[arg(long, default_value = "f32", value_parser = names(&["f32", "bf16", "f16", "f64"])
+        .try_map(|name| name.parse::<DType>()))]
+    pub dtype: DType,
     /// How to pack the weights for the CPU; `none` leaves them unpacked. The default is f32 with --device cpu, --dtype f32
     /// and without --backward, otherwise none.
-    #[arg(long, value_enum)]
-    precision: Option<PrecisionName>,
+    #[arg(long, value_parser = precisions())]
+    precision: Option<String>,
 }
 
 /// The form of the weights.
@@ -142,11 +129,11 @@ impl ComputeArgs {
     /// How to hold the weights for a run with gradients or without.
     pub fn form(&self, backward: bool) -> Result<Form> {
         let is_default =
-            matches!((self.device, self.dtype), (DeviceName::Cpu, DTypeName::F32)) && !backward;
-        let packing = match self.precision {
+            matches!((self.device, self.dtype), (DeviceName::Cpu, DType::F32)) && !backward;
+        let packing = match &self.precision {
             None if is_default => Some(Precision::F32),
             None => None,
-            Some(name) => name.packing(),
+            Some(name) => packing(name),
         };
         let Some(packed) = packing else {
             return Ok(Form::Plain);
@@ -156,7 +143,7 @@ impl ComputeArgs {
                 "--precision packs weights for the CPU; give --precision none with another --device"
             );
         }
-        if matches!(self.dtype, DTypeName::F64) {
+        if self.dtype == DType::F64 {
             bail!(
                 "--precision packs weights that compute in f32; give --precision none with --dtype f64"
             );
@@ -169,13 +156,28 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
-    pub fn dtype(&self) -> DType {
-        match self.dtype {
-            DTypeName::F32 => DType::F32,
-            DTypeName::Bf16 => DType::BF16,
-            DTypeName::F16 => DType::F16,
-            DTypeName::F64 => DType::F64,
-        }
+    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`.
+    pub fn stages(
+        &self,
+        device: &Device,
+        checkpoint: &Checkpoint,
+        input: &TraceInput,
+        backward: bool,
+        path: &Path,
+    ) -> Result<Vec<(String, Tensor)>> {
+        let dtype = self.dtype;
+        let stages = match self.form(backward)? {
+            Form::Packed(precision) => trace::run_packed(checkpoint, input, dtype, precision),
+            Form::Plain if backward => trace::run_backward(checkpoint, input, dtype, device),
+            Form::Plain => trace::run(checkpoint, input, dtype, device),
+        };
+        stages.map_err(|error| match error {
+            // It knows only the tensor's name.
+            Error::InvalidInput { .. } => {
+                anyhow::Error::new(error).context(path.display().to_string())
+            }
+            other => other.into(),
+        })
     }
 }
 
@@ -186,40 +188,12 @@ enum DeviceName {
     Metal,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum DTypeName {
-    F32,
-    Bf16,
-    F16,
-    F64,
+/// The names of the forms of weights.
+pub fn precisions() -> PossibleValuesParser {
+    names(&["none", "f32", "bf16", "int8"])
 }
 
-/// The form of the weights.
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub enum PrecisionName {
-    None,
-    F32,
-    Bf16,
-    Int8,
-}
-
-impl PrecisionName {
-    /// How to pack, if at all.
-    pub fn packing(self) -> Option<Precision> {
-        match self {
-            Self::None => None,
-            Self::F32 => Some(Precision::F32),
-            Self::Bf16 => Some(Precision::Bf16),
-            Self::Int8 => Some(Precision::Int8),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::Int8 => "int8",
-        }
-    }
+/// How to pack by one of these names, if at all.
+pub fn packing(name: &str) -> Option<Precision> {
+    serde_json::from_value(name.into()).ok()
 }

@@ -3,10 +3,9 @@
 #[path = "../../error/escape.rs"]
 mod escape;
 
-use std::{
-    fmt::Display,
-    io::{self, ErrorKind, Write},
-};
+use std::fmt::Display;
+use std::io;
+use std::io::{ErrorKind, Write};
 
 pub(crate) use escape::Escaped;
 use escape::is_hidden;

@@ -6,19 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use candle_blocks::{
-    Checkpoint, Error,
-    candle_core::{DType, Tensor},
-    checkpoint::write::write_safetensors,
-    trace::{self, TraceInput},
-    verify::Fixture,
-};
+use candle_blocks::Checkpoint;
+use candle_blocks::candle_core::{DType, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::trace::TraceInput;
+use candle_blocks::verify::Fixture;
 
-use crate::{
-    Outcome,
-    model::{ComputeArgs, Form, ModelArgs},
-    output,
-};
+use crate::model::{ComputeArgs, ModelArgs};
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -42,13 +37,8 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let checkpoint = args.model.open()?;
     check_output(args, &checkpoint)?;
     let input = trace_input(&Fixture::open_input(&args.input)?)?;
-    let dtype = args.compute.dtype();
-    let stages = match args.compute.form(args.backward)? {
-        Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),
-        Form::Plain if args.backward => trace::run_backward(&checkpoint, &input, dtype, &device),
-        Form::Plain => trace::run(&checkpoint, &input, dtype, &device),
-    };
-    let stages = stages.map_err(|error| located(error, &args.input))?;
+    let compute = &args.compute;
+    let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
     write_safetensors(&args.output, &stages, None)?;
     note_non_finite(&checkpoint, &input, &stages)?;
     Ok(Outcome::Done)
@@ -138,14 +128,6 @@ fn check_output(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
         return fail("is a file that the run reads; give another name");
     }
     Ok(())
-}
-
-/// Adds the file to an error about an input, which knows only the tensor's name.
-pub fn located(error: Error, path: &Path) -> anyhow::Error {
-    match error {
-        Error::InvalidInput { .. } => anyhow::Error::new(error).context(path.display().to_string()),
-        other => other.into(),
-    }
 }
 
 /// The input side of a fixture.

@@ -3,19 +3,13 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use anyhow::Result;
-use candle_blocks::{
-    Precision,
-    candle_core::DType,
-    trace,
-    verify::{Comparer, Fixture, Scope},
-};
+use candle_blocks::Precision;
+use candle_blocks::candle_core::DType;
+use candle_blocks::verify::{Comparer, Fixture, Scope};
 
-use crate::{
-    Outcome,
-    model::{ComputeArgs, Form, ModelArgs},
-    output,
-    run::{located, note_weights, trace_input},
-};
+use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::run::{note_weights, trace_input};
+use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,17 +29,12 @@ pub struct Args {
 }
 
 pub fn verify(args: &Args) -> Result<Outcome> {
-    let (dtype, device) = (args.compute.dtype(), args.compute.device()?);
+    let compute = &args.compute;
+    let device = compute.device()?;
     let checkpoint = args.model.open()?;
     let fixture = Fixture::open(&args.fixture)?;
     let input = trace_input(&fixture)?;
-    let form = args.compute.form(args.backward)?;
-    let stages = match form {
-        Form::Packed(precision) => trace::run_packed(&checkpoint, &input, dtype, precision),
-        Form::Plain if args.backward => trace::run_backward(&checkpoint, &input, dtype, &device),
-        Form::Plain => trace::run(&checkpoint, &input, dtype, &device),
-    };
-    let stages = stages.map_err(|error| located(error, &args.fixture))?;
+    let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.fixture)?;
     let scope = match args.backward {
         true => Scope::ForwardAndBackward,
         false => Scope::Forward,
@@ -61,7 +50,7 @@ pub fn verify(args: &Args) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     note_weights(&checkpoint)?;
-    if let Some(note) = precision_note(form, dtype) {
+    if let Some(note) = precision_note(compute.form(args.backward)?, compute.dtype) {
         output::warn(format_args!("note: {note}"));
     }
     Ok(Outcome::Mismatch)

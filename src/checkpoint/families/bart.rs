@@ -3,22 +3,10 @@
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>, and `WhisperDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule, StackPart},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let stack = |name: &str, part, config| {
+    let stack = |name: &str, part, config: fn(&ConfigJson) -> Result<StackConfig>| {
         let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
         let (prefixes, other) = match part {
             StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
@@ -27,7 +15,8 @@ pub(super) fn families() -> Vec<Family> {
         Family::new(name, &[name], config)
             .part(part)
             .prefixes(&prefixes.each_ref().map(String::as_str))
-            .blocks("layers.{i}.", attention("attention", "self_attn"))
+            .block("layers.{i}.")
+            .block_rules(attention("attention", "self_attn"))
             .block_rules(attention("cross_attention", "encoder_attn"))
             .block_rules([
                 Rule::linear("feed_forward.up", &["fc1"]),
@@ -42,35 +31,31 @@ pub(super) fn families() -> Vec<Family> {
             .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
     vec![
-        stack("bart", StackPart::Encoder, bart_encoder),
-        stack("bart", StackPart::Decoder, bart_decoder),
-        stack("whisper", StackPart::Encoder, whisper_encoder),
-        stack("whisper", StackPart::Decoder, whisper_decoder),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")),
+        stack("bart", StackPart::Decoder, |json| {
+            Ok(bart(json, "decoder")?.into_decoder())
+        }),
+        stack("whisper", StackPart::Encoder, |json| {
+            whisper(json, "encoder")
+        }),
+        stack("whisper", StackPart::Decoder, |json| {
+            Ok(whisper(json, "decoder")?.into_decoder())
+        }),
     ]
 }
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
-    let linear = |part: &str, name: &str| {
-        Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")])
-    };
-    vec![
-        linear("query", "q_proj"),
-        linear("key", "k_proj"),
-        linear("value", "v_proj"),
-        linear("output", "out_proj"),
-        Rule::norm(&format!("{role}_norm"), &[&format!("{stem}_layer_norm")]),
-    ]
+    let mut rules = projections(role, stem, ["q_proj", "k_proj", "v_proj", "out_proj"]);
+    let norm = format!("{stem}_layer_norm");
+    rules.push(Rule::norm(&format!("{role}_norm"), &[&norm]));
+    rules
 }
 
-fn bart_encoder(json: &ConfigJson) -> Result<StackConfig> {
-    refuse_other_norms(json)?;
-    config(json, "encoder", AttentionBias::ALL, NormPlacement::Post)
-}
-
-fn bart_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    refuse_other_norms(json)?;
-    let stack = config(json, "decoder", AttentionBias::ALL, NormPlacement::Post)?;
-    Ok(with_cross_attention(stack))
+fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
+    // Forms of other families with BART's names (mBART).
+    json.only("normalize_before", &[json!(false)])?;
+    json.only("add_final_layer_norm", &[json!(false)])?;
+    config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
 
 const WHISPER_BIAS: AttentionBias = AttentionBias {
@@ -78,19 +63,8 @@ const WHISPER_BIAS: AttentionBias = AttentionBias {
     ..AttentionBias::ALL
 };
 
-/// Forms of other families with BART's names (mBART).
-fn refuse_other_norms(json: &ConfigJson) -> Result<()> {
-    json.only("normalize_before", &[json!(false)])?;
-    json.only("add_final_layer_norm", &[json!(false)])
-}
-
-fn whisper_encoder(json: &ConfigJson) -> Result<StackConfig> {
-    config(json, "encoder", WHISPER_BIAS, NormPlacement::Pre)
-}
-
-fn whisper_decoder(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = config(json, "decoder", WHISPER_BIAS, NormPlacement::Pre)?;
-    Ok(with_cross_attention(stack))
+fn whisper(json: &ConfigJson, side: &str) -> Result<StackConfig> {
+    config(json, side, WHISPER_BIAS, NormPlacement::Pre)
 }
 
 /// One side, its keys starting with `side`.
@@ -131,12 +105,4 @@ fn keys<'k>(side: &str, own: &'k str, shared: &'k str) -> Vec<&'k str> {
         "encoder" => vec![own, shared],
         _ => vec![own],
     }
-}
-
-/// The decoder of a stack: causal, and attending to the encoder.
-fn with_cross_attention(stack: StackConfig) -> StackConfig {
-    stack.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    })
 }

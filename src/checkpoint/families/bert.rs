@@ -2,19 +2,7 @@
 //!
 //! transformers' `BertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        StackConfig, Visibility,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new(
@@ -23,53 +11,44 @@ pub(super) fn family() -> Family {
         config,
     )
     .prefixes(&["bert.", "roberta.", "electra.", ""])
-    .blocks(
-        "encoder.layer.{i}.",
-        [
-            Rule::linear("attention.query", &["attention.self.query"]),
-            Rule::linear("attention.key", &["attention.self.key"]),
-            Rule::linear("attention.value", &["attention.self.value"]),
-            Rule::linear("attention.output", &["attention.output.dense"]),
-            Rule::norm("attention_norm", &["attention.output.LayerNorm"]),
-            Rule::linear("feed_forward.up", &["intermediate.dense"]),
-            Rule::linear("feed_forward.down", &["output.dense"]),
-            Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
-        ],
-    )
+    .block("encoder.layer.{i}.")
+    .block_rules([
+        Rule::linear("attention.query", &["attention.self.query"]),
+        Rule::linear("attention.key", &["attention.self.key"]),
+        Rule::linear("attention.value", &["attention.self.value"]),
+        Rule::linear("attention.output", &["attention.output.dense"]),
+        Rule::norm("attention_norm", &["attention.output.LayerNorm"]),
+        Rule::linear("feed_forward.up", &["intermediate.dense"]),
+        Rule::linear("feed_forward.down", &["output.dense"]),
+        Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
+    ])
     .ignored(&["*position_ids", "*token_type_ids"])
-    .outside(&[
-        "*embeddings.*",
-        "*embeddings_project.*",
-        "*pooler.*",
-        "cls.*",
-        "lm_head.*",
-    ])
-    .outside(&[
-        "classifier.*",
-        "qa_outputs.*",
-        "*predictions.*",
-        "generator_lm_head.*",
-        "*summary.*",
-    ])
+    .outside(&["*embeddings.*", "*embeddings_project.*", "*pooler.*"])
+    .outside(&["cls.*", "lm_head.*"])
+    .outside(&["classifier.*", "qa_outputs.*", "*predictions.*"])
+    .outside(&["generator_lm_head.*", "*summary.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("position_embedding_type", &[json!("absolute")])?;
     json.only("add_cross_attention", &[json!(false)])?;
+    let mut block = block(json)?;
+    if json.flag(&["is_decoder"], false)? {
+        block.attention.visibility = Visibility::Causal;
+    }
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, None))
+}
+
+/// The block that most encoders since BERT describe in the same keys.
+pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     let d_model = json.size(&["hidden_size"])?;
-    let visibility = match json.flag(&["is_decoder"], false)? {
-        true => Visibility::Causal,
-        false => Visibility::Bidirectional,
-    };
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
-        .with_visibility(visibility)
         .with_dropout(json.number(&["attention_probs_dropout_prob"], 0.1)?);
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(json.size(&["intermediate_size"])?)
         .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-12)?);
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
-        .with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
-    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(block, n_blocks, None))
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
+    Ok(block.with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?))
 }

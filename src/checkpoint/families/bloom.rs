@@ -2,43 +2,26 @@
 //!
 //! transformers' `BloomBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bloom/modeling_bloom.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionConfig, BlockConfig,
-        FeedForwardConfig, NormConfig, NormPlacement, Position, ResidualSource, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("bloom", &["bloom"], config)
         .prefixes(&["transformer.", ""])
-        .blocks(
-            "h.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.output", &["self_attention.dense"]),
-                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-                Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
-                Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
-            ],
-        )
+        .block("h.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.output", &["self_attention.dense"]),
+            Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+            Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+        ])
         .block_rules(Rule::fused_attention(
             &["self_attention.query_key_value"],
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .outside(&[
-            "word_embeddings*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["word_embeddings*"])
+        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -57,7 +40,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
     if json.flag(&["apply_residual_connection_post_layernorm"], false)? {
-        block.residual.source = ResidualSource::Normalised;
+        block.residual.source = ResidualSource::Normalized;
     }
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))

@@ -2,28 +2,20 @@
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule, StackPart},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, Draw, FeedForwardConfig, Initialisation,
-        NormConfig, NormPlacement, StackConfig, Visibility,
-    },
-    error::{Error, Result},
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
         tower(
-            Family::new("clip", &["clip", "clip_text_model"], text)
-                .initialisation(|json| initialisation(json, &TEXT)),
+            Family::new("clip", &["clip", "clip_text_model"], |json| {
+                TEXT.config(json)
+            })
+            .initialization(|json| initialization(json, &TEXT)),
             StackPart::Text,
         ),
         tower(
             Family::new("clip", &["clip", "clip_vision_model"], vision)
-                .initialisation(|json| initialisation(json, &VISION)),
+                .initialization(|json| initialization(json, &VISION)),
             StackPart::Vision,
         ),
     ]
@@ -42,19 +34,17 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
     family
         .part(part)
         .prefixes(&prefixes)
-        .blocks(
-            "encoder.layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["layer_norm1"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.out_proj"]),
-                Rule::norm("feed_forward_norm", &["layer_norm2"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2"]),
-            ],
-        )
+        .block("encoder.layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["layer_norm1"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.out_proj"]),
+            Rule::norm("feed_forward_norm", &["layer_norm2"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+        ])
         .stack_rules([Rule::norm(
             "final_norm",
             &["final_layer_norm", "post_layernorm"],
@@ -78,10 +68,6 @@ const VISION: Tower = Tower {
     width: 768,
     ..TEXT
 };
-
-fn text(json: &ConfigJson) -> Result<StackConfig> {
-    TEXT.config(json)
-}
 
 fn vision(json: &ConfigJson) -> Result<StackConfig> {
     // Its last norm is for the pooled output alone.
@@ -111,7 +97,7 @@ impl Tower {
 
     pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {
         let json = self.section(json)?;
-        let or = |key, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+        let or = |key, default| json.size_or(&[key], default);
         let d_model = or("hidden_size", self.width)?;
         let attention = AttentionConfig::new(d_model, or("num_attention_heads", self.width / 64)?)?
             .with_visibility(self.visibility)
@@ -130,7 +116,7 @@ impl Tower {
 }
 
 /// Smaller where a branch is added to the residual stream, by the depth of the tower.
-fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let stack = tower.config(json)?;
     let factor = tower.section(json)?.number(&["initializer_factor"], 1.0)?;
     let width = stack.blocks[0].d_model() as f64;
@@ -138,7 +124,7 @@ fn initialisation(json: &ConfigJson, tower: &Tower) -> Result<Initialisation> {
     let normal = |by: f64| Draw::Normal {
         deviation: factor / by.sqrt(),
     };
-    Ok(Initialisation::normal(0.02)
+    Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", normal(width * 2.0 * depth))
         .with("*attention.output.weight", normal(width))
         .with("*feed_forward.up.weight", normal(2.0 * width))

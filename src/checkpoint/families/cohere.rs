@@ -3,18 +3,7 @@
 //! transformers' `CohereDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/cohere/modeling_cohere.py>
 
 use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, RotaryPairing,
-        StackConfig, Topology,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("cohere", config).block_rules([
@@ -32,11 +21,8 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let interleaved = rotary.with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(interleaved);
     if json.flag(&["use_qk_norm"], false)? {
-        let each = QueryKeyNorm {
-            norm: block.norm,
-            span: QueryKeyNormSpan::EachHead,
-        };
-        block.attention.query_key_norm = Some(each);
+        block.attention.query_key_norm =
+            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::EachHead));
     }
     uniform(json, block)
 }

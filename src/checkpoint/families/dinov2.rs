@@ -2,41 +2,28 @@
 //!
 //! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, Half, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, ResidualConfig, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("dinov2", &["dinov2"], config)
         .prefixes(&["dinov2.", ""])
-        .blocks(
-            "encoder.layer.{i}.",
-            [
-                Rule::norm("attention_norm", &["norm1"]),
-                Rule::linear("attention.query", &["attention.attention.query"]),
-                Rule::linear("attention.key", &["attention.attention.key"]),
-                Rule::linear("attention.value", &["attention.attention.value"]),
-                Rule::linear("attention.output", &["attention.output.dense"]),
-                Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
-                Rule::norm("feed_forward_norm", &["norm2"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
-                Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
-            ],
-        )
+        .block("encoder.layer.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["norm1"]),
+            Rule::linear("attention.query", &["attention.attention.query"]),
+            Rule::linear("attention.key", &["attention.attention.key"]),
+            Rule::linear("attention.value", &["attention.attention.value"]),
+            Rule::linear("attention.output", &["attention.output.dense"]),
+            Rule::named("attention_layer_scale", &["layer_scale1.lambda1"], &[]),
+            Rule::norm("feed_forward_norm", &["norm2"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2", "mlp.weights_out"]),
+            Rule::named("feed_forward_layer_scale", &["layer_scale2.lambda1"], &[]),
+        ])
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
         .outside(&["embeddings.*", "classifier.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
         .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
             true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
             false => Ok(&["*.fc1.*", "*.fc2.*"]),
@@ -71,7 +58,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let deviation = initializer_range::deviation(json, 0.02)?;
     // PyTorch's cut at ±2 is absolute: a hundred deviations away.
     let weight = Draw::TruncatedNormal {
@@ -79,7 +66,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
         cut: 2.0,
     };
     let scale = Draw::Constant(json.number(&["layerscale_value"], 1.0)?);
-    Ok(Initialisation::normal(deviation)
+    Ok(Initialization::normal(deviation)
         .with("*attention.*.weight", weight)
         .with("*feed_forward.*.weight", weight)
         .with("*_layer_scale.weight", scale))

@@ -2,42 +2,25 @@
 //!
 //! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("distilbert", &["distilbert"], config)
         .prefixes(&["distilbert.", ""])
-        .blocks(
-            "transformer.layer.{i}.",
-            [
-                Rule::linear("attention.query", &["attention.q_lin"]),
-                Rule::linear("attention.key", &["attention.k_lin"]),
-                Rule::linear("attention.value", &["attention.v_lin"]),
-                Rule::linear("attention.output", &["attention.out_lin"]),
-                Rule::norm("attention_norm", &["sa_layer_norm"]),
-                Rule::linear("feed_forward.up", &["ffn.lin1"]),
-                Rule::linear("feed_forward.down", &["ffn.lin2"]),
-                Rule::norm("feed_forward_norm", &["output_layer_norm"]),
-            ],
-        )
-        .ignored(&["*position_ids"])
-        .outside(&[
-            "embeddings.*",
-            "vocab_*",
-            "pre_classifier.*",
-            "classifier.*",
-            "qa_outputs.*",
+        .block("transformer.layer.{i}.")
+        .block_rules([
+            Rule::linear("attention.query", &["attention.q_lin"]),
+            Rule::linear("attention.key", &["attention.k_lin"]),
+            Rule::linear("attention.value", &["attention.v_lin"]),
+            Rule::linear("attention.output", &["attention.out_lin"]),
+            Rule::norm("attention_norm", &["sa_layer_norm"]),
+            Rule::linear("feed_forward.up", &["ffn.lin1"]),
+            Rule::linear("feed_forward.down", &["ffn.lin2"]),
+            Rule::norm("feed_forward_norm", &["output_layer_norm"]),
         ])
+        .ignored(&["*position_ids"])
+        .outside(&["embeddings.*", "vocab_*", "pre_classifier.*"])
+        .outside(&["classifier.*", "qa_outputs.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -3,18 +3,7 @@
 //!
 //! transformers' `FalconDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/falcon/modeling_falcon.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-        BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, ParallelNorm, Position,
-        StackConfig, Topology,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new(
@@ -23,16 +12,14 @@ pub(super) fn family() -> Family {
         config,
     )
     .prefixes(&["transformer.", ""])
-    .blocks(
-        "h.{i}.",
-        [
-            Rule::norm("attention_norm", &["ln_attn", "input_layernorm"]),
-            Rule::linear("attention.output", &["self_attention.dense"]),
-            Rule::norm("feed_forward_norm", &["ln_mlp", "post_attention_layernorm"]),
-            Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
-            Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
-        ],
-    )
+    .block("h.{i}.")
+    .block_rules([
+        Rule::norm("attention_norm", &["ln_attn", "input_layernorm"]),
+        Rule::linear("attention.output", &["self_attention.dense"]),
+        Rule::norm("feed_forward_norm", &["ln_mlp", "post_attention_layernorm"]),
+        Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+        Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+    ])
     // One group of all queries (7B), groups (40B), or one group per head (RW).
     .block_rules(Rule::fused_attention(
         &["self_attention.query_key_value"],
@@ -41,24 +28,14 @@ pub(super) fn family() -> Family {
     .stack_rules([Rule::norm("final_norm", &["ln_f"])])
     .new_names(|json| {
         let is_grouped = json.flag(&["new_decoder_architecture"], false)?;
-        match is_grouped
-            && json
-                .optional_size(&["num_ln_in_parallel_attn"])?
-                .unwrap_or(2)
-                == 2
-        {
+        match is_grouped && json.size_or(&["num_ln_in_parallel_attn"], 2)? == 2 {
             true => Ok(&["*.ln_attn.*", "*.ln_mlp.*"]),
             false => Ok(&["*.input_layernorm.*", "*.post_attention_layernorm.*"]),
         }
     })
     .ignored(&["*.inv_freq"])
-    .outside(&[
-        "word_embeddings.*",
-        "lm_head.*",
-        "score.*",
-        "classifier.*",
-        "qa_outputs.*",
-    ])
+    .outside(&["word_embeddings.*"])
+    .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -66,9 +43,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let n_heads = json.size(&["num_attention_heads", "n_head"])?;
     let is_grouped = json.flag(&["new_decoder_architecture"], false)?;
     let n_kv_heads = match (is_grouped, json.flag(&["multi_query"], true)?) {
-        (true, _) => json
-            .optional_size(&["num_kv_heads", "n_head_kv"])?
-            .unwrap_or(n_heads),
+        (true, _) => json.size_or(&["num_kv_heads", "n_head_kv"], n_heads)?,
         (false, true) => 1,
         (false, false) => n_heads,
     };
@@ -99,10 +74,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_bias(AttentionBias::new(has_bias, has_bias))
         .with_dropout(probability_dropout);
     let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(
-            json.optional_size(&["ffn_hidden_size"])?
-                .unwrap_or(4 * d_model),
-        )
+        .with_d_ff(json.size_or(&["ffn_hidden_size"], 4 * d_model)?)
         .with_activation(json.activation(&["activation"], Activation::Gelu)?)
         .with_bias(has_bias);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);

@@ -3,29 +3,12 @@
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
-use serde_json::json;
-
 use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, BlockConfig, NormPlacement, NormWeight, Position, QueryKeyNorm,
-        QueryKeyNormSpan, StackConfig, Visibility,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let sandwich = |name: &str, config| {
-        let mut family = decoder(name, config);
-        family
-            .block_rules
-            .retain(|rule| !rule.role.ends_with("feed_forward_norm"));
-        family.block_rules([
+        decoder(name, config).replace_block_rules([
             Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
             Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
             Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
@@ -87,17 +70,12 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         true => (Visibility::Bidirectional, window.map(|window| window / 2)), // on each side
         false => (Visibility::Causal, window),
     };
-    let period = json
-        .optional_size(&["sliding_window_pattern"])?
-        .unwrap_or(6);
+    let period = json.size_or(&["sliding_window_pattern"], 6)?;
     let is_sliding =
         json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
     Ok(stack.with_each(|i, block| {
-        let head = QueryKeyNorm {
-            norm: block.norm,
-            span: QueryKeyNormSpan::Head,
-        };
-        block.attention.query_key_norm = Some(head);
+        block.attention.query_key_norm =
+            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
         block.attention.visibility = visibility;
         block.attention.window = window.filter(|_| is_sliding[i]);
         let rotary = if is_sliding[i] { &local } else { &global };

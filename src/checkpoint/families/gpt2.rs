@@ -2,76 +2,68 @@
 //!
 //! transformers' `GPT2Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt2/modeling_gpt2.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, Initialisation, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt2", &["gpt2"], config)
         .prefixes(&["transformer.", ""])
-        .blocks(
-            "h.{i}.",
-            [
-                Rule::norm("attention_norm", &["ln_1"]),
-                Rule::conv1d("attention.output", &["attn.c_proj"]),
-                Rule::norm("feed_forward_norm", &["ln_2"]),
-                Rule::conv1d("feed_forward.up", &["mlp.c_fc"]),
-                Rule::conv1d("feed_forward.down", &["mlp.c_proj"]),
-            ],
-        )
+        .block("h.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["ln_1"]),
+            Rule::conv1d("attention.output", &["attn.c_proj"]),
+            Rule::norm("feed_forward_norm", &["ln_2"]),
+            Rule::conv1d("feed_forward.up", &["mlp.c_fc"]),
+            Rule::conv1d("feed_forward.down", &["mlp.c_proj"]),
+        ])
         .block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks).map(Rule::in_out))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
         .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
         .outside(&["classifier.*", "qa_outputs.*", "multiple_choice_head.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
+    let is_scaled = json.flag(&["scale_attn_weights"], true)?;
+    let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
+    let stack = uniform(json, block(json)?)?;
+    Ok(stack.with_each(|i, block| {
+        let width = match is_scaled {
+            true => block.attention.scale,
+            false => 1.0,
+        };
+        let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
+        block.attention.scale = width / depth;
+    }))
+}
+
+/// The block of GPT-2, and of others with its keys.
+pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
     let d_model = json.size(&["n_embd", "hidden_size"])?;
     let n_heads = json.size(&["n_head", "num_attention_heads"])?;
-    let d_ff = json.optional_size(&["n_inner"])?.unwrap_or(4 * d_model);
     let attention = AttentionConfig::new(d_model, n_heads)?
         .causal()
         .with_dropout(json.number(&["attn_pdrop"], 0.1)?);
     let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(d_ff)
+        .with_d_ff(json.size_or(&["n_inner"], 4 * d_model)?)
         .with_activation(json.activation(&["activation_function"], Activation::GeluTanh)?);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-5)?);
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
-        .with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?);
-    let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
-    let is_scaled = json.flag(&["scale_attn_weights"], true)?;
-    let by_depth = json.flag(&["scale_attn_by_inverse_layer_idx"], false)?;
-    Ok(
-        StackConfig::uniform(block, n_blocks, Some(norm)).with_each(|i, block| {
-            let width = if is_scaled {
-                block.attention.scale
-            } else {
-                1.0
-            };
-            let depth = if by_depth { (i + 1) as f64 } else { 1.0 };
-            block.attention.scale = width / depth;
-        }),
-    )
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
+    Ok(block.with_residual_dropout(json.number(&["resid_pdrop"], 0.1)?))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+/// As many equal blocks as the file says, and a final norm of their kind.
+pub(super) fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
+    let (n_blocks, norm) = (
+        json.n_blocks(&["n_layer", "num_hidden_layers"])?,
+        block.norm,
+    );
+    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}
+
+pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let n_blocks = json.n_blocks(&["n_layer", "num_hidden_layers"])?;
-    Ok(Initialisation::gpt2(
-        initializer_range::deviation(json, 0.02)?,
-        n_blocks,
-    ))
+    let deviation = initializer_range::deviation(json, 0.02)?;
+    Ok(Initialization::gpt2(deviation, n_blocks))
 }

@@ -2,44 +2,26 @@
 //!
 //! transformers' `GPTNeoBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neo/modeling_gpt_neo.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt_neo", &["gpt_neo"], config)
         .prefixes(&["transformer.", ""])
-        .blocks(
-            "h.{i}.",
-            [
-                Rule::norm("attention_norm", &["ln_1"]),
-                Rule::linear("attention.query", &["attn.attention.q_proj"]),
-                Rule::linear("attention.key", &["attn.attention.k_proj"]),
-                Rule::linear("attention.value", &["attn.attention.v_proj"]),
-                Rule::linear("attention.output", &["attn.attention.out_proj"]),
-                Rule::norm("feed_forward_norm", &["ln_2"]),
-                Rule::linear("feed_forward.up", &["mlp.c_fc"]),
-                Rule::linear("feed_forward.down", &["mlp.c_proj"]),
-            ],
-        )
+        .block("h.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["ln_1"]),
+            Rule::linear("attention.query", &["attn.attention.q_proj"]),
+            Rule::linear("attention.key", &["attn.attention.k_proj"]),
+            Rule::linear("attention.value", &["attn.attention.v_proj"]),
+            Rule::linear("attention.output", &["attn.attention.out_proj"]),
+            Rule::norm("feed_forward_norm", &["ln_2"]),
+            Rule::linear("feed_forward.up", &["mlp.c_fc"]),
+            Rule::linear("feed_forward.down", &["mlp.c_proj"]),
+        ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
         .ignored(&["*.attn.attention.bias", "*.attn.attention.masked_bias"])
-        .outside(&[
-            "*wte.*",
-            "*wpe.*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["*wte.*", "*wpe.*"])
+        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -50,9 +32,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             .with_scale(1.0)
             .with_bias(AttentionBias::new(false, true))
             .with_dropout(json.number(&["attention_dropout"], 0.0)?);
-    let d_ff = json
-        .optional_size(&["intermediate_size"])?
-        .unwrap_or(4 * d_model);
+    let d_ff = json.size_or(&["intermediate_size"], 4 * d_model)?;
     let feed_forward = FeedForwardConfig::new(d_model)
         .with_d_ff(d_ff)
         .with_activation(json.activation(&["activation_function"], Activation::GeluTanh)?);
@@ -60,7 +40,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(json.number(&["resid_dropout"], 0.0)?);
     let n_blocks = json.n_blocks(&["num_layers", "num_hidden_layers"])?;
-    let window = json.optional_size(&["window_size"])?.unwrap_or(256);
+    let window = json.size_or(&["window_size"], 256)?;
     let kinds = json.repeated_texts("attention_types")?; // [[["global", "local"], 12]]
     let usual = || ["global", "local"].iter().cycle().take(24);
     let kinds = kinds.unwrap_or_else(|| usual().map(|kind| kind.to_string()).collect());

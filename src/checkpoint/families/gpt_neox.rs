@@ -2,45 +2,27 @@
 //!
 //! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, ParallelNorm, Position, StackConfig, Topology,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("gpt_neox", &["gpt_neox"], config)
         .prefixes(&["gpt_neox.", ""])
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.output", &["attention.dense"]),
-                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-                Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
-                Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.output", &["attention.dense"]),
+            Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
+            Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
+        ])
         .block_rules(Rule::fused_attention(
             &["attention.query_key_value"],
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["final_layer_norm"])])
         .ignored(&["*.attention.bias", "*.attention.masked_bias", "*.inv_freq"])
-        .outside(&[
-            "embed_in.*",
-            "embed_out.*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["embed_in.*", "embed_out.*"])
+        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -3,19 +3,7 @@
 //! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Granite and Phi-3
 //! differ in what `config` reads.
 
-use serde_json::Value;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Half, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, Position, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
@@ -30,22 +18,20 @@ pub(super) fn families() -> Vec<Family> {
 pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
     Family::new(name, &[name], config)
         .prefixes(&["model.", "transformer.", ""]) // the second where a head answers questions
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.o_proj"]),
-                Rule::norm("attention.query_norm", &["self_attn.q_norm"]),
-                Rule::norm("attention.key_norm", &["self_attn.k_norm"]),
-                Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
-                Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
-                Rule::linear("feed_forward.up", &["mlp.up_proj"]),
-                Rule::linear("feed_forward.down", &["mlp.down_proj"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.o_proj"]),
+            Rule::norm("attention.query_norm", &["self_attn.q_norm"]),
+            Rule::norm("attention.key_norm", &["self_attn.k_norm"]),
+            Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
+            Rule::linear("feed_forward.gate", &["mlp.gate_proj"]),
+            Rule::linear("feed_forward.up", &["mlp.up_proj"]),
+            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
+        ])
         .block_rules(Rule::fused_attention(
             &["self_attn.qkv_proj"],
             FusedLayout::Blocks,
@@ -53,13 +39,8 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
         .ignored(&["*.rotary_emb.inv_freq"])
-        .outside(&[
-            "*embed_tokens.*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["*embed_tokens.*"])
+        .outside(HEADS)
 }
 
 fn llama(json: &ConfigJson) -> Result<StackConfig> {
@@ -124,10 +105,7 @@ pub(super) fn block(json: &ConfigJson, bias: AttentionBias) -> Result<BlockConfi
     };
     let rotary = json.rotary(attention.head_dim, 10000.0)?;
     let attention = attention
-        .with_kv_heads(
-            json.optional_size(&["num_key_value_heads"])?
-                .unwrap_or(n_heads),
-        )
+        .with_kv_heads(json.size_or(&["num_key_value_heads"], n_heads)?)
         .causal()
         .with_position(Position::Rotary(rotary))
         .with_bias(bias)

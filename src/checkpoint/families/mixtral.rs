@@ -3,22 +3,9 @@
 //! transformers' `MixtralSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mixtral/modeling_mixtral.py>, and
 //! `Qwen2MoeSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_moe/modeling_qwen2_moe.py>
 
-use super::{
-    llama::{bias, block, decoder, uniform},
-    qwen::with_windows,
-};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        AttentionBias, ExpertsConfig, Position, QueryKeyNorm, QueryKeyNormSpan, RoutingWeights,
-        StackConfig,
-    },
-    error::Result,
-};
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
+use super::qwen::with_windows;
 
 pub(super) fn families() -> Vec<Family> {
     let mixtral = decoder("mixtral", mixtral).block_rules([
@@ -71,7 +58,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     block.feed_forward.experts = Some(ExpertsConfig {
         n_experts: json.size(&["num_local_experts", "num_experts"])?,
         top_k: json.size(&["num_experts_per_tok"])?,
-        weights: RoutingWeights::Renormalised,
+        weights: RoutingWeights::Renormalized,
         shared_d_ff: None,
     });
     uniform(json, block)
@@ -89,11 +76,7 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
 fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 4);
     let mut block = block(json, bias(json)?)?;
-    let head = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Head,
-    };
-    block.attention.query_key_norm = Some(head);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     if json.flag(&["use_sliding_window"], false)? {
         block.attention.window = json.switchable_size("sliding_window", 4096)?; // in all layers
     }
@@ -111,16 +94,13 @@ fn with_experts(
         n_experts,
         top_k: json.size(&["num_experts_per_tok"])?,
         weights: match json.flag(&["norm_topk_prob"], false)? {
-            true => RoutingWeights::Renormalised,
+            true => RoutingWeights::Renormalized,
             false => RoutingWeights::Softmax,
         },
         shared_d_ff,
     };
     let d_ff = json.size(&["moe_intermediate_size"])?;
-    let step = json
-        .optional_size(&["decoder_sparse_step"])?
-        .unwrap_or(1)
-        .max(1);
+    let step = json.size_or(&["decoder_sparse_step"], 1)?.max(1);
     let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
     Ok(stack.with_each(|i, block| {
         if n_experts > 0 && (i + 1).is_multiple_of(step) && !dense.contains(&(i as f64)) {

@@ -2,6 +2,28 @@
 
 use crate::checkpoint::scheme::Family;
 
+/// What tables are written in.
+mod prelude {
+    pub(super) use serde_json::{Value, json};
+
+    pub(super) use crate::{
+        checkpoint::{config_json::ConfigJson, initializer_range, scheme::*},
+        config::*,
+        error::Result,
+    };
+
+    /// The rules for an attention's projections, which have these names under `stem`.
+    pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule> {
+        let parts = ["query", "key", "value", "output"].into_iter().zip(names);
+        let rule =
+            |(part, name)| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")]);
+        parts.map(rule).collect()
+    }
+
+    /// What transformers puts behind a decoder's blocks.
+    pub(super) const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
+}
+
 mod albert;
 mod bart;
 mod bert;
@@ -36,7 +58,7 @@ mod vit;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
-    let single = [
+    let mut all = vec![
         albert::family(),
         bert::family(),
         bloom::family(),
@@ -59,20 +81,21 @@ pub(crate) fn all() -> Vec<Family> {
         starcoder2::family(),
         vit::family(),
     ];
-    let several = [
-        bart::families(),
-        clip::families(),
-        gemma::families(),
-        llama::families(),
-        mixtral::families(),
-        olmo::families(),
-        qwen::families(),
-        siglip::families(),
-        t5::families(),
-        torch::families(),
-    ];
-    single
+    all.extend(
+        [
+            bart::families(),
+            clip::families(),
+            gemma::families(),
+            llama::families(),
+            mixtral::families(),
+            olmo::families(),
+            qwen::families(),
+            siglip::families(),
+            t5::families(),
+            torch::families(),
+        ]
         .into_iter()
-        .chain(several.into_iter().flatten())
-        .collect()
+        .flatten(),
+    );
+    all
 }

@@ -2,37 +2,24 @@
 //!
 //! transformers' `ModernBertEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/modernbert/modeling_modernbert.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, FusedLayout, Half, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, Position, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("modernbert", &["modernbert"], config)
         .prefixes(&["model.", ""])
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["attn_norm"]),
-                Rule::linear("attention.output", &["attn.Wo"]),
-                Rule::norm("feed_forward_norm", &["mlp_norm"]),
-                Rule::linear("feed_forward.down", &["mlp.Wo"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["attn_norm"]),
+            Rule::linear("attention.output", &["attn.Wo"]),
+            Rule::norm("feed_forward_norm", &["mlp_norm"]),
+            Rule::linear("feed_forward.down", &["mlp.Wo"]),
+        ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .block_rules(Rule::fused_gate(&["mlp.Wi"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["final_norm"])])
         .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
-        .initialisation(initialisation)
+        .initialization(initialization)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -52,11 +39,9 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let head_dim = attention.head_dim;
     let global = json.rotary_of_type("full_attention", "global_rope_theta", head_dim, 160000.0)?;
     let local = json.rotary_of_type("sliding_attention", "local_rope_theta", head_dim, 10000.0)?;
-    let window = json.optional_size(&["local_attention"])?.unwrap_or(128) / 2;
+    let window = json.size_or(&["local_attention"], 128)? / 2;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    let period = json
-        .optional_size(&["global_attn_every_n_layers"])?
-        .unwrap_or(3);
+    let period = json.size_or(&["global_attn_every_n_layers"], 3)?;
     let is_local = json.sliding_layers(n_blocks, |i| !i.is_multiple_of(period))?;
     let attention_dropout = attention.dropout;
     let mut block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
@@ -72,7 +57,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
@@ -81,7 +66,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
         cut: cut.unwrap_or(3.0) * deviation,
     };
     let outer = draw(inner / (2.0 * n_blocks as f64).sqrt());
-    Ok(Initialisation::normal(inner)
+    Ok(Initialization::normal(inner)
         .with("*attention.*.weight", draw(inner))
         .with("*feed_forward.*.weight", draw(inner))
         .with("*attention.output.weight", outer)

@@ -2,43 +2,23 @@
 //!
 //! transformers' `MptBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpt/modeling_mpt.py>
 
-use serde_json::{Value, json};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, AttentionConfig,
-        BlockConfig, FeedForwardConfig, NormConfig, NormPlacement, Position, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("mpt", &["mpt"], config)
         .prefixes(&["transformer.", ""])
-        .blocks(
-            "blocks.{i}.",
-            [
-                Rule::norm("attention_norm", &["norm_1"]),
-                Rule::linear("attention.output", &["attn.out_proj"]),
-                Rule::norm("feed_forward_norm", &["norm_2"]),
-                Rule::linear("feed_forward.up", &["ffn.up_proj"]),
-                Rule::linear("feed_forward.down", &["ffn.down_proj"]),
-            ],
-        )
+        .block("blocks.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["norm_1"]),
+            Rule::linear("attention.output", &["attn.out_proj"]),
+            Rule::norm("feed_forward_norm", &["norm_2"]),
+            Rule::linear("feed_forward.up", &["ffn.up_proj"]),
+            Rule::linear("feed_forward.down", &["ffn.down_proj"]),
+        ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .stack_rules([Rule::norm("final_norm", &["norm_f"])])
-        .outside(&[
-            "wte.*",
-            "wpe.*",
-            "lm_head.*",
-            "score.*",
-            "classifier.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["wte.*", "wpe.*"])
+        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

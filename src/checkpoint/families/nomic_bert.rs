@@ -3,43 +3,24 @@
 //! transformers' `NomicBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nomic_bert/modeling_nomic_bert.py>; its files on the Hub have
 //! GPT-2's keys.
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig,
-        FeedForwardForm, NormConfig, NormPlacement, Position, RotaryPairing, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("nomic_bert", &["nomic_bert"], config)
         .prefixes(&["bert.", "nomic_bert.", ""]) // on the hub, and what transformers writes of its own model
-        .blocks(
-            "encoder.layers.{i}.",
-            [
-                Rule::linear("attention.output", &["attn.out_proj"]),
-                Rule::norm("attention_norm", &["norm1"]),
-                Rule::linear("feed_forward.up", &["mlp.fc11"]),
-                Rule::linear("feed_forward.gate", &["mlp.fc12"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2"]),
-                Rule::norm("feed_forward_norm", &["norm2"]),
-            ],
-        )
+        .block("encoder.layers.{i}.")
+        .block_rules([
+            Rule::linear("attention.output", &["attn.out_proj"]),
+            Rule::norm("attention_norm", &["norm1"]),
+            Rule::linear("feed_forward.up", &["mlp.fc11"]),
+            Rule::linear("feed_forward.gate", &["mlp.fc12"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+            Rule::norm("feed_forward_norm", &["norm2"]),
+        ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .ignored(&["*.inv_freq", "*position_ids"])
-        .outside(&[
-            "embeddings.*",
-            "emb_ln.*",
-            "pooler.*",
-            "cls.*",
-            "classifier.*",
-        ])
+        .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
+        .outside(&["classifier.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -4,15 +4,7 @@
 //! transformers' `OlmoDecoderLayer` and `Olmo2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo2/modeling_olmo2.py>
 
 use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{NormConfig, NormPlacement, NormWeight, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let mut olmo2 = decoder("olmo2", olmo2_config);
@@ -40,10 +32,6 @@ fn olmo2_config(json: &ConfigJson) -> Result<StackConfig> {
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;
-    let whole = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Whole,
-    };
-    block.attention.query_key_norm = Some(whole);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     uniform(json, block)
 }

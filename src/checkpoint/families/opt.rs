@@ -2,46 +2,28 @@
 //!
 //! transformers' `OPTDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/opt/modeling_opt.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig,
-        NormPlacement, NormWeight, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("opt", &["opt"], config)
         .prefixes(&["model.decoder.", "decoder.", ""])
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["self_attn_layer_norm"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.out_proj"]),
-                Rule::norm("feed_forward_norm", &["final_layer_norm"]),
-                Rule::linear("feed_forward.up", &["fc1"]),
-                Rule::linear("feed_forward.down", &["fc2"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["self_attn_layer_norm"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.out_proj"]),
+            Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+            Rule::linear("feed_forward.up", &["fc1"]),
+            Rule::linear("feed_forward.down", &["fc2"]),
+        ])
         .stack_rules([Rule::norm(
             "final_norm",
             &["final_layer_norm", "layer_norm"],
         )])
-        .outside(&[
-            "embed_*",
-            "project_in.*",
-            "project_out.*",
-            "*lm_head.*",
-            "score.*",
-            "qa_outputs.*",
-        ])
+        .outside(&["embed_*", "project_in.*", "project_out.*"])
+        .outside(&["*lm_head.*", "score.*", "qa_outputs.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

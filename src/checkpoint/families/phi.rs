@@ -2,65 +2,44 @@
 //!
 //! transformers' `PhiDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/phi/modeling_phi.py>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
-        ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan, StackConfig, Topology,
-    },
-    error::Result,
-};
+use super::llama::{block, uniform};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("phi", &["phi"], config)
         .prefixes(&["model.", ""])
-        .blocks(
-            "layers.{i}.",
-            [
-                Rule::norm("attention_norm", &["input_layernorm"]),
-                Rule::linear("attention.query", &["self_attn.q_proj"]),
-                Rule::linear("attention.key", &["self_attn.k_proj"]),
-                Rule::linear("attention.value", &["self_attn.v_proj"]),
-                Rule::linear("attention.output", &["self_attn.dense"]),
-                Rule::norm("attention.query_norm", &["self_attn.q_layernorm"]),
-                Rule::norm("attention.key_norm", &["self_attn.k_layernorm"]),
-                Rule::linear("feed_forward.up", &["mlp.fc1"]),
-                Rule::linear("feed_forward.down", &["mlp.fc2"]),
-            ],
-        )
+        .block("layers.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["input_layernorm"]),
+            Rule::linear("attention.query", &["self_attn.q_proj"]),
+            Rule::linear("attention.key", &["self_attn.k_proj"]),
+            Rule::linear("attention.value", &["self_attn.v_proj"]),
+            Rule::linear("attention.output", &["self_attn.dense"]),
+            Rule::norm("attention.query_norm", &["self_attn.q_layernorm"]),
+            Rule::norm("attention.key_norm", &["self_attn.k_layernorm"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+        ])
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
         .ignored(&["*.inv_freq"])
         .outside(&["embed_tokens.*", "lm_head.*", "score.*", "classifier.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
-    let d_model = json.size(&["hidden_size"])?;
-    let n_heads = json.size(&["num_attention_heads"])?;
-    let attention = AttentionConfig::new(d_model, n_heads)?;
-    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
-    let rotary = json.partial_rotary(attention.head_dim, 0.5, 10000.0)?;
-    let normalised = json.flag(&["qk_layernorm"], false)?;
-    let attention = attention
-        .with_kv_heads(
-            json.optional_size(&["num_key_value_heads"])?
-                .unwrap_or(n_heads),
-        )
-        .causal()
-        .with_position(Position::Rotary(rotary))
-        .with_query_key_norm(normalised.then_some(QueryKeyNorm {
-            norm,
-            span: QueryKeyNormSpan::Head,
-        }))
-        .with_dropout(json.number(&["attention_dropout"], 0.0)?);
-    let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(json.size(&["intermediate_size"])?)
-        .with_activation(json.activation(&["hidden_act"], Activation::GeluTanh)?);
-    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+    let mut block = block(json, AttentionBias::ALL)?
         .with_topology(Topology::Parallel(ParallelNorm::Shared))
         .with_residual_dropout(json.number(&["resid_pdrop"], 0.0)?);
-    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
-    Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+    block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
+    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
+    if json.flag(&["qk_layernorm"], false)? {
+        let norm = QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head);
+        block.attention.query_key_norm = Some(norm);
+    }
+    block.feed_forward = block
+        .feed_forward
+        .with_form(FeedForwardForm::Plain)
+        .with_activation(json.activation(&["hidden_act"], Activation::GeluTanh)?)
+        .with_bias(true);
+    uniform(json, block)
 }

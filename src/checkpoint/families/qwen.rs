@@ -4,12 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
 use super::llama::{bias, block, decoder, uniform};
-
-use crate::{
-    checkpoint::{config_json::ConfigJson, scheme::Family},
-    config::{AttentionBias, QueryKeyNorm, QueryKeyNormSpan, StackConfig},
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![decoder("qwen2", qwen2), decoder("qwen3", qwen3)]
@@ -25,11 +20,7 @@ fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let json = &json.with_default("head_dim", 128);
     let mut block = block(json, bias(json)?)?;
-    let head = QueryKeyNorm {
-        norm: block.norm,
-        span: QueryKeyNormSpan::Head,
-    };
-    block.attention.query_key_norm = Some(head);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     with_windows(json, uniform(json, block)?, |i, first| i >= first)
 }
 
@@ -44,7 +35,7 @@ pub(super) fn with_windows(
         return Ok(stack);
     }
     let window = json.switchable_size("sliding_window", 4096)?;
-    let max_layers = json.optional_size(&["max_window_layers"])?.unwrap_or(28);
+    let max_layers = json.size_or(&["max_window_layers"], 28)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| default(i, max_layers))?;
     Ok(stack.with_each(|i, block| {
         block.attention.window = window.filter(|_| is_sliding[i]);

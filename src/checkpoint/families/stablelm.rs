@@ -4,18 +4,7 @@
 //! transformers' `StableLmDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/stablelm/modeling_stablelm.py>
 
 use super::llama::{block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule},
-    },
-    config::{
-        AttentionBias, NormConfig, ParallelNorm, Position, QueryKeyNorm, QueryKeyNormSpan,
-        StackConfig, Topology,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("stablelm", config).block_rules([
@@ -40,11 +29,10 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let rotary = json.partial_rotary(block.attention.head_dim, 0.25, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
     if json.flag(&["qk_layernorm"], false)? {
-        let each = QueryKeyNorm {
-            norm: norm.with_bias(false),
-            span: QueryKeyNormSpan::EachHead,
-        };
-        block.attention.query_key_norm = Some(each);
+        block.attention.query_key_norm = Some(QueryKeyNorm::new(
+            norm.with_bias(false),
+            QueryKeyNormSpan::EachHead,
+        ));
     }
     if json.flag(&["use_parallel_residual"], false)? {
         block.topology = Topology::Parallel(ParallelNorm::Shared);

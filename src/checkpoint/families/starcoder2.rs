@@ -3,16 +3,7 @@
 //! transformers' `Starcoder2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/starcoder2/modeling_starcoder2.py>
 
 use super::llama::{block, decoder, uniform};
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        initializer_range,
-        scheme::{Family, Rule},
-    },
-    config::{Activation, AttentionBias, FeedForwardForm, Initialisation, NormConfig, StackConfig},
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     decoder("starcoder2", config)
@@ -20,12 +11,12 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mlp.c_fc"]),
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
-        .initialisation(initialisation)
+        .initialization(initialization)
         .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))
 }
 
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
-    Ok(Initialisation::normal(initializer_range::deviation(
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
+    Ok(Initialization::normal(initializer_range::deviation(
         json, 0.018042,
     )?))
 }

@@ -2,20 +2,7 @@
 //!
 //! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
 
-use serde_json::json;
-
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, Rule, StackPart},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        FeedForwardForm, Initialisation, NormConfig, NormPlacement, RelativeBiasConfig,
-        StackConfig,
-    },
-    error::{Error, Result},
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |part, feed_forward: usize, config, other| {
@@ -28,16 +15,14 @@ pub(super) fn families() -> Vec<Family> {
         };
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
-            .initialisation(initialisation)
+            .initialization(initialization)
             .new_names(|json| match json.text(&["feed_forward_proj"])? {
                 Some(name) if name.starts_with("gated-") => Ok(&["*.wi_1.*"]),
                 _ => Ok(&["*.wi.*"]),
             })
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
-            .blocks(
-                "block.{i}.",
-                attention("attention", "layer.0", "SelfAttention"),
-            )
+            .block("block.{i}.")
+            .block_rules(attention("attention", "layer.0", "SelfAttention"))
             .block_rules(attention("cross_attention", "layer.1", "EncDecAttention"))
             .block_rules([
                 Rule::norm("feed_forward_norm", &[&of(feed_forward, "layer_norm")]),
@@ -64,19 +49,10 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
-    let linear = |part: &str, letter: &str| {
-        Rule::linear(
-            &format!("{role}.{part}"),
-            &[&format!("{layer}.{name}.{letter}")],
-        )
-    };
-    vec![
-        Rule::norm(&format!("{role}_norm"), &[&format!("{layer}.layer_norm")]),
-        linear("query", "q"),
-        linear("key", "k"),
-        linear("value", "v"),
-        linear("output", "o"),
-    ]
+    let mut rules = projections(role, &format!("{layer}.{name}"), ["q", "k", "v", "o"]);
+    let norm = format!("{layer}.layer_norm");
+    rules.push(Rule::norm(&format!("{role}_norm"), &[&norm]));
+    rules
 }
 
 fn encoder(json: &ConfigJson) -> Result<StackConfig> {
@@ -88,10 +64,7 @@ fn decoder(json: &ConfigJson) -> Result<StackConfig> {
         json,
         json.n_blocks(&["num_decoder_layers", "num_layers", "num_hidden_layers"])?,
     )?;
-    Ok(stack.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    }))
+    Ok(stack.into_decoder())
 }
 
 fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
@@ -121,7 +94,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
     let norm = NormConfig::rms_norm(d_model, json.number(&["layer_norm_epsilon"], 1e-6)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
         .with_residual_dropout(dropout);
-    let or = |key: &str, default| Ok::<_, Error>(json.optional_size(&[key])?.unwrap_or(default));
+    let or = |key: &str, default| json.size_or(&[key], default);
     let bias = RelativeBiasConfig {
         n_buckets: or("relative_attention_num_buckets", 32)?,
         max_distance: or("relative_attention_max_distance", 128)?,
@@ -132,7 +105,7 @@ fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
 }
 
 /// Each deviation is the inverse root of a width, since the scores are not scaled.
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let factor = json.number(&["initializer_factor"], 1.0)?;
     let block = &encoder(json)?.blocks[0];
     let (d_model, d_ff) = (block.d_model(), block.feed_forward.d_ff);
@@ -140,7 +113,7 @@ fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
     let normal = |width: usize| Draw::Normal {
         deviation: factor / (width as f64).sqrt(),
     };
-    Ok(Initialisation::normal(factor)
+    Ok(Initialization::normal(factor)
         .with("*weight", normal(d_model))
         .with("*attention.query.weight", normal(d_model * d_kv))
         .with("*attention.output.weight", normal(n_heads * d_kv))

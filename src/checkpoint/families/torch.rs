@@ -4,22 +4,12 @@
 //!
 //! <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>
 
-use crate::{
-    checkpoint::{
-        config_json::ConfigJson,
-        scheme::{Family, FusedLayout, Part, Projection, Rule},
-    },
-    config::{
-        Activation, AttentionBias, AttentionConfig, BlockConfig, Draw, FeedForwardConfig,
-        Initialisation, NormConfig, NormPlacement, StackConfig,
-    },
-    error::Result,
-};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |name: &str, config, feed_forward_norm: &str| {
         Family::new(name, &[name], config)
-            .initialisation(initialisation)
+            .initialization(initialization)
             .prefixes(&[
                 "",
                 "encoder.",
@@ -27,7 +17,8 @@ pub(super) fn families() -> Vec<Family> {
                 "transformer_encoder.",
                 "transformer_decoder.",
             ])
-            .blocks("layers.{i}.", attention("attention", "self_attn", "norm1"))
+            .block("layers.{i}.")
+            .block_rules(attention("attention", "self_attn", "norm1"))
             .block_rules(attention("cross_attention", "multihead_attn", "norm2"))
             .block_rules([
                 Rule::linear("feed_forward.up", &["linear1"]),
@@ -68,7 +59,7 @@ fn encoder(json: &ConfigJson) -> Result<StackConfig> {
         .with_bias(AttentionBias::new(has_bias, has_bias))
         .with_dropout(dropout);
     let feed_forward = FeedForwardConfig::new(d_model)
-        .with_d_ff(json.optional_size(&["dim_feedforward"])?.unwrap_or(2048))
+        .with_d_ff(json.size_or(&["dim_feedforward"], 2048)?)
         .with_activation(json.activation(&["activation"], Activation::Relu)?)
         .with_bias(has_bias)
         .with_dropout(dropout);
@@ -90,20 +81,17 @@ fn encoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn decoder(json: &ConfigJson) -> Result<StackConfig> {
-    Ok(encoder(json)?.with_each(|_, block| {
-        block.cross_attention = Some(block.attention.clone());
-        block.attention = block.attention.clone().causal();
-    }))
+    Ok(encoder(json)?.into_decoder())
 }
 
 /// `nn.MultiheadAttention` draws its fused `[3 · d_model, d_model]` by Xavier's formula and has no biases at first.
-fn initialisation(json: &ConfigJson) -> Result<Initialisation> {
+fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let d_model = json.size(&["d_model"])? as f64;
     let fused = Draw::Uniform {
         bound: (6.0 / (4.0 * d_model)).sqrt(),
     };
     let projections = ["query", "key", "value"].map(|name| format!("*attention.{name}.weight"));
-    let torch = Initialisation::torch().with("*attention.*.bias", Draw::Constant(0.0));
+    let torch = Initialization::torch().with("*attention.*.bias", Draw::Constant(0.0));
     Ok(projections
         .iter()
         .fold(torch, |all, pattern| all.with(pattern, fused)))

@@ -109,7 +109,7 @@ impl Index {
         }
 
         let raw: Raw =
-            serde_json::from_slice(&read_bytes(&path)?).map_err(|error| Error::MalformedJson {
+            serde_json::from_slice(&read_limited(&path, MAX_INDEX_BYTES, INDEX)?).map_err(|error| Error::MalformedJson {
                 path: path.clone(),
                 reason: format!("{error}; the index of a sharded checkpoint has a weight_map from tensor to file; give that, a safetensors file, or the checkpoint's directory"),
             })?;
@@ -184,18 +184,20 @@ impl Index {
     }
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+/// A JSON file of the checkpoint, which `name` says, of at most `max_bytes`.
+pub(crate) fn read_limited(path: &Path, max_bytes: u64, name: &str) -> Result<Vec<u8>> {
     let failed = |source| Error::io(path, "read", source);
+    let malformed = |what: String| Error::MalformedJson {
+        path: path.to_path_buf(),
+        reason: format!("it {what}; give the checkpoint's {name}"),
+    };
+    // Asked before opening: opening a named pipe waits for somebody to write to it, and a device has no end.
     let found = fs::metadata(path).map_err(failed)?;
-    // A device or a pipe has no end.
-    if !found.is_file() || found.len() > MAX_INDEX_BYTES {
-        return Err(Error::MalformedJson {
-            path: path.to_path_buf(),
-            reason: format!(
-                "an index of shards is a regular file of at most {MAX_INDEX_BYTES} bytes; \
-                 give the checkpoint's {INDEX}"
-            ),
-        });
+    if !found.is_file() && !found.is_dir() {
+        return Err(malformed("is not a regular file".into()));
+    }
+    if found.len() > max_bytes {
+        return Err(malformed(format!("has more than {max_bytes} bytes")));
     }
     fs::read(path).map_err(failed)
 }

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::{CONFIG, EXTRAS, INDEX, WEIGHTS, Wanted, is_commit, whole};
+use crate::checkpoint::write::temporary;
 use crate::error::Error;
 
 /// The part of the cache that belongs to one repository.
@@ -33,8 +34,8 @@ impl Cache {
     pub(super) fn find(&self, revision: &str, wanted: Wanted<'_>) -> Result<PathBuf, String> {
         let snapshot = self.snapshot(&self.commit(revision)?);
         match wanted {
-            Wanted::File(file) => cached(&snapshot, file),
-            Wanted::Checkpoint => {
+            Some(file) => cached(&snapshot, file),
+            None => {
                 cached(&snapshot, CONFIG)?;
                 if snapshot.join(WEIGHTS).exists() || !snapshot.join(INDEX).exists() {
                     cached(&snapshot, WEIGHTS)?;
@@ -65,11 +66,7 @@ impl Cache {
         let write = || {
             let parent = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(parent)?;
-            let mut options = tempfile::Builder::new();
-            // A temporary file is private by default; a cache may be shared, and the umask applies.
-            #[cfg(unix)]
-            options.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let mut file = options.tempfile_in(parent)?;
+            let mut file = temporary(parent)?; // a cache may be shared
             file.write_all(commit.as_bytes())?;
             file.persist(&path).map(drop).map_err(|error| error.error)
         };

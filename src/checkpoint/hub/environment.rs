@@ -3,7 +3,7 @@
 //!
 //! Source: `huggingface_hub/constants.py` and `huggingface_hub/utils/_auth.py`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A look at the environment; a function, so that tests have one of their own.
 pub(super) struct Environment<F>(pub F);
@@ -52,43 +52,8 @@ impl<F: Fn(&str) -> Option<String>> Environment<F> {
 
     /// `os.path.expandvars(os.path.expanduser(path))`, except that `~somebody` stays as it is.
     fn expanded(&self, path: &str) -> PathBuf {
-        let path = self.variables(path);
-        let home = || Some(PathBuf::from(self.0("HOME")?));
-        match path.strip_prefix('~') {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {
-                Some(home) => home.join(rest.trim_start_matches('/')),
-                None => PathBuf::from(path),
-            },
-            _ => Path::new(&path).to_path_buf(),
-        }
-    }
-
-    /// With the values of `$NAME` and `${NAME}` in their place; unknown names stay.
-    fn variables(&self, path: &str) -> String {
-        let mut expanded = String::new();
-        let mut rest = path;
-        while let Some((before, behind)) = rest.split_once('$') {
-            expanded.push_str(before);
-            let (name, after) = match behind.strip_prefix('{').and_then(|b| b.split_once('}')) {
-                Some(braced) => braced,
-                None => behind.split_at(
-                    behind
-                        .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                        .unwrap_or(behind.len()),
-                ),
-            };
-            match self.0(name).filter(|_| !name.is_empty()) {
-                Some(value) => {
-                    expanded.push_str(&value);
-                    rest = after;
-                }
-                None => {
-                    expanded.push('$');
-                    rest = behind;
-                }
-            }
-        }
-        expanded + rest
+        let expanded = shellexpand::full_with_context_no_errors(path, || self.0("HOME"), &self.0);
+        PathBuf::from(&*expanded)
     }
 }
 
@@ -110,6 +75,8 @@ fn cleaned(token: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     /// Names and values.

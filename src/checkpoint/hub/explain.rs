@@ -41,8 +41,8 @@ pub(super) fn explain(error: &HFError, hub: &Hub, endpoint: &str) -> Failure {
             context: None,
             ..
         } => no_file(path, hub),
-        other => match Answer::of(other) {
-            Some(answer) => return answer.explain(other, hub, endpoint),
+        other => match answer(other) {
+            Some(answer) => return explain_answer(answer, other, hub, endpoint),
             None => format!("{other}; try again"),
         },
     };
@@ -80,75 +80,69 @@ fn explain_transport(error: &HFError, connect: bool, timeout: bool, endpoint: &s
     })
 }
 
-/// An HTTP answer that was not a success.
-struct Answer {
-    status: u16,
-    code: String,
-    message: String,
+/// The status, the Hub's code and its message, of an HTTP answer that was not a success.
+fn answer(error: &HFError) -> Option<(u16, &str, &str)> {
+    let context = match error {
+        HFError::Http { context }
+        | HFError::AuthRequired { context }
+        | HFError::Forbidden { context }
+        | HFError::Conflict { context }
+        | HFError::RateLimited { context, .. } => context,
+        HFError::RepoNotFound { context, .. }
+        | HFError::RevisionNotFound { context, .. }
+        | HFError::EntryNotFound { context, .. } => context.as_ref()?,
+        _ => return None,
+    };
+    let code = context.error_code.as_deref().unwrap_or_default();
+    let message = context.server_message.as_deref().unwrap_or_default();
+    Some((context.status.as_u16(), code, message))
 }
 
-impl Answer {
-    fn of(error: &HFError) -> Option<Self> {
-        let context = match error {
-            HFError::Http { context }
-            | HFError::AuthRequired { context }
-            | HFError::Forbidden { context }
-            | HFError::Conflict { context }
-            | HFError::RateLimited { context, .. } => context,
-            HFError::RepoNotFound { context, .. }
-            | HFError::RevisionNotFound { context, .. }
-            | HFError::EntryNotFound { context, .. } => context.as_ref()?,
-            _ => return None,
-        };
-        Some(Self {
-            status: context.status.as_u16(),
-            code: context.error_code.clone().unwrap_or_default(),
-            message: context.server_message.clone().unwrap_or_default(),
-        })
-    }
-
-    fn explain(&self, error: &HFError, hub: &Hub, endpoint: &str) -> Failure {
-        let said = match self.message.as_str() {
-            "" => String::new(),
-            message => format!(" ({message})"),
-        };
-        let reason = match (self.status, self.code.as_str()) {
-            (401, _) => format!(
-                "{endpoint} answered 401 Unauthorized{said}: there is no such repository, or it is private or gated \
+fn explain_answer(
+    (status, code, message): (u16, &str, &str),
+    error: &HFError,
+    hub: &Hub,
+    endpoint: &str,
+) -> Failure {
+    let said = match message {
+        "" => String::new(),
+        message => format!(" ({message})"),
+    };
+    let reason = match (status, code) {
+        (401, _) => format!(
+            "{endpoint} answered 401 Unauthorized{said}: there is no such repository, or it is private or gated \
                  and the token is missing or wrong; check the name, and set HF_TOKEN or pass `Hub::token`"
-            ),
-            (403, _) => format!(
-                "{endpoint} answered 403 Forbidden{said}: the token gives no access; if the repository is gated, \
+        ),
+        (403, _) => format!(
+            "{endpoint} answered 403 Forbidden{said}: the token gives no access; if the repository is gated, \
                  accept its conditions on its page, then set HF_TOKEN or pass `Hub::token` with a token that may read it"
-            ),
-            (404, "RepoNotFound") => format!(
-                "404: {endpoint} has no such repository; check the name, or, if it is private, set HF_TOKEN or pass \
+        ),
+        (404, "RepoNotFound") => format!(
+            "404: {endpoint} has no such repository; check the name, or, if it is private, set HF_TOKEN or pass \
                  `Hub::token`"
-            ),
-            (404, "RevisionNotFound") => format!(
-                "404: the repository has no revision {}; check it on the repository's page",
+        ),
+        (404, "RevisionNotFound") => format!(
+            "404: the repository has no revision {}; check it on the repository's page",
+            hub.revision
+        ),
+        (404, _) => match error {
+            HFError::EntryNotFound { path, .. } => no_file(path, hub),
+            _ => format!(
+                "404: {endpoint} has no such repository, or it has no revision {}; check both names",
                 hub.revision
             ),
-            (404, _) => match error {
-                HFError::EntryNotFound { path, .. } => no_file(path, hub),
-                _ => format!(
-                    "404: {endpoint} has no such repository, or it has no revision {}; check both names",
-                    hub.revision
-                ),
-            },
-            (429, _) => format!(
-                "{endpoint} answered 429 Too Many Requests{said}; wait a while, or set HF_TOKEN, which raises the limit"
-            ),
-            (500..=599, _) => {
-                return Failure::Unreachable(format!(
-                    "{endpoint} failed with {}{said}; try again later",
-                    self.status
-                ));
-            }
-            (status, _) => {
-                format!("{endpoint} answered {status}{said}; check HF_ENDPOINT or `Hub::endpoint`")
-            }
-        };
-        Failure::Refused(reason)
-    }
+        },
+        (429, _) => format!(
+            "{endpoint} answered 429 Too Many Requests{said}; wait a while, or set HF_TOKEN, which raises the limit"
+        ),
+        (500..=599, _) => {
+            return Failure::Unreachable(format!(
+                "{endpoint} failed with {status}{said}; try again later"
+            ));
+        }
+        (status, _) => {
+            format!("{endpoint} answered {status}{said}; check HF_ENDPOINT or `Hub::endpoint`")
+        }
+    };
+    Failure::Refused(reason)
 }

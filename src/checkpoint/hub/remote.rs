@@ -11,7 +11,7 @@ use super::explain::{Failure, explain, no_file};
 use super::{
     CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, WEIGHTS, Wanted, is_commit, whole,
 };
-use crate::error::Error;
+use crate::error::{Error, abbreviated};
 
 /// The files of one commit.
 pub(super) struct Remote<'a> {
@@ -76,10 +76,7 @@ impl<'a> Remote<'a> {
 
     /// Downloads what is wanted into the cache.
     pub(super) fn fetch(&self, wanted: Wanted<'_>) -> crate::error::Result<PathBuf> {
-        match wanted {
-            Wanted::File(file) => self.fetch_file(file),
-            Wanted::Checkpoint => self.fetch_checkpoint(),
-        }
+        wanted.map_or_else(|| self.fetch_checkpoint(), |file| self.fetch_file(file))
     }
 
     fn fetch_checkpoint(&self) -> crate::error::Result<PathBuf> {
@@ -214,18 +211,8 @@ impl<'a> Remote<'a> {
 
     /// The first few listed names that `keep` accepts.
     fn names(&self, keep: impl Fn(&str) -> bool) -> String {
-        const SHOWN: usize = 8;
-        let kept: Vec<&str> = self
-            .listing
-            .keys()
-            .map(String::as_str)
-            .filter(|name| keep(name))
-            .collect();
-        let mut text = kept[..kept.len().min(SHOWN)].join(", ");
-        if kept.len() > SHOWN {
-            text.push_str(&format!(" and {} more", kept.len() - SHOWN));
-        }
-        text
+        let kept = self.listing.keys().filter(|name| keep(name));
+        abbreviated(&kept.cloned().collect::<Vec<_>>())
     }
 
     fn relay(&self, file: &str, total: u64) -> Option<Progress> {

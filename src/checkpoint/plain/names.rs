@@ -1,9 +1,7 @@
 //! The names under which plain feed-forward files hold their layers.
 
-use crate::{
-    checkpoint::files::TensorFiles,
-    error::{Error, Result},
-};
+use crate::checkpoint::files::TensorFiles;
+use crate::error::{Error, Result};
 
 /// Names of the `{n}`-th layer's weight and bias, counted from 1.
 const LINEAR_NAMES: [(&str, &str); 4] = [

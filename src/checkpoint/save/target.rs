@@ -1,17 +1,14 @@
 //! The directory that a checkpoint is saved to, which appears complete or not at all.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tempfile::TempDir;
 
 use super::{CONFIG, Existing};
-use crate::{
-    checkpoint::{files::INDEX, write::directory as parent_of},
-    error::{Error, Result},
-};
+use crate::checkpoint::files::INDEX;
+use crate::checkpoint::write::directory as parent_of;
+use crate::error::{Error, Result};
 
 /// The final directory, and the temporary one beside it in which the files are written.
 pub(in crate::checkpoint) struct Target {

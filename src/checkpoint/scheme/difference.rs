@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{
-    checkpoint::{config_json::ConfigJson, nearest::nearest},
-    config::StackConfig,
-    error::{Error, Result, listed},
-};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::nearest::nearest;
+use crate::config::StackConfig;
+use crate::error::{Error, Result, listed};
 
 /// How a family's `config.json` differs from what its reader asks for.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -181,7 +181,7 @@ impl Draws {
             source: self.of(&[
                 ResidualSource::Input,
                 ResidualSource::Input,
-                ResidualSource::Normalised,
+                ResidualSource::Normalized,
             ]),
             multiplier: self.of(&[1.0, 1.0, 0.5, -2.0]),
             layer_scale: self.one_in(4),
@@ -279,7 +279,7 @@ impl Draws {
             config.experts = Some(ExpertsConfig {
                 n_experts,
                 top_k: 1 + self.below(n_experts),
-                weights: self.of(&[RoutingWeights::Softmax, RoutingWeights::Renormalised]),
+                weights: self.of(&[RoutingWeights::Softmax, RoutingWeights::Renormalized]),
                 shared_d_ff: self.one_in(2).then(|| self.of(&[3, 8])),
             });
         }

@@ -3,8 +3,7 @@
 use anyhow::{Result, bail};
 use candle_blocks::{
     AttentionConfig, AttentionMask, BlockConfig, BlockFeedForward, Checkpoint, FeedForwardConfig,
-    ForwardContext, NormConfig, NormPlacement, PackedBlockFeedForward, PackedStack, PackedSublayer,
-    PackedTransformerBlock, Precision, Stack, StackConfig, Sublayer, SublayerNorm,
+    ForwardContext, NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm,
     TransformerBlock,
     candle_core::{DType, Device, Module, ModuleT, Result as CandleResult, Tensor},
 };
@@ -19,66 +18,61 @@ pub struct Sizes {
     pub n_heads: usize,
 }
 
+type Run = Box<dyn Fn(&Tensor, &ForwardContext) -> CandleResult<Tensor>>;
+
 /// Layers and their input.
 pub struct Subject {
-    layers: Layers,
+    layers: Run,
+    /// Operations of all its matrix products.
+    pub operations: f64,
     config: StackConfig,
-    family: String,
+    pub family: String,
     x: Tensor,
     context: ForwardContext,
-}
-
-enum Layers {
-    FeedForward(Box<Sublayer<BlockFeedForward>>),
-    Block(Box<TransformerBlock>),
-    Stack(Stack),
-    PackedFeedForward(Box<PackedSublayer<PackedBlockFeedForward>>),
-    PackedTransformerBlock(Box<PackedTransformerBlock>),
-    PackedStack(PackedStack),
-}
-
-impl Layers {
-    fn pack(self, precision: Precision) -> CandleResult<Self> {
-        Ok(match self {
-            Self::FeedForward(sublayer) => {
-                Self::PackedFeedForward(Box::new(sublayer.pack(precision)?))
-            }
-            Self::Block(block) => Self::PackedTransformerBlock(Box::new(block.pack(precision)?)),
-            Self::Stack(stack) => Self::PackedStack(stack.pack(precision)?),
-            packed => packed,
-        })
-    }
 }
 
 impl Subject {
     /// BERT's `norm(x + down(gelu(up(x))))`.
     pub fn feed_forward(sizes: Sizes, args: &Args) -> Result<Self> {
         // Heads do not matter here, but a block has some.
-        let config = bert_block(Sizes {
+        let sizes = Sizes {
             n_heads: 1,
             ..sizes
-        })?;
-        Self::new(
-            StackConfig::uniform(config, 1, None),
-            "bert",
-            args,
-            |config| {
-                let (block, vb) = (&config.blocks[0], seeded::weights());
+        };
+        let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
+        let mut subject = Self::new(config, "bert", args, |config| {
+            let block = &config.blocks[0];
+            let sublayer = seeded::weights(|vb| {
                 let inner = BlockFeedForward::new(&block.feed_forward, vb.pp("feed_forward"))?;
                 let placement = block.feed_forward_placement;
                 let norm = SublayerNorm::new(placement, &block.norm, "feed_forward", &vb)?;
-                let sublayer = Sublayer::from_parts(inner, norm)?;
-                Ok(Layers::FeedForward(Box::new(sublayer)))
-            },
-        )
+                Ok(Sublayer::from_parts(inner, norm)?)
+            })?;
+            Ok(match args.packing() {
+                None => Box::new(move |x, _| sublayer.forward_t(x, false)),
+                Some(precision) => {
+                    let packed = sublayer.pack(precision)?;
+                    Box::new(move |x, _| packed.forward(x))
+                }
+            })
+        })?;
+        let config = &subject.block_config().feed_forward;
+        subject.operations = operations::of_feed_forward(config, args.batch * args.seq);
+        Ok(subject)
     }
 
     /// A block of BERT.
     pub fn block(sizes: Sizes, args: &Args) -> Result<Self> {
         let config = StackConfig::uniform(bert_block(sizes)?, 1, None);
         Self::new(config, "bert", args, |config| {
-            let block = TransformerBlock::new(&config.blocks[0], seeded::weights())?;
-            Ok(Layers::Block(Box::new(block)))
+            let block = seeded::weights(|vb| TransformerBlock::new(&config.blocks[0], vb))?;
+            Ok(match args.packing() {
+                None => Box::new(move |x, context| block.forward_with(x, context)),
+                Some(precision) => {
+                    let packed = block.pack(precision)?;
+                    Box::new(move |x, context| packed.forward_with(x, context))
+                }
+            })
         })
     }
 
@@ -86,9 +80,15 @@ impl Subject {
     pub fn model(checkpoint: &Checkpoint, args: &Args) -> Result<Self> {
         let config = checkpoint.config().clone();
         Self::new(config, checkpoint.family(), args, |_| {
-            Ok(match args.precision.packing() {
-                None => Layers::Stack(checkpoint.stack(DType::F32, &Device::Cpu)?),
-                Some(precision) => Layers::PackedStack(checkpoint.packed_stack(precision)?),
+            Ok(match args.packing() {
+                None => {
+                    let stack = checkpoint.stack(DType::F32, &Device::Cpu)?;
+                    Box::new(move |x, context| stack.forward_with(x, context))
+                }
+                Some(precision) => {
+                    let stack = checkpoint.packed_stack(precision)?;
+                    Box::new(move |x, context| stack.forward_with(x, context))
+                }
             })
         })
     }
@@ -97,7 +97,7 @@ impl Subject {
         config: StackConfig,
         family: &str,
         args: &Args,
-        layers: impl FnOnce(&StackConfig) -> Result<Layers>,
+        layers: impl FnOnce(&StackConfig) -> Result<Run>,
     ) -> Result<Self> {
         let (batch, seq) = (args.batch, args.seq);
         check_memory(&config, batch, seq)?;
@@ -110,12 +110,9 @@ impl Subject {
             let memory = seeded::hidden_states((batch, seq, cross.d_memory))?;
             context = context.with_memory(memory, AttentionMask::none());
         }
-        let layers = layers(&config)?;
         Ok(Self {
-            layers: match args.precision.packing() {
-                None => layers,
-                Some(precision) => layers.pack(precision)?,
-            },
+            layers: layers(&config)?,
+            operations: operations::of_stack(&config, batch, seq),
             family: family.to_string(),
             config,
             x,
@@ -125,25 +122,7 @@ impl Subject {
 
     /// Computes once.
     pub fn run(&self) -> CandleResult<Tensor> {
-        match &self.layers {
-            Layers::FeedForward(sublayer) => sublayer.forward_t(&self.x, false),
-            Layers::Block(block) => block.forward_with(&self.x, &self.context),
-            Layers::Stack(stack) => stack.forward_with(&self.x, &self.context),
-            Layers::PackedFeedForward(sublayer) => sublayer.forward(&self.x),
-            Layers::PackedTransformerBlock(block) => block.forward_with(&self.x, &self.context),
-            Layers::PackedStack(stack) => stack.forward_with(&self.x, &self.context),
-        }
-    }
-
-    /// Operations of all its matrix products.
-    pub fn operations(&self) -> f64 {
-        let (batch, seq) = (self.x.dims()[0], self.x.dims()[1]);
-        match &self.layers {
-            Layers::FeedForward(_) | Layers::PackedFeedForward(_) => {
-                operations::of_feed_forward(&self.block_config().feed_forward, batch * seq)
-            }
-            _ => operations::of_stack(&self.config, batch, seq),
-        }
+        (self.layers)(&self.x, &self.context)
     }
 
     /// The first block.
@@ -154,10 +133,6 @@ impl Subject {
     /// How many blocks run one after the other.
     pub fn layers(&self) -> usize {
         self.config.layers.len()
-    }
-
-    pub fn family(&self) -> &str {
-        &self.family
     }
 }
 

@@ -1,9 +1,7 @@
 //! The number of threads, held from the start of the process.
 
-use std::{
-    env,
-    process::{Command, exit},
-};
+use std::env;
+use std::process::{Command, exit};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::utils::get_num_threads;

@@ -38,24 +38,24 @@ pub enum Draw {
 /// The distribution of every fresh parameter of a stack: a list of patterns over roles, of which the last match counts.
 ///
 /// ```
-/// use candle_blocks::{config::{Draw, Initialisation}};
+/// use candle_blocks::config::{Draw, Initialization};
 /// // BERT's, but with smaller output projections.
 /// let small = Draw::Normal { deviation: 0.005 };
-/// let initialisation = Initialisation::normal(0.02).with("*.output.weight", small);
-/// assert_eq!(initialisation.draw("blocks.3.attention.output.weight"), small);
-/// assert_eq!(initialisation.draw("blocks.3.attention.output.bias"), Draw::Constant(0.0));
-/// assert_eq!(initialisation.draw("blocks.3.attention_norm.weight"), Draw::Layer);
+/// let initialization = Initialization::normal(0.02).with("*.output.weight", small);
+/// assert_eq!(initialization.draw("blocks.3.attention.output.weight"), small);
+/// assert_eq!(initialization.draw("blocks.3.attention.output.bias"), Draw::Constant(0.0));
+/// assert_eq!(initialization.draw("blocks.3.attention_norm.weight"), Draw::Layer);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[must_use]
-pub struct Initialisation {
+pub struct Initialization {
     rules: Vec<(String, Draw)>,
 }
 
 /// Parameters that start as the identity in every scheme.
 const NORMS: [&str; 2] = ["*norm*", "*_layer_scale.weight"];
 
-impl Initialisation {
+impl Initialization {
     /// Every layer's own default: see [`Draw::Layer`].
     pub fn layers() -> Self {
         Self::default()
@@ -78,7 +78,7 @@ impl Initialisation {
             .with_identity_norms()
     }
 
-    /// GPT-2's initialisation: like [`Self::normal`], but the projections that write to the residual stream are divided by
+    /// GPT-2's initialization: like [`Self::normal`], but the projections that write to the residual stream are divided by
     /// the square root of their number, two per block (Radford et al. 2019, section 2.3).
     pub fn gpt2(deviation: f64, n_blocks: usize) -> Self {
         let deviation_of_residual = deviation / (2.0 * n_blocks as f64).sqrt();

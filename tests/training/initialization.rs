@@ -9,7 +9,7 @@ use candle_blocks::{
         Init,
         init::{FanInOut, NonLinearity, NormalOrUniform},
     },
-    config::{Draw, Initialisation},
+    config::{Draw, Initialization},
     train::Fresh,
 };
 
@@ -22,7 +22,7 @@ use crate::{
     weights::{is_present, weights},
 };
 
-/// As many models as the reference has: `N_MODELS` in `weights/fixtures/reference/initialisation.py`.
+/// As many models as the reference has: `N_MODELS` in `weights/fixtures/reference/initialization.py`.
 const N_MODELS: u64 = 200;
 /// Of a few thousand comparisons none should lie so many standard errors off.
 const SIGMAS: f64 = 5.0;
@@ -124,7 +124,7 @@ fn check(reference: &Reference, drawn: &BTreeMap<String, Vec<f64>>) {
 
 #[test]
 fn every_family_draws_what_transformers_draws() {
-    let reference = Reference::open("initialisation");
+    let reference = Reference::open("initialization");
     let known = reference.names();
     let (mut n_stacks, mut n_compared) = (0, 0);
     for stack in all() {
@@ -143,7 +143,7 @@ fn every_family_draws_what_transformers_draws() {
         let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for seed in 0..N_MODELS {
             let fresh = Fresh::new(
-                architecture.initialisation.clone(),
+                architecture.initialization.clone(),
                 seed,
                 DType::F32,
                 &Device::Cpu,
@@ -184,10 +184,10 @@ fn every_family_draws_what_transformers_draws() {
 fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
     let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for seed in 0..N_MODELS {
-        let draw = |initialisation| Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
-        let torch = draw(Initialisation::torch());
+        let draw = |initialization| Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
+        let torch = draw(Initialization::torch());
         Linear::new(&LinearConfig::new(24, 40), torch.var_builder().pp("linear")).unwrap();
-        let layers = draw(Initialisation::layers());
+        let layers = draw(Initialization::layers());
         let config = FeedForwardConfig::new(24).with_d_ff(40);
         FeedForward::new(&config, layers.var_builder()).unwrap();
         for (role, variable) in torch.parameters().into_iter().chain(layers.parameters()) {
@@ -205,7 +205,7 @@ fn linear_layers_and_feed_forwards_draw_what_torch_draws() {
         }
     }
     assert_eq!(drawn.len(), 4);
-    check(&Reference::open("initialisation"), &drawn);
+    check(&Reference::open("initialization"), &drawn);
 }
 
 #[test]
@@ -217,8 +217,8 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
         let mut config = architecture.config.clone();
         config.blocks.truncate(n_blocks);
         config.layers.truncate(n_blocks);
-        let initialisation = architecture.initialisation.clone();
-        let fresh = Fresh::new(initialisation, seed, DType::F32, &Device::Cpu);
+        let initialization = architecture.initialization.clone();
+        let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
         fresh.stack(&config).unwrap();
         let parameters = fresh.parameters().into_iter();
         parameters
@@ -242,7 +242,7 @@ fn a_seed_fixes_every_parameter_and_another_changes_it() {
 /// A layer of one's own may ask candle's `VarBuilder` for any distribution.
 #[test]
 fn hints_of_any_mean_are_followed() {
-    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F64, &Device::Cpu);
+    let fresh = Fresh::new(Initialization::layers(), 5, DType::F64, &Device::Cpu);
     let vb = fresh.var_builder();
     let n = 40_000;
     // candle's default for a linear layer, and its uniform twin: √2 / √(columns), for `[rows, columns]`.
@@ -308,8 +308,8 @@ fn hints_of_any_mean_are_followed() {
 /// `torch.nn.Linear(0, 3).bias` is zeros.
 #[test]
 fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
-    for initialisation in [Initialisation::layers(), Initialisation::torch()] {
-        let fresh = Fresh::new(initialisation, 5, DType::F32, &Device::Cpu);
+    for initialization in [Initialization::layers(), Initialization::torch()] {
+        let fresh = Fresh::new(initialization, 5, DType::F32, &Device::Cpu);
         let linear = Linear::new(&LinearConfig::new(0, 3), fresh.var_builder()).unwrap();
         assert_eq!(numbers(linear.bias().unwrap()), [0.0; 3]);
     }
@@ -318,7 +318,7 @@ fn a_linear_layer_without_inputs_has_a_bias_of_zeros() {
 /// A converted copy would stay behind when the variable is trained.
 #[test]
 fn a_parameter_is_not_made_in_two_types() {
-    let fresh = Fresh::new(Initialisation::layers(), 5, DType::F32, &Device::Cpu);
+    let fresh = Fresh::new(Initialization::layers(), 5, DType::F32, &Device::Cpu);
     let vb = fresh.var_builder();
     vb.get(3, "shared").unwrap();
     let again = vb.get(3, "shared").unwrap();
@@ -355,8 +355,8 @@ fn what_cannot_be_drawn_is_an_error_that_names_the_parameter() {
         (Draw::Uniform { bound: -1.0 }, "d.weight"),
         (Draw::TorchLinear, "scale"),
     ] {
-        let initialisation = Initialisation::layers().with("*", draw);
-        let fresh = Fresh::new(initialisation, 0, DType::F32, &Device::Cpu);
+        let initialization = Initialization::layers().with("*", draw);
+        let fresh = Fresh::new(initialization, 0, DType::F32, &Device::Cpu);
         let message = fresh.var_builder().get(3, culprit).unwrap_err().to_string();
         assert!(message.contains(culprit), "{message}");
     }

@@ -2,10 +2,8 @@
 
 use serde_json::Value;
 
-use crate::{
-    checkpoint::config_json::{ConfigJson, abbreviated},
-    error::Result,
-};
+use crate::checkpoint::config_json::{ConfigJson, abbreviated};
+use crate::error::Result;
 
 const KEY: &str = "quantization_config";
 /// bitsandbytes' own keys; its older files do not name the method.
