@@ -55,7 +55,7 @@ impl<F: Format> DotTask<F> for InPlaceTile<'_, F::Number> {
 impl<T: Real> InPlaceTile<'_, T> {
     #[inline(always)]
     fn multiply<V: Vectors<T>>(self, vectors: V) {
-        let transposer = vectors.transposer();
+        let transposer = V::Transposer::from(vectors);
         match self.rows {
             1 => self.accumulate::<V::Transposer, 1>(transposer),
             2 => self.accumulate::<V::Transposer, 2>(transposer),

@@ -91,7 +91,7 @@ impl<F: Format> DotTask<F> for PackPanel<'_, F> {
             return;
         }
         if !self.gathered.is_empty() {
-            self.gather(dots.vectors().transposer());
+            self.gather(<D::Vectors as Vectors<F::Number>>::Transposer::from(dots.vectors()));
         }
         let transposed = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
@@ -113,7 +113,7 @@ impl<F: Format> DotTask<F> for PackPanel<'_, F> {
                 rows: 0..strip.len(),
                 columns: 0..n_words,
             };
-            strip.transpose(dots.vectors().transposer(), &mut panel[first..], D::PANEL);
+            strip.transpose(<D::Vectors as Vectors<F::Number>>::Transposer::from(dots.vectors()), &mut panel[first..], D::PANEL);
         }
     }
 }

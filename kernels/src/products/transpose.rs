@@ -62,7 +62,7 @@ impl<T: Real> PackColumns<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.transposer(), &mut panel[first - columns.start..], width);
+            strip.transpose(V::Transposer::from(v), &mut panel[first - columns.start..], width);
         }
     }
 }
@@ -107,7 +107,7 @@ impl<T: Real> GatherRows<'_, T> {
                 columns: rows.clone(),
             };
             strip.transpose(
-                v.transposer(),
+                V::Transposer::from(v),
                 &mut gathered[first - columns.start..],
                 stride,
             );

@@ -19,12 +19,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// The vectors that transpose small squares fastest: a narrower vector takes fewer shuffles per number. Its
     /// lanes compute the same bits.
-    type Transposer: Vectors<T>;
+    type Transposer: Vectors<T> + From<Self>;
     /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
-
-    /// The proof that the CPU has [`Self::Transposer`].
-    fn transposer(self) -> Self::Transposer;
 
     /// `x` in every lane.
     fn splat(self, x: T) -> Self::Vector;
@@ -153,6 +150,32 @@ pub const TABLE_LEN: usize = 16;
 pub const fn columns_at_once<T>() -> usize {
     16 / size_of::<T>()
 }
+
+/// The methods of a level that are a few of its instructions each, the token left out:
+/// `fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }`; those that touch memory, which are unsafe, come last.
+macro_rules! instructions {
+    (
+        $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty $body:block)*
+        $(unsafe fn $unsafe_name:ident($($unsafe_arg:ident: $unsafe_type:ty),*) $(-> $unsafe_out:ty)? $unsafe_body:block)*
+    ) => {
+        $(
+            #[inline(always)]
+            #[allow(unused_unsafe)] // what the portable level computes is safe
+            fn $name(self, $($arg: $type),*) -> $out {
+                // SAFETY: the token proves that the CPU has the instructions that `enter` enables, and no other is used.
+                unsafe { $body }
+            }
+        )*
+        $(
+            #[inline(always)]
+            unsafe fn $unsafe_name(self, $($unsafe_arg: $unsafe_type),*) $(-> $unsafe_out)? {
+                // SAFETY: as above; the caller promises the memory of one vector, as the trait says.
+                unsafe { $unsafe_body }
+            }
+        )*
+    };
+}
+pub(super) use instructions;
 
 /// A level of instructions. A value is the proof that the CPU has them.
 pub trait Level: Words + Widening + Lookup {
