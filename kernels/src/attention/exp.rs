@@ -78,14 +78,14 @@ mod tests {
     use super::*;
     use crate::vectors::{
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask},
     };
 
     struct All<'a> {
         x: &'a mut [f32],
     }
 
-    impl Task for All<'_> {
+    impl LevelTask for All<'_> {
         type Output = ();
 
         fn compute<L: Level>(self, level: L) {

@@ -6,11 +6,11 @@ use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{
     chunk::{Layout, Values},
-    operand::{Numbers, Operand, OperandDots, Step},
+    operand::{Numbers, Operand, OperandDots},
 };
 use crate::{
     products::{tile::WIDTH, transpose::PackColumns, view::View},
-    vectors::level::{MAX_LANES, Vectors},
+    vectors::level::{MAX_LANES, Task, Vectors},
 };
 
 /// Packs rows of keys and values into a chunk.
@@ -29,7 +29,9 @@ pub(crate) struct Fill<'a, F: Operand> {
     pub(crate) values: &'a mut Values,
 }
 
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
+impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
+    type Output = ();
+
     #[inline(always)]
     fn compute(mut self, d: D) {
         assert_eq!(self.rows.end, self.key.rows());
@@ -82,7 +84,7 @@ impl<F: Operand> Fill<'_, F> {
                 rows: 0..head_dim,
                 panel: cast_slice_mut(&mut self.memory[self.layout.key_panel(at)]),
             }
-            .pack(d.vectors());
+            .compute(d.vectors());
         }
         let mut block = [F::Word::zeroed(); MAX_WIDTH * BLOCK];
         let stride = BLOCK / F::GROUP;
@@ -103,7 +105,7 @@ impl<F: Operand> Fill<'_, F> {
                 rows: 0..panel.len() / width,
                 panel: cast_slice_mut(panel),
             }
-            .pack(d.vectors());
+            .compute(d.vectors());
         }
     }
 

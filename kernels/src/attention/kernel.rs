@@ -10,7 +10,10 @@ use super::{
     softmax::{Exponentiate, Score},
     tile::{Finish, NearTile, PackQueries},
 };
-use crate::{products::kernel::choose, vectors::isa::Isa};
+use crate::{
+    products::kernel::choose,
+    vectors::{isa::Isa, level::Instructions},
+};
 
 /// The instructions of one level for attention with operands in a format.
 pub(crate) trait Kernel<F: Operand>: Send + Sync {
@@ -55,11 +58,11 @@ impl<F: Operand, D: OperandDots<F>> Kernel<F> for D {
     }
 
     fn fill(&self, fill: Fill<F>) {
-        self.enter_step(fill);
+        self.enter(fill);
     }
 
     fn pack_queries(&self, queries: PackQueries<F>) {
-        self.enter_step(queries);
+        self.enter(queries);
     }
 
     fn multiply(&self, tile: NearTile<F>) {
@@ -67,15 +70,15 @@ impl<F: Operand, D: OperandDots<F>> Kernel<F> for D {
     }
 
     fn score(&self, score: Score) {
-        self.enter(score);
+        self.vectors().enter(score);
     }
 
     fn exponentiate(&self, exponentials: Exponentiate<F>) {
-        self.enter_step(exponentials);
+        self.enter(exponentials);
     }
 
     fn finish(&self, finish: Finish) {
-        self.enter(finish);
+        self.vectors().enter(finish);
     }
 }
 

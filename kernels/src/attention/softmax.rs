@@ -5,16 +5,13 @@ use std::ops::Range;
 use super::{
     exp::{exp, map, zip},
     mask::{Bias, Scoring},
-    operand::{Operand, OperandDots, Step},
+    operand::{Operand, OperandDots},
     plan::{Group, Plan},
 };
 use crate::{
-    products::{
-        format::{DotTask, Dots, Format},
-        tile::{Total, WIDTH},
-    },
+    products::tile::{Total, WIDTH},
     vectors::{
-        level::{MAX_LANES, Vectors},
+        level::{MAX_LANES, Task, Vectors},
         math::{self, Separate},
     },
 };
@@ -34,18 +31,11 @@ pub(crate) struct Score<'a> {
     pub(crate) total: Total,
 }
 
-impl<F: Format<Number = f32>> DotTask<F> for Score<'_> {
+impl<V: Vectors<f32>> Task<V> for Score<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.update(d.vectors());
-    }
-}
-
-impl Score<'_> {
-    #[inline(always)]
-    fn update<V: Vectors<f32>>(mut self, v: V) {
+    fn compute(mut self, v: V) {
         let width = WIDTH * V::LANES;
         let n_rows = self.plan.rows().len();
         let positions = self.first..self.first + self.scores.len() / n_rows;
@@ -180,7 +170,9 @@ pub(crate) struct Exponentiate<'a, F: Operand> {
     pub(crate) total: Total,
 }
 
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
+impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
+    type Output = ();
+
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();

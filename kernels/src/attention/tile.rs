@@ -9,7 +9,7 @@ use super::{
     fill::MAX_WIDTH,
     heads::Heads,
     kernel::Kernel,
-    operand::{Operand, OperandDots, Step},
+    operand::{Operand, OperandDots},
     plan::{Group, Piece, Plan, Row},
     softmax::{Exponentiate, Score, fold},
     tile_memory::TileMemory,
@@ -17,11 +17,11 @@ use super::{
 use crate::{
     products::{
         dot_tile::{Ahead, DotTile},
-        format::{DotTask, Dots, Format},
+        format::{Dots, Format},
         tile::{Total, WIDTH},
     },
     threads::target::Target,
-    vectors::level::{MAX_LANES, Vectors},
+    vectors::level::{MAX_LANES, Task, Vectors},
 };
 
 /// The rows of one key/value head: where they come from and go to.
@@ -246,11 +246,11 @@ pub(crate) struct NearTile<'a, F: Format> {
     total: Total,
 }
 
-impl<F: Operand> DotTask<F> for NearTile<'_, F> {
+impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, dots: D) {
+    fn compute(self, dots: D) {
         let tile = DotTile::<F> {
             rows: self.rows,
             depth: self.depth,
@@ -271,7 +271,9 @@ pub(crate) struct PackQueries<'a, F: Operand> {
     packed: &'a mut [F::Word],
 }
 
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for PackQueries<'_, F> {
+impl<F: Operand, D: OperandDots<F>> Task<D> for PackQueries<'_, F> {
+    type Output = ();
+
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();
@@ -312,18 +314,11 @@ pub(crate) struct Finish<'a> {
     sums: &'a [f32],
 }
 
-impl<F: Format<Number = f32>> DotTask<F> for Finish<'_> {
+impl<V: Vectors<f32>> Task<V> for Finish<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl Finish<'_> {
-    #[inline(always)]
-    fn write<V: Vectors<f32>>(self, v: V) {
+    fn compute(self, v: V) {
         let width = WIDTH * V::LANES;
         let n_rows = self.plan.rows().len();
         for (i, &row) in self.plan.rows().iter().enumerate() {

@@ -6,11 +6,7 @@
 
 use std::ops::Range;
 
-use super::{
-    format::{DotTask, Dots, Format},
-    packed_matrix::Halves,
-    tile::WIDTH,
-};
+use super::{packed_matrix::Halves, tile::WIDTH};
 use crate::{
     cpu::Cpu,
     rows::activation::{Activation, Computed},
@@ -18,7 +14,7 @@ use crate::{
     vectors::{
         element::Real,
         isa::Isa,
-        level::{MAX_LANES, Vectors},
+        level::{MAX_LANES, Task, Vectors},
         prefetch::{self, LINE},
     },
 };
@@ -153,27 +149,11 @@ const GROUP: usize = 16;
 /// Columns of the widest panel of any level.
 const MAX_COLUMNS: usize = WIDTH * MAX_LANES;
 
-impl<F: Format> DotTask<F> for Finish<'_, F::Number> {
+impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl<F: Format> DotTask<F> for FinishPanels<'_, F::Number> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl<T: Computed> Finish<'_, T> {
-    #[inline(always)]
-    fn write<V: Vectors<T>>(mut self, v: V) {
+    fn compute(mut self, v: V) {
         match self.results.halves {
             Halves::One => self.plain(v),
             Halves::GateAndUp => self.gated(v),
@@ -181,9 +161,11 @@ impl<T: Computed> Finish<'_, T> {
     }
 }
 
-impl<T: Computed> FinishPanels<'_, T> {
+impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
+    type Output = ();
+
     #[inline(always)]
-    fn write<V: Vectors<T>>(self, v: V) {
+    fn compute(self, v: V) {
         let mut results = self.first;
         let per_panel = results.columns.len();
         for sums in self.totals.chunks_exact_mut(self.n_rows * WIDTH * V::LANES) {
@@ -192,7 +174,7 @@ impl<T: Computed> FinishPanels<'_, T> {
                 rows: 0..self.n_rows,
                 sums,
             };
-            finish.write(v);
+            finish.compute(v);
             let next = results.columns.end;
             results.columns = next..results.n_columns.min(next + per_panel);
         }

@@ -6,6 +6,8 @@
 //! Most levels have [`Dots`], from which all of these functions follow. A level whose unit is not a vector (a tile
 //! register) implements [`Kernel`] itself, with an order of addition of its own.
 
+use std::marker::PhantomData;
+
 use half::bf16;
 
 use super::{
@@ -20,7 +22,7 @@ use super::{
     registers::Registers,
     transpose::PackColumns,
 };
-use crate::vectors::isa::Isa;
+use crate::vectors::{isa::Isa, level::Instructions};
 
 /// The instructions of one level for products in a format.
 pub trait Kernel<F: Format>: Send + Sync {
@@ -83,15 +85,15 @@ impl<F: Format, D: Dots<F>> Kernel<F> for D {
     }
 
     fn multiply_in_place(&self, tile: InPlaceTile<F::Number>) {
-        self.enter(tile);
+        self.vectors().enter(tile);
     }
 
     fn finish(&self, finish: Finish<F::Number>) {
-        self.enter(finish);
+        self.vectors().enter(finish);
     }
 
     fn finish_panels(&self, finish: FinishPanels<F::Number>) {
-        self.enter(finish);
+        self.vectors().enter(finish);
     }
 
     fn pack_row(&self, row: PackRow<F>) {
@@ -103,7 +105,7 @@ impl<F: Format, D: Dots<F>> Kernel<F> for D {
     }
 
     fn pack_columns(&self, columns: PackColumns<F::Number>) {
-        self.enter(columns);
+        self.vectors().enter(columns);
     }
 
     fn pack_panel(&self, panel: PackPanel<F>) {
@@ -111,11 +113,11 @@ impl<F: Format, D: Dots<F>> Kernel<F> for D {
     }
 
     fn copy_panels(&self, panels: CopyPanels<F::Number>) {
-        self.enter(panels);
+        self.vectors().enter(panels);
     }
 
     fn multiply_registers(&self) -> usize {
-        self.enter(Registers)
+        self.enter(Registers(PhantomData))
     }
 }
 

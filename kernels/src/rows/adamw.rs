@@ -6,7 +6,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         lanes::LANES,
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -142,7 +142,7 @@ struct Piece<'a, T: Element> {
     second: &'a mut [T::Acc],
 }
 
-impl<T: Element> Task for Piece<'_, T> {
+impl<T: Element> LevelTask for Piece<'_, T> {
     type Output = ();
 
     // Scalar code, which the compiler vectorises with the level's instructions.
@@ -176,7 +176,7 @@ pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
 /// The sum of squares of one piece.
 struct Squares<'a, T>(&'a [T]);
 
-impl<T: Element<Acc: Into<f64>>> Task for Squares<'_, T> {
+impl<T: Element<Acc: Into<f64>>> LevelTask for Squares<'_, T> {
     type Output = f64;
 
     #[inline(always)]

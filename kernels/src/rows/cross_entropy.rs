@@ -9,7 +9,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         lanes::{max, update_and_sum},
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -79,7 +79,7 @@ struct Losses<'a, T> {
     losses: &'a mut [f64],
 }
 
-impl<T: Element<Acc: Into<f64>>> Task for Losses<'_, T> {
+impl<T: Element<Acc: Into<f64>>> LevelTask for Losses<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -107,7 +107,7 @@ struct Gradient<'a, T: Element> {
     dx: &'a mut [T],
 }
 
-impl<T: Element> Task for Gradient<'_, T> {
+impl<T: Element> LevelTask for Gradient<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -153,7 +153,7 @@ fn over<T: Send>(
 /// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
 struct Loop<F>(F);
 
-impl<F: FnOnce()> Task for Loop<F> {
+impl<F: FnOnce()> LevelTask for Loop<F> {
     type Output = ();
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -113,7 +113,7 @@ struct RotateHeads<'a, T> {
     direction: Direction,
 }
 
-impl<T: Element> Task for RotateHeads<'_, T> {
+impl<T: Element> LevelTask for RotateHeads<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use crate::{
         element::{Element, Real},
         isa::Isa,
         lanes::{LANES, max, sum_pairs, update_and_sum},
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -117,7 +117,7 @@ struct Forward<'a, T: Element> {
     scratch: &'a mut [T::Acc],
 }
 
-impl<T: Element> Task for Forward<'_, T> {
+impl<T: Element> LevelTask for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -133,7 +133,7 @@ struct Backward<'a, T> {
     width: usize,
 }
 
-impl<T: Element> Task for Backward<'_, T> {
+impl<T: Element> LevelTask for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]

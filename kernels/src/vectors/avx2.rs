@@ -2,33 +2,25 @@
 
 use std::arch::x86_64::*;
 
-use crate::vectors::level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, instructions};
+use super::{
+    avx512::Avx512,
+    level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
+};
 
-/// The token of this level: the proof that the CPU has AVX2 and FMA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx2 {
-    _private: (),
+token! {
+    /// The proof that the CPU has AVX2 and FMA.
+    Avx2: is_x86_feature_detected "avx2" "fma"
 }
 
-impl Avx2 {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        found.then_some(Self { _private: () })
-    }
-}
-
-impl Level for Avx2 {
+impl From<Avx512> for Avx2 {
+    // Its features are among those of AVX-512.
     #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx2,fma")]
-        fn with_instructions<T: Task>(token: Avx2, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these features.
-        unsafe { with_instructions(self, task) }
+    fn from(_: Avx512) -> Self {
+        Self { _private: () }
     }
 }
+
+impl Level for Avx2 {}
 
 impl Vectors<f32> for Avx2 {
     type Vector = __m256;

@@ -4,92 +4,48 @@ use std::arch::x86_64::*;
 
 use super::{
     avx2::Avx2,
-    level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, instructions},
+    level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
 };
 
-/// The token of this level: the proof that the CPU has AVX-512 F, BW, DQ and VL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512 {
-    avx2: Avx2,
+token! {
+    /// The proof that the CPU has AVX-512 F, BW, DQ and VL.
+    Avx512: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
-/// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512Vnni {
-    avx512: Avx512,
+token! {
+    /// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
+    Avx512Vnni: is_x86_feature_detected "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
-/// The proof that the CPU has AVX-512 with VNNI and BF16, dot products of bfloat16 too (Sapphire Rapids, Zen 4).
-/// Every CPU that has those has VNNI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512Bf16 {
-    vnni: Avx512Vnni,
-}
-
-impl Avx512 {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        let avx2 = Avx2::new()?;
-        found.then_some(Self { avx2 })
-    }
+token! {
+    /// The proof that the CPU has AVX-512 with BF16, dot products of bfloat16, and VNNI, which every such CPU has
+    /// (Sapphire Rapids, Zen 4).
+    Avx512Bf16: is_x86_feature_detected "avx512bf16" "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
 impl Avx512Vnni {
-    /// The token, if the CPU has these instructions.
-    pub fn new() -> Option<Self> {
-        let avx512 = Avx512::new()?;
-        is_x86_feature_detected!("avx512vnni").then_some(Self { avx512 })
-    }
-
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        self.avx512
+        Avx512 { _private: () }
     }
 }
 
 impl Avx512Bf16 {
-    /// The token, if the CPU has these instructions.
-    pub fn new() -> Option<Self> {
-        let vnni = Avx512Vnni::new()?;
-        is_x86_feature_detected!("avx512bf16").then_some(Self { vnni })
-    }
-
     /// The level with dot products of int8 only.
     #[inline(always)]
     pub fn vnni(self) -> Avx512Vnni {
-        self.vnni
+        Avx512Vnni { _private: () }
     }
 
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        self.vnni.avx512
+        Avx512 { _private: () }
     }
 }
 
-impl From<Avx512> for Avx2 {
-    #[inline(always)]
-    fn from(level: Avx512) -> Self {
-        level.avx2
-    }
-}
-
-impl Level for Avx512 {
-    #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-        fn with_instructions<T: Task>(token: Avx512, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these features.
-        unsafe { with_instructions(self, task) }
-    }
-}
+impl Level for Avx512 {}
 
 impl Vectors<f32> for Avx512 {
     type Vector = __m512;

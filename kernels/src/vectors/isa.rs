@@ -9,10 +9,12 @@ use std::{fmt, sync::OnceLock};
 use super::avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
-use super::level::Task;
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
-use super::{level::Level, portable::Portable};
+use super::{
+    level::{Instructions, LevelTask},
+    portable::Portable,
+};
 
 /// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
 /// `avx512_bf16`.
@@ -100,7 +102,7 @@ impl Isa {
 
     /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
     /// product's kernel instead.
-    pub(crate) fn enter<T: Task>(self, task: T) -> T::Output {
+    pub(crate) fn enter<T: LevelTask>(self, task: T) -> T::Output {
         match self {
             Self::Portable(level) => level.enter(task),
             #[cfg(target_arch = "aarch64")]

@@ -2,39 +2,21 @@
 //! wait for each other: by Arm's guides to Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
 //! two to four start in each.
 
-use std::arch::{aarch64::*, is_aarch64_feature_detected};
+use std::arch::aarch64::*;
 
-use crate::vectors::level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, instructions};
+use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
 
 type F32x8 = [float32x4_t; 2];
 type F64x4 = [float64x2_t; 2];
 type U32x8 = [uint32x4_t; 2];
 type I16x16 = [int16x8_t; 2];
 
-/// The token of this level: the proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neon {
-    _private: (),
+token! {
+    /// The proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
+    Neon: is_aarch64_feature_detected "neon"
 }
 
-impl Neon {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        is_aarch64_feature_detected!("neon").then_some(Self { _private: () })
-    }
-}
-
-impl Level for Neon {
-    #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "neon")]
-        fn with_instructions<T: Task>(token: Neon, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these instructions.
-        unsafe { with_instructions(self, task) }
-    }
-}
+impl Level for Neon {}
 
 impl Vectors<f32> for Neon {
     type Vector = F32x8;

@@ -4,7 +4,10 @@ use std::array::from_fn;
 
 use super::{
     element::Real,
-    level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, instructions, columns_at_once},
+    level::{
+        Instructions, Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
+        instructions,
+    },
 };
 
 /// The token of the portable level, which every CPU has.
@@ -18,13 +21,15 @@ type F32x4 = [f32; LANES];
 type F64x4 = [f64; LANES];
 type U32x4 = [u32; LANES];
 
-impl Level for Portable {
-    const HAS_FUSED: bool = false;
-
+impl Instructions for Portable {
     #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
+    fn enter<T: Task<Self>>(self, task: T) -> T::Output {
         task.compute(self)
     }
+}
+
+impl Level for Portable {
+    const HAS_FUSED: bool = false;
 }
 
 impl<T: Real> Vectors<T> for Portable {
@@ -52,10 +57,7 @@ impl<T: Real> Vectors<T> for Portable {
     ) {
         for j in 0..columns_at_once::<T>() {
             // SAFETY: the caller promises `columns_at_once` numbers in each of LANES rows.
-            each(
-                j,
-                from_fn(|i| unsafe { *from.add(i * stride + j) }),
-            );
+            each(j, from_fn(|i| unsafe { *from.add(i * stride + j) }));
         }
     }
 }

@@ -6,7 +6,7 @@ use half::bf16;
 
 use crate::{
     products::{
-        format::{DotTask, Dots},
+        format::Dots,
         formats::{bf16 as pairs, int8},
     },
     vectors::{
@@ -42,16 +42,6 @@ impl Dots<bf16> for Avx512Bf16 {
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
-
-    #[inline(always)]
-    fn enter<T: DotTask<bf16>>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-        fn with_instructions<T: DotTask<bf16>>(token: Avx512Bf16, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `Avx512Bf16::new` found these features.
-        unsafe { with_instructions(self, task) }
-    }
 
     #[inline(always)]
     fn vectors(self) -> Avx512 {
@@ -116,16 +106,6 @@ impl Dots<i8> for Avx512Vnni {
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
-
-    #[inline(always)]
-    fn enter<T: DotTask<i8>>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-        fn with_instructions<T: DotTask<i8>>(token: Avx512Vnni, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `Avx512Vnni::new` found these features.
-        unsafe { with_instructions(self, task) }
-    }
 
     #[inline(always)]
     fn vectors(self) -> Avx512 {

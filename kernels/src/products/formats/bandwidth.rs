@@ -14,7 +14,7 @@ use crate::{
     threads::{parallel, team::with_team},
     vectors::{
         isa::Isa,
-        level::{Level, Task, Vectors},
+        level::{Level, LevelTask, Vectors},
     },
 };
 
@@ -34,7 +34,7 @@ pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) 
 /// Loads every vector, and adds it to one of eight sums.
 struct Read<'a>(&'a [f32]);
 
-impl Task for Read<'_> {
+impl LevelTask for Read<'_> {
     type Output = ();
 
     #[inline(always)]

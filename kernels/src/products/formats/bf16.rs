@@ -9,7 +9,7 @@ use half::bf16;
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format},
         tile,
     },
     vectors::level::{Level, Vectors},
@@ -68,10 +68,6 @@ impl<V: Level> Dots<bf16> for V {
     type Sum = Single<V>;
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
-
-    fn enter<T: DotTask<bf16>>(self, task: T) -> T::Output {
-        Level::enter(self, Within::new(self, task))
-    }
 
     #[inline(always)]
     fn vectors(self) -> V {

@@ -2,7 +2,7 @@
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format},
         tile::CHUNK,
     },
     vectors::level::{Level, Vectors},
@@ -30,10 +30,6 @@ macro_rules! stored_as_computed {
             type Sum = <V as Vectors<$type>>::Vector;
             const ROWS: usize = <V as Vectors<$type>>::ROWS;
             const ROW_WORDS: usize = CHUNK;
-
-            fn enter<T: DotTask<$type>>(self, task: T) -> T::Output {
-                Level::enter(self, Within::new(self, task))
-            }
 
             #[inline(always)]
             fn vectors(self) -> V {

@@ -31,7 +31,7 @@
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format},
         tile::CHUNK,
     },
     vectors::level::{Level, Vectors, Words},
@@ -227,10 +227,6 @@ impl<V: Level> Dots<i8> for V {
     type Sum = V::Words;
     const ROWS: usize = V::BYTE_ROWS;
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
-
-    fn enter<T: DotTask<i8>>(self, task: T) -> T::Output {
-        Level::enter(self, Within::new(self, task))
-    }
 
     #[inline(always)]
     fn vectors(self) -> V {

@@ -10,7 +10,7 @@ use crate::{
         element::{Element, Real},
         fused::FusedF32,
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -111,7 +111,7 @@ impl<T: Computed> WithFunction for Apply<'_, T> {
 
 struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
 
-impl<F: Function> Task for InVectors<'_, F> {
+impl<F: Function> LevelTask for InVectors<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -133,7 +133,7 @@ struct Widen<'a, T: Element> {
     to: &'a mut [T::Acc],
 }
 
-impl<T: Element> Task for Widen<'_, T> {
+impl<T: Element> LevelTask for Widen<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -149,7 +149,7 @@ struct Narrow<'a, T: Element> {
     to: &'a mut [T],
 }
 
-impl<T: Element> Task for Narrow<'_, T> {
+impl<T: Element> LevelTask for Narrow<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -165,7 +165,7 @@ struct MultiplyBy<'a, T: Element> {
     gradient: &'a mut [T],
 }
 
-impl<T: Element> Task for MultiplyBy<'_, T> {
+impl<T: Element> LevelTask for MultiplyBy<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -15,7 +15,7 @@ use std::{array, sync::LazyLock};
 use super::smooth::{gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope};
 use crate::vectors::{
     isa::Isa,
-    level::{Level, Lookup, MAX_LANES, TABLE_LEN, Task},
+    level::{Level, LevelTask, Lookup, MAX_LANES, TABLE_LEN},
 };
 
 /// A function that is point-symmetric about (0, 1/2), or x times one.
@@ -113,7 +113,7 @@ struct Apply<'a> {
     values: &'a mut [f32],
 }
 
-impl Task for Apply<'_> {
+impl LevelTask for Apply<'_> {
     type Output = ();
 
     #[inline(always)]

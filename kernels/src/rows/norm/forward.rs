@@ -7,7 +7,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, MAX_LANES, Task, Widening},
+        level::{Level, LevelTask, MAX_LANES, Widening},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -128,7 +128,7 @@ impl<'a> SingleRow<'a> {
     }
 }
 
-impl Task for SingleRow<'_> {
+impl LevelTask for SingleRow<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -250,7 +250,7 @@ struct AnyRows<'a, T: Element> {
     y: &'a mut [T],
 }
 
-impl<T: Element> Task for AnyRows<'_, T> {
+impl<T: Element> LevelTask for AnyRows<'_, T> {
     type Output = ();
 
     #[inline(always)]
