@@ -11,7 +11,7 @@ use crate::{
     memory::recycled::{Buffer, Recycled},
     products::{Epilogue, Plain, View, multiply_views},
     rows::{
-        activation::Activation,
+        activation::ActivationFunction,
         softmax::{Seen, backward_here, forward_here},
     },
     threads::{parallel, shared::Shared},
@@ -429,7 +429,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
 fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
     let cap = T::of(cap);
     numbers.iter_mut().for_each(|x| *x = *x / cap);
-    Activation::Tanh.apply(cpu.isa, numbers);
+    ActivationFunction::Tanh.apply(cpu.isa, numbers);
     numbers.iter_mut().for_each(|x| *x = *x * cap);
 }
 

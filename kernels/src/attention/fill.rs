@@ -9,7 +9,7 @@ use super::{
     operand::{Numbers, Operand, OperandDots},
 };
 use crate::{
-    products::{tile::WIDTH, transpose::PackColumns, view::View},
+    products::{tile::{MAX_PANEL, WIDTH}, transpose::PackColumns, view::View},
     vectors::level::{MAX_LANES, Task, Vectors},
 };
 
@@ -49,9 +49,6 @@ impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
 /// Dimensions of a key that are packed at a time: a cache line of bfloat16.
 const BLOCK: usize = 32;
 
-/// Columns of the widest panel of any level.
-pub(crate) const MAX_WIDTH: usize = WIDTH * MAX_LANES;
-
 impl<F: Operand> Fill<'_, F> {
     #[inline(always)]
     fn fill_keys<D: OperandDots<F>>(&mut self, d: D) {
@@ -86,7 +83,7 @@ impl<F: Operand> Fill<'_, F> {
             }
             .compute(d.vectors());
         }
-        let mut block = [F::Word::zeroed(); MAX_WIDTH * BLOCK];
+        let mut block = [F::Word::zeroed(); MAX_PANEL * BLOCK];
         let stride = BLOCK / F::GROUP;
         let n_rows = width.min(self.rows.end - row);
         for (terms, panel) in self.key_blocks(at) {
@@ -149,7 +146,7 @@ impl<F: Operand> Fill<'_, F> {
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
         let values = self.value.from(self.rows.start, columns.start);
         let mut probe = [d.vectors().splat(0.0); WIDTH];
-        let mut padded = [0.0; MAX_WIDTH];
+        let mut padded = [0.0; MAX_PANEL];
         for (i, position) in at.enumerate() {
             let word = position / F::GROUP - self.position / F::GROUP;
             let packed = &mut packed[word * width..(word + 1) * width];

@@ -7,13 +7,18 @@ mod differentiable;
 mod exp;
 mod fill;
 mod heads;
-mod kernel;
+mod attention_kernel;
 mod key_value;
 mod mask;
 mod operand;
 mod plan;
-mod softmax;
-mod tile;
+mod exponentiate;
+mod score;
+mod query_tile;
+mod query_rows;
+mod near_tile;
+mod pack_queries;
+mod divide;
 mod tile_memory;
 
 pub use attend::attend;
@@ -22,7 +27,7 @@ pub use differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows, 
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
 pub use mask::{Bias, Scoring};
-pub use operand::Stored;
+pub use operand::OperandFormat;
 
 #[cfg(test)]
 mod speed;

@@ -21,14 +21,14 @@ use crate::{
 
 /// How queries, keys, values and exponentials are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum OperandFormat {
     /// f32, unchanged.
     F32,
     /// Rounded to bfloat16, two in a word.
     Bf16,
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for OperandFormat {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
             Self::F32 => "f32",

@@ -10,7 +10,7 @@ use super::{
     heads::{Heads, Sequences, Shape},
     key_value::KeyValue,
     mask::Scoring,
-    operand::Stored,
+    operand::OperandFormat,
 };
 use crate::{
     products::formats::bandwidth::read_all,
@@ -125,8 +125,8 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
         );
     });
     let size = match way.stored {
-        Stored::F32 => 4,
-        Stored::Bf16 => 2,
+        OperandFormat::F32 => 4,
+        OperandFormat::Bf16 => 2,
     };
     let bytes = (batch * kv_width * keys * 2 * size) as f64;
     (operations / seconds / threads as f64, bytes / seconds)
@@ -206,7 +206,7 @@ fn attention_in_operations_per_second() {
         ),
     ];
     let levels = Isa::levels().into_iter();
-    let ways = levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Way { isa, stored }));
+    let ways = levels.flat_map(|isa| [OperandFormat::F32, OperandFormat::Bf16].map(|stored| Way { isa, stored }));
     for way in ways {
         let isa = way.isa;
         println!(

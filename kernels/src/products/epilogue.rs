@@ -6,10 +6,13 @@
 
 use std::ops::Range;
 
-use super::{packed_matrix::Halves, tile::WIDTH};
+use super::{
+    halves::Halves,
+    tile::{MAX_PANEL, WIDTH},
+};
 use crate::{
     cpu::Cpu,
-    rows::activation::{Activation, Computed},
+    rows::activation::{ActivationFunction, Computed},
     threads::{parallel, target::Target},
     vectors::{
         element::Real,
@@ -29,7 +32,7 @@ pub struct Epilogue<'a, T> {
     /// One number for each column of the second half of a gated matrix, up.
     pub up_bias: Option<&'a [T]>,
     /// Applied to the sum and bias; of a gated matrix, to those of the gate only.
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     /// Factor on everything but the residual.
     pub scale: Scale<'a, T>,
     /// Added last: rows without gaps, in the shape of the result.
@@ -52,7 +55,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
     pub const NONE: Self = Self {
         bias: None,
         up_bias: None,
-        activation: Activation::Identity,
+        activation: ActivationFunction::Identity,
         scale: Scale::One,
         residual: None,
     };
@@ -68,7 +71,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// If the epilogue has any other part, or a part that does not fit.
     pub fn finish(&self, cpu: Cpu, rows: &[T], columns: usize, y: &mut [T]) {
         assert!(self.bias.is_none() && self.up_bias.is_none());
-        assert!(self.activation == Activation::Identity);
+        assert!(self.activation == ActivationFunction::Identity);
         assert_eq!(rows.len(), y.len());
         self.check(y.len() / columns, columns);
         let threads = cpu.for_elements(y.len()).threads;
@@ -146,9 +149,6 @@ pub(crate) struct Place<'a, T> {
 /// Rows that an activation is applied to at a time: their sums stay in the first-level cache.
 const GROUP: usize = 16;
 
-/// Columns of the widest panel of any level.
-const MAX_COLUMNS: usize = WIDTH * MAX_LANES;
-
 impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
     type Output = ();
 
@@ -192,7 +192,7 @@ impl<T: Computed> Finish<'_, T> {
         for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
             let rows = self.rows.start + group * GROUP..;
             let activation = self.results.epilogue.activation;
-            if activation == Activation::Identity {
+            if activation == ActivationFunction::Identity {
                 for (i, row) in rows.zip(sums.chunks_exact(width)) {
                     writer.write(i, add(v, load(v, row), bias));
                 }
@@ -329,7 +329,7 @@ fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector;
     if from.len() == N * V::LANES {
         return load_whole(v, from);
     }
-    let mut padded = [T::ZERO; MAX_COLUMNS];
+    let mut padded = [T::ZERO; MAX_PANEL];
     padded[..from.len()].copy_from_slice(from);
     load_whole(v, &padded)
 }
@@ -347,7 +347,7 @@ fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], 
     if to.len() == N * V::LANES {
         return store_whole(v, vectors, to);
     }
-    let mut padded = [T::ZERO; MAX_COLUMNS];
+    let mut padded = [T::ZERO; MAX_PANEL];
     store_whole(v, vectors, &mut padded);
     to.copy_from_slice(&padded[..to.len()]);
 }

@@ -26,7 +26,7 @@
 use std::ops::Range;
 
 use super::{
-    blocks::{BLOCK_ROWS, Rows},
+    blocks::{BLOCK_ROWS, RowBlocks},
     epilogue::Epilogue,
     format::Format,
     kernel::WithKernel,
@@ -35,7 +35,7 @@ use super::{
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
     product::{Columns, Product, To},
-    scratch::{HIDDEN, PACKED},
+    working_memory::{HIDDEN, PACKED},
     view::View,
 };
 use crate::{
@@ -168,7 +168,7 @@ fn multiply_columns<F: WithKernel>(
     };
     match product.b {
         Columns::Packed(b) => {
-            let rows = Rows {
+            let rows = RowBlocks {
                 len: a.rows(),
                 per_tile: kernel.rows(),
                 row_bytes: words(1) * size_of::<F::Word>(),

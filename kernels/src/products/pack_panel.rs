@@ -6,13 +6,13 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
     format::{Dots, Format},
-    tile::WIDTH,
+    tile::{MAX_PANEL, WIDTH},
     transpose::Strip,
     view::View,
 };
 use crate::vectors::{
     element::{Element, Real},
-    level::{MAX_LANES, Task, Vectors},
+    level::{Task, Vectors},
     prefetch,
 };
 
@@ -131,7 +131,7 @@ impl<F: Format> PackPanel<'_, F> {
     fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
         let (depth, width) = (self.b.rows(), self.columns.len());
         let stride = gathered_stride(depth);
-        let mut block = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        let mut block = [F::Number::ZERO; GATHERED * MAX_PANEL];
         for first in (0..depth).step_by(GATHERED) {
             let rows = first..depth.min(first + GATHERED);
             for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {
@@ -155,6 +155,3 @@ impl<F: Format> PackPanel<'_, F> {
         }
     }
 }
-
-/// Columns of the widest panel of any level.
-const MAX_COLUMNS: usize = WIDTH * MAX_LANES;

@@ -11,7 +11,7 @@ use super::{
     format::Format,
     kernel::Kernel,
     pack_panel::{CopyPanels, PackPanel, gathered_stride},
-    scratch::{PACKED, TILE},
+    working_memory::{PACKED, TILE},
     view::View,
 };
 use crate::{

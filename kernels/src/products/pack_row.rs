@@ -68,7 +68,7 @@ pub struct PackRows<'a, F: Format> {
 const GATHERED: usize = 16;
 
 /// Columns of the longest chunk of any format.
-const MAX_COLUMNS: usize = 2 * CHUNK;
+const MAX_CHUNK: usize = 2 * CHUNK;
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
     type Output = ();
@@ -76,7 +76,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
     #[inline(always)]
     fn compute(self, d: D) {
         let Self { a, columns, .. } = self;
-        const { assert!(F::CHUNK <= MAX_COLUMNS) };
+        const { assert!(F::CHUNK <= MAX_CHUNK) };
         assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
         if a.has_whole_rows() {
             let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
@@ -97,7 +97,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
             return gather.gather(d.vectors());
         }
         let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
-        let mut gathered = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        let mut gathered = [F::Number::ZERO; GATHERED * MAX_CHUNK];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();

@@ -10,9 +10,9 @@ use super::{
     format::Format,
     kernel::Kernel,
     pack_row::PackRows,
-    packed_matrix::{Halves, PackedMatrix},
+    halves::Halves, packed_matrix::PackedMatrix,
     packed_rows::{PackedRows, PackedTarget},
-    scratch::TILE,
+    working_memory::TILE,
     view::View,
 };
 use crate::{
@@ -136,7 +136,7 @@ impl<'a, F: Format> Product<'a, F> {
             self.lend_memory(rows.rows.len(), 1, |memory| {
                 for unit in part(n_units, n_unit_parts, task % n_unit_parts) {
                     let panels = units.panels(unit);
-                    let Memory { sums, staged } = memory;
+                    let TaskMemory { sums, staged } = memory;
                     self.placed(&rows, &panels, staged, |place| {
                         for panel in panels.clone() {
                             let results = self.results(&rows, panel, place);
@@ -188,7 +188,7 @@ impl<'a, F: Format> Product<'a, F> {
         &self,
         rows: usize,
         panels: usize,
-        work: impl FnOnce(&mut Memory<F::Number>),
+        work: impl FnOnce(&mut TaskMemory<F::Number>),
     ) {
         let width = self.kernel.panel();
         let staged = match self.y {
@@ -204,7 +204,7 @@ impl<'a, F: Format> Product<'a, F> {
             let (totals, rest) = all.split_at_mut(totals);
             let (columns, staged) = rest.split_at_mut(columns);
             let sums = Sums { totals, columns };
-            work(&mut Memory { sums, staged });
+            work(&mut TaskMemory { sums, staged });
         });
     }
 
@@ -298,7 +298,7 @@ impl Units {
 }
 
 /// The working memory of a task.
-pub(crate) struct Memory<'a, T> {
+pub(crate) struct TaskMemory<'a, T> {
     pub sums: Sums<'a, T>,
     /// Results that are to be packed as the next product's operand, `[rows, CHUNK]`.
     pub staged: &'a mut [T],

@@ -9,19 +9,19 @@ use super::{
     epilogue::{Epilogue, Scale},
     kernel::WithKernel,
     multiply::{Plain, multiply_packed, multiply_views as multiply},
-    packed_matrix::{Halves, PackedMatrix},
+    halves::Halves, packed_matrix::PackedMatrix,
     view::View,
 };
 use crate::{
     memory::scratch::Aligned,
-    reference::{Rounding, normal, on},
-    rows::activation::{Activation, Computed},
+    reference::{RoundingErrors, normal, on},
+    rows::activation::{ActivationFunction, Computed},
     threads::parallel::{self, part},
     vectors::isa::Isa,
 };
 
 /// A number type with the fused multiply-add of the vector levels.
-trait Number: Plain + Computed + Rounding {
+trait Number: Plain + Computed + RoundingErrors {
     fn fused(a: Self, b: Self, c: Self) -> Self;
     fn bits(self) -> u64;
 }

@@ -123,7 +123,7 @@ fn typed_update<T: Element>(
         let parameter = unsafe { parameter.range(range.clone()) };
         // SAFETY: as above.
         let (first, second) = unsafe { (first.range(range.clone()), second.range(range.clone())) };
-        cpu.isa.enter(Piece {
+        cpu.isa.enter(UpdateRange {
             constants,
             parameter,
             gradient: &gradient[range],
@@ -134,7 +134,7 @@ fn typed_update<T: Element>(
 }
 
 /// The same range of the four arrays.
-struct Piece<'a, T: Element> {
+struct UpdateRange<'a, T: Element> {
     constants: &'a Constants<T::Acc>,
     parameter: &'a mut [T],
     gradient: &'a [T],
@@ -142,7 +142,7 @@ struct Piece<'a, T: Element> {
     second: &'a mut [T::Acc],
 }
 
-impl<T: Element> LevelTask for Piece<'_, T> {
+impl<T: Element> LevelTask for UpdateRange<'_, T> {
     type Output = ();
 
     // Scalar code, which the compiler vectorises with the level's instructions.

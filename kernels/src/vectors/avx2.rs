@@ -3,21 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    avx512::Avx512,
     level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
 };
 
 token! {
     /// The proof that the CPU has AVX2 and FMA.
     Avx2: is_x86_feature_detected "avx2" "fma"
-}
-
-impl From<Avx512> for Avx2 {
-    // Its features are among those of AVX-512.
-    #[inline(always)]
-    fn from(_: Avx512) -> Self {
-        Self { _private: () }
-    }
 }
 
 impl Level for Avx2 {}

@@ -27,7 +27,7 @@ impl Avx512Vnni {
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        Avx512 { _private: () }
+        Avx512 { found: () }
     }
 }
 
@@ -35,13 +35,21 @@ impl Avx512Bf16 {
     /// The level with dot products of int8 only.
     #[inline(always)]
     pub fn vnni(self) -> Avx512Vnni {
-        Avx512Vnni { _private: () }
+        Avx512Vnni { found: () }
     }
 
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        Avx512 { _private: () }
+        Avx512 { found: () }
+    }
+}
+
+impl From<Avx512> for Avx2 {
+    // Its features are among AVX-512's.
+    #[inline(always)]
+    fn from(_: Avx512) -> Self {
+        Self { found: () }
     }
 }
 

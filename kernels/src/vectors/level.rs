@@ -228,14 +228,14 @@ macro_rules! token {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name {
-            _private: (),
+            pub(super) found: (),
         }
 
         impl $name {
             /// The token, if the CPU has all of these features.
             pub fn new() -> Option<Self> {
                 let found = true $(&& std::arch::$is_detected!($feature))*;
-                found.then_some(Self { _private: () })
+                found.then_some(Self { found: () })
             }
         }
 

@@ -136,7 +136,7 @@ impl Case {
     }
 
     /// `[batch · queries, n_heads · head_dim]`.
-    pub fn run(&self, way: Way, threads: usize) -> Vec<f32> {
+    pub fn compute(&self, way: Way, threads: usize) -> Vec<f32> {
         self.attend(
             way,
             KeyValue::Projected {

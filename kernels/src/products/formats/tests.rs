@@ -13,7 +13,7 @@ use crate::{
         pack_panels::pack_panel,
         pack_rows::pack_rows,
         packed_matrix::PackedMatrix,
-        scratch::PACKED,
+        working_memory::PACKED,
         tile::Total,
         view::View,
     },

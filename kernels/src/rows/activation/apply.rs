@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::function::{Activation, Function, WithFunction};
+use super::function::{ActivationFunction, Function, WithFunction};
 use crate::{
     cpu::Cpu,
     threads::parallel,
@@ -21,7 +21,7 @@ pub(super) const CHUNK: usize = 8192;
 /// Elements that are widened and computed at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 512;
 
-impl Activation {
+impl ActivationFunction {
     /// `y = f(x)` for each number; `x` and `y` are of one type.
     ///
     /// # Panics

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{Activation, apply::CHUNK, smooth::*, straight::*};
+use super::{ActivationFunction, apply::CHUNK, smooth::*, straight::*};
 use crate::{
-    reference::{self, Rounding, alone, on},
+    reference::{self, RoundingErrors, alone, on},
     vectors::{fused::FusedF32, isa::Isa, slice::Stored},
 };
 
@@ -22,7 +22,7 @@ enum Cancels {
 /// `|y| + |x y'|` (an argument off by one rounding), plus what cancels.
 struct Case {
     name: &'static str,
-    activation: Activation,
+    activation: ActivationFunction,
     f32: [fn(f32) -> f32; 2],
     fused: fn(FusedF32) -> FusedF32,
     f64: [fn(f64) -> f64; 2],
@@ -36,7 +36,7 @@ macro_rules! case {
     ($activation:ident, $value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {
         Case {
             name: stringify!($value),
-            activation: Activation::$activation,
+            activation: ActivationFunction::$activation,
             f32: [$value, $slope],
             fused: $value,
             f64: [$value, $slope],
@@ -349,7 +349,7 @@ fn nan_stays_nan_and_far_values_stay_finite() {
 
 #[test]
 fn half_types_are_the_exact_value_rounded_once() {
-    fn check<T: Rounding>() {
+    fn check<T: RoundingErrors>() {
         for case in cases() {
             let x: Vec<T> = arguments().iter().map(|&x| T::from_f64(x as f64)).collect();
             let mut y = vec![T::ZERO; x.len()];
@@ -359,7 +359,7 @@ fn half_types_are_the_exact_value_rounded_once() {
                 let exact = (case.exact)(x.to_f64());
                 // What the pieces of GELUs err by: see `pieces`.
                 let of_pieces = match case.activation {
-                    Activation::Gelu | Activation::GeluTanh => 1.7 * f32::STORE * x.to_f64().abs(),
+                    ActivationFunction::Gelu | ActivationFunction::GeluTanh => 1.7 * f32::STORE * x.to_f64().abs(),
                     _ => 0.0,
                 };
                 let before = case.allowed(x.to_f64(), T::COMPUTE) + of_pieces;
@@ -391,7 +391,7 @@ fn the_loops_take_every_element_at_every_length() {
             let dy: Vec<f32> = normal(2).map(|dy| dy as f32).collect();
             let (mut y, mut dx) = (vec![0.0; n], dy.clone());
             let cpu = on(isa, 2);
-            let silu = Activation::Silu;
+            let silu = ActivationFunction::Silu;
             silu.forward(cpu, f32::slice(&x), f32::slice_mut(&mut y));
             silu.backward(cpu, f32::slice(&x), f32::slice_mut(&mut dx));
             for i in 0..n {

@@ -210,12 +210,12 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
 }
 
 /// Number types that a norm takes rows of.
-trait Rows: Element {
+trait NormalizedRows: Element {
     /// Writes the norm of each row of `x` to `y`, on the calling thread.
     fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
 }
 
-impl Rows for f32 {
+impl NormalizedRows for f32 {
     fn normalize(isa: Isa, norm: &Norm, affine: &Affine<f64>, x: &[f32], y: &mut [f32]) {
         let width = affine.width();
         for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
@@ -226,7 +226,7 @@ impl Rows for f32 {
 
 macro_rules! as_any_row {
     ($($type:ty)*) => {
-        $(impl Rows for $type {
+        $(impl NormalizedRows for $type {
             fn normalize(
                 isa: Isa,
                 norm: &Norm,
@@ -242,7 +242,7 @@ macro_rules! as_any_row {
 
 as_any_row!(f64 half::f16 half::bf16);
 
-/// Rows of any type.
+/// NormalizedRows of any type.
 struct AnyRows<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::kind::*;
 use crate::{
-    reference::{self, Rounding, WIDTHS, normal, on},
+    reference::{self, RoundingErrors, WIDTHS, normal, on},
     vectors::{isa::Isa, slice::Stored},
 };
 
@@ -65,11 +65,11 @@ impl Norm {
     }
 }
 
-fn typed<T: Rounding>(values: &[f64]) -> Vec<T> {
+fn typed<T: RoundingErrors>(values: &[f64]) -> Vec<T> {
     values.iter().map(|&v| T::from_f64(v)).collect()
 }
 
-fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
+fn exact<T: RoundingErrors>(values: &[T]) -> Vec<f64> {
     values.iter().map(|v| v.to_f64()).collect()
 }
 
@@ -79,7 +79,7 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
-fn share_of_tolerance<T: Rounding>(
+fn share_of_tolerance<T: RoundingErrors>(
     norm: Norm,
     rows: usize,
     width: usize,
@@ -97,7 +97,7 @@ fn share_of_tolerance<T: Rounding>(
     shares.fold(0.0, f64::max)
 }
 
-fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
+fn share_used<T: RoundingErrors>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
     let width = weight.len();
     let rows = x.len().checked_div(width).unwrap_or(0);
     let mut worst: f64 = 0.0;
@@ -128,7 +128,7 @@ fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T
 
 #[test]
 fn every_width_and_type_is_within_its_roundings_of_the_reference() {
-    fn check<T: Rounding>(name: &str) {
+    fn check<T: RoundingErrors>(name: &str) {
         for norm in NORMS {
             let mut worst: f64 = 0.0;
             for width in WIDTHS {

@@ -7,8 +7,7 @@ use super::{
     chunk::Layout,
     fill::Fill,
     operand::{Operand, OperandDots},
-    softmax::{Exponentiate, Score},
-    tile::{Finish, NearTile, PackQueries},
+    divide::DivideTotals, exponentiate::Exponentiate, near_tile::NearTile, pack_queries::PackQueries, score::Score,
 };
 use crate::{
     products::kernel::choose,
@@ -16,7 +15,7 @@ use crate::{
 };
 
 /// The instructions of one level for attention with operands in a format.
-pub(crate) trait Kernel<F: Operand>: Send + Sync {
+pub(crate) trait AttentionKernel<F: Operand>: Send + Sync {
     /// The most rows of a tile.
     fn rows(&self) -> usize;
     /// How a chunk of keys and values is laid out for heads of `head_dim` dimensions.
@@ -37,10 +36,10 @@ pub(crate) trait Kernel<F: Operand>: Send + Sync {
     /// Computes and packs exponentials, and adds them to the rows' sums.
     fn exponentiate(&self, exponentials: Exponentiate<F>);
     /// Divides totals by sums, and writes the results.
-    fn finish(&self, finish: Finish);
+    fn finish(&self, finish: DivideTotals);
 }
 
-impl<F: Operand, D: OperandDots<F>> Kernel<F> for D {
+impl<F: Operand, D: OperandDots<F>> AttentionKernel<F> for D {
     fn rows(&self) -> usize {
         D::ROWS
     }
@@ -77,25 +76,25 @@ impl<F: Operand, D: OperandDots<F>> Kernel<F> for D {
         self.enter(exponentials);
     }
 
-    fn finish(&self, finish: Finish) {
+    fn finish(&self, finish: DivideTotals) {
         self.vectors().enter(finish);
     }
 }
 
 /// A format that every level has a kernel for.
-pub(crate) trait WithKernel: Operand {
+pub(crate) trait WithAttentionKernel: Operand {
     /// The kernel of a level. It holds nothing, so that the box takes no memory.
-    fn kernel(isa: Isa) -> Box<dyn Kernel<Self>>;
+    fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 
-impl WithKernel for f32 {
-    fn kernel(isa: Isa) -> Box<dyn Kernel<Self>> {
+impl WithAttentionKernel for f32 {
+    fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>> {
         choose!(isa, level => level.avx512(), level => level.avx512())
     }
 }
 
-impl WithKernel for bf16 {
-    fn kernel(isa: Isa) -> Box<dyn Kernel<Self>> {
+impl WithAttentionKernel for bf16 {
+    fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>> {
         choose!(isa, level => level.avx512(), level => level)
     }
 }
