@@ -103,6 +103,12 @@ pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
         .collect()
 }
 
+/// The same numbers, rounded to a type.
+pub fn random<T: RoundingErrors>(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<T> {
+    let numbers = normal(n, mean, deviation, seed).into_iter();
+    numbers.map(T::from_f64).collect()
+}
+
 /// The rounding errors of a number type and of its kernels.
 pub trait RoundingErrors: Stored {
     /// Half a unit in the last place of 1 of the stored type.

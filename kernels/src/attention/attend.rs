@@ -29,10 +29,10 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
+    attention_kernel::{AttentionKernel, WithAttentionKernel},
     chunk::{Chunk, Values},
     fill::Fill,
     heads::{Heads, Shape},
-    attention_kernel::{AttentionKernel, WithAttentionKernel},
     key_value::KeyValue,
     mask::{Kept, Scoring},
     operand::{Operand, OperandFormat},
@@ -72,7 +72,9 @@ pub fn attend(
     shape.check();
     query.check(n_rows, width);
     key_value.check(cpu.isa, stored, shape);
-    scoring.check(shape, key_value.longest(), |sequence| key_value.positions(sequence).end);
+    scoring.check(shape, key_value.longest(), |sequence| {
+        key_value.positions(sequence).end
+    });
     let work = (n_rows * width).saturating_mul(key_value.longest());
     let threads = if work < PARALLEL_FROM { 1 } else { cpu.threads };
     let row_length = out.len() / n_rows;

@@ -5,9 +5,13 @@ use half::bf16;
 
 use super::{
     chunk::Layout,
+    divide::DivideTotals,
+    exponentiate::Exponentiate,
     fill::Fill,
+    near_tile::NearTile,
     operand::{Operand, OperandDots},
-    divide::DivideTotals, exponentiate::Exponentiate, near_tile::NearTile, pack_queries::PackQueries, score::Score,
+    pack_queries::PackQueries,
+    score::Score,
 };
 use crate::{
     products::kernel::choose,

@@ -13,10 +13,10 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
+    attention_kernel::{AttentionKernel, WithAttentionKernel},
     chunk::{Chunk, Layout, Values},
     fill::Fill,
     heads::{Heads, Shape},
-    attention_kernel::{AttentionKernel, WithAttentionKernel},
     operand::{Operand, OperandFormat},
 };
 use crate::{

@@ -9,7 +9,11 @@ use super::{
     operand::{Numbers, Operand, OperandDots},
 };
 use crate::{
-    products::{tile::{MAX_PANEL, WIDTH}, transpose::PackColumns, view::View},
+    products::{
+        tile::{MAX_PANEL, WIDTH},
+        transpose::PackColumns,
+        view::View,
+    },
     vectors::level::{MAX_LANES, Task, Vectors},
 };
 

@@ -1,24 +1,24 @@
 //! `softmax(scale · q·kᵀ + biases)·v` of all heads, and the cache of keys and values.
 
 mod attend;
+mod attention_kernel;
 mod cache;
 mod chunk;
 mod differentiable;
+mod divide;
 mod exp;
+mod exponentiate;
 mod fill;
 mod heads;
-mod attention_kernel;
 mod key_value;
 mod mask;
-mod operand;
-mod plan;
-mod exponentiate;
-mod score;
-mod query_tile;
-mod query_rows;
 mod near_tile;
+mod operand;
 mod pack_queries;
-mod divide;
+mod plan;
+mod query_rows;
+mod query_tile;
+mod score;
 mod tile_memory;
 
 pub use attend::attend;

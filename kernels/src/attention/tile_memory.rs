@@ -25,7 +25,12 @@ pub(crate) struct TileMemory<'a, F: Operand> {
 
 impl<'a, F: Operand> TileMemory<'a, F> {
     /// Numbers of f32 that a tile of up to `n_rows` rows needs which see up to `span` positions.
-    pub(crate) fn len(kernel: &dyn AttentionKernel<F>, layout: Layout, n_rows: usize, span: usize) -> usize {
+    pub(crate) fn len(
+        kernel: &dyn AttentionKernel<F>,
+        layout: Layout,
+        n_rows: usize,
+        span: usize,
+    ) -> usize {
         Self::lengths(kernel, layout, n_rows, span).iter().sum()
     }
 
@@ -55,7 +60,12 @@ impl<'a, F: Operand> TileMemory<'a, F> {
     }
 
     /// The lengths of the parts, in the order of the fields.
-    fn lengths(kernel: &dyn AttentionKernel<F>, layout: Layout, n_rows: usize, span: usize) -> [usize; 7] {
+    fn lengths(
+        kernel: &dyn AttentionKernel<F>,
+        layout: Layout,
+        n_rows: usize,
+        span: usize,
+    ) -> [usize; 7] {
         let Layout {
             width, head_dim, ..
         } = layout;

@@ -152,7 +152,8 @@ mod tests {
             MAX_MAPPING + 3,
             MIN_PIECE,
         ];
-        let mut pieces: Vec<MappedPiece> = sizes.iter().filter_map(|&len| pages.take(len)).collect();
+        let mut pieces: Vec<MappedPiece> =
+            sizes.iter().filter_map(|&len| pages.take(len)).collect();
         drop(pages);
         assert_eq!(pieces.len(), sizes.len());
         for (i, (piece, len)) in (1u8..).zip(pieces.iter_mut().zip(sizes)) {

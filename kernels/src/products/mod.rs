@@ -21,12 +21,12 @@ mod panel_pair;
 mod peak;
 mod product;
 mod registers;
-mod working_memory;
 mod streams;
 pub(crate) mod tile;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;
+mod working_memory;
 
 pub use epilogue::{Epilogue, Scale};
 pub use matrix::Matrix;

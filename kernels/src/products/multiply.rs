@@ -35,8 +35,8 @@ use super::{
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
     product::{Columns, Product, To},
-    working_memory::{HIDDEN, PACKED},
     view::View,
+    working_memory::{HIDDEN, PACKED},
 };
 use crate::{
     cpu::Cpu,

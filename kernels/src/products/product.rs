@@ -8,12 +8,13 @@ use super::{
     blocks::CACHED_BYTES,
     epilogue::{Epilogue, Place, Results},
     format::Format,
+    halves::Halves,
     kernel::Kernel,
     pack_row::PackRows,
-    halves::Halves, packed_matrix::PackedMatrix,
+    packed_matrix::PackedMatrix,
     packed_rows::{PackedRows, PackedTarget},
-    working_memory::TILE,
     view::View,
+    working_memory::TILE,
 };
 use crate::{
     cpu::Cpu,

@@ -18,7 +18,7 @@ use super::{
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
     panel_pair::{self, PanelPairs},
-    product::{Columns, TaskMemory, Part, Product, To, Units},
+    product::{Columns, Part, Product, TaskMemory, To, Units},
 };
 use crate::threads::parallel::{self, part};
 

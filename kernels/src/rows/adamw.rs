@@ -205,6 +205,16 @@ mod tests {
         vectors::isa::Isa,
     };
 
+    const USUAL: Update = Update {
+        learning_rate: 0.01,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        step: 3,
+        gradient_scale: 0.5,
+    };
+
     /// One update, of slices of a known type.
     fn moved<T: Stored<Acc: Stored>>(
         cpu: Cpu,
@@ -231,15 +241,7 @@ mod tests {
 
     #[test]
     fn every_element_moves_as_in_the_paper_at_lengths_around_the_chunks() {
-        let u = Update {
-            learning_rate: 0.01,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            step: 3,
-            gradient_scale: 0.5,
-        };
+        let u = USUAL;
         let value = |i: usize, k: f64| ((i as f64 + 0.5) * k).sin();
         let sizes = [0, 1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7];
         for (isa, n) in Isa::levels()
@@ -266,13 +268,12 @@ mod tests {
     fn without_decay_the_first_moment_is_the_gradient() {
         for (beta1, expected) in [(0.0, 1e-6f32), (0.25, 1e-6 + 0.25 * (1e4 - 1e-6))] {
             let u = Update {
-                learning_rate: 0.01,
                 beta1,
                 beta2: 0.0,
-                eps: 1e-8,
                 weight_decay: 0.0,
                 step: 2,
                 gradient_scale: 1.0,
+                ..USUAL
             };
             let (mut m, mut v) = ([1e4f32], [1e8f32]);
             moved(alone(), &u, &mut [1f32], &[1e-6], &mut m, &mut v);
@@ -283,13 +284,9 @@ mod tests {
     #[test]
     fn every_level_gives_the_same_bits() {
         let u = Update {
-            learning_rate: 0.01,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            weight_decay: 0.1,
             step: 5,
             gradient_scale: 0.3,
+            ..USUAL
         };
         let make = |k: f32| {
             (0..1000)
@@ -313,13 +310,11 @@ mod tests {
     #[test]
     fn half_types_keep_their_moments_in_f32() {
         let u = Update {
-            learning_rate: 1e-2,
-            beta1: 0.9,
             beta2: 0.999,
-            eps: 1e-8,
             weight_decay: 0.0,
             step: 1,
             gradient_scale: 1.0,
+            ..USUAL
         };
         let mut p = [half::bf16::from_f32(1.0); 3];
         // Its square is below bf16's precision beside others, but not below f32's.

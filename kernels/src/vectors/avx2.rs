@@ -2,9 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{
-    level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
-};
+use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
 
 token! {
     /// The proof that the CPU has AVX2 and FMA.

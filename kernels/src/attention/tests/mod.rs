@@ -29,9 +29,11 @@ pub(super) struct Way {
 }
 
 /// Every level with every format.
-fn ways() -> Vec<Way> {
+pub(super) fn ways() -> Vec<Way> {
     let levels = Isa::levels().into_iter();
-    let ways = levels.flat_map(|isa| [OperandFormat::F32, OperandFormat::Bf16].map(|stored| Way { isa, stored }));
+    let ways = levels.flat_map(|isa| {
+        [OperandFormat::F32, OperandFormat::Bf16].map(|stored| Way { isa, stored })
+    });
     ways.collect()
 }
 

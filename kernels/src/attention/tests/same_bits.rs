@@ -152,7 +152,11 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
                 }
             }
         }
-        assert_same(&shared.compute(way, 1), &copied.compute(way, 1), &way.name());
+        assert_same(
+            &shared.compute(way, 1),
+            &copied.compute(way, 1),
+            &way.name(),
+        );
     }
 }
 

@@ -104,6 +104,10 @@ fn a_key_of_minus_infinity_in_a_bias_is_as_if_dropped() {
         hidden
             .biases
             .push(((0..70).map(bias).collect(), [0, 0, 0, 1]));
-        assert_same(&hidden.compute(way, 1), &dropped.compute(way, 1), &way.name());
+        assert_same(
+            &hidden.compute(way, 1),
+            &dropped.compute(way, 1),
+            &way.name(),
+        );
     }
 }

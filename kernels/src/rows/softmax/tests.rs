@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::reference::{self, RoundingErrors, WIDTHS, normal, on};
+use crate::reference::{self, RoundingErrors, WIDTHS, normal, on, random};
 
 fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
     move |_| Seen {
@@ -28,10 +28,7 @@ fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
         let mut worst: f64 = 0.0;
         for width in WIDTHS {
             for rows in [0, 1, 5] {
-                let x: Vec<T> = normal(rows * width, 1.0, spread, 3)
-                    .into_iter()
-                    .map(T::from_f64)
-                    .collect();
+                let x: Vec<T> = random(rows * width, 1.0, spread, 3);
                 let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 3 != 1)).collect();
                 let range = |row: usize| width * row / 16..width - width * row / 11;
                 let y = softmax_of(&x, width, |row| Seen {
@@ -96,10 +93,7 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
 #[test]
 fn what_is_not_seen_does_not_change_a_bit() {
     let width = 37;
-    let row: Vec<f32> = normal(width, 0.0, 2.0, 5)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect();
+    let row: Vec<f32> = random(width, 0.0, 2.0, 5);
     let expected = softmax_of(&row, width, everything(width));
     for padding in [1, 3, 16, 27] {
         let mut padded = row.clone();
@@ -171,7 +165,13 @@ fn gradients_equal_central_differences() {
                 .sum()
         };
         let mut dx = vec![9.0; x.len()];
-        backward_here(Isa::best(), &softmax_of(&x, width, seen), &dy, &mut dx, width);
+        backward_here(
+            Isa::best(),
+            &softmax_of(&x, width, seen),
+            &dy,
+            &mut dx,
+            width,
+        );
         for i in 0..x.len() {
             let mut moved = x.clone();
             moved[i] += step;
@@ -191,8 +191,7 @@ fn gradients_equal_central_differences() {
 #[test]
 fn what_all_cotangents_share_is_not_left_in_a_gradient() {
     for width in WIDTHS.into_iter().filter(|&width| width > 1) {
-        let scores = normal(width, 0.0, 2.0, 5);
-        let x: Vec<f32> = scores.iter().map(|&x| x as f32).collect();
+        let x: Vec<f32> = random(width, 0.0, 2.0, 5);
         // Exact in f32, and a thousand times the size of what differs.
         let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
         let mut dx = vec![0.0; width];
@@ -221,10 +220,7 @@ fn what_all_cotangents_share_is_not_left_in_a_gradient() {
 #[test]
 fn the_thread_count_does_not_change_a_bit() {
     let (rows, width) = (501, 96);
-    let x: Vec<f32> = normal(rows * width, 0.0, 3.0, 1)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect();
+    let x: Vec<f32> = random(rows * width, 0.0, 3.0, 1);
     let bits = |threads: usize| {
         let cpu = on(Isa::best(), threads);
         let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
