@@ -14,74 +14,36 @@ use super::{
     score::Score,
 };
 use crate::{
-    products::kernel::choose,
+    products::kernel::{kernel, with_kernel},
     vectors::{isa::Isa, level::Instructions},
 };
 
-/// The instructions of one level for attention with operands in a format.
-pub(crate) trait AttentionKernel<F: Operand>: Send + Sync {
-    /// The most rows of a tile.
-    fn rows(&self) -> usize;
-    /// How a chunk of keys and values is laid out for heads of `head_dim` dimensions.
-    fn layout(&self, head_dim: usize) -> Layout;
-    /// Words that one row occupies in a chunk of the packed left operand.
-    fn row_words(&self) -> usize;
-    /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
-    fn left_words(&self) -> usize;
-
-    /// Packs rows of keys and values into a chunk.
-    fn fill(&self, fill: Fill<F>);
-    /// Packs a tile's queries, multiplied by the scale.
-    fn pack_queries(&self, queries: PackQueries<F>);
-    /// Multiplies packed rows with a panel that is in the cache.
-    fn multiply(&self, tile: NearTile<F>);
-    /// Turns products into scores, and updates the rows' maxima.
-    fn score(&self, score: Score);
-    /// Computes and packs exponentials, and adds them to the rows' sums.
-    fn exponentiate(&self, exponentials: Exponentiate<F>);
-    /// Divides totals by sums, and writes the results.
-    fn finish(&self, finish: DivideTotals);
-}
-
-impl<F: Operand, D: OperandDots<F>> AttentionKernel<F> for D {
-    fn rows(&self) -> usize {
-        D::ROWS
+kernel! {
+    /// The instructions of one level for attention with operands in a format.
+    pub(crate) trait AttentionKernel<F: Operand> of D: OperandDots;
+    facts {
+        /// The most rows of a tile.
+        rows() -> usize { D::ROWS }
+        /// How a chunk of keys and values is laid out for heads of `head_dim` dimensions.
+        layout(head_dim: usize) -> Layout { Layout::new::<F>(D::PANEL, head_dim) }
+        /// Words that one row occupies in a chunk of the packed left operand.
+        row_words() -> usize { D::ROW_WORDS }
+        /// Words that a panel's width of consecutive terms occupies in a row of the left operand.
+        left_words() -> usize { D::LEFT_WORDS }
     }
-
-    fn layout(&self, head_dim: usize) -> Layout {
-        Layout::new::<F>(D::PANEL, head_dim)
-    }
-
-    fn row_words(&self) -> usize {
-        D::ROW_WORDS
-    }
-
-    fn left_words(&self) -> usize {
-        D::LEFT_WORDS
-    }
-
-    fn fill(&self, fill: Fill<F>) {
-        self.enter(fill);
-    }
-
-    fn pack_queries(&self, queries: PackQueries<F>) {
-        self.enter(queries);
-    }
-
-    fn multiply(&self, tile: NearTile<F>) {
-        self.enter(tile);
-    }
-
-    fn score(&self, score: Score) {
-        self.vectors().enter(score);
-    }
-
-    fn exponentiate(&self, exponentials: Exponentiate<F>) {
-        self.enter(exponentials);
-    }
-
-    fn finish(&self, finish: DivideTotals) {
-        self.vectors().enter(finish);
+    tasks {
+        /// Packs rows of keys and values into a chunk.
+        dots fill(Fill<F>);
+        /// Packs a tile's queries, multiplied by the scale.
+        dots pack_queries(PackQueries<F>);
+        /// Multiplies packed rows with a panel that is in the cache.
+        dots multiply(NearTile<F>);
+        /// Turns products into scores, and updates the rows' maxima.
+        vectors score(Score);
+        /// Computes and packs exponentials, and adds them to the rows' sums.
+        dots exponentiate(Exponentiate<F>);
+        /// Divides totals by sums, and writes the results.
+        vectors divide(DivideTotals);
     }
 }
 
@@ -91,14 +53,5 @@ pub(crate) trait WithAttentionKernel: Operand {
     fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 
-impl WithAttentionKernel for f32 {
-    fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>> {
-        choose!(isa, level => level.avx512(), level => level.avx512())
-    }
-}
-
-impl WithAttentionKernel for bf16 {
-    fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>> {
-        choose!(isa, level => level.avx512(), level => level)
-    }
-}
+with_kernel!(WithAttentionKernel AttentionKernel f32, level => level.avx512(), level => level.avx512());
+with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level);

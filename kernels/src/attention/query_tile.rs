@@ -75,7 +75,7 @@ impl QueryRows<'_> {
             );
             total = Total::Running;
         }
-        kernel.finish(DivideTotals {
+        kernel.divide(DivideTotals {
             of: self,
             plan: &plan,
             totals: memory.totals,
