@@ -166,7 +166,7 @@ impl<T: Element> LevelTask for UpdateRange<'_, T> {
 /// `Σ x²` in f64, in pieces whose sums are added in order. A NaN or an infinity anywhere makes the sum one.
 pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
     let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
-    parallel::for_pieces(cpu.threads, &mut sums, 1, |index, total| {
+    parallel::for_chunks(cpu.threads, &mut sums, 1, |index, total| {
         let piece = x.part(index * CHUNK..x.len().min((index + 1) * CHUNK));
         total[0] = with_type!(piece, T => cpu.isa.enter(Squares(T::of_slice(piece))));
     });

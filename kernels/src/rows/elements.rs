@@ -6,7 +6,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, LevelTask},
+        level::Loop,
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -148,18 +148,6 @@ fn over<T: Send>(
     // As cheap as a copy: an eighth of what a norm's element costs.
     let threads = cpu.for_elements(y.len() / 8).threads;
     parallel::for_chunks(threads, y, chunk, |start, y| work(cpu.isa, start, y));
-}
-
-/// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
-struct Loop<F>(F);
-
-impl<F: FnOnce()> LevelTask for Loop<F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        (self.0)();
-    }
 }
 
 #[cfg(test)]

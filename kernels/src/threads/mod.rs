@@ -6,7 +6,7 @@ pub(crate) mod target;
 pub(crate) mod team;
 
 pub use parallel::{
-    for_chunk_pairs, for_chunks, for_pieces, for_pieces_of, for_tasks, part, threads_for,
-    threads_worth, worthwhile,
+    for_chunk_pairs, for_chunks, for_pieces_of, for_tasks, part, threads_for, threads_worth,
+    worthwhile,
 };
 pub use team::with_team;

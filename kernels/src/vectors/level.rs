@@ -222,6 +222,18 @@ impl<L: Level, T: LevelTask> Task<L> for T {
     }
 }
 
+/// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
+pub struct Loop<F>(pub F);
+
+impl<F: FnOnce()> LevelTask for Loop<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        (self.0)();
+    }
+}
+
 /// Declares the token of instructions: what `new` finds in the CPU is what `enter` enables.
 macro_rules! token {
     ($(#[$doc:meta])* $name:ident: $is_detected:ident $($feature:tt)*) => {

@@ -10,7 +10,7 @@ use crate::{
         element::{Element, Real},
         fused::FusedF32,
         isa::Isa,
-        level::{Level, LevelTask},
+        level::{Level, LevelTask, Loop},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -36,9 +36,13 @@ impl ActivationFunction {
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, y) in x.zip(y.chunks_mut(BLOCK)) {
                     let values = &mut block[..x.len()];
-                    cpu.isa.enter(Widen { from: x, to: values });
+                    widen(cpu.isa, x, values);
                     self.apply(cpu.isa, values);
-                    cpu.isa.enter(Narrow { from: values, to: y });
+                    cpu.isa.enter(Loop(|| {
+                        for (y, &value) in y.iter_mut().zip(&*values) {
+                            *y = T::narrow(value);
+                        }
+                    }));
                 }
             });
         });
@@ -58,9 +62,13 @@ impl ActivationFunction {
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, gradient) in x.zip(gradient.chunks_mut(BLOCK)) {
                     let slopes = &mut block[..x.len()];
-                    cpu.isa.enter(Widen { from: x, to: slopes });
+                    widen(cpu.isa, x, slopes);
                     self.with_slope(Apply { isa: cpu.isa, values: slopes });
-                    cpu.isa.enter(MultiplyBy { slopes, gradient });
+                    cpu.isa.enter(Loop(|| {
+                        for (dy, &slope) in gradient.iter_mut().zip(&*slopes) {
+                            *dy = T::narrow(dy.widen() * slope);
+                        }
+                    }));
                 }
             });
         });
@@ -128,50 +136,10 @@ impl<F: Function> LevelTask for InVectors<'_, F> {
     }
 }
 
-struct Widen<'a, T: Element> {
-    from: &'a [T],
-    to: &'a mut [T::Acc],
-}
-
-impl<T: Element> LevelTask for Widen<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
+fn widen<T: Element>(isa: Isa, from: &[T], to: &mut [T::Acc]) {
+    isa.enter(Loop(|| {
+        for (to, from) in to.iter_mut().zip(from) {
             *to = from.widen();
         }
-    }
-}
-
-struct Narrow<'a, T: Element> {
-    from: &'a [T::Acc],
-    to: &'a mut [T],
-}
-
-impl<T: Element> LevelTask for Narrow<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (to, &from) in self.to.iter_mut().zip(self.from) {
-            *to = T::narrow(from);
-        }
-    }
-}
-
-struct MultiplyBy<'a, T: Element> {
-    slopes: &'a [T::Acc],
-    gradient: &'a mut [T],
-}
-
-impl<T: Element> LevelTask for MultiplyBy<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (dy, &slope) in self.gradient.iter_mut().zip(self.slopes) {
-            *dy = T::narrow(dy.widen() * slope);
-        }
-    }
+    }));
 }
