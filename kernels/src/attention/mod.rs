@@ -18,6 +18,7 @@ mod pack_queries;
 mod plan;
 mod query_rows;
 mod query_tile;
+mod recomputed;
 mod score;
 mod tile_memory;
 

@@ -35,6 +35,10 @@ use crate::{
 };
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
+///
+/// Where weights of 4 bits with a scale and an offset for each group of terms would go: a format of its own beside
+/// [`i8`], with eight terms in a word, [`Self::CHUNK`] a multiple of its group, and scale and offset as [`Self::HEAD`]
+/// words, which `Dots::numbers` applies to a chunk's integer sums as it does int8's scale.
 pub trait Format: Copy + Send + Sync + 'static {
     /// The type of the rows that come in, of the results, and of the totals.
     type Number: Computed;
@@ -126,3 +130,25 @@ pub trait Dots<F: Format>: Instructions {
         heads: *const F::Word,
     ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
 }
+
+/// The methods of [`Dots`], each compiled where it is used; those that read what their callers point to come last.
+macro_rules! dots {
+    (
+        $(fn $name:ident($($arguments:tt)*) -> $out:ty $body:block)*
+        $(unsafe fn $unsafe_name:ident($($unsafe_arguments:tt)*) -> $unsafe_out:ty $unsafe_body:block)*
+    ) => {
+        $(
+            #[inline(always)]
+            fn $name($($arguments)*) -> $out $body
+        )*
+        $(
+            #[inline(always)]
+            #[allow(unused_unsafe)] // where nothing is read
+            unsafe fn $unsafe_name($($unsafe_arguments)*) -> $unsafe_out {
+                // SAFETY: the caller's promise, which the trait states.
+                unsafe { $unsafe_body }
+            }
+        )*
+    };
+}
+pub(super) use dots;

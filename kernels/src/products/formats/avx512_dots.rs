@@ -1,12 +1,12 @@
 //! The dot products of AVX-512: of four bytes (VNNI), and of two bfloat16 (BF16).
 
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
 use crate::{
     products::{
-        format::Dots,
+        format::{Dots, dots},
         formats::{bf16 as pairs, int8},
     },
     vectors::{
@@ -26,10 +26,7 @@ impl Avx512Bf16 {
         // SAFETY: the token proves AVX-512 BF16; both types are 64 bytes, and any bits are 16 words.
         unsafe {
             let terms = _mm512_cvtne2ps_pbh(high, low);
-            _mm512_storeu_si512(
-                words.cast(),
-                std::mem::transmute::<__m512bh, __m512i>(terms),
-            );
+            _mm512_storeu_si512(words.cast(), transmute::<__m512bh, __m512i>(terms));
         }
     }
 }
@@ -42,11 +39,6 @@ impl Dots<bf16> for Avx512Bf16 {
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
-
-    #[inline(always)]
-    fn vectors(self) -> Avx512 {
-        self.avx512()
-    }
 
     #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
@@ -64,37 +56,17 @@ impl Dots<bf16> for Avx512Bf16 {
         pairs::pack_pairs(rest, &mut words[16 * blocks.len()..]);
     }
 
-    #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
-        // SAFETY: the caller's promise; a group is one word.
-        self.avx512().splat_word(unsafe { *row.add(group) })
-    }
-
-    #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { self.avx512().load_words(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_setzero_ps() }
-    }
-
-    #[inline(always)]
-    fn dot(self, left: __m512i, right: __m512i, sum: __m512) -> __m512 {
-        let pairs = |words: __m512i| {
-            // SAFETY: both types are 64 bytes, and any bits are 32 bfloat16.
-            unsafe { std::mem::transmute::<__m512i, __m512bh>(words) }
-        };
-        // SAFETY: the token proves AVX-512 BF16.
-        unsafe { _mm512_dpbf16_ps(sum, pairs(left), pairs(right)) }
-    }
-
-    #[inline(always)]
-    unsafe fn numbers(self, sum: __m512, _: *const u32, _: *const u32) -> __m512 {
-        sum
+    dots! {
+        fn vectors(self) -> Avx512 { self.avx512() }
+        fn dot(self, left: __m512i, right: __m512i, sum: __m512) -> __m512 {
+            // SAFETY: both types are 64 bytes, and any bits are 32 bfloat16; the token proves AVX-512 BF16.
+            unsafe { _mm512_dpbf16_ps(sum, transmute::<__m512i, __m512bh>(left), transmute::<__m512i, __m512bh>(right)) }
+        }
+        // A group is one word.
+        unsafe fn left(self, row: *const u32, group: usize) -> __m512i { self.avx512().splat_word(*row.add(group)) }
+        unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
+        unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 { _mm512_setzero_ps() }
+        unsafe fn numbers(self, sum: __m512, _: *const u32, _: *const u32) -> __m512 { sum }
     }
 }
 
@@ -108,51 +80,28 @@ impl Dots<i8> for Avx512Vnni {
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
     #[inline(always)]
-    fn vectors(self) -> Avx512 {
-        self.avx512()
-    }
-
-    #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
         int8::pack_quads(row, words);
     }
 
-    #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
-        // SAFETY: the caller's promise; a group is one word.
-        self.avx512()
-            .splat_word(unsafe { *row.add(int8::QUAD_HEAD + group) })
-    }
-
-    #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { self.avx512().load_words(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn start(self, row: *const u32, heads: *const u32) -> __m512i {
-        // SAFETY: the caller's promise, with `start` and `centre` in words 1 and 2 of a packed row.
-        let (start, centre) = unsafe { (*row.add(1), *row.add(2)) };
-        let (start, centre) = (
-            self.avx512().splat_word(start),
-            self.avx512().splat_word(centre),
-        );
-        // SAFETY: the caller's promise.
-        let heads = unsafe { self.avx512().load_words(heads) };
-        // SAFETY: the token proves AVX-512 VNNI.
-        unsafe { _mm512_dpwssd_epi32(start, centre, heads) }
-    }
-
-    #[inline(always)]
-    fn dot(self, left: __m512i, right: __m512i, sum: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 VNNI.
-        unsafe { _mm512_dpbusd_epi32(sum, right, left) }
-    }
-
-    #[inline(always)]
-    unsafe fn numbers(self, sum: __m512i, row: *const u32, heads: *const u32) -> __m512 {
-        // SAFETY: the caller's promise.
-        unsafe { int8::numbers(self.avx512(), sum, row, heads) }
+    dots! {
+        fn vectors(self) -> Avx512 { self.avx512() }
+        fn dot(self, left: __m512i, right: __m512i, sum: __m512i) -> __m512i {
+            // SAFETY: the token proves AVX-512 VNNI.
+            unsafe { _mm512_dpbusd_epi32(sum, right, left) }
+        }
+        // A group is one word.
+        unsafe fn left(self, row: *const u32, group: usize) -> __m512i {
+            self.avx512().splat_word(*row.add(int8::QUAD_HEAD + group))
+        }
+        unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
+        // `start` and `centre` are words 1 and 2 of a packed row; the token proves AVX-512 VNNI.
+        unsafe fn start(self, row: *const u32, heads: *const u32) -> __m512i {
+            let (start, centre) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));
+            _mm512_dpwssd_epi32(start, centre, self.avx512().load_words(heads))
+        }
+        unsafe fn numbers(self, sum: __m512i, row: *const u32, heads: *const u32) -> __m512 {
+            int8::numbers(self.avx512(), sum, row, heads)
+        }
     }
 }

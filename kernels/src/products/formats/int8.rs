@@ -31,7 +31,7 @@
 
 use crate::{
     products::{
-        format::{Dots, Format},
+        format::{Dots, Format, dots},
         tile::CHUNK,
     },
     vectors::level::{Level, Vectors, Words},
@@ -229,11 +229,6 @@ impl<V: Level> Dots<i8> for V {
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
 
     #[inline(always)]
-    fn vectors(self) -> V {
-        self
-    }
-
-    #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
         let len = row.len();
         let row = Quantized::new(row);
@@ -252,41 +247,25 @@ impl<V: Level> Dots<i8> for V {
         }
     }
 
-    #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
-        // SAFETY: the caller's promise; a group is two words.
-        let [even, odd] = unsafe { *row.add(HEAD + 2 * group).cast::<[u32; 2]>() };
-        [self.splat_pair(even), self.splat_pair(odd)]
-    }
-
-    #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
-        // SAFETY: the caller's promise.
-        let quads = unsafe { self.load_words(from) };
-        [self.even_bytes(quads), self.odd_bytes(quads)]
-    }
-
-    #[inline(always)]
-    unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words {
-        // SAFETY: the caller's promise.
-        self.splat_word(unsafe { *row.add(1) })
-    }
-
-    #[inline(always)]
-    fn dot(self, left: [V::Pairs; 2], right: [V::Pairs; 2], sum: V::Words) -> V::Words {
-        let sum = self.add_products_of_pairs(sum, left[0], right[0]);
-        self.add_products_of_pairs(sum, left[1], right[1])
-    }
-
-    #[inline(always)]
-    unsafe fn numbers(
-        self,
-        sum: V::Words,
-        row: *const u32,
-        heads: *const u32,
-    ) -> <V as Vectors<f32>>::Vector {
-        // SAFETY: the caller's promise.
-        unsafe { numbers(self, sum, row, heads) }
+    dots! {
+        fn vectors(self) -> V { self }
+        fn dot(self, left: [V::Pairs; 2], right: [V::Pairs; 2], sum: V::Words) -> V::Words {
+            let sum = self.add_products_of_pairs(sum, left[0], right[0]);
+            self.add_products_of_pairs(sum, left[1], right[1])
+        }
+        // A group is two words.
+        unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
+            let [even, odd] = *row.add(HEAD + 2 * group).cast::<[u32; 2]>();
+            [self.splat_pair(even), self.splat_pair(odd)]
+        }
+        unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
+            let quads = self.load_words(from);
+            [self.even_bytes(quads), self.odd_bytes(quads)]
+        }
+        unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words { self.splat_word(*row.add(1)) }
+        unsafe fn numbers(self, sum: V::Words, row: *const u32, heads: *const u32) -> <V as Vectors<f32>>::Vector {
+            numbers(self, sum, row, heads)
+        }
     }
 }
 

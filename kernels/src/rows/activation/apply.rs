@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use super::function::{ActivationFunction, Function, WithFunction};
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         fused::FusedF32,
@@ -14,9 +13,6 @@ use crate::{
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work: 32 KiB of f32, the size of a first-level cache.
-pub(super) const CHUNK: usize = 8192;
 
 /// Elements that are widened and computed at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 512;
@@ -30,8 +26,7 @@ impl ActivationFunction {
         with_type!(x, T => {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
             assert_eq!(x.len(), y.len());
-            let threads = cpu.for_elements(y.len()).threads;
-            parallel::for_chunks(threads, y, CHUNK, |start, y| {
+            cpu.for_rows(y, 1, |start, y| {
                 let x = x[start..][..y.len()].chunks(BLOCK);
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, y) in x.zip(y.chunks_mut(BLOCK)) {
@@ -56,8 +51,7 @@ impl ActivationFunction {
         with_type!(x, T => {
             let (x, gradient) = (T::of_slice(x), T::of_slice_mut(gradient));
             assert_eq!(x.len(), gradient.len());
-            let threads = cpu.for_elements(x.len()).threads;
-            parallel::for_chunks(threads, gradient, CHUNK, |start, gradient| {
+            cpu.for_rows(gradient, 1, |start, gradient| {
                 let x = x[start..][..gradient.len()].chunks(BLOCK);
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, gradient) in x.zip(gradient.chunks_mut(BLOCK)) {

@@ -2,8 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{ActivationFunction, apply::CHUNK, smooth::*, straight::*};
+use super::{ActivationFunction, smooth::*, straight::*};
 use crate::{
+    cpu::PIECE,
     reference::{self, RoundingErrors, alone, on},
     vectors::{fused::FusedF32, isa::Isa, slice::Stored},
 };
@@ -291,7 +292,7 @@ fn the_loops_take_every_element_at_every_length() {
     for isa in Isa::levels() {
         for n in reference::WIDTHS
             .into_iter()
-            .chain([2 * CHUNK + 1, 5 * CHUNK])
+            .chain([2 * PIECE + 1, 5 * PIECE])
         {
             let normal = |seed| reference::normal(n, 0.0, 1.0, seed).into_iter();
             let x: Vec<f32> = normal(1).map(|x| 2.0 * x as f32).collect();

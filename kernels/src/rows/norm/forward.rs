@@ -3,7 +3,6 @@
 use super::kind::{Affine, Norm, Statistic};
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         isa::Isa,
@@ -11,9 +10,6 @@ use crate::{
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work; any number of rows may be one piece.
-const CHUNK: usize = 8192;
 
 impl Norm {
     /// Writes the norm of each row of `x` to `y`; all are of one type.
@@ -26,12 +22,7 @@ impl Norm {
             let affine = self.affine(T::of_slice(weight), bias.map(T::of_slice));
             let width = affine.width();
             assert_eq!(x.len(), y.len());
-            if width == 0 {
-                return;
-            }
-            let chunk = (CHUNK / width).max(1) * width;
-            let threads = cpu.for_elements(y.len()).threads;
-            parallel::for_chunks(threads, y, chunk, |start, y| {
+            cpu.for_rows(y, width, |start, y| {
                 T::normalize(cpu.isa, self, &affine, &x[start..][..y.len()], y);
             });
         });
