@@ -9,7 +9,7 @@ use half::bf16;
 
 use super::{
     dot_tile::DotTile,
-    epilogue::{Finish, FinishPanels},
+    finish::{Finish, FinishPanels},
     format::{Dots, Format},
     in_place::InPlaceTile,
     pack_panel::{CopyPanels, PackPanel, transposed_columns},

@@ -3,6 +3,7 @@
 mod blocks;
 pub(crate) mod dot_tile;
 mod epilogue;
+mod finish;
 pub(crate) mod format;
 pub(crate) mod formats;
 mod halves;

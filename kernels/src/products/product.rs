@@ -6,7 +6,8 @@ use bytemuck::cast_slice_mut;
 
 use super::{
     blocks::CACHED_BYTES,
-    epilogue::{Epilogue, Place, Results},
+    epilogue::Epilogue,
+    finish::{Place, Results},
     format::Format,
     halves::Halves,
     kernel::Kernel,

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::{
-    epilogue::FinishPanels,
+    finish::FinishPanels,
     format::Format,
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
