@@ -53,10 +53,11 @@ impl Cpu {
         width: usize,
         work: impl Fn(usize, &mut [T]) + Send + Sync,
     ) {
-        if width > 0 {
-            let piece = (PIECE / width).max(1) * width;
-            parallel::for_chunks(self.for_elements(y.len()).threads, y, piece, work);
-        }
+        let Some(rows) = PIECE.checked_div(width) else {
+            return;
+        };
+        let threads = self.for_elements(y.len()).threads;
+        parallel::for_chunks(threads, y, rows.max(1) * width, work);
     }
 
     /// On all threads if so many elements of a norm, a softmax or an activation are worth it.

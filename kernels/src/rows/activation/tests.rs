@@ -213,7 +213,9 @@ fn f32_slopes_agree_with_f64_slopes() {
 
 #[test]
 fn kinks_have_pytorchs_slope() {
-    let slopes: [(fn(f32) -> f32, f32, f32); 10] = [
+    /// Slope, argument, value.
+    type Kink = (fn(f32) -> f32, f32, f32);
+    let slopes: [Kink; 10] = [
         (relu_slope, 0.0, 0.0),
         (relu2_slope, 0.0, 0.0),
         (relu6_slope, 0.0, 0.0),
