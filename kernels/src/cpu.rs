@@ -15,6 +15,9 @@ pub struct Cpu {
     pub threads: usize,
 }
 
+/// Elements in a piece of rows; a longer row is a piece by itself.
+pub(crate) const PIECE: usize = 8192;
+
 impl Cpu {
     /// The instruction set that the environment asks for, or else the fastest of this CPU: see [`Isa::selected`].
     ///
@@ -40,6 +43,21 @@ impl Cpu {
     /// On all threads if so many multiplications are worth it, and else on the calling thread alone.
     pub(crate) fn for_work(self, work: usize) -> Self {
         self.on(parallel::threads_worth(work, self.threads))
+    }
+
+    /// Calls `work(start, piece)` for pieces of whole rows of `width` elements, each some 32 KiB of f32, the size of a
+    /// first-level cache; on all threads if so many elements of a norm, a softmax or an activation are worth it.
+    pub(crate) fn for_rows<T: Send>(
+        self,
+        y: &mut [T],
+        width: usize,
+        work: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        let Some(rows) = PIECE.checked_div(width) else {
+            return;
+        };
+        let threads = self.for_elements(y.len()).threads;
+        parallel::for_chunks(threads, y, rows.max(1) * width, work);
     }
 
     /// On all threads if so many elements of a norm, a softmax or an activation are worth it.

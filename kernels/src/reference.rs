@@ -103,8 +103,14 @@ pub fn normal(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<f64> {
         .collect()
 }
 
+/// The same numbers, rounded to a type.
+pub fn random<T: RoundingErrors>(n: usize, mean: f64, deviation: f64, seed: u64) -> Vec<T> {
+    let numbers = normal(n, mean, deviation, seed).into_iter();
+    numbers.map(T::from_f64).collect()
+}
+
 /// The rounding errors of a number type and of its kernels.
-pub trait Rounding: Stored {
+pub trait RoundingErrors: Stored {
     /// Half a unit in the last place of 1 of the stored type.
     const STORE: f64;
     /// The same of the type that is computed in.
@@ -119,10 +125,10 @@ pub trait Rounding: Stored {
     fn to_f64(self) -> f64;
 }
 
-impl Rounding for f32 {
+impl RoundingErrors for f32 {
     const STORE: f64 = f32::EPSILON as f64 / 2.0;
     const COMPUTE: f64 = Self::STORE;
-    const WIDE: f64 = <f64 as Rounding>::STORE;
+    const WIDE: f64 = <f64 as RoundingErrors>::STORE;
     const LEAST: f64 = f32::MIN_POSITIVE as f64 * f32::EPSILON as f64;
     fn from_f64(value: f64) -> Self {
         value as f32
@@ -132,7 +138,7 @@ impl Rounding for f32 {
     }
 }
 
-impl Rounding for f64 {
+impl RoundingErrors for f64 {
     const STORE: f64 = f64::EPSILON / 2.0;
     const COMPUTE: f64 = Self::STORE;
     const WIDE: f64 = Self::STORE;
@@ -147,9 +153,9 @@ impl Rounding for f64 {
 
 macro_rules! half_rounding {
     ($type:ty) => {
-        impl Rounding for $type {
+        impl RoundingErrors for $type {
             const STORE: f64 = <$type>::EPSILON.to_f64_const() / 2.0;
-            const COMPUTE: f64 = <f32 as Rounding>::STORE;
+            const COMPUTE: f64 = <f32 as RoundingErrors>::STORE;
             const WIDE: f64 = Self::COMPUTE;
             const LEAST: f64 = <$type>::MIN_POSITIVE_SUBNORMAL.to_f64_const();
             fn from_f64(value: f64) -> Self {

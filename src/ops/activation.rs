@@ -83,7 +83,7 @@ impl Value {
 struct Activated {
     x: Data,
     slot: Slot,
-    kernel: rows::Activation,
+    kernel: rows::ActivationFunction,
 }
 
 impl Step for Activated {
@@ -99,7 +99,7 @@ struct Gated {
     of_gate: Slot,
     up: Data,
     of_up: Slot,
-    kernel: rows::Activation,
+    kernel: rows::ActivationFunction,
 }
 
 impl Step for Gated {
@@ -122,11 +122,11 @@ impl Step for Gated {
 }
 
 /// The kernel of an activation.
-pub(crate) fn activation_kernel(activation: Activation) -> rows::Activation {
+pub(crate) fn activation_kernel(activation: Activation) -> rows::ActivationFunction {
     macro_rules! same_names {
         ($($name:ident)*) => {
             match activation {
-                $(Activation::$name => rows::Activation::$name,)*
+                $(Activation::$name => rows::ActivationFunction::$name,)*
             }
         };
     }

@@ -10,7 +10,7 @@ use std::fmt;
 
 use candle_blocks_kernels::{
     Cpu,
-    attention::{PanelShape, Stored},
+    attention::{OperandFormat, PanelShape},
     rows::Source,
     scratch,
 };
@@ -40,7 +40,7 @@ pub struct PackedAttention {
     config: AttentionConfig,
     cpu: Cpu,
     /// What queries, keys and values are multiplied in.
-    stored: Stored,
+    stored: OperandFormat,
 }
 
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use candle_blocks_kernels::{
     products::{Epilogue, Matrix, PackedWeight},
-    rows::{Activation, Source},
+    rows::{ActivationFunction, Source},
 };
 use candle_core::{Module, Result, Tensor};
 
@@ -29,7 +29,7 @@ pub struct PackedFeedForward {
     bias: Option<Arc<[f32]>>,
     /// Up's if gated.
     up_bias: Option<Arc<[f32]>>,
-    activation: Activation,
+    activation: ActivationFunction,
     down: PackedLinear,
 }
 

@@ -4,7 +4,7 @@ use candle_blocks_kernels::{
     Cpu,
     memory::lend,
     products::WeightFormat,
-    rows::{Activation, Source, softmax},
+    rows::{ActivationFunction, Source, softmax},
     scratch,
 };
 use candle_core::{Module, Result, Tensor};
@@ -148,7 +148,7 @@ impl PackedMixtureOfExperts {
         let (mut logits, mut gates) = (vec![0.0; source.rows()], vec![0.0; source.rows()]);
         shared.gate.apply(&source, &Finishing::NONE, &mut logits);
         let (from, to) = (logits[..].into(), (&mut gates[..]).into());
-        Activation::Sigmoid.forward(self.cpu, from, to);
+        ActivationFunction::Sigmoid.forward(self.cpu, from, to);
         lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
             shared.feed_forward.apply(&source, &Finishing::NONE, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));

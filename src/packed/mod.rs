@@ -30,7 +30,7 @@
 //! ```
 
 use candle_blocks_kernels::{
-    Cpu, attention::Stored, memory::LargePages, products::WeightFormat, threads,
+    Cpu, attention::OperandFormat, memory::LargePages, products::WeightFormat, threads,
 };
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
@@ -63,7 +63,7 @@ pub use sublayer::PackedSublayer;
 struct Packing {
     format: WeightFormat,
     /// What attention keeps queries, keys and values in.
-    stored: Stored,
+    stored: OperandFormat,
     cpu: Cpu,
     /// Memory shared by all weights that are packed together.
     pages: LargePages,
@@ -74,9 +74,9 @@ impl Packing {
     /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks.
     fn new(precision: Precision) -> Result<Self> {
         let (format, stored) = match precision {
-            Precision::F32 => (WeightFormat::F32, Stored::F32),
-            Precision::Bf16 => (WeightFormat::Bf16, Stored::Bf16),
-            Precision::Int8 => (WeightFormat::Int8, Stored::Bf16),
+            Precision::F32 => (WeightFormat::F32, OperandFormat::F32),
+            Precision::Bf16 => (WeightFormat::Bf16, OperandFormat::Bf16),
+            Precision::Int8 => (WeightFormat::Int8, OperandFormat::Bf16),
         };
         Ok(Self {
             format,

@@ -4,7 +4,7 @@
 //! A task is some queries of the heads that share a key/value head. Its keys and values lie in chunks of
 //! positions, packed as the micro-kernel reads them ([`chunk`](super::chunk)): for this call only, or long before
 //! ([`KeyValuePanels`]). A chunk has as many positions as the format's products sum in registers. Each tile of
-//! queries ([`tile`](super::tile)) passes over its chunks twice:
+//! queries ([`query_tile`](super::query_tile)) passes over its chunks twice:
 //!
 //! ```text
 //! pass 1   for each chunk: scores = queries · keysᵀ, biases, masks; the maximum of each row so far
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Two passes over a row that is in the cache cost less than an online softmax, which would moreover tie a
-//! row's bits to where its blocks begin. The products' operands are f32 or bfloat16 ([`Stored`]); all else is
+//! row's bits to where its blocks begin. The products' operands are f32 or bfloat16 ([`OperandFormat`]); all else is
 //! f32.
 //!
 //! **The order of addition** is that of [`multiply`](crate::products::multiply), where the chunks of the second product begin at
@@ -29,15 +29,15 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
+    attention_kernel::{AttentionKernel, WithAttentionKernel},
     chunk::{Chunk, Values},
     fill::Fill,
     heads::{Heads, Shape},
-    kernel::{Kernel, WithKernel},
     key_value::KeyValue,
     mask::{Kept, Scoring},
-    operand::{Operand, Stored},
+    operand::{Operand, OperandFormat},
     plan::Group,
-    tile::Rows,
+    query_rows::QueryRows,
     tile_memory::TileMemory,
 };
 use crate::{
@@ -56,7 +56,7 @@ use crate::{
 /// If the lengths do not fit, or panels were packed for another level, format or shape.
 pub fn attend(
     cpu: Cpu,
-    stored: Stored,
+    stored: OperandFormat,
     shape: &Shape,
     scoring: &Scoring,
     query: Heads,
@@ -72,7 +72,9 @@ pub fn attend(
     shape.check();
     query.check(n_rows, width);
     key_value.check(cpu.isa, stored, shape);
-    scoring.check(shape, &key_value);
+    scoring.check(shape, key_value.longest(), |sequence| {
+        key_value.positions(sequence).end
+    });
     let work = (n_rows * width).saturating_mul(key_value.longest());
     let threads = if work < PARALLEL_FROM { 1 } else { cpu.threads };
     let row_length = out.len() / n_rows;
@@ -85,8 +87,8 @@ pub fn attend(
         threads,
     };
     match stored {
-        Stored::F32 => call.compute(&*f32::kernel(cpu.isa)),
-        Stored::Bf16 => call.compute(&*bf16::kernel(cpu.isa)),
+        OperandFormat::F32 => call.compute(&*f32::kernel(cpu.isa)),
+        OperandFormat::Bf16 => call.compute(&*bf16::kernel(cpu.isa)),
     }
 }
 
@@ -115,7 +117,7 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn compute<F: Operand>(&self, kernel: &dyn Kernel<F>) {
+    fn compute<F: Operand>(&self, kernel: &dyn AttentionKernel<F>) {
         let n_kv_heads = self.shape.n_kv_heads;
         let n_heads = self.shape.queries.batch() * n_kv_heads;
         let n_parts = self.n_parts(n_heads, kernel.rows());
@@ -149,12 +151,12 @@ impl<'a> Call<'a> {
     /// Computes some rows of a key/value head of one sequence.
     fn head<F: Operand>(
         &self,
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         sequence: usize,
         head: usize,
         part: Range<usize>,
     ) {
-        let rows = Rows {
+        let rows = QueryRows {
             group: Group {
                 shape: self.shape,
                 scoring: self.scoring,
@@ -211,8 +213,8 @@ impl<'a> Call<'a> {
     /// Computes some rows of a key/value head, tile by tile; none of them sees a position outside of `span`.
     fn tiles<'c, F: Operand>(
         &self,
-        kernel: &dyn Kernel<F>,
-        rows: &Rows,
+        kernel: &dyn AttentionKernel<F>,
+        rows: &QueryRows,
         part: Range<usize>,
         span: &Range<usize>,
         chunk: &dyn Fn(usize) -> Chunk<'c, F>,

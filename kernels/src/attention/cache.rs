@@ -13,11 +13,11 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
+    attention_kernel::{AttentionKernel, WithAttentionKernel},
     chunk::{Chunk, Layout, Values},
     fill::Fill,
     heads::{Heads, Shape},
-    kernel::{Kernel, WithKernel},
-    operand::{Operand, Stored},
+    operand::{Operand, OperandFormat},
 };
 use crate::{
     cpu::Cpu,
@@ -48,7 +48,7 @@ pub struct PanelShape {
     /// The instruction set that reads them.
     pub isa: Isa,
     /// The format that they are stored in.
-    pub stored: Stored,
+    pub stored: OperandFormat,
     /// Number of sequences.
     pub batch: usize,
     /// Number of key/value heads.
@@ -85,8 +85,8 @@ impl KeyValuePanels {
         Self {
             shape,
             layout: match shape.stored {
-                Stored::F32 => f32::kernel(shape.isa).layout(shape.head_dim),
-                Stored::Bf16 => bf16::kernel(shape.isa).layout(shape.head_dim),
+                OperandFormat::F32 => f32::kernel(shape.isa).layout(shape.head_dim),
+                OperandFormat::Bf16 => bf16::kernel(shape.isa).layout(shape.head_dim),
             },
             blocks: VecDeque::new(),
             free: Vec::new(),
@@ -128,7 +128,7 @@ impl KeyValuePanels {
         (self.blocks.len() + self.free.len()) * self.layout.positions
     }
 
-    pub(crate) fn check(&self, isa: Isa, stored: Stored, shape: &Shape) {
+    pub(crate) fn check(&self, isa: Isa, stored: OperandFormat, shape: &Shape) {
         let asked = PanelShape {
             isa,
             stored,
@@ -161,15 +161,15 @@ impl KeyValuePanels {
             return;
         }
         match stored {
-            Stored::F32 => self.append_packed(cpu, &*f32::kernel(isa), seq, key, value),
-            Stored::Bf16 => self.append_packed(cpu, &*bf16::kernel(isa), seq, key, value),
+            OperandFormat::F32 => self.append_packed(cpu, &*f32::kernel(isa), seq, key, value),
+            OperandFormat::Bf16 => self.append_packed(cpu, &*bf16::kernel(isa), seq, key, value),
         }
     }
 
     fn append_packed<F: Operand>(
         &mut self,
         cpu: Cpu,
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         seq: usize,
         key: Heads,
         value: Heads,

@@ -6,11 +6,15 @@ use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{
     chunk::{Layout, Values},
-    operand::{Numbers, Operand, OperandDots, Step},
+    operand::{Numbers, Operand, OperandDots},
 };
 use crate::{
-    products::{tile::WIDTH, transpose::PackColumns, view::View},
-    vectors::level::{MAX_LANES, Vectors},
+    products::{
+        tile::{MAX_PANEL, WIDTH},
+        transpose::PackColumns,
+        view::View,
+    },
+    vectors::level::{MAX_LANES, Task, Vectors},
 };
 
 /// Packs rows of keys and values into a chunk.
@@ -29,7 +33,9 @@ pub(crate) struct Fill<'a, F: Operand> {
     pub(crate) values: &'a mut Values,
 }
 
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
+impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
+    type Output = ();
+
     #[inline(always)]
     fn compute(mut self, d: D) {
         assert_eq!(self.rows.end, self.key.rows());
@@ -46,9 +52,6 @@ impl<F: Operand, D: OperandDots<F>> Step<F, D> for Fill<'_, F> {
 
 /// Dimensions of a key that are packed at a time: a cache line of bfloat16.
 const BLOCK: usize = 32;
-
-/// Columns of the widest panel of any level.
-pub(crate) const MAX_WIDTH: usize = WIDTH * MAX_LANES;
 
 impl<F: Operand> Fill<'_, F> {
     #[inline(always)]
@@ -82,9 +85,9 @@ impl<F: Operand> Fill<'_, F> {
                 rows: 0..head_dim,
                 panel: cast_slice_mut(&mut self.memory[self.layout.key_panel(at)]),
             }
-            .pack(d.vectors());
+            .compute(d.vectors());
         }
-        let mut block = [F::Word::zeroed(); MAX_WIDTH * BLOCK];
+        let mut block = [F::Word::zeroed(); MAX_PANEL * BLOCK];
         let stride = BLOCK / F::GROUP;
         let n_rows = width.min(self.rows.end - row);
         for (terms, panel) in self.key_blocks(at) {
@@ -103,7 +106,7 @@ impl<F: Operand> Fill<'_, F> {
                 rows: 0..panel.len() / width,
                 panel: cast_slice_mut(panel),
             }
-            .pack(d.vectors());
+            .compute(d.vectors());
         }
     }
 
@@ -147,7 +150,7 @@ impl<F: Operand> Fill<'_, F> {
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];
         let values = self.value.from(self.rows.start, columns.start);
         let mut probe = [d.vectors().splat(0.0); WIDTH];
-        let mut padded = [0.0; MAX_WIDTH];
+        let mut padded = [0.0; MAX_PANEL];
         for (i, position) in at.enumerate() {
             let word = position / F::GROUP - self.position / F::GROUP;
             let packed = &mut packed[word * width..(word + 1) * width];

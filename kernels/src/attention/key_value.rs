@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     cache::KeyValuePanels,
     heads::{Heads, Sequences, Shape},
-    operand::Stored,
+    operand::OperandFormat,
 };
 use crate::vectors::isa::Isa;
 
@@ -44,7 +44,7 @@ impl KeyValue<'_> {
 
     /// # Panics
     /// If the lengths do not fit, or the panels are of another level, format or shape.
-    pub(crate) fn check(&self, isa: Isa, stored: Stored, shape: &Shape) {
+    pub(crate) fn check(&self, isa: Isa, stored: OperandFormat, shape: &Shape) {
         match self {
             Self::Projected { keys, key, value } => {
                 keys.check();

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::{heads::Shape, key_value::KeyValue};
+use super::heads::Shape;
 
 /// What turns products of queries and keys into scores.
 ///
@@ -36,12 +36,14 @@ impl fmt::Debug for Scoring<'_> {
 }
 
 impl Scoring<'_> {
+    /// Checks biases and marks for sequences of up to `keys` keys, of which each has `keys_of`.
+    ///
     /// # Panics
     /// If a bias or the marks do not fit, or there are marks for sequences of different lengths.
-    pub(crate) fn check(&self, shape: &Shape, key_value: &KeyValue) {
-        let (batch, keys) = (shape.queries.batch(), key_value.longest());
+    pub(crate) fn check(&self, shape: &Shape, keys: usize, keys_of: impl Fn(usize) -> usize) {
+        let batch = shape.queries.batch();
         if let Some(keep) = self.keep {
-            let equal = (0..batch).all(|sequence| key_value.positions(sequence).end == keys);
+            let equal = (0..batch).all(|sequence| keys_of(sequence) == keys);
             assert!(equal, "marks for sequences of different lengths");
             assert_eq!(Some(keep.len()), batch.checked_mul(keys), "marks");
         }

@@ -1,19 +1,25 @@
 //! `softmax(scale · q·kᵀ + biases)·v` of all heads, and the cache of keys and values.
 
 mod attend;
+mod attention_kernel;
 mod cache;
 mod chunk;
 mod differentiable;
+mod divide;
 mod exp;
+mod exponentiate;
 mod fill;
 mod heads;
-mod kernel;
 mod key_value;
 mod mask;
+mod near_tile;
 mod operand;
+mod pack_queries;
 mod plan;
-mod softmax;
-mod tile;
+mod query_rows;
+mod query_tile;
+mod recomputed;
+mod score;
 mod tile_memory;
 
 pub use attend::attend;
@@ -22,7 +28,7 @@ pub use differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows, 
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
 pub use mask::{Bias, Scoring};
-pub use operand::Stored;
+pub use operand::OperandFormat;
 
 #[cfg(test)]
 mod speed;

@@ -12,7 +12,7 @@ use super::exp::map;
 use crate::vectors::avx512::Avx512Bf16;
 use crate::{
     products::{
-        format::{DotTask, Dots, Format},
+        format::{Dots, Format},
         formats::bf16::round,
         tile::WIDTH,
     },
@@ -21,14 +21,14 @@ use crate::{
 
 /// How queries, keys, values and exponentials are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum OperandFormat {
     /// f32, unchanged.
     F32,
     /// Rounded to bfloat16, two in a word.
     Bf16,
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for OperandFormat {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
             Self::F32 => "f32",
@@ -69,31 +69,6 @@ pub(crate) trait OperandDots<F: Operand>: Dots<F> {
     /// Packs consecutive terms of a column of the right operand.
     fn pack_right(self, terms: &[f32], words: &mut [F::Word]) {
         F::pack_column(terms, words);
-    }
-
-    /// Computes a step, compiled with these instructions.
-    fn enter_step(self, step: impl Step<F, Self>) {
-        self.enter(Entered { dots: self, step });
-    }
-}
-
-/// As a [`DotTask`], for what needs [`OperandDots`].
-pub(crate) trait Step<F, D> {
-    /// Computes it with the instructions of `dots`; `#[inline(always)]`, as all that it calls.
-    fn compute(self, dots: D);
-}
-
-struct Entered<D, S> {
-    dots: D,
-    step: S,
-}
-
-impl<F: Format, D: Dots<F>, S: Step<F, D>> DotTask<F> for Entered<D, S> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<Same: Dots<F>>(self, _: Same) {
-        self.step.compute(self.dots);
     }
 }
 

@@ -122,10 +122,10 @@ impl Plan {
     }
 
     /// The span, divided at the boundaries of chunks.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = SpanPart> + '_ {
         let len = self.chunk_len;
         let chunks = self.span.start / len..self.span.end.div_ceil(len);
-        chunks.map(move |chunk| Piece {
+        chunks.map(move |chunk| SpanPart {
             chunk,
             first: chunk * len,
             positions: self.span.start.max(chunk * len)..self.span.end.min((chunk + 1) * len),
@@ -135,7 +135,7 @@ impl Plan {
 
 /// The positions of the span that lie in one chunk; the first of them begins a panel.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SpanPart {
     /// The chunk's number, counted from position 0.
     pub(crate) chunk: usize,
     /// The first position of the chunk.
@@ -143,7 +143,7 @@ pub(crate) struct Piece {
     pub(crate) positions: Range<usize>,
 }
 
-impl Piece {
+impl SpanPart {
     /// The positions, counted from the start of the chunk.
     pub(crate) fn within_chunk(&self) -> Range<usize> {
         self.positions.start - self.first..self.positions.end - self.first

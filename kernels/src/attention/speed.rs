@@ -3,32 +3,25 @@
 
 use std::ops::Range;
 
-use super::tests::Way;
+use super::tests::{Way, ways};
 use super::{
     attend::attend,
     cache::{KeyValuePanels, PanelShape},
     heads::{Heads, Sequences, Shape},
     key_value::KeyValue,
     mask::Scoring,
-    operand::Stored,
+    operand::OperandFormat,
 };
 use crate::{
     products::formats::bandwidth::read_all,
-    reference::{normal, on},
+    reference::{on, random},
     timing::least,
     vectors::isa::Isa,
 };
 
-fn random(n: usize, seed: u64) -> Vec<f32> {
-    normal(n, 0.0, 1.0, seed)
-        .iter()
-        .map(|&x| x as f32)
-        .collect()
-}
-
 /// Bytes per second at which `threads` threads read `len` numbers of f32.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
-    let data = random(len, 3);
+    let data: Vec<f32> = random(len, 0.0, 1.0, 3);
     let seconds = least(200, || read_all(isa, &data, threads));
     (len * 4) as f64 / seconds
 }
@@ -69,7 +62,7 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
     };
     let (q_width, kv_width) = (n_heads * head_dim, n_kv_heads * head_dim);
     let row_stride = q_width + 2 * kv_width;
-    let data = random(batch * keys * row_stride, 1);
+    let data: Vec<f32> = random(batch * keys * row_stride, 0.0, 1.0, 1);
     let heads = |offset| Heads {
         data: &data,
         row_stride,
@@ -125,8 +118,8 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
         );
     });
     let size = match way.stored {
-        Stored::F32 => 4,
-        Stored::Bf16 => 2,
+        OperandFormat::F32 => 4,
+        OperandFormat::Bf16 => 2,
     };
     let bytes = (batch * kv_width * keys * 2 * size) as f64;
     (operations / seconds / threads as f64, bytes / seconds)
@@ -135,79 +128,38 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn attention_in_operations_per_second() {
-    let case = |name, (batch, queries, keys), heads, visible, memory| Case {
-        name,
-        sizes: (batch, queries),
-        heads,
-        keys,
-        visible,
-        memory,
-    };
     use Memory::*;
     use Visible::*;
-    let mini = (12, 12, 32);
-    let cases = [
-        case("MiniLM 1x16", (1, 16, 16), mini, All, Projected),
-        case("MiniLM 4x32", (4, 32, 32), mini, All, Projected),
-        case("MiniLM 1x128", (1, 128, 128), mini, All, Projected),
-        case("MiniLM 8x128", (8, 128, 128), mini, All, Projected),
-        case("MiniLM 1x512", (1, 512, 512), mini, All, Projected),
-        case("BERT 1x128", (1, 128, 128), (12, 12, 64), All, Projected),
-        case("BERT 1x512", (1, 512, 512), (12, 12, 64), All, Projected),
-        case(
-            "GPT-2 1x512",
-            (1, 512, 512),
-            (12, 12, 64),
-            Causal,
-            Projected,
-        ),
-        case(
-            "Llama 64 1x512",
-            (1, 512, 512),
-            (32, 8, 64),
-            Causal,
-            Projected,
-        ),
-        case(
-            "Llama 128 1x512",
-            (1, 512, 512),
-            (32, 8, 128),
-            Causal,
-            Projected,
-        ),
-        case(
-            "Llama 64, 1 of 512",
-            (1, 1, 512),
-            (32, 8, 64),
-            Causal,
-            Packed,
-        ),
-        case(
-            "Llama 128, 1 of 512",
-            (1, 1, 512),
-            (32, 8, 128),
-            Causal,
-            Packed,
-        ),
-        case(
-            "Llama 128, 1 of 4096",
-            (1, 1, 4096),
-            (32, 8, 128),
-            Causal,
-            Packed,
-        ),
-        case("GPT-2, 1 of 512", (1, 1, 512), (12, 12, 64), Causal, Packed),
-        case(
-            "GPT-2, 1 of 4096",
-            (1, 1, 4096),
-            (12, 12, 64),
-            Causal,
-            Packed,
-        ),
-    ];
-    let levels = Isa::levels().into_iter();
-    let ways = levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Way { isa, stored }));
-    for way in ways {
+    macro_rules! cases {
+        ($($name:literal $batch:literal $queries:literal of $keys:literal, $heads:expr, $visible:ident $memory:ident;)*) => {
+            [$(Case {
+                name: $name,
+                sizes: ($batch, $queries),
+                heads: $heads,
+                keys: $keys,
+                visible: $visible,
+                memory: $memory,
+            }),*]
+        };
+    }
+    let cases = cases! {
+        "MiniLM 1x16" 1 16 of 16, (12, 12, 32), All Projected;
+        "MiniLM 4x32" 4 32 of 32, (12, 12, 32), All Projected;
+        "MiniLM 1x128" 1 128 of 128, (12, 12, 32), All Projected;
+        "MiniLM 8x128" 8 128 of 128, (12, 12, 32), All Projected;
+        "MiniLM 1x512" 1 512 of 512, (12, 12, 32), All Projected;
+        "BERT 1x128" 1 128 of 128, (12, 12, 64), All Projected;
+        "BERT 1x512" 1 512 of 512, (12, 12, 64), All Projected;
+        "GPT-2 1x512" 1 512 of 512, (12, 12, 64), Causal Projected;
+        "Llama 64 1x512" 1 512 of 512, (32, 8, 64), Causal Projected;
+        "Llama 128 1x512" 1 512 of 512, (32, 8, 128), Causal Projected;
+        "Llama 64, 1 of 512" 1 1 of 512, (32, 8, 64), Causal Packed;
+        "Llama 128, 1 of 512" 1 1 of 512, (32, 8, 128), Causal Packed;
+        "Llama 128, 1 of 4096" 1 1 of 4096, (32, 8, 128), Causal Packed;
+        "GPT-2, 1 of 512" 1 1 of 512, (12, 12, 64), Causal Packed;
+        "GPT-2, 1 of 4096" 1 1 of 4096, (12, 12, 64), Causal Packed;
+    };
+    for way in ways() {
         let isa = way.isa;
         println!(
             "{} {:?}: GFLOP/s per thread, GB/s of keys and values",

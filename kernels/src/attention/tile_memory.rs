@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice_mut;
 
-use super::{chunk::Layout, kernel::Kernel, operand::Operand};
+use super::{attention_kernel::AttentionKernel, chunk::Layout, operand::Operand};
 
 /// The memory, divided into its parts.
 pub(crate) struct TileMemory<'a, F: Operand> {
@@ -25,14 +25,19 @@ pub(crate) struct TileMemory<'a, F: Operand> {
 
 impl<'a, F: Operand> TileMemory<'a, F> {
     /// Numbers of f32 that a tile of up to `n_rows` rows needs which see up to `span` positions.
-    pub(crate) fn len(kernel: &dyn Kernel<F>, layout: Layout, n_rows: usize, span: usize) -> usize {
+    pub(crate) fn len(
+        kernel: &dyn AttentionKernel<F>,
+        layout: Layout,
+        n_rows: usize,
+        span: usize,
+    ) -> usize {
         Self::lengths(kernel, layout, n_rows, span).iter().sum()
     }
 
     /// Divides `memory`, at least as long as [`Self::len`] says, for a tile of `n_rows` rows that see `span`
     /// positions.
     pub(crate) fn new(
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         layout: Layout,
         n_rows: usize,
         span: usize,
@@ -55,7 +60,12 @@ impl<'a, F: Operand> TileMemory<'a, F> {
     }
 
     /// The lengths of the parts, in the order of the fields.
-    fn lengths(kernel: &dyn Kernel<F>, layout: Layout, n_rows: usize, span: usize) -> [usize; 7] {
+    fn lengths(
+        kernel: &dyn AttentionKernel<F>,
+        layout: Layout,
+        n_rows: usize,
+        span: usize,
+    ) -> [usize; 7] {
         let Layout {
             width, head_dim, ..
         } = layout;

@@ -34,7 +34,7 @@ struct Open {
 }
 
 /// A part of a mapping that nobody else has; zeros at first. The mapping ends with the last of its pieces.
-pub struct Piece {
+pub struct MappedPiece {
     start: NonNull<u8>,
     len: usize,
     _mapping: Arc<Mapping>,
@@ -60,7 +60,7 @@ impl fmt::Debug for LargePages {
 
 impl LargePages {
     /// `bytes` bytes of zeros; `None` if that is too few, or the system has no memory left.
-    pub fn take(&self, bytes: usize) -> Option<Piece> {
+    pub fn take(&self, bytes: usize) -> Option<MappedPiece> {
         if bytes < MIN_PIECE {
             return None;
         }
@@ -81,7 +81,7 @@ impl LargePages {
         let start = unsafe { mapping.start.add(open.used) };
         open.used += len;
         open.total += len;
-        Some(Piece {
+        Some(MappedPiece {
             start,
             len: bytes,
             _mapping: mapping,
@@ -89,7 +89,7 @@ impl LargePages {
     }
 }
 
-impl Piece {
+impl MappedPiece {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: within the mapping, which is kept alive; taken once; initialised by the system.
@@ -104,9 +104,9 @@ impl Piece {
 }
 
 // SAFETY: it owns its bytes as a vector does; the mapping is only kept alive.
-unsafe impl Send for Piece {}
+unsafe impl Send for MappedPiece {}
 // SAFETY: as above.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for MappedPiece {}
 
 /// Anonymous memory of the system, returned to it on drop.
 struct Mapping {
@@ -152,7 +152,8 @@ mod tests {
             MAX_MAPPING + 3,
             MIN_PIECE,
         ];
-        let mut pieces: Vec<Piece> = sizes.iter().filter_map(|&len| pages.take(len)).collect();
+        let mut pieces: Vec<MappedPiece> =
+            sizes.iter().filter_map(|&len| pages.take(len)).collect();
         drop(pages);
         assert_eq!(pieces.len(), sizes.len());
         for (i, (piece, len)) in (1u8..).zip(pieces.iter_mut().zip(sizes)) {

@@ -7,7 +7,7 @@ use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::large_pages::{LargePages, Piece};
+use super::large_pages::{LargePages, MappedPiece};
 use crate::vectors::prefetch::LINE;
 
 /// One cache line.
@@ -26,7 +26,7 @@ pub struct Aligned<T> {
 
 enum Memory {
     Lines(Vec<Line>),
-    Piece(Piece),
+    Piece(MappedPiece),
 }
 
 /// Bytes from which on memory of its own is mapped on large pages: a shorter range need not contain a whole

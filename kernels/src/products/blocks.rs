@@ -23,7 +23,7 @@ const FEW_TILES: usize = 2;
 const MANY_TILES: usize = 8;
 
 /// What the division depends on.
-pub struct Rows {
+pub struct RowBlocks {
     /// Rows of the left operand.
     pub len: usize,
     /// Rows of a tile.
@@ -34,7 +34,7 @@ pub struct Rows {
     pub weight_bytes: usize,
 }
 
-impl Rows {
+impl RowBlocks {
     /// Calls `work(rows, threads)` for consecutive blocks of the rows, with the number of threads that are to
     /// compute each block.
     ///

@@ -13,11 +13,11 @@
 //! ```
 
 use super::{
-    format::{DotTask, Dots, Format},
+    format::{Dots, Format},
     tile::{Total, WIDTH},
 };
 use crate::vectors::{
-    level::Vectors,
+    level::{Task, Vectors},
     prefetch::{self, LINE},
 };
 
@@ -52,11 +52,11 @@ pub enum Ahead {
 }
 
 /// Adds `Σ a·b` over the chunk to the totals.
-impl<F: Format> DotTask<F> for DotTile<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, dots: D) {
+    fn compute(self, dots: D) {
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {

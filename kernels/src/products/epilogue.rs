@@ -1,26 +1,10 @@
 //! The epilogue of a product: what is applied to a tile's totals while they are still in the cache.
 //!
 //! Bias, activation, gate, scale and residual cost no pass of their own over the result, and the result is
-//! written to memory once. Arithmetic is in full vectors also at the right edge, where loads are padded and
-//! stores cut off.
+//! written to memory once.
 
-use std::ops::Range;
-
-use super::{
-    format::{DotTask, Dots, Format},
-    packed_matrix::Halves,
-    tile::WIDTH,
-};
 use crate::{
-    cpu::Cpu,
-    rows::activation::{Activation, Computed},
-    threads::{parallel, target::Target},
-    vectors::{
-        element::Real,
-        isa::Isa,
-        level::{MAX_LANES, Vectors},
-        prefetch::{self, LINE},
-    },
+    cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::element::Real,
 };
 
 /// `residual + scale · activation(sum + bias)`; of a gated matrix
@@ -33,7 +17,7 @@ pub struct Epilogue<'a, T> {
     /// One number for each column of the second half of a gated matrix, up.
     pub up_bias: Option<&'a [T]>,
     /// Applied to the sum and bias; of a gated matrix, to those of the gate only.
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     /// Factor on everything but the residual.
     pub scale: Scale<'a, T>,
     /// Added last: rows without gaps, in the shape of the result.
@@ -56,7 +40,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
     pub const NONE: Self = Self {
         bias: None,
         up_bias: None,
-        activation: Activation::Identity,
+        activation: ActivationFunction::Identity,
         scale: Scale::One,
         residual: None,
     };
@@ -72,11 +56,11 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// If the epilogue has any other part, or a part that does not fit.
     pub fn finish(&self, cpu: Cpu, rows: &[T], columns: usize, y: &mut [T]) {
         assert!(self.bias.is_none() && self.up_bias.is_none());
-        assert!(self.activation == Activation::Identity);
+        assert!(self.activation == ActivationFunction::Identity);
         assert_eq!(rows.len(), y.len());
         self.check(y.len() / columns, columns);
         let threads = cpu.for_elements(y.len()).threads;
-        parallel::for_chunks(threads, y, GROUP * columns, |start, y| {
+        parallel::for_chunks(threads, y, ROWS_PER_TASK * columns, |start, y| {
             for (i, (y, &value)) in y.iter_mut().zip(&rows[start..]).enumerate() {
                 let scaled = match self.scale {
                     Scale::One => value,
@@ -106,289 +90,5 @@ impl<'a, T: Real> Epilogue<'a, T> {
     }
 }
 
-/// What the results of one panel of a part are made of, and where they go.
-pub(crate) struct Results<'a, T> {
-    pub epilogue: &'a Epilogue<'a, T>,
-    /// The level of the epilogue's activation.
-    pub isa: Isa,
-    pub halves: Halves,
-    /// The row of the whole result that is the part's first.
-    pub first_row: usize,
-    /// The columns of the whole result that the panel holds.
-    pub columns: Range<usize>,
-    /// Columns of the whole result.
-    pub n_columns: usize,
-    pub place: &'a Place<'a, T>,
-}
-
-/// Applies the epilogue to some of the part's rows, and writes the results.
-pub(crate) struct Finish<'a, T> {
-    pub results: &'a Results<'a, T>,
-    pub rows: Range<usize>,
-    /// Totals, `[rows, panel width]`; used as working memory.
-    pub sums: &'a mut [T],
-}
-
-/// As [`Finish`], for some rows in several consecutive panels.
-pub(crate) struct FinishPanels<'a, T> {
-    /// Of the first of the panels.
-    pub first: Results<'a, T>,
-    pub n_rows: usize,
-    /// Totals, `[panels, rows, panel width]`; used as working memory.
-    pub totals: &'a mut [T],
-}
-
-/// Where the results of a part go.
-pub(crate) struct Place<'a, T> {
-    pub target: &'a Target<'a, T>,
-    /// The row of the target that is the part's first.
-    pub first_row: usize,
-    /// The column of the whole result that is the target's first.
-    pub first_column: usize,
-}
-
-/// Rows that an activation is applied to at a time: their sums stay in the first-level cache.
-const GROUP: usize = 16;
-
-/// Columns of the widest panel of any level.
-const MAX_COLUMNS: usize = WIDTH * MAX_LANES;
-
-impl<F: Format> DotTask<F> for Finish<'_, F::Number> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl<F: Format> DotTask<F> for FinishPanels<'_, F::Number> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl<T: Computed> Finish<'_, T> {
-    #[inline(always)]
-    fn write<V: Vectors<T>>(mut self, v: V) {
-        match self.results.halves {
-            Halves::One => self.plain(v),
-            Halves::GateAndUp => self.gated(v),
-        }
-    }
-}
-
-impl<T: Computed> FinishPanels<'_, T> {
-    #[inline(always)]
-    fn write<V: Vectors<T>>(self, v: V) {
-        let mut results = self.first;
-        let per_panel = results.columns.len();
-        for sums in self.totals.chunks_exact_mut(self.n_rows * WIDTH * V::LANES) {
-            let finish = Finish {
-                results: &results,
-                rows: 0..self.n_rows,
-                sums,
-            };
-            finish.write(v);
-            let next = results.columns.end;
-            results.columns = next..results.n_columns.min(next + per_panel);
-        }
-    }
-}
-
-impl<T: Computed> Finish<'_, T> {
-    #[inline(always)]
-    fn plain<V: Vectors<T>>(&mut self, v: V) {
-        let bias = self
-            .results
-            .of_columns::<V, WIDTH>(v, self.results.epilogue.bias);
-        let writer = Writer::<V, WIDTH, T>::new(v, self.results);
-        let width = WIDTH * V::LANES;
-        for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
-            let rows = self.rows.start + group * GROUP..;
-            let activation = self.results.epilogue.activation;
-            if activation == Activation::Identity {
-                for (i, row) in rows.zip(sums.chunks_exact(width)) {
-                    writer.write(i, add(v, load(v, row), bias));
-                }
-                continue;
-            }
-            for row in sums.chunks_exact_mut(width) {
-                store(v, add(v, load(v, row), bias), row);
-            }
-            activation.apply(self.results.isa, sums);
-            for (i, row) in rows.zip(sums.chunks_exact(width)) {
-                writer.write(i, load(v, row));
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn gated<V: Vectors<T>>(&mut self, v: V) {
-        let [bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.bias);
-        let [up_bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.up_bias);
-        let writer = Writer::<V, 1, T>::new(v, self.results);
-        let width = WIDTH * V::LANES;
-        for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
-            let mut gates = [T::ZERO; GROUP * MAX_LANES];
-            let gates = &mut gates[..sums.len() / WIDTH];
-            let rows = sums.chunks_exact(width);
-            for (gate, row) in gates.chunks_exact_mut(V::LANES).zip(rows.clone()) {
-                let [sum] = load(v, &row[..V::LANES]);
-                store(v, [v.add(sum, bias)], gate);
-            }
-            self.results
-                .epilogue
-                .activation
-                .apply(self.results.isa, gates);
-            let first_row = self.rows.start + group * GROUP;
-            for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
-                let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));
-                let result = v.multiply(gate, v.add(up, up_bias));
-                writer.write(first_row + i, [result]);
-            }
-        }
-    }
-}
-
-impl<T: Real> Results<'_, T> {
-    /// Prefetches the memory that the results of some of the part's rows are written to, and their residual.
-    pub fn prefetch(&self, rows: Range<usize>) {
-        let numbers = LINE / size_of::<T>();
-        for row in rows {
-            let (target_row, columns) = self.target(row);
-            let target = self.place.target.address(target_row, columns.start);
-            let residual = self.residual(row).map(<[T]>::as_ptr);
-            for line in (0..columns.len()).step_by(numbers) {
-                prefetch::far(target.wrapping_add(line));
-                if let Some(residual) = residual {
-                    prefetch::far(residual.wrapping_add(line));
-                }
-            }
-        }
-    }
-
-    /// The row and columns of the target that a row's results go to.
-    #[inline(always)]
-    fn target(&self, row: usize) -> (usize, Range<usize>) {
-        let start = self.columns.start - self.place.first_column;
-        let columns = start..start + self.columns.len();
-        (self.place.first_row + row, columns)
-    }
-
-    #[inline(always)]
-    fn residual(&self, row: usize) -> Option<&[T]> {
-        let start = (self.first_row + row) * self.n_columns + self.columns.start;
-        let residual = self.epilogue.residual?;
-        Some(&residual[start..][..self.columns.len()])
-    }
-
-    /// Each column's number; where there are none, -0, which leaves unchanged whatever it is added to.
-    #[inline(always)]
-    fn of_columns<V: Vectors<T>, const N: usize>(
-        &self,
-        v: V,
-        values: Option<&[T]>,
-    ) -> [V::Vector; N] {
-        match values {
-            Some(values) => load(v, &values[self.columns.clone()]),
-            None => [v.splat(T::of(-0.0)); N],
-        }
-    }
-}
-
-/// Scales rows, adds the residual and writes them, `N` vectors at a time or, at the right edge, fewer columns.
-struct Writer<'a, V: Vectors<T>, const N: usize, T: Real> {
-    v: V,
-    factors: Option<[V::Vector; N]>,
-    results: &'a Results<'a, T>,
-}
-
-impl<'a, V: Vectors<T>, const N: usize, T: Real> Writer<'a, V, N, T> {
-    #[inline(always)]
-    fn new(v: V, results: &'a Results<'a, T>) -> Self {
-        Self {
-            v,
-            factors: match results.epilogue.scale {
-                Scale::One => None,
-                Scale::Constant(factor) => Some([v.splat(factor); N]),
-                Scale::Columns(factors) => Some(load(v, &factors[results.columns.clone()])),
-            },
-            results,
-        }
-    }
-
-    #[inline(always)]
-    fn write(&self, row: usize, mut values: [V::Vector; N]) {
-        let v = self.v;
-        if let Some(factors) = self.factors {
-            values = std::array::from_fn(|j| v.multiply(values[j], factors[j]));
-        }
-        if let Some(residual) = self.results.residual(row) {
-            values = add(v, load(v, residual), values);
-        }
-        let (row, columns) = self.results.target(row);
-        // SAFETY: among all tasks and panels, only this one writes these columns of this row.
-        let out = unsafe { self.results.place.target.piece(row, columns) };
-        store(v, values, out);
-    }
-}
-
-/// Loads `N` vectors; a shorter slice is padded with zeros.
-#[inline(always)]
-fn load<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
-    if from.len() == N * V::LANES {
-        return load_whole(v, from);
-    }
-    let mut padded = [T::ZERO; MAX_COLUMNS];
-    padded[..from.len()].copy_from_slice(from);
-    load_whole(v, &padded)
-}
-
-#[inline(always)]
-fn load_whole<T: Real, V: Vectors<T>, const N: usize>(v: V, from: &[T]) -> [V::Vector; N] {
-    let from = &from[..N * V::LANES];
-    // SAFETY: `from` holds N vectors.
-    std::array::from_fn(|j| unsafe { v.load(from.as_ptr().add(j * V::LANES)) })
-}
-
-/// Stores `N` vectors, or as much of them as the slice has room for.
-#[inline(always)]
-fn store<T: Real, V: Vectors<T>, const N: usize>(v: V, vectors: [V::Vector; N], to: &mut [T]) {
-    if to.len() == N * V::LANES {
-        return store_whole(v, vectors, to);
-    }
-    let mut padded = [T::ZERO; MAX_COLUMNS];
-    store_whole(v, vectors, &mut padded);
-    to.copy_from_slice(&padded[..to.len()]);
-}
-
-#[inline(always)]
-fn store_whole<T: Real, V: Vectors<T>, const N: usize>(
-    v: V,
-    vectors: [V::Vector; N],
-    to: &mut [T],
-) {
-    let to = &mut to[..N * V::LANES];
-    for (j, &vector) in vectors.iter().enumerate() {
-        // SAFETY: `to` has room for N vectors.
-        unsafe { v.store(vector, to.as_mut_ptr().add(j * V::LANES)) };
-    }
-}
-
-/// `a + b`.
-#[inline(always)]
-fn add<T: Real, V: Vectors<T>, const N: usize>(
-    v: V,
-    a: [V::Vector; N],
-    b: [V::Vector; N],
-) -> [V::Vector; N] {
-    std::array::from_fn(|j| v.add(a[j], b[j]))
-}
+/// Rows that one task finishes.
+const ROWS_PER_TASK: usize = 16;

@@ -26,17 +26,19 @@
 //! terms are widened already, and a group of a row is two words. The left operand is packed by
 //! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
 
-use std::marker::PhantomData;
-
 use bytemuck::Pod;
 
 use super::{packed_rows::Chunks, tile::WIDTH};
 use crate::{
     rows::activation::Computed,
-    vectors::level::{Level, Task, Vectors},
+    vectors::level::{Instructions, Vectors},
 };
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
+///
+/// Where weights of 4 bits with a scale and an offset for each group of terms would go: a format of its own beside
+/// [`i8`], with eight terms in a word, [`Self::CHUNK`] a multiple of its group, and scale and offset as [`Self::HEAD`]
+/// words, which `Dots::numbers` applies to a chunk's integer sums as it does int8's scale.
 pub trait Format: Copy + Send + Sync + 'static {
     /// The type of the rows that come in, of the results, and of the totals.
     type Number: Computed;
@@ -67,9 +69,9 @@ pub trait Format: Copy + Send + Sync + 'static {
 }
 
 /// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.
-pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
+pub trait Dots<F: Format>: Instructions {
     /// The level's vectors of totals; each lane is a column.
-    type Vectors: Vectors<F::Number>;
+    type Vectors: Vectors<F::Number> + Instructions;
     /// The terms of one group of one row, broadcast to all lanes.
     type Left: Copy;
     /// The terms of one group of each lane's column.
@@ -87,9 +89,6 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     };
     /// Columns of a panel, which is as wide as a tile.
     const PANEL: usize = WIDTH * <Self::Vectors as Vectors<F::Number>>::LANES;
-
-    /// Computes a task, compiled with these instructions; see [`Task`].
-    fn enter<T: DotTask<F>>(self, task: T) -> T::Output;
 
     /// The vectors that totals are computed in.
     fn vectors(self) -> Self::Vectors;
@@ -132,37 +131,24 @@ pub trait Dots<F: Format>: Copy + Send + Sync + 'static {
     ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
 }
 
-/// An algorithm over the dot products of any level; as a [`Task`].
-pub trait DotTask<F: Format> {
-    /// What it computes, besides what it writes.
-    type Output;
-
-    /// Computes it with the instructions of `dots`.
-    fn compute<D: Dots<F>>(self, dots: D) -> Self::Output;
+/// The methods of [`Dots`], each compiled where it is used; those that read what their callers point to come last.
+macro_rules! dots {
+    (
+        $(fn $name:ident($($arguments:tt)*) -> $out:ty $body:block)*
+        $(unsafe fn $unsafe_name:ident($($unsafe_arguments:tt)*) -> $unsafe_out:ty $unsafe_body:block)*
+    ) => {
+        $(
+            #[inline(always)]
+            fn $name($($arguments)*) -> $out $body
+        )*
+        $(
+            #[inline(always)]
+            #[allow(unused_unsafe)] // where nothing is read
+            unsafe fn $unsafe_name($($unsafe_arguments)*) -> $unsafe_out {
+                // SAFETY: the caller's promise, which the trait states.
+                unsafe { $unsafe_body }
+            }
+        )*
+    };
 }
-
-/// Adapts a [`DotTask`] to [`Level::enter`], for dot products that are composed of a level's vector operations.
-pub struct Within<F, D, T> {
-    dots: D,
-    task: T,
-    format: PhantomData<F>,
-}
-
-impl<F, D, T> Within<F, D, T> {
-    pub fn new(dots: D, task: T) -> Self {
-        Self {
-            dots,
-            task,
-            format: PhantomData,
-        }
-    }
-}
-
-impl<F: Format, D: Dots<F>, T: DotTask<F>> Task for Within<F, D, T> {
-    type Output = T::Output;
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) -> T::Output {
-        self.task.compute(self.dots)
-    }
-}
+pub(super) use dots;

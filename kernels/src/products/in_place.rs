@@ -7,13 +7,12 @@
 use std::ops::Range;
 
 use super::{
-    format::{DotTask, Dots, Format},
     tile::{CHUNK, Total},
     view::View,
 };
 use crate::vectors::{
     element::Real,
-    level::{MAX_LANES, Vectors, columns_at_once},
+    level::{MAX_LANES, Task, Vectors, columns_at_once},
     prefetch::{self, LINE},
 };
 
@@ -43,19 +42,12 @@ pub struct InPlaceTile<'a, T> {
     pub total: Total,
 }
 
-impl<F: Format> DotTask<F> for InPlaceTile<'_, F::Number> {
+impl<T: Real, V: Vectors<T>> Task<V> for InPlaceTile<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.multiply(d.vectors());
-    }
-}
-
-impl<T: Real> InPlaceTile<'_, T> {
-    #[inline(always)]
-    fn multiply<V: Vectors<T>>(self, vectors: V) {
-        let transposer = vectors.transposer();
+    fn compute(self, vectors: V) {
+        let transposer = V::Transposer::from(vectors);
         match self.rows {
             1 => self.accumulate::<V::Transposer, 1>(transposer),
             2 => self.accumulate::<V::Transposer, 2>(transposer),

@@ -3,8 +3,10 @@
 mod blocks;
 pub(crate) mod dot_tile;
 mod epilogue;
+mod finish;
 pub(crate) mod format;
 pub(crate) mod formats;
+mod halves;
 mod in_place;
 pub(crate) mod kernel;
 mod matrix;
@@ -20,12 +22,12 @@ mod panel_pair;
 mod peak;
 mod product;
 mod registers;
-mod scratch;
 mod streams;
 pub(crate) mod tile;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;
+mod working_memory;
 
 pub use epilogue::{Epilogue, Scale};
 pub use matrix::Matrix;

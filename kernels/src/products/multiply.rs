@@ -15,8 +15,8 @@
 //! blocks   rows of `a`, packed together; each thread takes its own, or all share one     blocks.rs
 //! tasks    parts of a block's rows × some panels of `b`'s columns, shared by threads      product.rs
 //! panels   PANEL columns of `b` (for a row or two, two panels at a time, streams.rs);
-//!          a part's totals in one panel stay in the L2 cache                              sums.rs
-//! chunks   CHUNK terms of the depth; a panel's chunk stays in the L1 cache                sums.rs
+//!          a part's totals in one panel stay in the L2 cache                              panel.rs
+//! chunks   CHUNK terms of the depth; a panel's chunk stays in the L1 cache                panel.rs
 //! tiles    ROWS rows × PANEL columns, whose sums of a chunk stay in registers             dot_tile.rs
 //! ```
 //!
@@ -26,7 +26,7 @@
 use std::ops::Range;
 
 use super::{
-    blocks::{BLOCK_ROWS, Rows},
+    blocks::{BLOCK_ROWS, RowBlocks},
     epilogue::Epilogue,
     format::Format,
     kernel::WithKernel,
@@ -35,8 +35,8 @@ use super::{
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
     product::{Columns, Product, To},
-    scratch::{HIDDEN, PACKED},
     view::View,
+    working_memory::{HIDDEN, PACKED},
 };
 use crate::{
     cpu::Cpu,
@@ -168,7 +168,7 @@ fn multiply_columns<F: WithKernel>(
     };
     match product.b {
         Columns::Packed(b) => {
-            let rows = Rows {
+            let rows = RowBlocks {
                 len: a.rows(),
                 per_tile: kernel.rows(),
                 row_bytes: words(1) * size_of::<F::Word>(),

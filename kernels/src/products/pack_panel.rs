@@ -5,14 +5,14 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    format::{DotTask, Dots, Format},
-    tile::WIDTH,
+    format::{Dots, Format},
+    tile::{MAX_PANEL, WIDTH},
     transpose::Strip,
     view::View,
 };
 use crate::vectors::{
-    element::Element,
-    level::{MAX_LANES, Vectors},
+    element::{Element, Real},
+    level::{Task, Vectors},
     prefetch,
 };
 
@@ -27,29 +27,30 @@ pub struct CopyPanels<'a, T> {
     pub out: &'a mut [T],
 }
 
-impl<F: Format> DotTask<F> for CopyPanels<'_, F::Number> {
+impl<T: Real, V: Vectors<T>> Task<V> for CopyPanels<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, _: D) {
+    fn compute(self, _: V) {
         let Self { b, columns, out } = self;
-        let words = b.rows() * D::PANEL;
+        let width = WIDTH * V::LANES;
+        let words = b.rows() * width;
         for row in 0..b.rows() {
             let terms = b.row(row, columns.clone());
             // The next rows lie far from this one, where the hardware prefetcher does not look.
             let ahead = b.from(row, columns.start).as_ptr();
             let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
             prefetch::bytes(ahead, size_of_val(terms));
-            for (panel, terms) in terms.chunks(D::PANEL).enumerate() {
-                let to = &mut out[panel * words + row * D::PANEL..][..D::PANEL];
-                if terms.len() == D::PANEL {
+            for (panel, terms) in terms.chunks(width).enumerate() {
+                let to = &mut out[panel * words + row * width..][..width];
+                if terms.len() == width {
                     // A trip count known at compile time, so that the loop vectorises without a remainder.
-                    to[..D::PANEL].copy_from_slice(&terms[..D::PANEL]);
+                    to[..width].copy_from_slice(&terms[..width]);
                     continue;
                 }
                 let (filled, rest) = to.split_at_mut(terms.len());
                 filled.copy_from_slice(terms);
-                rest.fill(F::Number::ZERO);
+                rest.fill(T::ZERO);
             }
         }
     }
@@ -80,18 +81,20 @@ pub struct PackPanel<'a, F: Format> {
     pub panel: &'a mut [F::Word],
 }
 
-impl<F: Format> DotTask<F> for PackPanel<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(mut self, dots: D) {
+    fn compute(mut self, dots: D) {
         let depth = self.b.rows();
         let n_words = F::column_words(depth);
         if n_words == 0 {
             return;
         }
         if !self.gathered.is_empty() {
-            self.gather(dots.vectors().transposer());
+            self.gather(<D::Vectors as Vectors<F::Number>>::Transposer::from(
+                dots.vectors(),
+            ));
         }
         let transposed = self.b.transposed();
         let panel = cast_slice_mut::<F::Word, F::Number>(self.panel);
@@ -113,7 +116,11 @@ impl<F: Format> DotTask<F> for PackPanel<'_, F> {
                 rows: 0..strip.len(),
                 columns: 0..n_words,
             };
-            strip.transpose(dots.vectors().transposer(), &mut panel[first..], D::PANEL);
+            strip.transpose(
+                <D::Vectors as Vectors<F::Number>>::Transposer::from(dots.vectors()),
+                &mut panel[first..],
+                D::PANEL,
+            );
         }
     }
 }
@@ -124,7 +131,7 @@ impl<F: Format> PackPanel<'_, F> {
     fn gather<V: Vectors<F::Number>>(&mut self, v: V) {
         let (depth, width) = (self.b.rows(), self.columns.len());
         let stride = gathered_stride(depth);
-        let mut block = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        let mut block = [F::Number::ZERO; GATHERED * MAX_PANEL];
         for first in (0..depth).step_by(GATHERED) {
             let rows = first..depth.min(first + GATHERED);
             for (row, to) in rows.clone().zip(block.chunks_exact_mut(width)) {
@@ -148,6 +155,3 @@ impl<F: Format> PackPanel<'_, F> {
         }
     }
 }
-
-/// Columns of the widest panel of any level.
-const MAX_COLUMNS: usize = WIDTH * MAX_LANES;

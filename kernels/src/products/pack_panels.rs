@@ -11,8 +11,8 @@ use super::{
     format::Format,
     kernel::Kernel,
     pack_panel::{CopyPanels, PackPanel, gathered_stride},
-    scratch::{PACKED, TILE},
     view::View,
+    working_memory::{PACKED, TILE},
 };
 use crate::{
     memory::scratch::{Aligned, lend},

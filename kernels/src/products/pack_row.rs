@@ -8,13 +8,13 @@ use std::ops::Range;
 use bytemuck::cast_slice_mut;
 
 use super::{
-    format::{DotTask, Dots, Format},
+    format::{Dots, Format},
     packed_rows::PackedTarget,
     tile::CHUNK,
     transpose::GatherRows,
     view::View,
 };
-use crate::vectors::element::Element;
+use crate::vectors::{element::Element, level::Task};
 
 /// Packs all chunks of one row.
 pub struct PackRow<'a, F: Format> {
@@ -35,11 +35,11 @@ impl<'a, F: Format> PackRow<'a, F> {
     }
 }
 
-impl<F: Format> DotTask<F> for PackRow<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
+    fn compute(self, d: D) {
         if self.row.is_empty() {
             // A chunk too, of no terms: what a format stores beside them is read all the same.
             // SAFETY: the promise of whoever called `new`.
@@ -68,15 +68,15 @@ pub struct PackRows<'a, F: Format> {
 const GATHERED: usize = 16;
 
 /// Columns of the longest chunk of any format.
-const MAX_COLUMNS: usize = 2 * CHUNK;
+const MAX_CHUNK: usize = 2 * CHUNK;
 
-impl<F: Format> DotTask<F> for PackRows<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
+    fn compute(self, d: D) {
         let Self { a, columns, .. } = self;
-        const { assert!(F::CHUNK <= MAX_COLUMNS) };
+        const { assert!(F::CHUNK <= MAX_CHUNK) };
         assert!(columns.len() <= F::CHUNK && self.packed.len() >= self.rows.len() * D::ROW_WORDS);
         if a.has_whole_rows() {
             let packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
@@ -97,7 +97,7 @@ impl<F: Format> DotTask<F> for PackRows<'_, F> {
             return gather.gather(d.vectors());
         }
         let mut packed = self.packed.chunks_exact_mut(D::ROW_WORDS);
-        let mut gathered = [F::Number::ZERO; GATHERED * MAX_COLUMNS];
+        let mut gathered = [F::Number::ZERO; GATHERED * MAX_CHUNK];
         for first in self.rows.clone().step_by(GATHERED) {
             let rows = first..self.rows.end.min(first + GATHERED);
             let n_rows = rows.len();

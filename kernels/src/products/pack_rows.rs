@@ -29,7 +29,8 @@ pub fn pack_rows<F: Format>(
         return pack_whole_rows(kernel, a, rows, packed, threads);
     }
     let length = rows.len() * kernel.chunks().words;
-    parallel::for_pieces(threads, packed, length, |chunk, packed| {
+    parallel::for_chunks(threads, packed, length, |start, packed| {
+        let chunk = start / length;
         kernel.pack_rows(PackRows {
             a,
             rows: rows.clone(),

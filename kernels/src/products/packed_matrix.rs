@@ -4,29 +4,9 @@
 use std::ops::Range;
 
 use super::{
-    format::Format, kernel::WithKernel, pack_panels::pack_panels, tile::WIDTH, view::View,
+    format::Format, halves::Halves, kernel::WithKernel, pack_panels::pack_panels, view::View,
 };
 use crate::{cpu::Cpu, memory::scratch::Aligned, vectors::isa::Isa};
-
-/// What the columns of a packed matrix consist of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halves {
-    /// The columns of one matrix.
-    One,
-    /// Those of two matrices, interleaved so that a vector of the gate's columns lies beside a vector of up's:
-    /// both results of a gated feed-forward meet in one tile.
-    GateAndUp,
-}
-
-impl Halves {
-    /// Columns of the result that a panel of `width` columns holds.
-    pub fn columns_per_panel(self, width: usize) -> usize {
-        match self {
-            Self::One => width,
-            Self::GateAndUp => width / WIDTH,
-        }
-    }
-}
 
 /// A right operand packed in a format for one level of instructions; other levels cannot use it.
 pub struct PackedMatrix<F: Format> {

@@ -7,7 +7,7 @@ use bytemuck::cast_slice;
 
 use super::{
     dot_tile::{Ahead, DotTile},
-    epilogue::{Finish, Results},
+    finish::{Finish, Results},
     format::Format,
     in_place::{self, InPlaceTile},
     packed_rows::PackedRows,

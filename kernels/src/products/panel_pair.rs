@@ -6,10 +6,14 @@
 //! each with the same order of addition, and so the same bits.
 
 use super::{
-    format::{DotTask, Dots, Format},
+    format::{Dots, Format},
     tile::{NEXT_PANEL, WIDTH},
 };
-use crate::vectors::{element::Real, level::Vectors, prefetch};
+use crate::vectors::{
+    element::Real,
+    level::{Task, Vectors},
+    prefetch,
+};
 
 /// The most rows: with more, a single panel has accumulators enough.
 pub const MAX_ROWS: usize = 2;
@@ -33,11 +37,11 @@ pub struct PanelPairs<'a, F: Format> {
     pub totals: &'a mut [F::Number],
 }
 
-impl<F: Format> DotTask<F> for PanelPairs<'_, F> {
+impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, dots: D) {
+    fn compute(self, dots: D) {
         match self.rows {
             1 => self.accumulate::<D, 1>(dots),
             // A level with fewer registers would spill the accumulators.

@@ -1,10 +1,10 @@
 //! How fast the CPU multiplies and adds when nothing holds it up: the ceiling of every product.
 
-use std::{sync::Barrier, thread, time::Instant};
+use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
 use half::bf16;
 
-use super::{kernel::WithKernel, weight::WeightFormat};
+use super::{kernel::WithKernel, registers::Registers, weight::WeightFormat};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
@@ -12,9 +12,9 @@ use crate::cpu::Cpu;
 /// the CPU runs at once add nothing.
 pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
     let run: &(dyn Fn() -> usize + Sync) = match format {
-        WeightFormat::F32 => &|| f32::kernel(cpu.isa).multiply_registers(),
-        WeightFormat::Bf16 => &|| bf16::kernel(cpu.isa).multiply_registers(),
-        WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(),
+        WeightFormat::F32 => &|| f32::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
+        WeightFormat::Bf16 => &|| bf16::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
+        WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
     };
     const TIMES: usize = 20;
     let at_once = thread::available_parallelism().map_or(1, usize::from);

@@ -1,13 +1,14 @@
 //! Dot products of registers alone, in independent chains: the loop of the micro-kernel without its loads.
 
-use std::hint::black_box;
+use std::{hint::black_box, marker::PhantomData};
 
 use bytemuck::Zeroable;
 
 use super::{
-    format::{DotTask, Dots, Format},
+    format::{Dots, Format},
     tile::{CHUNK, WIDTH},
 };
+use crate::vectors::level::Task;
 
 /// Accumulators with independent chains of additions: enough for two units with a latency of four cycles, few
 /// enough for 16 registers.
@@ -22,13 +23,13 @@ const ROUNDS: usize = 1 << 19;
 const UNROLLED: usize = 4;
 
 /// One run of one thread; returns the number of operations.
-pub struct Registers;
+pub struct Registers<F>(pub PhantomData<F>);
 
-impl<F: Format> DotTask<F> for Registers {
+impl<F: Format, D: Dots<F>> Task<D> for Registers<F> {
     type Output = usize;
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) -> usize {
+    fn compute(self, d: D) -> usize {
         let words = [F::Word::zeroed(); 3 * CHUNK];
         let words = black_box(words.as_ptr());
         let lanes = D::PANEL / WIDTH;

@@ -10,7 +10,7 @@ use super::{
     weight::WeightFormat,
 };
 use crate::{
-    reference::{normal, on},
+    reference::{on, random},
     threads::team::with_team,
     timing::least,
     vectors::isa::Isa,
@@ -30,17 +30,11 @@ fn products_as_a_share_of_the_peak() {
             (768, 3072),
             (2001, 500),
         ] {
-            let w: Vec<f32> = normal(n * k, 0.0, 1.0, 1)
-                .iter()
-                .map(|&x| x as f32)
-                .collect();
+            let w: Vec<f32> = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
             let packed = PackedMatrix::<f32>::new(on(isa, 2), b);
             for m in [1, 4, 8, 13, 32, 100, 128, 512, 2048] {
-                let a: Vec<f32> = normal(m * k, 0.0, 1.0, 2)
-                    .iter()
-                    .map(|&x| x as f32)
-                    .collect();
+                let a: Vec<f32> = random(m * k, 0.0, 1.0, 2);
                 let a = View::row_major(&a, m, k);
                 let mut y = vec![0.0; m * n];
                 let operations = (2 * m * n * k) as f64;
@@ -83,10 +77,8 @@ fn products_of_a_training_as_a_share_of_the_peak() {
         (512, 512, 128),
         (1000, 500, 2001),
     ] {
-        let matrix = |rows: usize, columns: usize, seed| -> Vec<f32> {
-            let numbers = normal(rows * columns, 0.0, 1.0, seed);
-            numbers.iter().map(|&x| x as f32).collect()
-        };
+        let matrix =
+            |rows: usize, columns: usize, seed| random::<f32>(rows * columns, 0.0, 1.0, seed);
         let (x, dy, w) = (
             matrix(rows, d_in, 1),
             matrix(rows, d_out, 2),

@@ -13,12 +13,12 @@
 use std::ops::Range;
 
 use super::{
-    epilogue::FinishPanels,
+    finish::FinishPanels,
     format::Format,
     packed_matrix::PackedMatrix,
     packed_rows::PackedRows,
     panel_pair::{self, PanelPairs},
-    product::{Columns, Memory, Part, Product, To, Units},
+    product::{Columns, Part, Product, TaskMemory, To, Units},
 };
 use crate::threads::parallel::{self, part};
 
@@ -64,7 +64,7 @@ impl<'a, F: Format> Product<'a, F> {
             let run = part(steps(&share), n_runs, task % n_runs);
             let panel = |at: usize| share.end.min(share.start + at * step);
             let panels = panel(run.start)..panel(run.end);
-            self.lend_memory(n_rows, panels.len(), |Memory { sums, staged }| {
+            self.lend_memory(n_rows, panels.len(), |TaskMemory { sums, staged }| {
                 self.sum(a, b, &panels, sums.totals);
                 let together = match self.y {
                     To::Rows(_) => panels.len().max(1),

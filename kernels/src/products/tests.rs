@@ -7,21 +7,22 @@ mod same_bits;
 use super::{
     blocks::BLOCK_ROWS,
     epilogue::{Epilogue, Scale},
+    halves::Halves,
     kernel::WithKernel,
     multiply::{Plain, multiply_packed, multiply_views as multiply},
-    packed_matrix::{Halves, PackedMatrix},
+    packed_matrix::PackedMatrix,
     view::View,
 };
 use crate::{
     memory::scratch::Aligned,
-    reference::{Rounding, normal, on},
-    rows::activation::{Activation, Computed},
+    reference::{self, RoundingErrors, on},
+    rows::activation::{ActivationFunction, Computed},
     threads::parallel::{self, part},
     vectors::isa::Isa,
 };
 
 /// A number type with the fused multiply-add of the vector levels.
-trait Number: Plain + Computed + Rounding {
+trait Number: Plain + Computed + RoundingErrors {
     fn fused(a: Self, b: Self, c: Self) -> Self;
     fn bits(self) -> u64;
 }
@@ -66,12 +67,11 @@ fn written_out<T: Number>(isa: Isa, a: &[T], w: &[T], (m, n, k): (usize, usize, 
 }
 
 fn random<T: Number>(n: usize, seed: u64) -> Vec<T> {
-    let values = normal(n, 0.1, 1.0, seed);
-    values.into_iter().map(T::from_f64).collect()
+    reference::random(n, 0.1, 1.0, seed)
 }
 
 /// The same matrix in other layouts: transposed, with gaps, at odd addresses.
-struct Layouts<T> {
+pub(super) struct Layouts<T> {
     rows: usize,
     columns: usize,
     plain: Vec<T>,
@@ -79,8 +79,8 @@ struct Layouts<T> {
     gaps: Vec<T>,
 }
 
-impl<T: Number> Layouts<T> {
-    fn new(plain: &[T], rows: usize, columns: usize) -> Self {
+impl<T: RoundingErrors> Layouts<T> {
+    pub fn new(plain: &[T], rows: usize, columns: usize) -> Self {
         let mut turned = vec![T::ZERO; 1 + rows * columns];
         let mut gaps = vec![T::from_f64(f64::NAN); 3 + rows * (2 * columns + 5)];
         for i in 0..rows {
@@ -98,7 +98,7 @@ impl<T: Number> Layouts<T> {
         }
     }
 
-    fn views(&self) -> [View<'_, T>; 3] {
+    pub fn views(&self) -> [View<'_, T>; 3] {
         let shape = (self.rows, self.columns);
         [
             View::new(&self.plain, shape, (self.columns, 1)),

@@ -2,14 +2,10 @@
 
 use std::ops::Range;
 
-use super::{
-    format::{DotTask, Dots, Format},
-    tile::WIDTH,
-    view::View,
-};
+use super::{tile::WIDTH, view::View};
 use crate::vectors::{
     element::Real,
-    level::{Vectors, columns_at_once},
+    level::{Task, Vectors, columns_at_once},
 };
 
 /// Packs rows and columns of a plain format into a panel, `[rows][panel width]`, with zeros for columns beyond
@@ -25,18 +21,11 @@ pub struct PackColumns<'a, T> {
     pub panel: &'a mut [T],
 }
 
-impl<F: Format> DotTask<F> for PackColumns<'_, F::Number> {
+impl<T: Real, V: Vectors<T>> Task<V> for PackColumns<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.pack(d.vectors());
-    }
-}
-
-impl<T: Real> PackColumns<'_, T> {
-    #[inline(always)]
-    pub fn pack<V: Vectors<T>>(self, v: V) {
+    fn compute(self, v: V) {
         let width = WIDTH * V::LANES;
         let Self { b, rows, panel, .. } = self;
         let n_columns = self.columns.len();
@@ -62,7 +51,11 @@ impl<T: Real> PackColumns<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(v.transposer(), &mut panel[first - columns.start..], width);
+            strip.transpose(
+                V::Transposer::from(v),
+                &mut panel[first - columns.start..],
+                width,
+            );
         }
     }
 }
@@ -78,15 +71,6 @@ pub struct GatherRows<'a, T> {
     /// The copies; consecutive rows are `stride` numbers apart.
     pub gathered: &'a mut [T],
     pub stride: usize,
-}
-
-impl<F: Format> DotTask<F> for GatherRows<'_, F::Number> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.gather(d.vectors());
-    }
 }
 
 impl<T: Real> GatherRows<'_, T> {
@@ -107,7 +91,7 @@ impl<T: Real> GatherRows<'_, T> {
                 columns: rows.clone(),
             };
             strip.transpose(
-                v.transposer(),
+                V::Transposer::from(v),
                 &mut gathered[first - columns.start..],
                 stride,
             );

@@ -7,7 +7,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{
-    blocks::Rows,
+    blocks::RowBlocks,
     epilogue::Epilogue,
     format::Format,
     kernel::{Kernel, WithKernel},
@@ -16,7 +16,7 @@ use super::{
     packed_matrix::PackedMatrix,
     packed_rows::{PackedRows, PackedTarget},
     product::{Columns, Product, To},
-    scratch::{HIDDEN, PACKED},
+    working_memory::{HIDDEN, PACKED},
 };
 use crate::{
     cpu::Cpu,
@@ -180,7 +180,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
     fn compute(&self, kernel: &dyn Kernel<F>) {
         let row_words = |columns| PackedRows::<F::Word>::words(1, columns, kernel.chunks());
         let hidden = self.up.map_or(0, |(up, _)| row_words(up.columns()));
-        let rows = Rows {
+        let rows = RowBlocks {
             len: self.x.rows(),
             per_tile: kernel.rows(),
             row_bytes: (row_words(self.x.width()) + hidden) * size_of::<F::Word>(),

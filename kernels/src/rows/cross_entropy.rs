@@ -4,18 +4,15 @@
 //! backward pass computes the probabilities again, which takes less time than reading them from memory.
 
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, PIECE},
     threads::{parallel, shared::Shared},
     vectors::{
         element::{Element, Real},
         lanes::{max, update_and_sum},
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work; any number of rows may be one piece.
-const CHUNK: usize = 8192;
 
 /// Writes each row's loss; 0 for rows without a class.
 ///
@@ -66,7 +63,7 @@ fn for_rows(cpu: Cpu, n_rows: usize, width: usize, work: impl Fn(std::ops::Range
     if width == 0 {
         return;
     }
-    let rows = (CHUNK / width).max(1);
+    let rows = (PIECE / width).max(1);
     let threads = cpu.for_elements(n_rows * width).threads;
     parallel::for_tasks(threads, n_rows.div_ceil(rows), |task| {
         work(task * rows..n_rows.min((task + 1) * rows));
@@ -79,7 +76,7 @@ struct Losses<'a, T> {
     losses: &'a mut [f64],
 }
 
-impl<T: Element<Acc: Into<f64>>> Task for Losses<'_, T> {
+impl<T: Element<Acc: Into<f64>>> LevelTask for Losses<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -107,7 +104,7 @@ struct Gradient<'a, T: Element> {
     dx: &'a mut [T],
 }
 
-impl<T: Element> Task for Gradient<'_, T> {
+impl<T: Element> LevelTask for Gradient<'_, T> {
     type Output = ();
 
     #[inline(always)]

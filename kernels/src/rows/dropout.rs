@@ -2,15 +2,11 @@
 
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work.
-const CHUNK: usize = 8192;
 
 /// `y = x / divisor` where `keep` is not 0, else 0: a true division, as in NumPy's
 /// `x * mask / (1 - p)`, which a product with the reciprocal does not equal.
@@ -22,8 +18,7 @@ pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!((x.len(), keep.len()), (y.len(), y.len()));
         let divisor = <T as Element>::Acc::of(divisor);
-        let threads = cpu.for_elements(y.len()).threads;
-        parallel::for_chunks(threads, y, CHUNK, |start, y| {
+        cpu.for_rows(y, 1, |start, y| {
             for (y, (x, &keep)) in y.iter_mut().zip(x[start..].iter().zip(&keep[start..])) {
                 let kept = T::narrow(x.widen() / divisor);
                 *y = if keep == 0 { T::ZERO } else { kept };

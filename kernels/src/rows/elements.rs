@@ -1,18 +1,15 @@
 //! Arithmetic element by element. Each result is rounded once, to the type of the numbers.
 
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, PIECE},
     threads::parallel,
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, Task},
+        level::Loop,
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work.
-const CHUNK: usize = 8192;
 
 /// `y = y + x`.
 ///
@@ -80,7 +77,7 @@ pub fn convert(cpu: Cpu, x: Slice, y: SliceMut) {
 
 fn converted<A: Element<Acc = f32>, B: Element<Acc = f32>>(cpu: Cpu, x: &[A], y: &mut [B]) {
     assert_eq!(x.len(), y.len());
-    over(cpu, y, CHUNK, |isa, start, y| {
+    over(cpu, y, PIECE, |isa, start, y| {
         let x = &x[start..][..y.len()];
         isa.enter(Loop(|| {
             for (y, x) in y.iter_mut().zip(x) {
@@ -91,7 +88,7 @@ fn converted<A: Element<Acc = f32>, B: Element<Acc = f32>>(cpu: Cpu, x: &[A], y:
 }
 
 fn each<T: Element>(cpu: Cpu, y: &mut [T], f: impl Fn(T::Acc) -> T::Acc + Sync + Send) {
-    over(cpu, y, CHUNK, |isa, _, y| {
+    over(cpu, y, PIECE, |isa, _, y| {
         isa.enter(Loop(|| {
             for y in y.iter_mut() {
                 *y = T::narrow(f(y.widen()));
@@ -107,7 +104,7 @@ fn pairs<T: Element>(
     f: impl Fn(T::Acc, T::Acc) -> T::Acc + Sync + Send,
 ) {
     assert_eq!(x.len(), y.len());
-    over(cpu, y, CHUNK, |isa, start, y| {
+    over(cpu, y, PIECE, |isa, start, y| {
         let x = &x[start..][..y.len()];
         isa.enter(Loop(|| {
             for (y, x) in y.iter_mut().zip(x) {
@@ -127,7 +124,7 @@ fn rows<T: Element>(
         return;
     }
     assert!(y.len().is_multiple_of(vector.len()));
-    let chunk = (CHUNK / vector.len()).max(1) * vector.len();
+    let chunk = (PIECE / vector.len()).max(1) * vector.len();
     over(cpu, y, chunk, |isa, _, y| {
         isa.enter(Loop(|| {
             for row in y.chunks_exact_mut(vector.len()) {
@@ -150,18 +147,6 @@ fn over<T: Send>(
     parallel::for_chunks(threads, y, chunk, |start, y| work(cpu.isa, start, y));
 }
 
-/// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
-struct Loop<F>(F);
-
-impl<F: FnOnce()> Task for Loop<F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        (self.0)();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
@@ -171,7 +156,7 @@ mod tests {
 
     #[test]
     fn each_is_what_it_says_at_every_length_and_on_every_level() {
-        for n in [0, 1, 15, 17, CHUNK + 3, 9 * CHUNK] {
+        for n in [0, 1, 15, 17, PIECE + 3, 9 * PIECE] {
             let x: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
             let y: Vec<f32> = (0..n).map(|i| (i as f32 * 0.3).cos()).collect();
             for isa in Isa::levels() {

@@ -11,7 +11,7 @@ pub mod softmax;
 pub(crate) mod source;
 mod sums;
 
-pub use activation::Activation;
+pub use activation::ActivationFunction;
 pub use dropout::dropout;
 pub use norm::Norm;
 pub use source::{RowNorm, Source};

@@ -2,11 +2,10 @@
 
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -47,9 +46,6 @@ pub struct Rotation<'a> {
     pub table_row: &'a (dyn Fn(usize) -> usize + Sync),
 }
 
-/// Elements per piece of work.
-const CHUNK: usize = 8192;
-
 impl Rotation<'_> {
     /// Writes the heads of `x`, rotated, to `y`; all numbers are of one type.
     ///
@@ -60,13 +56,8 @@ impl Rotation<'_> {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
             assert_eq!(x.len(), y.len());
             let width = self.head_dim;
-            if width == 0 {
-                return;
-            }
-            assert!(2 * self.pairs <= width);
-            let chunk = (CHUNK / width).max(1) * width;
-            let threads = cpu.for_elements(y.len()).threads;
-            parallel::for_chunks(threads, y, chunk, |start, y| {
+            assert!(width == 0 || 2 * self.pairs <= width);
+            cpu.for_rows(y, width, |start, y| {
                 y.copy_from_slice(&x[start..][..y.len()]);
                 for (head, y) in y.chunks_exact_mut(width).enumerate() {
                     let at = (self.table_row)(start / width + head) * self.pairs;
@@ -113,7 +104,7 @@ struct RotateHeads<'a, T> {
     direction: Direction,
 }
 
-impl<T: Element> Task for RotateHeads<'_, T> {
+impl<T: Element> LevelTask for RotateHeads<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -9,12 +9,11 @@ use std::ops::Range;
 
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         isa::Isa,
         lanes::{LANES, max, sum_pairs, update_and_sum},
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -28,9 +27,6 @@ pub(crate) struct Seen<'a> {
     pub keep: Option<&'a [u8]>,
 }
 
-/// Elements per piece of work; any number of rows may be one piece.
-const CHUNK: usize = 8192;
-
 /// Writes the softmax of each row of `width` elements of `x` to `y`; both are of one type.
 ///
 /// # Panics
@@ -39,12 +35,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
     with_type!(x, T => {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
-        if width == 0 {
-            return;
-        }
-        let chunk = (CHUNK / width).max(1) * width;
-        let threads = cpu.for_elements(y.len()).threads;
-        parallel::for_chunks(threads, y, chunk, |start, y| {
+        cpu.for_rows(y, width, |start, y| {
             forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen {
                 range: 0..width,
                 keep: None,
@@ -61,12 +52,7 @@ pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
     with_type!(y, T => {
         let (y, dy, dx) = (T::of_slice(y), T::of_slice(dy), T::of_slice_mut(dx));
         assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
-        if width == 0 {
-            return;
-        }
-        let chunk = (CHUNK / width).max(1) * width;
-        let threads = cpu.for_elements(dx.len()).threads;
-        parallel::for_chunks(threads, dx, chunk, |start, dx| {
+        cpu.for_rows(dx, width, |start, dx| {
             backward_here(cpu.isa, &y[start..], &dy[start..], dx, width);
         });
     });
@@ -117,7 +103,7 @@ struct Forward<'a, T: Element> {
     scratch: &'a mut [T::Acc],
 }
 
-impl<T: Element> Task for Forward<'_, T> {
+impl<T: Element> LevelTask for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -133,7 +119,7 @@ struct Backward<'a, T> {
     width: usize,
 }
 
-impl<T: Element> Task for Backward<'_, T> {
+impl<T: Element> LevelTask for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]

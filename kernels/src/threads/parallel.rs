@@ -89,23 +89,6 @@ fn piece(len: usize, chunk: usize, index: usize) -> Range<usize> {
     index * chunk..len.min((index + 1) * chunk)
 }
 
-/// Calls `work(index, piece)` for each piece of `length` elements, as [`for_tasks`] does.
-pub fn for_pieces<T: Send>(
-    threads: usize,
-    all: &mut [T],
-    length: usize,
-    work: impl Fn(usize, &mut [T]) + Sync,
-) {
-    assert_eq!(all.len() % length, 0);
-    let tasks = all.len() / length;
-    let all = Shared::new(all);
-    for_tasks(threads, tasks, |index| {
-        let range = index * length..(index + 1) * length;
-        // SAFETY: `for_tasks` gives out each number once, and pieces do not overlap.
-        work(index, unsafe { all.range(range) });
-    });
-}
-
 /// Calls `work(index, piece)` for consecutive pieces of `all` of these lengths, as [`for_tasks`] does.
 pub fn for_pieces_of<T: Send>(
     threads: usize,

@@ -2,33 +2,14 @@
 
 use std::arch::x86_64::*;
 
-use crate::vectors::level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
+use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
 
-/// The token of this level: the proof that the CPU has AVX2 and FMA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx2 {
-    _private: (),
+token! {
+    /// The proof that the CPU has AVX2 and FMA.
+    Avx2: is_x86_feature_detected "avx2" "fma"
 }
 
-impl Avx2 {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        found.then_some(Self { _private: () })
-    }
-}
-
-impl Level for Avx2 {
-    #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx2,fma")]
-        fn with_instructions<T: Task>(token: Avx2, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these features.
-        unsafe { with_instructions(self, task) }
-    }
-}
+impl Level for Avx2 {}
 
 impl Vectors<f32> for Avx2 {
     type Vector = __m256;
@@ -37,45 +18,13 @@ impl Vectors<f32> for Avx2 {
     // Of 16 registers: 12 sums, 2 vectors of columns, 1 broadcast of a row.
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn transposer(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the token proves FMA.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: the token proves AVX; the caller promises 8 numbers.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: __m256, to: *mut f32) {
-        // SAFETY: the token proves AVX; the caller promises room for 8 numbers.
-        unsafe { _mm256_storeu_ps(to, vector) }
+    instructions! {
+        fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
+        fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
+        fn multiply(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
+        fn multiply_add(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        unsafe fn load(from: *const f32) -> __m256 { _mm256_loadu_ps(from) }
+        unsafe fn store(vector: __m256, to: *mut f32) { _mm256_storeu_ps(to, vector) }
     }
 
     #[inline(always)]
@@ -120,45 +69,13 @@ impl Vectors<f64> for Avx2 {
     type Transposer = Self;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn transposer(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f64) -> __m256d {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_set1_pd(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m256d, b: __m256d) -> __m256d {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_add_pd(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: __m256d, b: __m256d) -> __m256d {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_mul_pd(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m256d, b: __m256d, c: __m256d) -> __m256d {
-        // SAFETY: the token proves FMA.
-        unsafe { _mm256_fmadd_pd(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f64) -> __m256d {
-        // SAFETY: the token proves AVX; the caller promises 4 numbers.
-        unsafe { _mm256_loadu_pd(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: __m256d, to: *mut f64) {
-        // SAFETY: the token proves AVX; the caller promises room for 4 numbers.
-        unsafe { _mm256_storeu_pd(to, vector) }
+    instructions! {
+        fn splat(x: f64) -> __m256d { _mm256_set1_pd(x) }
+        fn add(a: __m256d, b: __m256d) -> __m256d { _mm256_add_pd(a, b) }
+        fn multiply(a: __m256d, b: __m256d) -> __m256d { _mm256_mul_pd(a, b) }
+        fn multiply_add(a: __m256d, b: __m256d, c: __m256d) -> __m256d { _mm256_fmadd_pd(a, b, c) }
+        unsafe fn load(from: *const f64) -> __m256d { _mm256_loadu_pd(from) }
+        unsafe fn store(vector: __m256d, to: *mut f64) { _mm256_storeu_pd(to, vector) }
     }
 
     #[inline(always)]
@@ -186,58 +103,32 @@ impl Vectors<f64> for Avx2 {
 }
 
 impl Widening for Avx2 {
-    #[inline(always)]
-    unsafe fn load_single(self, from: *const f32) -> __m256d {
-        // SAFETY: the token proves AVX; the caller promises 4 numbers.
-        unsafe { _mm256_cvtps_pd(_mm_loadu_ps(from)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_single(self, vector: __m256d, to: *mut f32) {
-        // SAFETY: the token proves AVX; the caller promises room for 4 numbers.
-        unsafe { _mm_storeu_ps(to, _mm256_cvtpd_ps(vector)) }
+    instructions! {
+        unsafe fn load_single(from: *const f32) -> __m256d { _mm256_cvtps_pd(_mm_loadu_ps(from)) }
+        unsafe fn store_single(vector: __m256d, to: *mut f32) { _mm_storeu_ps(to, _mm256_cvtpd_ps(vector)) }
     }
 }
 
 impl Lookup for Avx2 {
     type Table<'a> = &'a [f32; TABLE_LEN];
 
-    #[inline(always)]
-    fn table(self, numbers: &[f32; TABLE_LEN]) -> Self::Table<'_> {
-        numbers
-    }
-
-    #[inline(always)]
-    fn look_up(self, table: Self::Table<'_>, places: __m256) -> __m256 {
-        let [low, high] = [table[..8].as_ptr(), table[8..].as_ptr()];
-        // SAFETY: the token proves AVX2; each half of the table has 8 numbers.
-        unsafe {
-            let places = _mm256_castps_si256(places);
-            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
-            _mm256_blendv_ps(
-                _mm256_permutevar8x32_ps(_mm256_loadu_ps(low), places),
-                _mm256_permutevar8x32_ps(_mm256_loadu_ps(high), places),
-                is_high,
-            )
+    instructions! {
+        fn table(numbers: &[f32; TABLE_LEN]) -> Self::Table<'_> { numbers }
+        fn look_up(table: Self::Table<'_>, places: __m256) -> __m256 {
+            let [low, high] = [table[..8].as_ptr(), table[8..].as_ptr()];
+            unsafe {
+                let places = _mm256_castps_si256(places);
+                let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
+                _mm256_blendv_ps(
+                    _mm256_permutevar8x32_ps(_mm256_loadu_ps(low), places),
+                    _mm256_permutevar8x32_ps(_mm256_loadu_ps(high), places),
+                    is_high,
+                )
+            }
         }
-    }
-
-    #[inline(always)]
-    fn absolute(self, x: __m256) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
-    }
-
-    #[inline(always)]
-    fn with_sign_of(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_xor_ps(a, _mm256_and_ps(_mm256_set1_ps(-0.0), b)) }
-    }
-
-    #[inline(always)]
-    fn least(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_min_ps(a, b) }
+        fn absolute(x: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
+        fn with_sign_of(a: __m256, b: __m256) -> __m256 { _mm256_xor_ps(a, _mm256_and_ps(_mm256_set1_ps(-0.0), b)) }
+        fn least(a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
     }
 }
 
@@ -247,56 +138,15 @@ impl Words for Avx2 {
     // Of 16 registers: 10 sums, 4 vectors of widened columns, 1 or 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> __m256i {
-        // SAFETY: the token proves AVX2; the caller promises 8 words.
-        unsafe { _mm256_loadu_si256(from.cast()) }
-    }
-
-    #[inline(always)]
-    fn splat_word(self, word: u32) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_set1_epi32(word as i32) }
-    }
-
-    #[inline(always)]
-    fn low_halves(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
-    }
-
-    #[inline(always)]
-    fn high_halves(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0xffff))) }
-    }
-
-    #[inline(always)]
-    fn splat_pair(self, word: u32) -> __m256i {
-        self.splat_word(word)
-    }
-
-    #[inline(always)]
-    fn even_bytes(self, words: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_and_si256(words, _mm256_set1_epi16(0xff)) }
-    }
-
-    #[inline(always)]
-    fn odd_bytes(self, words: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_srli_epi16::<8>(words) }
-    }
-
-    #[inline(always)]
-    fn add_products_of_pairs(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
-    }
-
-    #[inline(always)]
-    fn integers(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_cvtepi32_ps(words) }
+    instructions! {
+        fn splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
+        fn low_halves(words: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
+        fn high_halves(words: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0xffff))) }
+        fn splat_pair(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
+        fn even_bytes(words: __m256i) -> __m256i { _mm256_and_si256(words, _mm256_set1_epi16(0xff)) }
+        fn odd_bytes(words: __m256i) -> __m256i { _mm256_srli_epi16::<8>(words) }
+        fn add_products_of_pairs(sum: __m256i, a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
+        fn integers(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
+        unsafe fn load_words(from: *const u32) -> __m256i { _mm256_loadu_si256(from.cast()) }
     }
 }

@@ -4,85 +4,56 @@ use std::arch::x86_64::*;
 
 use super::{
     avx2::Avx2,
-    level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words},
+    level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
 };
 
-/// The token of this level: the proof that the CPU has AVX-512 F, BW, DQ and VL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512 {
-    avx2: Avx2,
+token! {
+    /// The proof that the CPU has AVX-512 F, BW, DQ and VL.
+    Avx512: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
-/// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512Vnni {
-    avx512: Avx512,
+token! {
+    /// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
+    Avx512Vnni: is_x86_feature_detected "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
-/// The proof that the CPU has AVX-512 with VNNI and BF16, dot products of bfloat16 too (Sapphire Rapids, Zen 4).
-/// Every CPU that has those has VNNI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512Bf16 {
-    vnni: Avx512Vnni,
-}
-
-impl Avx512 {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        let avx2 = Avx2::new()?;
-        found.then_some(Self { avx2 })
-    }
+token! {
+    /// The proof that the CPU has AVX-512 with BF16, dot products of bfloat16, and VNNI, which every such CPU has
+    /// (Sapphire Rapids, Zen 4).
+    Avx512Bf16: is_x86_feature_detected "avx512bf16" "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
 }
 
 impl Avx512Vnni {
-    /// The token, if the CPU has these instructions.
-    pub fn new() -> Option<Self> {
-        let avx512 = Avx512::new()?;
-        is_x86_feature_detected!("avx512vnni").then_some(Self { avx512 })
-    }
-
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        self.avx512
+        Avx512 { found: () }
     }
 }
 
 impl Avx512Bf16 {
-    /// The token, if the CPU has these instructions.
-    pub fn new() -> Option<Self> {
-        let vnni = Avx512Vnni::new()?;
-        is_x86_feature_detected!("avx512bf16").then_some(Self { vnni })
-    }
-
     /// The level with dot products of int8 only.
     #[inline(always)]
     pub fn vnni(self) -> Avx512Vnni {
-        self.vnni
+        Avx512Vnni { found: () }
     }
 
     /// The level without these dot products.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
-        self.vnni.avx512
+        Avx512 { found: () }
     }
 }
 
-impl Level for Avx512 {
+impl From<Avx512> for Avx2 {
+    // Its features are among AVX-512's.
     #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-        fn with_instructions<T: Task>(token: Avx512, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these features.
-        unsafe { with_instructions(self, task) }
+    fn from(_: Avx512) -> Self {
+        Self { found: () }
     }
 }
+
+impl Level for Avx512 {}
 
 impl Vectors<f32> for Avx512 {
     type Vector = __m512;
@@ -91,45 +62,13 @@ impl Vectors<f32> for Avx512 {
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
 
-    #[inline(always)]
-    fn transposer(self) -> Avx2 {
-        self.avx2
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: the token proves AVX-512F; the caller promises 16 numbers.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: __m512, to: *mut f32) {
-        // SAFETY: the token proves AVX-512F; the caller promises room for 16 numbers.
-        unsafe { _mm512_storeu_ps(to, vector) }
+    instructions! {
+        fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
+        fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn multiply(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        unsafe fn load(from: *const f32) -> __m512 { _mm512_loadu_ps(from) }
+        unsafe fn store(vector: __m512, to: *mut f32) { _mm512_storeu_ps(to, vector) }
     }
 
     #[inline(always)]
@@ -176,45 +115,13 @@ impl Vectors<f64> for Avx512 {
     type Transposer = Avx2;
     const ROWS: usize = 14;
 
-    #[inline(always)]
-    fn transposer(self) -> Avx2 {
-        self.avx2
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f64) -> __m512d {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_set1_pd(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m512d, b: __m512d) -> __m512d {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_add_pd(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: __m512d, b: __m512d) -> __m512d {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_mul_pd(a, b) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m512d, b: __m512d, c: __m512d) -> __m512d {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_fmadd_pd(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f64) -> __m512d {
-        // SAFETY: the token proves AVX-512F; the caller promises 8 numbers.
-        unsafe { _mm512_loadu_pd(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: __m512d, to: *mut f64) {
-        // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
-        unsafe { _mm512_storeu_pd(to, vector) }
+    instructions! {
+        fn splat(x: f64) -> __m512d { _mm512_set1_pd(x) }
+        fn add(a: __m512d, b: __m512d) -> __m512d { _mm512_add_pd(a, b) }
+        fn multiply(a: __m512d, b: __m512d) -> __m512d { _mm512_mul_pd(a, b) }
+        fn multiply_add(a: __m512d, b: __m512d, c: __m512d) -> __m512d { _mm512_fmadd_pd(a, b, c) }
+        unsafe fn load(from: *const f64) -> __m512d { _mm512_loadu_pd(from) }
+        unsafe fn store(vector: __m512d, to: *mut f64) { _mm512_storeu_pd(to, vector) }
     }
 
     #[inline(always)]
@@ -244,50 +151,21 @@ impl Vectors<f64> for Avx512 {
 }
 
 impl Widening for Avx512 {
-    #[inline(always)]
-    unsafe fn load_single(self, from: *const f32) -> __m512d {
-        // SAFETY: the token proves AVX-512F; the caller promises 8 numbers.
-        unsafe { _mm512_cvtps_pd(_mm256_loadu_ps(from)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_single(self, vector: __m512d, to: *mut f32) {
-        // SAFETY: the token proves AVX-512F; the caller promises room for 8 numbers.
-        unsafe { _mm256_storeu_ps(to, _mm512_cvtpd_ps(vector)) }
+    instructions! {
+        unsafe fn load_single(from: *const f32) -> __m512d { _mm512_cvtps_pd(_mm256_loadu_ps(from)) }
+        unsafe fn store_single(vector: __m512d, to: *mut f32) { _mm256_storeu_ps(to, _mm512_cvtpd_ps(vector)) }
     }
 }
 
 impl Lookup for Avx512 {
     type Table<'a> = __m512;
 
-    #[inline(always)]
-    fn table(self, numbers: &[f32; TABLE_LEN]) -> __m512 {
-        // SAFETY: the token proves AVX-512F; the table has 16 numbers.
-        unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn look_up(self, table: __m512, places: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_permutexvar_ps(_mm512_castps_si512(places), table) }
-    }
-
-    #[inline(always)]
-    fn absolute(self, x: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_abs_ps(x) }
-    }
-
-    #[inline(always)]
-    fn with_sign_of(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512 F and DQ.
-        unsafe { _mm512_xor_ps(a, _mm512_and_ps(_mm512_set1_ps(-0.0), b)) }
-    }
-
-    #[inline(always)]
-    fn least(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_min_ps(a, b) }
+    instructions! {
+        fn table(numbers: &[f32; TABLE_LEN]) -> __m512 { _mm512_loadu_ps(numbers.as_ptr()) }
+        fn look_up(table: __m512, places: __m512) -> __m512 { _mm512_permutexvar_ps(_mm512_castps_si512(places), table) }
+        fn absolute(x: __m512) -> __m512 { _mm512_abs_ps(x) }
+        fn with_sign_of(a: __m512, b: __m512) -> __m512 { _mm512_xor_ps(a, _mm512_and_ps(_mm512_set1_ps(-0.0), b)) }
+        fn least(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
     }
 }
 
@@ -297,56 +175,15 @@ impl Words for Avx512 {
     // Of 32 registers: 24 sums, 4 vectors of widened columns, 2 broadcasts of a row.
     const WIDENED_ROWS: usize = 12;
 
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> __m512i {
-        // SAFETY: the token proves AVX-512 F and BW; the caller promises 16 words.
-        unsafe { _mm512_loadu_si512(from.cast()) }
-    }
-
-    #[inline(always)]
-    fn splat_word(self, word: u32) -> __m512i {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_set1_epi32(word as i32) }
-    }
-
-    #[inline(always)]
-    fn low_halves(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
-    }
-
-    #[inline(always)]
-    fn high_halves(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
-    }
-
-    #[inline(always)]
-    fn splat_pair(self, word: u32) -> __m512i {
-        self.splat_word(word)
-    }
-
-    #[inline(always)]
-    fn even_bytes(self, words: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
-    }
-
-    #[inline(always)]
-    fn odd_bytes(self, words: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_srli_epi16::<8>(words) }
-    }
-
-    #[inline(always)]
-    fn add_products_of_pairs(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
-    }
-
-    #[inline(always)]
-    fn integers(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves AVX-512 F and BW.
-        unsafe { _mm512_cvtepi32_ps(words) }
+    instructions! {
+        fn splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
+        fn low_halves(words: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
+        fn high_halves(words: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
+        fn splat_pair(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
+        fn even_bytes(words: __m512i) -> __m512i { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
+        fn odd_bytes(words: __m512i) -> __m512i { _mm512_srli_epi16::<8>(words) }
+        fn add_products_of_pairs(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
+        fn integers(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
+        unsafe fn load_words(from: *const u32) -> __m512i { _mm512_loadu_si512(from.cast()) }
     }
 }

@@ -70,30 +70,25 @@ pub trait Real:
     }
 }
 
+/// Methods that are inlined into code compiled for a level, without the attribute that each of them needs for it.
+macro_rules! inlined {
+    ($(fn $name:ident($($arguments:tt)*) -> $out:ty $body:block)*) => {
+        $(
+            #[inline(always)]
+            fn $name($($arguments)*) -> $out $body
+        )*
+    };
+}
+pub(super) use inlined;
+
 impl Real for f32 {
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value as f32
-    }
-    #[inline(always)]
-    fn abs(self) -> Self {
-        f32::abs(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        f32::sqrt(self)
-    }
-    #[inline(always)]
-    fn exp(self) -> Self {
-        math::exp::<Separate>(self)
-    }
-    #[inline(always)]
-    fn erf(self) -> Self {
-        math::erf::<Separate>(self)
-    }
-    #[inline(always)]
-    fn tanh(self) -> Self {
-        math::tanh::<Separate>(self)
+    inlined! {
+        fn of(value: f64) -> Self { value as f32 }
+        fn abs(self) -> Self { f32::abs(self) }
+        fn sqrt(self) -> Self { f32::sqrt(self) }
+        fn exp(self) -> Self { math::exp::<Separate>(self) }
+        fn erf(self) -> Self { math::erf::<Separate>(self) }
+        fn tanh(self) -> Self { math::tanh::<Separate>(self) }
     }
     // Only `sqrtsoftplus` uses it, on router scores: a few numbers per token.
     fn ln_1p(self) -> Self {
@@ -103,17 +98,10 @@ impl Real for f32 {
 
 // `libm` and not `std`, which calls the system's library, whose bits differ between platforms.
 impl Real for f64 {
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn abs(self) -> Self {
-        f64::abs(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        f64::sqrt(self)
+    inlined! {
+        fn of(value: f64) -> Self { value }
+        fn abs(self) -> Self { f64::abs(self) }
+        fn sqrt(self) -> Self { f64::sqrt(self) }
     }
     fn exp(self) -> Self {
         libm::exp(self)
@@ -135,21 +123,11 @@ macro_rules! computed_in_itself {
             type Acc = Self;
             type Wide = f64;
             const ZERO: Self = 0.0;
-            #[inline(always)]
-            fn widen(self) -> Self {
-                self
-            }
-            #[inline(always)]
-            fn narrow(value: Self) -> Self {
-                value
-            }
-            #[inline(always)]
-            fn to_wide(self) -> f64 {
-                self.into()
-            }
-            #[inline(always)]
-            fn from_wide(value: f64) -> Self {
-                value as $type
+            inlined! {
+                fn widen(self) -> Self { self }
+                fn narrow(value: Self) -> Self { value }
+                fn to_wide(self) -> f64 { self.into() }
+                fn from_wide(value: f64) -> Self { value as $type }
             }
         }
     };
@@ -161,21 +139,11 @@ macro_rules! computed_in_f32 {
             type Acc = f32;
             type Wide = f32;
             const ZERO: Self = <$type>::ZERO;
-            #[inline(always)]
-            fn widen(self) -> f32 {
-                $to_f32(self)
-            }
-            #[inline(always)]
-            fn narrow(value: f32) -> Self {
-                Self::from_f32(value)
-            }
-            #[inline(always)]
-            fn to_wide(self) -> f32 {
-                self.widen()
-            }
-            #[inline(always)]
-            fn from_wide(value: f32) -> Self {
-                Self::from_f32(value)
+            inlined! {
+                fn widen(self) -> f32 { $to_f32(self) }
+                fn narrow(value: f32) -> Self { Self::from_f32(value) }
+                fn to_wide(self) -> f32 { self.widen() }
+                fn from_wide(value: f32) -> Self { Self::from_f32(value) }
             }
         }
     };

@@ -9,7 +9,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 use bytemuck::{Pod, TransparentWrapper, Zeroable};
 
 use crate::vectors::{
-    element::{Element, Real},
+    element::{Element, Real, inlined},
     math,
     math::Fused,
 };
@@ -58,48 +58,22 @@ impl Element for FusedF32 {
     type Acc = Self;
     type Wide = f64;
     const ZERO: Self = Self(0.0);
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn narrow(value: Self) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn to_wide(self) -> f64 {
-        self.0.into()
-    }
-    #[inline(always)]
-    fn from_wide(value: f64) -> Self {
-        Self(value as f32)
+    inlined! {
+        fn widen(self) -> Self { self }
+        fn narrow(value: Self) -> Self { value }
+        fn to_wide(self) -> f64 { self.0.into() }
+        fn from_wide(value: f64) -> Self { Self(value as f32) }
     }
 }
 
 impl Real for FusedF32 {
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        Self(value as f32)
-    }
-    #[inline(always)]
-    fn abs(self) -> Self {
-        Self(self.0.abs())
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        Self(self.0.sqrt())
-    }
-    #[inline(always)]
-    fn exp(self) -> Self {
-        Self(math::exp::<Fused>(self.0))
-    }
-    #[inline(always)]
-    fn erf(self) -> Self {
-        Self(math::erf::<Fused>(self.0))
-    }
-    #[inline(always)]
-    fn tanh(self) -> Self {
-        Self(math::tanh::<Fused>(self.0))
+    inlined! {
+        fn of(value: f64) -> Self { Self(value as f32) }
+        fn abs(self) -> Self { Self(self.0.abs()) }
+        fn sqrt(self) -> Self { Self(self.0.sqrt()) }
+        fn exp(self) -> Self { Self(math::exp::<Fused>(self.0)) }
+        fn erf(self) -> Self { Self(math::erf::<Fused>(self.0)) }
+        fn tanh(self) -> Self { Self(math::tanh::<Fused>(self.0)) }
     }
     fn ln_1p(self) -> Self {
         Self(libm::log1pf(self.0))

@@ -9,45 +9,72 @@ use std::{fmt, sync::OnceLock};
 use super::avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
-use super::level::Task;
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
-use super::{level::Level, portable::Portable};
+use super::{
+    level::{Instructions, LevelTask},
+    portable::Portable,
+};
 
 /// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
 /// `avx512_bf16`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
-/// The names of all levels; for each kind of CPU from slowest to fastest.
-const NAMES: [&str; 6] = [
-    "portable",
-    "neon",
-    "avx2",
-    "avx512",
-    "avx512_vnni",
-    "avx512_bf16",
-];
+/// Declares the levels, for each kind of CPU from slowest to fastest: each with the CPUs that can have it, its name, its
+/// token, and the level whose vectors it has.
+macro_rules! levels {
+    ($($(#[$doc:meta])* $(for $arch:literal)? $name:literal: $level:ident($token:expr) $($as_level:ident)?;)*) => {
+        /// The names of all levels.
+        const NAMES: [&str; 6] = [$($name),*];
 
-/// An instruction set that this CPU has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
+        /// An instruction set that this CPU has.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Isa {
+            $($(#[$doc])* $(#[cfg(target_arch = $arch)])? $level($level),)*
+        }
+
+        impl Isa {
+            /// The level with this name, if this CPU has it.
+            pub fn named(name: &str) -> Result<Self, IsaError> {
+                let level = match name {
+                    $($(#[cfg(target_arch = $arch)])? $name => $token.map(Self::$level),)*
+                    other if NAMES.contains(&other) => None,
+                    _ => return Err(IsaError::Unknown(name.to_string())),
+                };
+                level.ok_or_else(|| IsaError::Unavailable(name.to_string()))
+            }
+
+            /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
+            /// product's kernel instead.
+            pub(crate) fn enter<T: LevelTask>(self, task: T) -> T::Output {
+                match self {
+                    $($(#[cfg(target_arch = $arch)])? Self::$level(level) => level$(.$as_level())?.enter(task),)*
+                }
+            }
+
+            /// The level's name, as [`VARIABLE`] takes it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(#[cfg(target_arch = $arch)])? Self::$level(_) => $name,)*
+                }
+            }
+        }
+    };
+}
+
+levels! {
     /// Only what every CPU of the compilation target has.
-    Portable(Portable),
+    "portable": Portable(Some(Portable));
     /// NEON, which every 64-bit Arm CPU has.
-    #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
+    for "aarch64" "neon": Neon(Neon::new());
     /// AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
+    for "x86_64" "avx2": Avx2(Avx2::new());
     /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL).
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
+    for "x86_64" "avx512": Avx512(Avx512::new());
     /// AVX-512 with dot products of int8, which change nothing for other formats.
-    #[cfg(target_arch = "x86_64")]
-    Avx512Vnni(Avx512Vnni),
+    for "x86_64" "avx512_vnni": Avx512Vnni(Avx512Vnni::new()) avx512;
     /// AVX-512 with dot products of int8 and bfloat16, which change nothing for f32 and f64.
-    #[cfg(target_arch = "x86_64")]
-    Avx512Bf16(Avx512Bf16),
+    for "x86_64" "avx512_bf16": Avx512Bf16(Avx512Bf16::new()) avx512;
 }
 
 impl Isa {
@@ -76,61 +103,6 @@ impl Isa {
         let levels = NAMES.map(Self::named).into_iter();
         let said = levels.map(|level| level.inspect_err(|error| println!("left out: {error}")));
         said.flatten().collect()
-    }
-
-    /// The level with this name, if this CPU has it.
-    pub fn named(name: &str) -> Result<Self, IsaError> {
-        let missing = || IsaError::Unavailable(name.to_string());
-        match name {
-            "portable" => Ok(Self::Portable(Portable)),
-            #[cfg(target_arch = "aarch64")]
-            "neon" => Neon::new().map(Self::Neon).ok_or_else(missing),
-            #[cfg(target_arch = "x86_64")]
-            "avx2" => Avx2::new().map(Self::Avx2).ok_or_else(missing),
-            #[cfg(target_arch = "x86_64")]
-            "avx512" => Avx512::new().map(Self::Avx512).ok_or_else(missing),
-            #[cfg(target_arch = "x86_64")]
-            "avx512_vnni" => Avx512Vnni::new().map(Self::Avx512Vnni).ok_or_else(missing),
-            #[cfg(target_arch = "x86_64")]
-            "avx512_bf16" => Avx512Bf16::new().map(Self::Avx512Bf16).ok_or_else(missing),
-            other if NAMES.contains(&other) => Err(missing()),
-            _ => Err(IsaError::Unknown(name.to_string())),
-        }
-    }
-
-    /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
-    /// product's kernel instead.
-    pub(crate) fn enter<T: Task>(self, task: T) -> T::Output {
-        match self {
-            Self::Portable(level) => level.enter(task),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(level) => level.enter(task),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(level) => level.enter(task),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(level) => level.enter(task),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni(level) => level.avx512().enter(task),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(level) => level.avx512().enter(task),
-        }
-    }
-
-    /// The level's name, as [`VARIABLE`] takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Portable(_) => "portable",
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => "neon",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni(_) => "avx512_vnni",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(_) => "avx512_bf16",
-        }
     }
 }
 

@@ -9,19 +9,28 @@ use crate::vectors::element::Real;
 /// Partial sums per row: as many as an AVX-512 register has elements of f32.
 pub const LANES: usize = 16;
 
+/// Adds up terms in lanes: `$add` changes a lane by each of the `$value`s, chunk by chunk and then the tail.
+macro_rules! in_lanes {
+    ($start:expr, $values:expr, |$lane:ident, $value:pat_param| $add:expr) => {{
+        let mut lanes = [$start; LANES];
+        let (chunks, tail) = $values;
+        for chunk in chunks {
+            for ($lane, $value) in lanes.iter_mut().zip(chunk) {
+                $add
+            }
+        }
+        for ($lane, $value) in lanes.iter_mut().zip(tail) {
+            $add
+        }
+        lanes
+    }};
+}
+
 /// The sum of `term(x)`.
 #[inline(always)]
 pub fn sum<T: Copy, R: Real>(values: &[T], term: impl Fn(T) -> R) -> R {
-    let mut lanes = [R::ZERO; LANES];
-    let (chunks, tail) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane += term(value);
-        }
-    }
-    for (lane, &value) in lanes.iter_mut().zip(tail) {
-        *lane += term(value);
-    }
+    let values = values.as_chunks::<LANES>();
+    let lanes = in_lanes!(R::ZERO, values, |lane, &value| *lane += term(value));
     combine(lanes, |a, b| a + b)
 }
 
@@ -50,18 +59,11 @@ pub fn update_and_sum<R: Real>(
     update: impl Fn(R) -> R,
     term: impl Fn(R) -> R,
 ) -> R {
-    let mut lanes = [R::ZERO; LANES];
-    let (chunks, tail) = values.as_chunks_mut::<LANES>();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *value = update(*value);
-            *lane += term(*value);
-        }
-    }
-    for (lane, value) in lanes.iter_mut().zip(tail) {
+    let values = values.as_chunks_mut::<LANES>();
+    let lanes = in_lanes!(R::ZERO, values, |lane, value| {
         *value = update(*value);
         *lane += term(*value);
-    }
+    });
     combine(lanes, |a, b| a + b)
 }
 
@@ -70,16 +72,8 @@ pub fn update_and_sum<R: Real>(
 pub fn max<R: Real>(values: &[R]) -> R {
     // Written so that NaN, which compares false, leaves the lane as it is.
     let larger = |a: R, b: R| if b > a { b } else { a };
-    let mut lanes = [R::of(f64::NEG_INFINITY); LANES];
-    let (chunks, tail) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, value);
-        }
-    }
-    for (lane, &value) in lanes.iter_mut().zip(tail) {
-        *lane = larger(*lane, value);
-    }
+    let (start, values) = (R::of(f64::NEG_INFINITY), values.as_chunks::<LANES>());
+    let lanes = in_lanes!(start, values, |lane, &value| *lane = larger(*lane, value));
     combine(lanes, larger)
 }
 

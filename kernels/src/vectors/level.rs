@@ -3,7 +3,7 @@
 //! Algorithms are written once, over the traits [`Vectors`], [`Words`], [`Widening`] and [`Lookup`]. Each level
 //! implements these in a file of its own, in the same order, so that the files can be compared. An algorithm
 //! that is to be compiled with a level's instructions is a struct with an `#[inline(always)]` method ([`Task`])
-//! that a `#[target_feature]` function of the level calls ([`Level::enter`]): only what is inlined into that
+//! that a `#[target_feature]` function of the level calls ([`Instructions::enter`]): only what is inlined into that
 //! function is compiled with its instructions.
 
 use super::element::Real;
@@ -11,7 +11,7 @@ use super::element::Real;
 /// The vectors of one level with elements of type `T`.
 ///
 /// A value is the proof that the CPU has the level. The methods become single instructions only where they are
-/// inlined into [`Level::enter`]; anywhere else they are correct, but calls.
+/// inlined into [`Instructions::enter`]; anywhere else they are correct, but calls.
 pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     /// The contents of a register (NEON: of two).
     type Vector: Copy;
@@ -19,12 +19,9 @@ pub trait Vectors<T: Real>: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// The vectors that transpose small squares fastest: a narrower vector takes fewer shuffles per number. Its
     /// lanes compute the same bits.
-    type Transposer: Vectors<T>;
+    type Transposer: Vectors<T> + From<Self>;
     /// The most rows of a tile two vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
-
-    /// The proof that the CPU has [`Self::Transposer`].
-    fn transposer(self) -> Self::Transposer;
 
     /// `x` in every lane.
     fn splat(self, x: T) -> Self::Vector;
@@ -154,22 +151,117 @@ pub const fn columns_at_once<T>() -> usize {
     16 / size_of::<T>()
 }
 
-/// A level of instructions. A value is the proof that the CPU has them.
-pub trait Level: Words + Widening + Lookup {
-    /// Whether `mul_add` is an instruction; without it, it is a call into the C library.
-    const HAS_FUSED: bool = true;
+/// The methods of a level that are a few of its instructions each, the token left out:
+/// `fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }`; those that touch memory, which are unsafe, come last.
+macro_rules! instructions {
+    (
+        $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty $body:block)*
+        $(unsafe fn $unsafe_name:ident($($unsafe_arg:ident: $unsafe_type:ty),*) $(-> $unsafe_out:ty)? $unsafe_body:block)*
+    ) => {
+        $(
+            #[inline(always)]
+            #[allow(unused_unsafe)] // what the portable level computes is safe
+            fn $name(self, $($arg: $type),*) -> $out {
+                // SAFETY: the token proves that the CPU has the instructions that `enter` enables, and no other is used.
+                unsafe { $body }
+            }
+        )*
+        $(
+            #[inline(always)]
+            unsafe fn $unsafe_name(self, $($unsafe_arg: $unsafe_type),*) $(-> $unsafe_out)? {
+                // SAFETY: as above; the caller promises the memory of one vector, as the trait says.
+                unsafe { $unsafe_body }
+            }
+        )*
+    };
+}
+pub(super) use instructions;
 
-    /// Computes a task, compiled with this level's instructions.
-    fn enter<T: Task>(self, task: T) -> T::Output;
+/// Instructions that code can be compiled with. A value is the proof that the CPU has them.
+pub trait Instructions: Copy + Send + Sync + 'static {
+    /// Computes a task, compiled with these instructions.
+    fn enter<T: Task<Self>>(self, task: T) -> T::Output;
 }
 
-/// An algorithm over the vectors of any level, or scalar code for the compiler to vectorise with a level's
-/// instructions. Its `compute`, and everything that it calls, must be `#[inline(always)]`; it is a struct and
-/// not a closure, because a closure cannot be forced inline.
-pub trait Task {
+/// A level of instructions.
+///
+/// A further level whose unit is a vector is a token in a file of its own, with these traits. One whose unit is a tile
+/// register (Intel's AMX: 16 rows of 16 words) has [`Instructions`] only, and computes vectors at the level that it
+/// contains; [`Kernel`](crate::products::kernel::Kernel) says where its products go.
+pub trait Level: Instructions + Words + Widening + Lookup {
+    /// Whether `mul_add` is an instruction; without it, it is a call into the C library.
+    const HAS_FUSED: bool = true;
+}
+
+/// An algorithm over instructions of a kind, by the traits that `I` has: vectors, or dot products. Its `compute`, and
+/// everything that it calls, must be `#[inline(always)]`; it is a struct and not a closure, because a closure cannot be
+/// forced inline.
+pub trait Task<I> {
+    /// What it computes, besides what it writes.
+    type Output;
+
+    /// Computes it with these instructions.
+    fn compute(self, instructions: I) -> Self::Output;
+}
+
+/// A [`Task`] over the vectors of any level, or scalar code for the compiler to vectorise with a level's instructions.
+pub trait LevelTask {
     /// What it computes, besides what it writes.
     type Output;
 
     /// Computes it with these instructions.
     fn compute<L: Level>(self, level: L) -> Self::Output;
 }
+
+impl<L: Level, T: LevelTask> Task<L> for T {
+    type Output = T::Output;
+
+    #[inline(always)]
+    fn compute(self, level: L) -> T::Output {
+        LevelTask::compute(self, level)
+    }
+}
+
+/// A loop so short that the compiler inlines its closure, and so compiles it with the level's instructions.
+pub struct Loop<F>(pub F);
+
+impl<F: FnOnce()> LevelTask for Loop<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute<L: Level>(self, _: L) {
+        (self.0)();
+    }
+}
+
+/// Declares the token of instructions: what `new` finds in the CPU is what `enter` enables.
+macro_rules! token {
+    ($(#[$doc:meta])* $name:ident: $is_detected:ident $($feature:tt)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            pub(super) found: (),
+        }
+
+        impl $name {
+            /// The token, if the CPU has all of these features.
+            pub fn new() -> Option<Self> {
+                let found = true $(&& std::arch::$is_detected!($feature))*;
+                found.then_some(Self { found: () })
+            }
+        }
+
+        impl $crate::vectors::level::Instructions for $name {
+            #[inline(always)]
+            fn enter<T: $crate::vectors::level::Task<Self>>(self, task: T) -> T::Output {
+                #[target_feature($(enable = $feature),*)]
+                fn with_instructions<T: $crate::vectors::level::Task<$name>>(token: $name, task: T) -> T::Output {
+                    task.compute(token)
+                }
+                // SAFETY: a token exists only where `new` found these features.
+                unsafe { with_instructions(self, task) }
+            }
+        }
+    };
+}
+pub(super) use token;

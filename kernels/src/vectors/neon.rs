@@ -2,39 +2,21 @@
 //! wait for each other: by Arm's guides to Neoverse N1 and V1, a multiply-add has a latency of four cycles, and
 //! two to four start in each.
 
-use std::arch::{aarch64::*, is_aarch64_feature_detected};
+use std::arch::aarch64::*;
 
-use crate::vectors::level::{Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words};
+use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
 
 type F32x8 = [float32x4_t; 2];
 type F64x4 = [float64x2_t; 2];
 type U32x8 = [uint32x4_t; 2];
 type I16x16 = [int16x8_t; 2];
 
-/// The token of this level: the proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neon {
-    _private: (),
+token! {
+    /// The proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
+    Neon: is_aarch64_feature_detected "neon"
 }
 
-impl Neon {
-    /// The token, if the CPU has all the features that `enter` enables.
-    pub fn new() -> Option<Self> {
-        is_aarch64_feature_detected!("neon").then_some(Self { _private: () })
-    }
-}
-
-impl Level for Neon {
-    #[inline(always)]
-    fn enter<T: Task>(self, task: T) -> T::Output {
-        #[target_feature(enable = "neon")]
-        fn with_instructions<T: Task>(token: Neon, task: T) -> T::Output {
-            task.compute(token)
-        }
-        // SAFETY: a token exists only where `new` found these instructions.
-        unsafe { with_instructions(self, task) }
-    }
-}
+impl Level for Neon {}
 
 impl Vectors<f32> for Neon {
     type Vector = F32x8;
@@ -43,45 +25,13 @@ impl Vectors<f32> for Neon {
     // Of 32 registers: 24 sums, 4 of columns, up to 4 broadcasts of rows.
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn transposer(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        [unsafe { vdupq_n_f32(x) }; 2]
-    }
-
-    #[inline(always)]
-    fn add(self, a: F32x8, b: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: F32x8, b: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: F32x8, b: F32x8, c: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> F32x8 {
-        // SAFETY: the token proves NEON; the caller promises 8 numbers.
-        unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: F32x8, to: *mut f32) {
-        // SAFETY: the token proves NEON; the caller promises room for 8 numbers.
-        unsafe {
+    instructions! {
+        fn splat(x: f32) -> F32x8 { [vdupq_n_f32(x); 2] }
+        fn add(a: F32x8, b: F32x8) -> F32x8 { [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])] }
+        fn multiply(a: F32x8, b: F32x8) -> F32x8 { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
+        fn multiply_add(a: F32x8, b: F32x8, c: F32x8) -> F32x8 { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
+        unsafe fn load(from: *const f32) -> F32x8 { [vld1q_f32(from), vld1q_f32(from.add(4))] }
+        unsafe fn store(vector: F32x8, to: *mut f32) {
             vst1q_f32(to, vector[0]);
             vst1q_f32(to.add(4), vector[1]);
         }
@@ -125,45 +75,13 @@ impl Vectors<f64> for Neon {
     type Transposer = Self;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn transposer(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f64) -> F64x4 {
-        // SAFETY: the token proves NEON.
-        [unsafe { vdupq_n_f64(x) }; 2]
-    }
-
-    #[inline(always)]
-    fn add(self, a: F64x4, b: F64x4) -> F64x4 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vaddq_f64(a[0], b[0]), vaddq_f64(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: F64x4, b: F64x4) -> F64x4 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vmulq_f64(a[0], b[0]), vmulq_f64(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: F64x4, b: F64x4, c: F64x4) -> F64x4 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vfmaq_f64(c[0], a[0], b[0]), vfmaq_f64(c[1], a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f64) -> F64x4 {
-        // SAFETY: the token proves NEON; the caller promises 4 numbers.
-        unsafe { [vld1q_f64(from), vld1q_f64(from.add(2))] }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, vector: F64x4, to: *mut f64) {
-        // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
-        unsafe {
+    instructions! {
+        fn splat(x: f64) -> F64x4 { [vdupq_n_f64(x); 2] }
+        fn add(a: F64x4, b: F64x4) -> F64x4 { [vaddq_f64(a[0], b[0]), vaddq_f64(a[1], b[1])] }
+        fn multiply(a: F64x4, b: F64x4) -> F64x4 { [vmulq_f64(a[0], b[0]), vmulq_f64(a[1], b[1])] }
+        fn multiply_add(a: F64x4, b: F64x4, c: F64x4) -> F64x4 { [vfmaq_f64(c[0], a[0], b[0]), vfmaq_f64(c[1], a[1], b[1])] }
+        unsafe fn load(from: *const f64) -> F64x4 { [vld1q_f64(from), vld1q_f64(from.add(2))] }
+        unsafe fn store(vector: F64x4, to: *mut f64) {
             vst1q_f64(to, vector[0]);
             vst1q_f64(to.add(2), vector[1]);
         }
@@ -190,22 +108,15 @@ impl Vectors<f64> for Neon {
 }
 
 impl Widening for Neon {
-    #[inline(always)]
-    unsafe fn load_single(self, from: *const f32) -> F64x4 {
-        // SAFETY: the token proves NEON; the caller promises 4 numbers.
-        unsafe {
+    instructions! {
+        unsafe fn load_single(from: *const f32) -> F64x4 {
             let single = vld1q_f32(from);
             [
                 vcvt_f64_f32(vget_low_f32(single)),
                 vcvt_high_f64_f32(single),
             ]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store_single(self, vector: F64x4, to: *mut f32) {
-        // SAFETY: the token proves NEON; the caller promises room for 4 numbers.
-        unsafe {
+        unsafe fn store_single(vector: F64x4, to: *mut f32) {
             let low = vcvt_f32_f64(vector[0]);
             vst1q_f32(to, vcvt_high_f32_f64(low, vector[1]));
         }
@@ -216,46 +127,30 @@ impl Lookup for Neon {
     /// The numbers' bytes: NEON has table lookups of bytes only.
     type Table<'a> = uint8x16x4_t;
 
-    #[inline(always)]
-    fn table(self, numbers: &[f32; TABLE_LEN]) -> uint8x16x4_t {
-        // SAFETY: the token proves NEON; they are 64 bytes.
-        unsafe { vld1q_u8_x4(numbers.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn look_up(self, table: uint8x16x4_t, places: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        places.map(|places| unsafe {
-            let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
-            // The indices of a number's four bytes.
-            let first = vmulq_u32(place, vdupq_n_u32(0x0404_0404));
-            let bytes = vorrq_u32(first, vdupq_n_u32(0x0302_0100));
-            vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
-        })
-    }
-
-    #[inline(always)]
-    fn absolute(self, x: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        unsafe { [vabsq_f32(x[0]), vabsq_f32(x[1])] }
-    }
-
-    #[inline(always)]
-    fn with_sign_of(self, a: F32x8, b: F32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        let turned = |a, b| unsafe {
-            let sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(1 << 31));
-            vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(a), sign))
-        };
-        [turned(a[0], b[0]), turned(a[1], b[1])]
-    }
-
-    #[inline(always)]
-    fn least(self, a: F32x8, b: F32x8) -> F32x8 {
-        // The instructions for a minimum return NaN where either operand is NaN.
-        // SAFETY: the token proves NEON.
-        let least = |a, b| unsafe { vbslq_f32(vcltq_f32(a, b), a, b) };
-        [least(a[0], b[0]), least(a[1], b[1])]
+    instructions! {
+        fn table(numbers: &[f32; TABLE_LEN]) -> uint8x16x4_t { vld1q_u8_x4(numbers.as_ptr().cast()) }
+        fn look_up(table: uint8x16x4_t, places: F32x8) -> F32x8 {
+            places.map(|places| {
+                let place = vandq_u32(vreinterpretq_u32_f32(places), vdupq_n_u32(15));
+                // The indices of a number's four bytes.
+                let first = vmulq_u32(place, vdupq_n_u32(0x0404_0404));
+                let bytes = vorrq_u32(first, vdupq_n_u32(0x0302_0100));
+                vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
+            })
+        }
+        fn absolute(x: F32x8) -> F32x8 { [vabsq_f32(x[0]), vabsq_f32(x[1])] }
+        fn with_sign_of(a: F32x8, b: F32x8) -> F32x8 {
+            let turned = |a, b| {
+                let sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(1 << 31));
+                vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(a), sign))
+            };
+            [turned(a[0], b[0]), turned(a[1], b[1])]
+        }
+        fn least(a: F32x8, b: F32x8) -> F32x8 {
+            // The instructions for a minimum return NaN where either operand is NaN.
+            let least = |a, b| vbslq_f32(vcltq_f32(a, b), a, b);
+            [least(a[0], b[0]), least(a[1], b[1])]
+        }
     }
 }
 
@@ -267,61 +162,26 @@ impl Words for Neon {
     // Of 32 registers: 20 sums, 8 of widened columns, 2 to 4 broadcasts of a row.
     const WIDENED_ROWS: usize = 5;
 
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u32) -> U32x8 {
-        // SAFETY: the token proves NEON; the caller promises 8 words.
-        unsafe { [vld1q_u32(from), vld1q_u32(from.add(4))] }
-    }
-
-    #[inline(always)]
-    fn splat_word(self, word: u32) -> U32x8 {
-        // SAFETY: the token proves NEON.
-        [unsafe { vdupq_n_u32(word) }; 2]
-    }
-
-    #[inline(always)]
-    fn low_halves(self, words: U32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        words.map(|words| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)) })
-    }
-
-    #[inline(always)]
-    fn high_halves(self, words: U32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        words.map(|words| unsafe {
-            vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
-        })
-    }
-
-    #[inline(always)]
-    fn splat_pair(self, word: u32) -> I16x16 {
-        // SAFETY: the token proves NEON.
-        unsafe {
+    instructions! {
+        fn splat_word(word: u32) -> U32x8 { [vdupq_n_u32(word); 2] }
+        fn low_halves(words: U32x8) -> F32x8 { words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words))) }
+        fn high_halves(words: U32x8) -> F32x8 {
+            words.map(|words| {
+                vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
+            })
+        }
+        fn splat_pair(word: u32) -> I16x16 {
             let pair = vreinterpret_s16_u32(vdup_n_u32(word));
             [vdupq_lane_s16::<0>(pair), vdupq_lane_s16::<1>(pair)]
         }
-    }
-
-    #[inline(always)]
-    fn even_bytes(self, words: U32x8) -> I16x16 {
-        // SAFETY: the token proves NEON.
-        unsafe { apart(words.map(|words| vandq_u32(words, vdupq_n_u32(0x00ff_00ff)))) }
-    }
-
-    #[inline(always)]
-    fn odd_bytes(self, words: U32x8) -> I16x16 {
-        let shifted = words.map(|words| {
-            // SAFETY: the token proves NEON.
-            unsafe { vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words))) }
-        });
-        // SAFETY: the token proves NEON.
-        unsafe { apart(shifted) }
-    }
-
-    #[inline(always)]
-    fn add_products_of_pairs(self, sum: U32x8, a: I16x16, b: I16x16) -> U32x8 {
-        // SAFETY: the token proves NEON.
-        unsafe {
+        fn even_bytes(words: U32x8) -> I16x16 { apart(words.map(|words| vandq_u32(words, vdupq_n_u32(0x00ff_00ff)))) }
+        fn odd_bytes(words: U32x8) -> I16x16 {
+            let shifted = words.map(|words| {
+                vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(words)))
+            });
+            apart(shifted)
+        }
+        fn add_products_of_pairs(sum: U32x8, a: I16x16, b: I16x16) -> U32x8 {
             let [mut first, mut last] = sum.map(|sum| vreinterpretq_s32_u32(sum));
             for (a, b) in a.into_iter().zip(b) {
                 first = vmlal_s16(first, vget_low_s16(a), vget_low_s16(b));
@@ -329,12 +189,8 @@ impl Words for Neon {
             }
             [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
         }
-    }
-
-    #[inline(always)]
-    fn integers(self, words: U32x8) -> F32x8 {
-        // SAFETY: the token proves NEON.
-        words.map(|words| unsafe { vcvtq_f32_s32(vreinterpretq_s32_u32(words)) })
+        fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
+        unsafe fn load_words(from: *const u32) -> U32x8 { [vld1q_u32(from), vld1q_u32(from.add(4))] }
     }
 }
 

@@ -28,7 +28,7 @@ fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
 
 struct ThreeVectors;
 
-impl Task for ThreeVectors {
+impl LevelTask for ThreeVectors {
     type Output = ();
 
     fn compute<L: Level>(self, level: L) {
@@ -66,7 +66,7 @@ fn every_level_computes_lane_by_lane() {
 
 struct Singles;
 
-impl Task for Singles {
+impl LevelTask for Singles {
     type Output = ();
 
     fn compute<L: Level>(self, level: L) {
@@ -108,7 +108,7 @@ fn every_level_widens_and_rounds_to_the_nearest() {
 
 struct Places;
 
-impl Task for Places {
+impl LevelTask for Places {
     type Output = ();
 
     fn compute<L: Level>(self, level: L) {

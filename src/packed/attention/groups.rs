@@ -7,10 +7,13 @@ use std::ops::Range;
 
 use candle_blocks_kernels::{attention::Sequences, threads};
 
-/// The least number of rows in a group, so that reading the weights once per group costs little.
+/// The least number of rows in a group, so that reading the weights once per group costs little. Time of BERT-base, int8,
+/// 8 sequences of 128, on 2 cores of Zen 5, relative to groups of at least 112 rows: at least 256, 1.04; none, 1.04 to
+/// 1.07.
 const LEAST_ROWS: usize = 112;
 
-/// How much longer than its share of all rows a thread may be busy, in parts of that share.
+/// How much longer than its share of all rows a thread may be busy, in parts of that share. Time of the same model with
+/// sequences of different lengths, relative to this bound: with groups of any unfairness, 1.04; with none at all, 1.00.
 const UNFAIR: f64 = 0.03;
 
 /// Neighbouring sequences of a pass.

@@ -107,7 +107,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
             let slopes = (0..n_heads * LENGTH).map(slope).collect();
             sloped.biases.push((slopes, [0, LENGTH, 0, 1]));
             for case in [case, left_padded, sloped] {
-                let expected = case.run(way, 1);
+                let expected = case.compute(way, 1);
                 for steps in steps() {
                     let what = format!("{} in {} steps", way.name(), steps.len());
                     assert_same(&in_steps(way, &case, &steps, None), &expected, &what);
@@ -125,7 +125,7 @@ fn what_a_window_dropped_is_not_missed() {
                 reach: Reach::CausalWindow(window),
                 ..Case::new((2, LENGTH, LENGTH), (2, 1, 36))
             };
-            let expected = case.run(way, 1);
+            let expected = case.compute(way, 1);
             for steps in steps() {
                 let what = format!("{} window {window}, {} steps", way.name(), steps.len());
                 assert_same(
@@ -162,7 +162,7 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
             let expected = case
                 .clone()
                 .keeping(|_, key| key >= 140 + round)
-                .run(way, 1);
+                .compute(way, 1);
             let found = case.attend(way, KeyValue::Packed(&panels), 1);
             assert_same(&found, &expected, &way.name());
             panels.reset();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::reference::normal;
+use crate::reference;
 
 /// Which positions a query sees; as the layers have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,8 +49,7 @@ pub struct Case {
 }
 
 pub fn random(n: usize, deviation: f64, seed: u64) -> Vec<f32> {
-    let values = normal(n, 0.1, deviation, seed);
-    values.into_iter().map(|x| x as f32).collect()
+    reference::random(n, 0.1, deviation, seed)
 }
 
 impl Case {
@@ -136,7 +135,7 @@ impl Case {
     }
 
     /// `[batch · queries, n_heads · head_dim]`.
-    pub fn run(&self, way: Way, threads: usize) -> Vec<f32> {
+    pub fn compute(&self, way: Way, threads: usize) -> Vec<f32> {
         self.attend(
             way,
             KeyValue::Projected {

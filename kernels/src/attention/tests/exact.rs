@@ -126,12 +126,12 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
 /// The largest error as a share of what is allowed: four times the root of the sum of the squared roundings, as
 /// in the tests of [`gemm`](crate::cpu::gemm).
 fn share_of_error(way: Way, case: &Case, exact: &[Exact]) -> f64 {
-    let found = case.run(way, 2);
+    let found = case.compute(way, 2);
     assert_eq!(found.len(), exact.len());
     let unit = f64::from(f32::EPSILON) / 2.0;
     let unit_of_operands = match way.stored {
-        Stored::F32 => 0.0,
-        Stored::Bf16 => bf16::EPSILON.to_f64() / 2.0,
+        OperandFormat::F32 => 0.0,
+        OperandFormat::Bf16 => bf16::EPSILON.to_f64() / 2.0,
     };
     let mut worst: f64 = 0.0;
     for (i, (&found, exact)) in found.iter().zip(exact).enumerate() {

@@ -17,7 +17,7 @@ use super::{
     heads::{Heads, Sequences, Shape},
     key_value::KeyValue,
     mask::{Bias, Scoring},
-    operand::Stored,
+    operand::OperandFormat,
 };
 use crate::{products::format::Format, reference::on, vectors::isa::Isa};
 
@@ -25,13 +25,15 @@ use crate::{products::format::Format, reference::on, vectors::isa::Isa};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Way {
     pub isa: Isa,
-    pub stored: Stored,
+    pub stored: OperandFormat,
 }
 
 /// Every level with every format.
-fn ways() -> Vec<Way> {
+pub(super) fn ways() -> Vec<Way> {
     let levels = Isa::levels().into_iter();
-    let ways = levels.flat_map(|isa| [Stored::F32, Stored::Bf16].map(|stored| Way { isa, stored }));
+    let ways = levels.flat_map(|isa| {
+        [OperandFormat::F32, OperandFormat::Bf16].map(|stored| Way { isa, stored })
+    });
     ways.collect()
 }
 
@@ -39,7 +41,7 @@ fn ways() -> Vec<Way> {
 fn best() -> Way {
     Way {
         isa: Isa::best(),
-        stored: Stored::Bf16,
+        stored: OperandFormat::Bf16,
     }
 }
 
@@ -51,8 +53,8 @@ impl Way {
     /// Positions in a chunk.
     fn chunk(self) -> usize {
         match self.stored {
-            Stored::F32 => <f32 as Format>::CHUNK,
-            Stored::Bf16 => <bf16 as Format>::CHUNK,
+            OperandFormat::F32 => <f32 as Format>::CHUNK,
+            OperandFormat::Bf16 => <bf16 as Format>::CHUNK,
         }
     }
 }

@@ -57,17 +57,17 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
                     ..Case::new((2, queries, keys), (4, 2, 20))
                 };
                 let width = 4 * 20;
-                let all = case.run(way, 1);
+                let all = case.compute(way, 1);
                 let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
                 for threads in [2, 5] {
-                    assert_same(&case.run(way, threads), &all, &what);
+                    assert_same(&case.compute(way, threads), &all, &what);
                 }
                 for sequence in 0..2 {
                     let first = sequence * queries;
                     for some in [0..queries, 0..1, queries / 2..queries, queries - 1..queries] {
                         let expected =
                             &all[(first + some.start) * width..(first + some.end) * width];
-                        let found = part(&case, sequence, some.clone()).run(way, 1);
+                        let found = part(&case, sequence, some.clone()).compute(way, 1);
                         assert_same(&found, expected, &format!("{what}, queries {some:?}"));
                     }
                 }
@@ -83,14 +83,14 @@ fn callers_at_once_and_within_rayon_get_the_same_bits() {
     let cases: Vec<Case> = (1..7)
         .map(|i| Case::new((2, queries, keys), (4, 2, 9 * i)))
         .collect();
-    let alone: Vec<_> = cases.iter().map(|case| case.run(way, 1)).collect();
-    let found: Vec<_> = cases.par_iter().map(|case| case.run(way, 4)).collect();
+    let alone: Vec<_> = cases.iter().map(|case| case.compute(way, 1)).collect();
+    let found: Vec<_> = cases.par_iter().map(|case| case.compute(way, 4)).collect();
     for (found, alone) in found.iter().zip(&alone) {
         assert_same(found, alone, "within rayon");
     }
     std::thread::scope(|scope| {
         for (case, alone) in cases.iter().zip(&alone) {
-            scope.spawn(|| assert_same(&case.run(way, 3), alone, "from a thread"));
+            scope.spawn(|| assert_same(&case.compute(way, 3), alone, "from a thread"));
         }
     });
 }
@@ -105,7 +105,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
                     reach,
                     ..Case::new((1, queries, keys), (2, 1, 33))
                 };
-                let expected = case.run(way, 1);
+                let expected = case.compute(way, 1);
                 for padding in [1, 2, 31, 200] {
                     let stride = case.key_heads().row_stride;
                     let mut padded = Case {
@@ -116,7 +116,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
                     padded.key_value.resize((keys + padding) * stride, f32::NAN);
                     let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
                     assert_same(
-                        &padded.run(way, 1),
+                        &padded.compute(way, 1),
                         &expected,
                         &format!("{what} + {padding}"),
                     );
@@ -152,7 +152,11 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
                 }
             }
         }
-        assert_same(&shared.run(way, 1), &copied.run(way, 1), &way.name());
+        assert_same(
+            &shared.compute(way, 1),
+            &copied.compute(way, 1),
+            &way.name(),
+        );
     }
 }
 
@@ -175,7 +179,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
                 case.first_query = 0;
                 case
             });
-            let expected: Vec<f32> = alone.iter().flat_map(|case| case.run(way, 1)).collect();
+            let expected: Vec<f32> = alone.iter().flat_map(|case| case.compute(way, 1)).collect();
             let mut all = alone[0].clone();
             all.query = alone.iter().flat_map(|case| case.query.clone()).collect();
             all.key_value = alone

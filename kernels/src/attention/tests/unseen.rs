@@ -30,7 +30,7 @@ fn nan_and_infinity_in_unseen_keys_and_values_do_not_change_a_bit() {
                         ..Case::new((2, queries, keys), (2, 1, 20))
                     }
                     .keeping(|b, key| key % 7 != 3 + b);
-                    let before = case.run(way, 1);
+                    let before = case.compute(way, 1);
                     let spoiled_key = keys - 2;
                     let mut spoiled = case.clone();
                     spoil(&mut spoiled, 1, spoiled_key, bad);
@@ -41,7 +41,7 @@ fn nan_and_infinity_in_unseen_keys_and_values_do_not_change_a_bit() {
                             }
                         }
                     }
-                    let after = spoiled.run(way, 1);
+                    let after = spoiled.compute(way, 1);
                     let width = 2 * 20;
                     let rows = before.chunks_exact(width).zip(after.chunks_exact(width));
                     let mut n_spoiled = 0;
@@ -73,7 +73,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
             .push((vec![f32::NEG_INFINITY; 2], [1, 0, 0, 0]));
         hidden.biases[0].0[1] = 0.0;
         for (name, case) in [("keep", nothing_kept), ("-inf", hidden)] {
-            let out = case.run(way, 1);
+            let out = case.compute(way, 1);
             let (first, second) = out.split_at(out.len() / 2);
             assert!(first.iter().all(|x| x.to_bits() == 0), "{name}");
             assert!(second.iter().all(|x| x.is_finite() && *x != 0.0), "{name}");
@@ -85,7 +85,7 @@ fn a_query_that_sees_nothing_gives_zeros() {
             ..case.clone()
         }
         .keeping(|_, key| key != 36 && key != 37 && key != 38);
-        let out = beyond.run(way, 2);
+        let out = beyond.compute(way, 2);
         for (row, out) in out.chunks_exact(48).enumerate() {
             let sees_any = (0..40).any(|key| beyond.sees(row / 17, row % 17, key));
             assert_eq!(out.iter().any(|&x| x != 0.0), sees_any, "row {row}");
@@ -104,6 +104,10 @@ fn a_key_of_minus_infinity_in_a_bias_is_as_if_dropped() {
         hidden
             .biases
             .push(((0..70).map(bias).collect(), [0, 0, 0, 1]));
-        assert_same(&hidden.run(way, 1), &dropped.run(way, 1), &way.name());
+        assert_same(
+            &hidden.compute(way, 1),
+            &dropped.compute(way, 1),
+            &way.name(),
+        );
     }
 }

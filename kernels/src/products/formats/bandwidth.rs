@@ -7,14 +7,14 @@ use half::bf16;
 
 use crate::{
     products::{
-        epilogue::Epilogue, formats::speed::random, kernel::WithKernel, multiply::multiply_packed,
+        epilogue::Epilogue, kernel::WithKernel, multiply::multiply_packed,
         packed_matrix::PackedMatrix, view::View,
     },
-    reference::on,
+    reference::{on, random},
     threads::{parallel, team::with_team},
     vectors::{
         isa::Isa,
-        level::{Level, Task, Vectors},
+        level::{Level, LevelTask, Vectors},
     },
 };
 
@@ -34,7 +34,7 @@ pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) 
 /// Loads every vector, and adds it to one of eight sums.
 struct Read<'a>(&'a [f32]);
 
-impl Task for Read<'_> {
+impl LevelTask for Read<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -78,12 +78,12 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
         let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
-        let weight = random(n * k, 1);
+        let weight = random(n * k, 0.0, 1.0, 1);
         let b = View::row_major(&weight, n, k).transposed();
         let packed = PackedMatrix::<F>::new(on(isa, 2), b);
         let times = (1 << 30) / packed.bytes() + 5;
         for (threads, m) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
-            let a = random(m * k, 2);
+            let a = random(m * k, 0.0, 1.0, 2);
             let mut y = vec![0.0; m * n];
             // The team is called together once, as for all products of a forward pass.
             let (read, multiplied) = with_team(threads, || {

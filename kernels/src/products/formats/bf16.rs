@@ -9,7 +9,7 @@ use half::bf16;
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format, dots},
         tile,
     },
     vectors::level::{Level, Vectors},
@@ -69,15 +69,6 @@ impl<V: Level> Dots<bf16> for V {
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
 
-    fn enter<T: DotTask<bf16>>(self, task: T) -> T::Output {
-        Level::enter(self, Within::new(self, task))
-    }
-
-    #[inline(always)]
-    fn vectors(self) -> V {
-        self
-    }
-
     #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
         for (word, &x) in words.iter_mut().zip(row) {
@@ -88,33 +79,22 @@ impl<V: Level> Dots<bf16> for V {
         }
     }
 
-    #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> [Single<V>; 2] {
-        // SAFETY: the caller's promise; a group is two words.
-        let [first, second] = unsafe { *row.add(2 * group).cast::<[f32; 2]>() };
-        [self.splat(first), self.splat(second)]
-    }
-
-    #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
-        // SAFETY: the caller's promise.
-        let pairs = unsafe { self.load_words(from) };
-        [self.low_halves(pairs), self.high_halves(pairs)]
-    }
-
-    #[inline(always)]
-    unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> {
-        Vectors::<f32>::splat(self, 0.0)
-    }
-
-    #[inline(always)]
-    fn dot(self, left: [Single<V>; 2], right: [Single<V>; 2], sum: Single<V>) -> Single<V> {
-        let sum = Vectors::<f32>::multiply_add(self, left[1], right[1], sum);
-        Vectors::<f32>::multiply_add(self, left[0], right[0], sum)
-    }
-
-    #[inline(always)]
-    unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> {
-        sum
+    dots! {
+        fn vectors(self) -> V { self }
+        fn dot(self, left: [Single<V>; 2], right: [Single<V>; 2], sum: Single<V>) -> Single<V> {
+            let sum = Vectors::<f32>::multiply_add(self, left[1], right[1], sum);
+            Vectors::<f32>::multiply_add(self, left[0], right[0], sum)
+        }
+        // A group is two words.
+        unsafe fn left(self, row: *const u32, group: usize) -> [Single<V>; 2] {
+            let [first, second] = *row.add(2 * group).cast::<[f32; 2]>();
+            [self.splat(first), self.splat(second)]
+        }
+        unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
+            let pairs = self.load_words(from);
+            [self.low_halves(pairs), self.high_halves(pairs)]
+        }
+        unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
+        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> { sum }
     }
 }

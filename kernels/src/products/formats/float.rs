@@ -2,7 +2,7 @@
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format, dots},
         tile::CHUNK,
     },
     vectors::level::{Level, Vectors},
@@ -31,45 +31,20 @@ macro_rules! stored_as_computed {
             const ROWS: usize = <V as Vectors<$type>>::ROWS;
             const ROW_WORDS: usize = CHUNK;
 
-            fn enter<T: DotTask<$type>>(self, task: T) -> T::Output {
-                Level::enter(self, Within::new(self, task))
-            }
-
-            #[inline(always)]
-            fn vectors(self) -> V {
-                self
-            }
-
             #[inline(always)]
             fn pack_row(self, row: &[$type], words: &mut [$type]) {
                 words[..row.len()].copy_from_slice(row);
             }
 
-            #[inline(always)]
-            unsafe fn left(self, row: *const $type, group: usize) -> Self::Left {
-                // SAFETY: the caller's promise; a group is one word.
-                self.splat(unsafe { *row.add(group) })
-            }
-
-            #[inline(always)]
-            unsafe fn right(self, from: *const $type) -> Self::Right {
-                // SAFETY: the caller's promise.
-                unsafe { self.load(from) }
-            }
-
-            #[inline(always)]
-            unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum {
-                Vectors::<$type>::splat(self, 0.0)
-            }
-
-            #[inline(always)]
-            fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum {
-                Vectors::<$type>::multiply_add(self, left, right, sum)
-            }
-
-            #[inline(always)]
-            unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: *const $type) -> Self::Sum {
-                sum
+            dots! {
+                fn vectors(self) -> V { self }
+                fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum {
+                    Vectors::<$type>::multiply_add(self, left, right, sum)
+                }
+                unsafe fn left(self, row: *const $type, group: usize) -> Self::Left { self.splat(*row.add(group)) }
+                unsafe fn right(self, from: *const $type) -> Self::Right { self.load(from) }
+                unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum { Vectors::<$type>::splat(self, 0.0) }
+                unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: *const $type) -> Self::Sum { sum }
             }
         }
     };

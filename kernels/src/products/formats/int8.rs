@@ -1,7 +1,7 @@
 //! int8: a quarter of the memory of f32, and up to four times its products per instruction.
 //!
-//! **What is stored.** In each chunk of a column, the integers `round(w / s)` with the quantisation scale
-//! `s = max|w| / 127`, rounded up to bfloat16: symmetric, in -127 to 127. In each chunk of a row, quantised when
+//! **What is stored.** In each chunk of a column, the integers `round(w / s)` with the quantization scale
+//! `s = max|w| / 127`, rounded up to bfloat16: symmetric, in -127 to 127. In each chunk of a row, quantized when
 //! the row is packed, the integers `round(a / t)` with the scale `t = (max(a, 0) - min(a, 0)) / 254`: 254 steps
 //! over the range of the numbers and zero. Numbers of one sign, which those behind a GELU nearly are, are thereby
 //! resolved twice as finely as by a symmetric scale. An outlier costs precision only in its own chunk, of a weight
@@ -31,7 +31,7 @@
 
 use crate::{
     products::{
-        format::{DotTask, Dots, Format, Within},
+        format::{Dots, Format, dots},
         tile::CHUNK,
     },
     vectors::level::{Level, Vectors, Words},
@@ -69,14 +69,14 @@ fn pack_column_chunk(terms: &[f32], words: &mut [u32]) {
     let bits = terms.iter().map(|w| w.to_bits() & !SIGN);
     let largest = f32::from_bits(bits.fold(0, u32::max));
     let above = ((largest / 127.0).to_bits() + 0xffff) & !0xffff;
-    let scale = Scale::new(largest, f32::from_bits(above));
+    let scale = Quantizer::new(largest, f32::from_bits(above));
     let [head, words @ ..] = words else {
         panic!("a chunk without a head");
     };
     let bytes = bytemuck::cast_slice_mut::<u32, u8>(words);
     let mut sum = 0;
     for (byte, term) in bytes.iter_mut().zip(terms) {
-        let integer = scale.quantise(*term);
+        let integer = scale.quantize(*term);
         // Where the scale is NaN these are meaningless, but so is every product.
         sum += integer as i8 as i32;
         *byte = (integer as u8).wrapping_add(OFFSET);
@@ -94,15 +94,15 @@ fn halves(upper: u32, lower: i32) -> u32 {
 /// The sign bit of an f32.
 const SIGN: u32 = 1 << 31;
 
-/// A quantisation scale: how numbers become integers.
-struct Scale {
+/// A quantization scale: how numbers become integers.
+struct Quantizer {
     /// The number that the integer 1 stands for.
     step: f32,
     /// `1 / step`.
     per_unit: f32,
 }
 
-impl Scale {
+impl Quantizer {
     /// With this step; `largest` is the largest magnitude of the numbers, or the width of their range.
     #[inline(always)]
     fn new(largest: f32, step: f32) -> Self {
@@ -119,7 +119,7 @@ impl Scale {
 
     /// The nearest integer, ties to even; meaningless where the step is NaN.
     #[inline(always)]
-    fn quantise(&self, x: f32) -> i32 {
+    fn quantize(&self, x: f32) -> i32 {
         // 1.5 · 2²³: adding it to a small number leaves the nearest integer in the lowest bits of the mantissa.
         const UNITS: f32 = (3 << 22) as f32;
         let bits = (x * self.per_unit + UNITS).to_bits();
@@ -127,8 +127,8 @@ impl Scale {
     }
 }
 
-/// A quantised chunk of a row.
-struct Quantised {
+/// A quantized chunk of a row.
+struct Quantized {
     /// The number that the integer 1 stands for.
     step: f32,
     /// The zero point: the middle of the range of the integers.
@@ -139,7 +139,7 @@ struct Quantised {
     sum: i32,
 }
 
-impl Quantised {
+impl Quantized {
     #[inline(always)]
     fn new(row: &[f32]) -> Self {
         match row.try_into() {
@@ -171,12 +171,12 @@ impl Quantised {
             f32::from_bits(below)
         };
         let span = highest - lowest;
-        let scale = Scale::new(span, span / 254.0);
-        let centre = scale.quantise(lowest).wrapping_add(128);
+        let scale = Quantizer::new(span, span / 254.0);
+        let centre = scale.quantize(lowest).wrapping_add(128);
         let mut terms = [0; CHUNK];
         let mut sum = 0i32;
         for (term, &x) in terms.iter_mut().zip(row).take(len) {
-            *term = scale.quantise(x).wrapping_sub(centre) as i8;
+            *term = scale.quantize(x).wrapping_sub(centre) as i8;
             sum += i32::from(*term);
         }
         Self {
@@ -198,7 +198,7 @@ fn start(sum: i32) -> u32 {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn pack_quads(row: &[f32], words: &mut [u32]) {
-    let row = Quantised::new(row);
+    let row = Quantized::new(row);
     words[0] = row.step.to_bits();
     words[1] = start(row.sum);
     words[2] = halves(0, row.centre);
@@ -228,19 +228,10 @@ impl<V: Level> Dots<i8> for V {
     const ROWS: usize = V::BYTE_ROWS;
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
 
-    fn enter<T: DotTask<i8>>(self, task: T) -> T::Output {
-        Level::enter(self, Within::new(self, task))
-    }
-
-    #[inline(always)]
-    fn vectors(self) -> V {
-        self
-    }
-
     #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
         let len = row.len();
-        let row = Quantised::new(row);
+        let row = Quantized::new(row);
         let mut terms = [0i16; CHUNK];
         for (wide, term) in terms.iter_mut().zip(row.terms).take(len) {
             *wide = i16::from(term).wrapping_add(row.centre as i16);
@@ -256,41 +247,25 @@ impl<V: Level> Dots<i8> for V {
         }
     }
 
-    #[inline(always)]
-    unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
-        // SAFETY: the caller's promise; a group is two words.
-        let [even, odd] = unsafe { *row.add(HEAD + 2 * group).cast::<[u32; 2]>() };
-        [self.splat_pair(even), self.splat_pair(odd)]
-    }
-
-    #[inline(always)]
-    unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
-        // SAFETY: the caller's promise.
-        let quads = unsafe { self.load_words(from) };
-        [self.even_bytes(quads), self.odd_bytes(quads)]
-    }
-
-    #[inline(always)]
-    unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words {
-        // SAFETY: the caller's promise.
-        self.splat_word(unsafe { *row.add(1) })
-    }
-
-    #[inline(always)]
-    fn dot(self, left: [V::Pairs; 2], right: [V::Pairs; 2], sum: V::Words) -> V::Words {
-        let sum = self.add_products_of_pairs(sum, left[0], right[0]);
-        self.add_products_of_pairs(sum, left[1], right[1])
-    }
-
-    #[inline(always)]
-    unsafe fn numbers(
-        self,
-        sum: V::Words,
-        row: *const u32,
-        heads: *const u32,
-    ) -> <V as Vectors<f32>>::Vector {
-        // SAFETY: the caller's promise.
-        unsafe { numbers(self, sum, row, heads) }
+    dots! {
+        fn vectors(self) -> V { self }
+        fn dot(self, left: [V::Pairs; 2], right: [V::Pairs; 2], sum: V::Words) -> V::Words {
+            let sum = self.add_products_of_pairs(sum, left[0], right[0]);
+            self.add_products_of_pairs(sum, left[1], right[1])
+        }
+        // A group is two words.
+        unsafe fn left(self, row: *const u32, group: usize) -> [V::Pairs; 2] {
+            let [even, odd] = *row.add(HEAD + 2 * group).cast::<[u32; 2]>();
+            [self.splat_pair(even), self.splat_pair(odd)]
+        }
+        unsafe fn right(self, from: *const u32) -> [V::Pairs; 2] {
+            let quads = self.load_words(from);
+            [self.even_bytes(quads), self.odd_bytes(quads)]
+        }
+        unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words { self.splat_word(*row.add(1)) }
+        unsafe fn numbers(self, sum: V::Words, row: *const u32, heads: *const u32) -> <V as Vectors<f32>>::Vector {
+            numbers(self, sum, row, heads)
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The formats of operands, one a file, and the instructions that AVX-512 has for the narrow ones.
 
 #[cfg(target_arch = "x86_64")]
-pub mod avx512;
+pub mod avx512_dots;
 pub mod bf16;
 mod float;
 pub mod int8;

@@ -17,17 +17,10 @@ use crate::{
         view::View,
         weight::WeightFormat,
     },
-    reference::{normal, on},
+    reference::{on, random},
     timing::least,
     vectors::isa::Isa,
 };
-
-pub fn random(n: usize, seed: u64) -> Vec<f32> {
-    normal(n, 0.0, 1.0, seed)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect()
-}
 
 /// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
 /// panel, with all rows.
@@ -77,11 +70,11 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
         println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
         // Few columns, so that a run is over before another process takes its place.
         for (n, k) in [(256, 768), (128, 3072)] {
-            let w = random(n * k, 1);
+            let w = random(n * k, 0.0, 1.0, 1);
             let b = View::row_major(&w, n, k).transposed();
             let panels = pack_panels(Aligned::empty(), kernel, &[b], 1);
             for m in [1, 4, 13, 32, 128, 512] {
-                let a = random(m * k, 2);
+                let a = random(m * k, 0.0, 1.0, 2);
                 let a = View::row_major(&a, m, k);
                 let (packing, product) = block::<F>(kernel, a, &panels, n);
                 let per_second = (2 * m * n * k) as f64 / product;

@@ -13,11 +13,12 @@ use crate::{
         pack_panels::pack_panel,
         pack_rows::pack_rows,
         packed_matrix::PackedMatrix,
-        scratch::PACKED,
+        tests::Layouts,
         tile::Total,
         view::View,
+        working_memory::PACKED,
     },
-    reference::{normal, on},
+    reference::{self, on},
     vectors::{element::Real, isa::Isa},
 };
 
@@ -69,46 +70,7 @@ fn product<F: WithKernel>(
 }
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
-    normal(n, 0.1, 1.0, seed)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect()
-}
-
-/// The same matrix in other layouts: transposed, with gaps, at odd addresses.
-struct Layouts {
-    shape: (usize, usize),
-    plain: Vec<f32>,
-    turned: Vec<f32>,
-    gaps: Vec<f32>,
-}
-
-impl Layouts {
-    fn new(plain: &[f32], rows: usize, columns: usize) -> Self {
-        let mut turned = vec![0.0; 1 + rows * columns];
-        let mut gaps = vec![f32::NAN; 3 + rows * (2 * columns + 5)];
-        for i in 0..rows {
-            for j in 0..columns {
-                turned[1 + j * rows + i] = plain[i * columns + j];
-                gaps[3 + i * (2 * columns + 5) + 2 * j] = plain[i * columns + j];
-            }
-        }
-        Self {
-            shape: (rows, columns),
-            plain: plain.to_vec(),
-            turned,
-            gaps,
-        }
-    }
-
-    fn views(&self) -> [View<'_, f32>; 3] {
-        let (rows, columns) = self.shape;
-        [
-            View::new(&self.plain, self.shape, (columns, 1)),
-            View::new(&self.turned[1..], self.shape, (1, rows)),
-            View::new(&self.gaps[3..], self.shape, (2 * columns + 5, 2)),
-        ]
-    }
+    reference::random(n, 0.1, 1.0, seed)
 }
 
 /// One element of a product, in the documented order of addition.

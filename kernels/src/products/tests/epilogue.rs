@@ -62,7 +62,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     let epilogue = Epilogue {
                         bias: Some(&bias),
                         up_bias: Some(&up_bias),
-                        activation: Activation::Relu2,
+                        activation: ActivationFunction::Relu2,
                         scale,
                         residual: with_residual.then_some(&residual[..]),
                     };

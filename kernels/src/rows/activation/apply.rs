@@ -2,26 +2,22 @@
 
 use std::marker::PhantomData;
 
-use super::function::{Activation, Function, WithFunction};
+use super::function::{ActivationFunction, Function, WithFunction};
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         fused::FusedF32,
         isa::Isa,
-        level::{Level, Task},
+        level::{Level, LevelTask, Loop},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
 
-/// Elements per piece of work: 32 KiB of f32, the size of a first-level cache.
-pub(super) const CHUNK: usize = 8192;
-
 /// Elements that are widened and computed at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 512;
 
-impl Activation {
+impl ActivationFunction {
     /// `y = f(x)` for each number; `x` and `y` are of one type.
     ///
     /// # Panics
@@ -30,15 +26,18 @@ impl Activation {
         with_type!(x, T => {
             let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
             assert_eq!(x.len(), y.len());
-            let threads = cpu.for_elements(y.len()).threads;
-            parallel::for_chunks(threads, y, CHUNK, |start, y| {
+            cpu.for_rows(y, 1, |start, y| {
                 let x = x[start..][..y.len()].chunks(BLOCK);
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, y) in x.zip(y.chunks_mut(BLOCK)) {
                     let values = &mut block[..x.len()];
-                    cpu.isa.enter(Widen { from: x, to: values });
+                    widen(cpu.isa, x, values);
                     self.apply(cpu.isa, values);
-                    cpu.isa.enter(Narrow { from: values, to: y });
+                    cpu.isa.enter(Loop(|| {
+                        for (y, &value) in y.iter_mut().zip(&*values) {
+                            *y = T::narrow(value);
+                        }
+                    }));
                 }
             });
         });
@@ -52,15 +51,18 @@ impl Activation {
         with_type!(x, T => {
             let (x, gradient) = (T::of_slice(x), T::of_slice_mut(gradient));
             assert_eq!(x.len(), gradient.len());
-            let threads = cpu.for_elements(x.len()).threads;
-            parallel::for_chunks(threads, gradient, CHUNK, |start, gradient| {
+            cpu.for_rows(gradient, 1, |start, gradient| {
                 let x = x[start..][..gradient.len()].chunks(BLOCK);
                 let mut block = [<T as Element>::Acc::ZERO; BLOCK];
                 for (x, gradient) in x.zip(gradient.chunks_mut(BLOCK)) {
                     let slopes = &mut block[..x.len()];
-                    cpu.isa.enter(Widen { from: x, to: slopes });
+                    widen(cpu.isa, x, slopes);
                     self.with_slope(Apply { isa: cpu.isa, values: slopes });
-                    cpu.isa.enter(MultiplyBy { slopes, gradient });
+                    cpu.isa.enter(Loop(|| {
+                        for (dy, &slope) in gradient.iter_mut().zip(&*slopes) {
+                            *dy = T::narrow(dy.widen() * slope);
+                        }
+                    }));
                 }
             });
         });
@@ -111,7 +113,7 @@ impl<T: Computed> WithFunction for Apply<'_, T> {
 
 struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
 
-impl<F: Function> Task for InVectors<'_, F> {
+impl<F: Function> LevelTask for InVectors<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -128,50 +130,10 @@ impl<F: Function> Task for InVectors<'_, F> {
     }
 }
 
-struct Widen<'a, T: Element> {
-    from: &'a [T],
-    to: &'a mut [T::Acc],
-}
-
-impl<T: Element> Task for Widen<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
+fn widen<T: Element>(isa: Isa, from: &[T], to: &mut [T::Acc]) {
+    isa.enter(Loop(|| {
+        for (to, from) in to.iter_mut().zip(from) {
             *to = from.widen();
         }
-    }
-}
-
-struct Narrow<'a, T: Element> {
-    from: &'a [T::Acc],
-    to: &'a mut [T],
-}
-
-impl<T: Element> Task for Narrow<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (to, &from) in self.to.iter_mut().zip(self.from) {
-            *to = T::narrow(from);
-        }
-    }
-}
-
-struct MultiplyBy<'a, T: Element> {
-    slopes: &'a [T::Acc],
-    gradient: &'a mut [T],
-}
-
-impl<T: Element> Task for MultiplyBy<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
-        for (dy, &slope) in self.gradient.iter_mut().zip(self.slopes) {
-            *dy = T::narrow(dy.widen() * slope);
-        }
-    }
+    }));
 }

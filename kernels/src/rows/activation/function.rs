@@ -10,7 +10,7 @@ use crate::vectors::element::Real;
 /// An element-wise activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Activation {
+pub enum ActivationFunction {
     /// `x/2 · (1 + erf(x/√2))`.
     Gelu,
     /// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
@@ -66,7 +66,7 @@ pub trait WithFunction {
 
 macro_rules! functions {
     ($($name:ident: $value:ident $($pieces:ident)?, $slope:ident $($slope_pieces:ident)?;)*) => {
-        impl Activation {
+        impl ActivationFunction {
             /// Does something with the type of the activation itself.
             pub(crate) fn with_value(self, work: impl WithFunction) {
                 match self {

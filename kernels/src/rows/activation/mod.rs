@@ -7,7 +7,7 @@ pub(crate) mod smooth;
 mod straight;
 
 pub(crate) use apply::Computed;
-pub use function::Activation;
+pub use function::ActivationFunction;
 pub use smooth::{LAPLACE_CENTER, LAPLACE_WIDTH};
 
 #[cfg(test)]

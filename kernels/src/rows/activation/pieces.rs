@@ -15,7 +15,7 @@ use std::{array, sync::LazyLock};
 use super::smooth::{gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope};
 use crate::vectors::{
     isa::Isa,
-    level::{Level, Lookup, MAX_LANES, TABLE_LEN, Task},
+    level::{Level, LevelTask, Lookup, MAX_LANES, TABLE_LEN},
 };
 
 /// A function that is point-symmetric about (0, 1/2), or x times one.
@@ -80,7 +80,7 @@ impl Pieces {
 
     /// Replaces each number by the function's value.
     pub fn apply(&self, isa: Isa, values: &mut [f32]) {
-        isa.enter(Apply {
+        isa.enter(ApplyPieces {
             pieces: self,
             values,
         });
@@ -108,12 +108,12 @@ fn interpolated(function: impl Fn(f64) -> f64, radius: f64) -> [f64; POWERS] {
     polynomial
 }
 
-struct Apply<'a> {
+struct ApplyPieces<'a> {
     pieces: &'a Pieces,
     values: &'a mut [f32],
 }
 
-impl Task for Apply<'_> {
+impl LevelTask for ApplyPieces<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -122,7 +122,7 @@ impl Task for Apply<'_> {
     }
 }
 
-impl Apply<'_> {
+impl ApplyPieces<'_> {
     #[inline(always)]
     fn replace<V: Lookup>(self, v: V) {
         let pieces = InRegisters::new(v, self.pieces);

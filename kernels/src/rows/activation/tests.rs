@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::{Activation, apply::CHUNK, smooth::*, straight::*};
+use super::{ActivationFunction, smooth::*, straight::*};
 use crate::{
-    reference::{self, Rounding, alone, on},
+    cpu::PIECE,
+    reference::{self, RoundingErrors, alone, on},
     vectors::{fused::FusedF32, isa::Isa, slice::Stored},
 };
 
@@ -22,7 +23,7 @@ enum Cancels {
 /// `|y| + |x y'|` (an argument off by one rounding), plus what cancels.
 struct Case {
     name: &'static str,
-    activation: Activation,
+    activation: ActivationFunction,
     f32: [fn(f32) -> f32; 2],
     fused: fn(FusedF32) -> FusedF32,
     f64: [fn(f64) -> f64; 2],
@@ -32,137 +33,42 @@ struct Case {
     kinks: &'static [f64],
 }
 
-macro_rules! case {
-    ($activation:ident, $value:ident, $slope:ident, $exact:expr, $cancels:ident, $units:expr, $kinks:expr) => {
-        Case {
+macro_rules! cases {
+    ($($activation:ident $value:ident $slope:ident, $exact:expr, $cancels:ident $units:literal $kinks:expr;)*) => {
+        vec![$(Case {
             name: stringify!($value),
-            activation: Activation::$activation,
+            activation: ActivationFunction::$activation,
             f32: [$value, $slope],
             fused: $value,
             f64: [$value, $slope],
             exact: $exact,
             cancels: Cancels::$cancels,
             units: $units,
-            kinks: $kinks,
-        }
+            kinks: &$kinks,
+        }),*]
     };
 }
 
 fn cases() -> Vec<Case> {
-    vec![
-        case!(Gelu, gelu, gelu_slope, reference::gelu, AtX, 1.0, &[]),
-        case!(
-            ClippedGelu,
-            clipped_gelu,
-            clipped_gelu_slope,
-            |x| reference::gelu(x).min(10.0),
-            AtX,
-            1.0,
-            &[10.0]
-        ),
-        case!(
-            GeluTanh,
-            gelu_tanh,
-            gelu_tanh_slope,
-            reference::gelu_tanh,
-            Nothing,
-            4.0,
-            &[]
-        ),
-        case!(
-            QuickGelu,
-            quick_gelu,
-            quick_gelu_slope,
-            |x| x * reference::sigmoid(1.702 * x),
-            Nothing,
-            3.0,
-            &[]
-        ),
-        case!(
-            Silu,
-            silu,
-            silu_slope,
-            |x| x * reference::sigmoid(x),
-            Nothing,
-            3.0,
-            &[]
-        ),
-        case!(
-            Sigmoid,
-            sigmoid,
-            sigmoid_slope,
-            reference::sigmoid,
-            Nothing,
-            3.0,
-            &[]
-        ),
-        case!(Tanh, tanh, tanh_slope, libm::tanh, Nothing, 2.0, &[]),
-        case!(
-            Mish,
-            mish,
-            mish_slope,
-            |x| x * libm::tanh(reference::softplus(x)),
-            Nothing,
-            4.0,
-            &[]
-        ),
-        case!(
-            SqrtSoftplus,
-            sqrt_softplus,
-            sqrt_softplus_slope,
-            |x| reference::softplus(x).sqrt(),
-            Nothing,
-            3.0,
-            &[20.0]
-        ),
-        case!(
-            Laplace,
-            laplace,
-            laplace_slope,
-            reference::laplace,
-            AtOne,
-            1.0,
-            &[]
-        ),
-        case!(Relu, relu, relu_slope, |x| x.max(0.0), Nothing, 0.0, &[0.0]),
-        case!(
-            Relu2,
-            relu2,
-            relu2_slope,
-            |x| x.max(0.0).powi(2),
-            Nothing,
-            0.5,
-            &[0.0]
-        ),
-        case!(
-            Relu6,
-            relu6,
-            relu6_slope,
-            |x| x.clamp(0.0, 6.0),
-            Nothing,
-            0.0,
-            &[0.0, 6.0]
-        ),
-        case!(
-            LeakyRelu,
-            leaky_relu,
-            leaky_relu_slope,
-            |x| if x > 0.0 { x } else { 0.01 * x },
-            Nothing,
-            1.0,
-            &[0.0]
-        ),
-        case!(
-            HardSwish,
-            hard_swish,
-            hard_swish_slope,
-            reference::hard_swish,
-            Nothing,
-            2.0,
-            &[-3.0, 3.0]
-        ),
-        case!(Identity, identity, identity_slope, |x| x, Nothing, 0.0, &[]),
-    ]
+    use reference::{sigmoid as exact_sigmoid, softplus};
+    cases! {
+        Gelu gelu gelu_slope, reference::gelu, AtX 1.0 [];
+        ClippedGelu clipped_gelu clipped_gelu_slope, |x| reference::gelu(x).min(10.0), AtX 1.0 [10.0];
+        GeluTanh gelu_tanh gelu_tanh_slope, reference::gelu_tanh, Nothing 4.0 [];
+        QuickGelu quick_gelu quick_gelu_slope, |x| x * exact_sigmoid(1.702 * x), Nothing 3.0 [];
+        Silu silu silu_slope, |x| x * exact_sigmoid(x), Nothing 3.0 [];
+        Sigmoid sigmoid sigmoid_slope, exact_sigmoid, Nothing 3.0 [];
+        Tanh tanh tanh_slope, libm::tanh, Nothing 2.0 [];
+        Mish mish mish_slope, |x| x * libm::tanh(softplus(x)), Nothing 4.0 [];
+        SqrtSoftplus sqrt_softplus sqrt_softplus_slope, |x| softplus(x).sqrt(), Nothing 3.0 [20.0];
+        Laplace laplace laplace_slope, reference::laplace, AtOne 1.0 [];
+        Relu relu relu_slope, |x| x.max(0.0), Nothing 0.0 [0.0];
+        Relu2 relu2 relu2_slope, |x| x.max(0.0).powi(2), Nothing 0.5 [0.0];
+        Relu6 relu6 relu6_slope, |x| x.clamp(0.0, 6.0), Nothing 0.0 [0.0, 6.0];
+        LeakyRelu leaky_relu leaky_relu_slope, |x| if x > 0.0 { x } else { 0.01 * x }, Nothing 1.0 [0.0];
+        HardSwish hard_swish hard_swish_slope, reference::hard_swish, Nothing 2.0 [-3.0, 3.0];
+        Identity identity identity_slope, |x| x, Nothing 0.0 [];
+    }
 }
 
 /// Every magnitude from subnormal numbers to where all activations are flat or linear, with both signs.
@@ -307,21 +213,23 @@ fn f32_slopes_agree_with_f64_slopes() {
 
 #[test]
 fn kinks_have_pytorchs_slope() {
-    assert_eq!(relu_slope(0.0f32), 0.0);
-    assert_eq!(relu2_slope(0.0f32), 0.0);
-    assert_eq!([relu6_slope(0.0f32), relu6_slope(6.0)], [0.0, 0.0]);
-    assert_eq!(
-        [leaky_relu_slope(0.0f32), leaky_relu_slope(-0.0)],
-        [0.01, 0.01]
-    );
-    assert_eq!(
-        [hard_swish_slope(-3.0f32), hard_swish_slope(3.0)],
-        [0.0, 1.0]
-    );
-    assert_eq!(
-        [clipped_gelu_slope(10.0f32), clipped_gelu_slope(9.0)],
-        [0.0, 1.0]
-    );
+    /// Slope, argument, value.
+    type Kink = (fn(f32) -> f32, f32, f32);
+    let slopes: [Kink; 10] = [
+        (relu_slope, 0.0, 0.0),
+        (relu2_slope, 0.0, 0.0),
+        (relu6_slope, 0.0, 0.0),
+        (relu6_slope, 6.0, 0.0),
+        (leaky_relu_slope, 0.0, 0.01),
+        (leaky_relu_slope, -0.0, 0.01),
+        (hard_swish_slope, -3.0, 0.0),
+        (hard_swish_slope, 3.0, 1.0),
+        (clipped_gelu_slope, 10.0, 0.0),
+        (clipped_gelu_slope, 9.0, 1.0),
+    ];
+    for (i, (slope, x, expected)) in slopes.into_iter().enumerate() {
+        assert_eq!(slope(x), expected, "line {i}");
+    }
 }
 
 #[test]
@@ -349,7 +257,7 @@ fn nan_stays_nan_and_far_values_stay_finite() {
 
 #[test]
 fn half_types_are_the_exact_value_rounded_once() {
-    fn check<T: Rounding>() {
+    fn check<T: RoundingErrors>() {
         for case in cases() {
             let x: Vec<T> = arguments().iter().map(|&x| T::from_f64(x as f64)).collect();
             let mut y = vec![T::ZERO; x.len()];
@@ -359,7 +267,9 @@ fn half_types_are_the_exact_value_rounded_once() {
                 let exact = (case.exact)(x.to_f64());
                 // What the pieces of GELUs err by: see `pieces`.
                 let of_pieces = match case.activation {
-                    Activation::Gelu | Activation::GeluTanh => 1.7 * f32::STORE * x.to_f64().abs(),
+                    ActivationFunction::Gelu | ActivationFunction::GeluTanh => {
+                        1.7 * f32::STORE * x.to_f64().abs()
+                    }
                     _ => 0.0,
                 };
                 let before = case.allowed(x.to_f64(), T::COMPUTE) + of_pieces;
@@ -384,14 +294,14 @@ fn the_loops_take_every_element_at_every_length() {
     for isa in Isa::levels() {
         for n in reference::WIDTHS
             .into_iter()
-            .chain([2 * CHUNK + 1, 5 * CHUNK])
+            .chain([2 * PIECE + 1, 5 * PIECE])
         {
             let normal = |seed| reference::normal(n, 0.0, 1.0, seed).into_iter();
             let x: Vec<f32> = normal(1).map(|x| 2.0 * x as f32).collect();
             let dy: Vec<f32> = normal(2).map(|dy| dy as f32).collect();
             let (mut y, mut dx) = (vec![0.0; n], dy.clone());
             let cpu = on(isa, 2);
-            let silu = Activation::Silu;
+            let silu = ActivationFunction::Silu;
             silu.forward(cpu, f32::slice(&x), f32::slice_mut(&mut y));
             silu.backward(cpu, f32::slice(&x), f32::slice_mut(&mut dx));
             for i in 0..n {

@@ -7,7 +7,7 @@ use crate::{
     vectors::{
         element::{Element, Real},
         lanes::{sum, sum_pairs},
-        level::{Level, Task},
+        level::{Level, LevelTask},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
@@ -119,7 +119,7 @@ struct BackwardRows<'a, T: Element> {
     sums: &'a mut [T::Wide],
 }
 
-impl<T: Element> Task for BackwardRows<'_, T> {
+impl<T: Element> LevelTask for BackwardRows<'_, T> {
     type Output = ();
 
     #[inline(always)]

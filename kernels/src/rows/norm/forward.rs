@@ -3,17 +3,13 @@
 use super::kind::{Affine, Norm, Statistic};
 use crate::{
     cpu::Cpu,
-    threads::parallel,
     vectors::{
         element::{Element, Real},
         isa::Isa,
-        level::{Level, MAX_LANES, Task, Widening},
+        level::{Level, LevelTask, MAX_LANES, Widening},
         slice::{Slice, SliceMut, Stored, with_type},
     },
 };
-
-/// Elements per piece of work; any number of rows may be one piece.
-const CHUNK: usize = 8192;
 
 impl Norm {
     /// Writes the norm of each row of `x` to `y`; all are of one type.
@@ -26,12 +22,7 @@ impl Norm {
             let affine = self.affine(T::of_slice(weight), bias.map(T::of_slice));
             let width = affine.width();
             assert_eq!(x.len(), y.len());
-            if width == 0 {
-                return;
-            }
-            let chunk = (CHUNK / width).max(1) * width;
-            let threads = cpu.for_elements(y.len()).threads;
-            parallel::for_chunks(threads, y, chunk, |start, y| {
+            cpu.for_rows(y, width, |start, y| {
                 T::normalize(cpu.isa, self, &affine, &x[start..][..y.len()], y);
             });
         });
@@ -128,7 +119,7 @@ impl<'a> SingleRow<'a> {
     }
 }
 
-impl Task for SingleRow<'_> {
+impl LevelTask for SingleRow<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -210,12 +201,12 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
 }
 
 /// Number types that a norm takes rows of.
-trait Rows: Element {
+trait NormalizedRows: Element {
     /// Writes the norm of each row of `x` to `y`, on the calling thread.
     fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
 }
 
-impl Rows for f32 {
+impl NormalizedRows for f32 {
     fn normalize(isa: Isa, norm: &Norm, affine: &Affine<f64>, x: &[f32], y: &mut [f32]) {
         let width = affine.width();
         for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
@@ -226,7 +217,7 @@ impl Rows for f32 {
 
 macro_rules! as_any_row {
     ($($type:ty)*) => {
-        $(impl Rows for $type {
+        $(impl NormalizedRows for $type {
             fn normalize(
                 isa: Isa,
                 norm: &Norm,
@@ -242,7 +233,7 @@ macro_rules! as_any_row {
 
 as_any_row!(f64 half::f16 half::bf16);
 
-/// Rows of any type.
+/// NormalizedRows of any type.
 struct AnyRows<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,
@@ -250,7 +241,7 @@ struct AnyRows<'a, T: Element> {
     y: &'a mut [T],
 }
 
-impl<T: Element> Task for AnyRows<'_, T> {
+impl<T: Element> LevelTask for AnyRows<'_, T> {
     type Output = ();
 
     #[inline(always)]

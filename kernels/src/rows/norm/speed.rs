@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use super::kind::*;
-use crate::{reference::normal, rows::source::RowNorm, timing::least, vectors::isa::Isa};
+use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::isa::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine"]
@@ -17,10 +17,7 @@ fn rows_of_a_second_cache() {
             eps: 1e-5,
         };
         for width in [64, 384, 768, 1024] {
-            let numbers = |n, seed| -> Vec<f32> {
-                let numbers = normal(n, 0.3, 1.5, seed);
-                numbers.into_iter().map(|x| x as f32).collect()
-            };
+            let numbers = |n, seed| random::<f32>(n, 0.3, 1.5, seed);
             let x = numbers(ROWS * width, 1);
             let norm = RowNorm::new(norm, &numbers(width, 2), Some(&numbers(width, 3)));
             let mut y = vec![0.0; x.len()];

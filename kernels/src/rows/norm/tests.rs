@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::kind::*;
 use crate::{
-    reference::{self, Rounding, WIDTHS, normal, on},
+    reference::{self, RoundingErrors, WIDTHS, normal, on, random},
     vectors::{isa::Isa, slice::Stored},
 };
 
@@ -65,11 +65,11 @@ impl Norm {
     }
 }
 
-fn typed<T: Rounding>(values: &[f64]) -> Vec<T> {
+fn typed<T: RoundingErrors>(values: &[f64]) -> Vec<T> {
     values.iter().map(|&v| T::from_f64(v)).collect()
 }
 
-fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
+fn exact<T: RoundingErrors>(values: &[T]) -> Vec<f64> {
     values.iter().map(|v| v.to_f64()).collect()
 }
 
@@ -79,16 +79,16 @@ fn exact<T: Rounding>(values: &[T]) -> Vec<f64> {
 /// scale, gain, bias), one more for each doubling of the summands of a lane, relative to the terms
 /// of `y`; two more relative to the row's largest `x̂`, for the mean that is taken off; and the
 /// rounding to the stored type, twice where the norm rounds `x̂` first.
-fn share_of_tolerance<T: Rounding>(
+fn share_of_tolerance<T: RoundingErrors>(
     norm: Norm,
     rows: usize,
     width: usize,
     mean: f64,
     deviation: f64,
 ) -> f64 {
-    let x: Vec<T> = typed(&normal(rows * width, mean, deviation, 7));
-    let weight: Vec<T> = typed(&normal(width, 1.0, 0.3, 8));
-    let bias: Vec<T> = typed(&normal(width, 0.2, 0.5, 9));
+    let x: Vec<T> = random(rows * width, mean, deviation, 7);
+    let weight: Vec<T> = random(width, 1.0, 0.3, 8);
+    let bias: Vec<T> = random(width, 0.2, 0.5, 9);
     let levels = Isa::levels().into_iter();
     let shares = levels.map(|isa| {
         let y = forward(norm, isa, &x, &weight, Some(&bias));
@@ -97,7 +97,7 @@ fn share_of_tolerance<T: Rounding>(
     shares.fold(0.0, f64::max)
 }
 
-fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
+fn share_used<T: RoundingErrors>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T]) -> f64 {
     let width = weight.len();
     let rows = x.len().checked_div(width).unwrap_or(0);
     let mut worst: f64 = 0.0;
@@ -128,7 +128,7 @@ fn share_used<T: Rounding>(norm: Norm, x: &[T], weight: &[T], bias: &[T], y: &[T
 
 #[test]
 fn every_width_and_type_is_within_its_roundings_of_the_reference() {
-    fn check<T: Rounding>(name: &str) {
+    fn check<T: RoundingErrors>(name: &str) {
         for norm in NORMS {
             let mut worst: f64 = 0.0;
             for width in WIDTHS {
@@ -169,7 +169,7 @@ fn rows_with_a_large_mean_and_small_deviation_keep_their_digits() {
 #[test]
 fn a_first_number_far_from_the_others_costs_no_digits() {
     for width in [2, 31, 384, 4096] {
-        let mut x: Vec<f32> = typed(&normal(width, 0.0, 1.0, 31));
+        let mut x: Vec<f32> = random(width, 0.0, 1.0, 31);
         x[0] = 1e6;
         let (weight, bias) = (vec![1.0; width], vec![0.0; width]);
         for isa in Isa::levels() {
@@ -183,8 +183,8 @@ fn a_first_number_far_from_the_others_costs_no_digits() {
 #[test]
 fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
     for width in WIDTHS {
-        let x: Vec<f32> = typed(&normal(width, 0.3, 1.5, 32));
-        let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 33));
+        let x: Vec<f32> = random(width, 0.3, 1.5, 32);
+        let weight: Vec<f32> = random(width, 1.0, 0.3, 33);
         for norm in NORMS {
             let affine = norm.affine(&weight, None);
             for isa in Isa::levels() {
@@ -304,9 +304,9 @@ fn f32_gradients_agree_with_f64_gradients() {
 #[test]
 fn the_thread_count_does_not_change_a_bit() {
     let (rows, width) = (501, 96);
-    let x: Vec<f32> = typed(&normal(rows * width, 0.3, 1.5, 21));
-    let dy: Vec<f32> = typed(&normal(rows * width, 0.1, 1.0, 22));
-    let weight: Vec<f32> = typed(&normal(width, 1.0, 0.3, 23));
+    let x: Vec<f32> = random(rows * width, 0.3, 1.5, 21);
+    let dy: Vec<f32> = random(rows * width, 0.1, 1.0, 22);
+    let weight: Vec<f32> = random(width, 1.0, 0.3, 23);
     let run = |threads: usize| {
         let mut y = vec![0.0; x.len()];
         let cpu = on(Isa::best(), threads);

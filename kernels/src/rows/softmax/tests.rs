@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::reference::{self, Rounding, WIDTHS, normal, on};
+use crate::reference::{self, RoundingErrors, WIDTHS, normal, on, random};
 
 fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
     move |_| Seen {
@@ -12,7 +12,7 @@ fn everything<'a>(width: usize) -> impl Fn(usize) -> Seen<'a> + Send + Sync {
     }
 }
 
-fn run<'a, T: Element>(
+fn softmax_of<'a, T: Element>(
     x: &[T],
     width: usize,
     seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
@@ -24,17 +24,14 @@ fn run<'a, T: Element>(
 
 #[test]
 fn every_width_type_and_mask_is_within_its_roundings_of_the_reference() {
-    fn check<T: Rounding>(name: &str, spread: f64, rounded_sides: f64) {
+    fn check<T: RoundingErrors>(name: &str, spread: f64, rounded_sides: f64) {
         let mut worst: f64 = 0.0;
         for width in WIDTHS {
             for rows in [0, 1, 5] {
-                let x: Vec<T> = normal(rows * width, 1.0, spread, 3)
-                    .into_iter()
-                    .map(T::from_f64)
-                    .collect();
+                let x: Vec<T> = random(rows * width, 1.0, spread, 3);
                 let keep: Vec<u8> = (0..width).map(|j| u8::from(j % 3 != 1)).collect();
                 let range = |row: usize| width * row / 16..width - width * row / 11;
-                let y = run(&x, width, |row| Seen {
+                let y = softmax_of(&x, width, |row| Seen {
                     range: range(row),
                     keep: Some(&keep),
                 });
@@ -76,12 +73,12 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
     let infinite = [f32::NEG_INFINITY; 20];
     let keep = [0u8; 20];
     for y in [
-        run(&infinite, 20, everything(20)),
-        run(&[1.0; 20], 20, |_| Seen {
+        softmax_of(&infinite, 20, everything(20)),
+        softmax_of(&[1.0; 20], 20, |_| Seen {
             range: 0..20,
             keep: Some(&keep),
         }),
-        run(&[f32::NAN; 20], 20, |_| Seen {
+        softmax_of(&[f32::NAN; 20], 20, |_| Seen {
             range: 7..7,
             keep: None,
         }),
@@ -96,21 +93,18 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
 #[test]
 fn what_is_not_seen_does_not_change_a_bit() {
     let width = 37;
-    let row: Vec<f32> = normal(width, 0.0, 2.0, 5)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect();
-    let expected = run(&row, width, everything(width));
+    let row: Vec<f32> = random(width, 0.0, 2.0, 5);
+    let expected = softmax_of(&row, width, everything(width));
     for padding in [1, 3, 16, 27] {
         let mut padded = row.clone();
         padded.resize(width + padding, f32::NAN);
         let mut keep = vec![1; width];
         keep.resize(width + padding, 0);
-        let cut = run(&padded, width + padding, |_| Seen {
+        let cut = softmax_of(&padded, width + padding, |_| Seen {
             range: 0..width,
             keep: None,
         });
-        let masked = run(&padded, width + padding, |_| Seen {
+        let masked = softmax_of(&padded, width + padding, |_| Seen {
             range: 0..width + padding,
             keep: Some(&keep),
         });
@@ -128,7 +122,7 @@ fn nan_and_positive_infinity_spoil_what_is_seen_of_their_row_only() {
         x[25] = bad;
         let mut keep = [1u8; 20];
         keep[0] = 0;
-        let y = run(&x, 20, |_| Seen {
+        let y = softmax_of(&x, 20, |_| Seen {
             range: 0..18,
             keep: Some(&keep),
         });
@@ -136,18 +130,18 @@ fn nan_and_positive_infinity_spoil_what_is_seen_of_their_row_only() {
         assert_eq!([y[20], y[38], y[39]], [0.0; 3]);
         assert!(y[..20].iter().chain(&y[40..]).all(|y| y.is_finite()));
     }
-    let all_nan = run(&[f32::NAN; 3], 3, everything(3));
+    let all_nan = softmax_of(&[f32::NAN; 3], 3, everything(3));
     assert!(all_nan.iter().all(|y| y.is_nan()));
 }
 
 #[test]
 fn scores_far_apart_neither_overflow_nor_vanish_wrongly() {
     assert_eq!(
-        run(&[3e38f32, -3e38, 0.0], 3, everything(3)),
+        softmax_of(&[3e38f32, -3e38, 0.0], 3, everything(3)),
         [1.0, 0.0, 0.0]
     );
     assert_eq!(
-        run(&[-3e38f32, f32::NEG_INFINITY], 2, everything(2)),
+        softmax_of(&[-3e38f32, f32::NEG_INFINITY], 2, everything(2)),
         [1.0, 0.0]
     );
 }
@@ -164,14 +158,20 @@ fn gradients_equal_central_differences() {
             keep: Some(&keep),
         };
         let loss = |x: &[f64]| -> f64 {
-            run(x, width, seen)
+            softmax_of(x, width, seen)
                 .iter()
                 .zip(&dy)
                 .map(|(y, dy)| y * dy)
                 .sum()
         };
         let mut dx = vec![9.0; x.len()];
-        backward_here(Isa::best(), &run(&x, width, seen), &dy, &mut dx, width);
+        backward_here(
+            Isa::best(),
+            &softmax_of(&x, width, seen),
+            &dy,
+            &mut dx,
+            width,
+        );
         for i in 0..x.len() {
             let mut moved = x.clone();
             moved[i] += step;
@@ -191,14 +191,13 @@ fn gradients_equal_central_differences() {
 #[test]
 fn what_all_cotangents_share_is_not_left_in_a_gradient() {
     for width in WIDTHS.into_iter().filter(|&width| width > 1) {
-        let scores = normal(width, 0.0, 2.0, 5);
-        let x: Vec<f32> = scores.iter().map(|&x| x as f32).collect();
+        let x: Vec<f32> = random(width, 0.0, 2.0, 5);
         // Exact in f32, and a thousand times the size of what differs.
         let dy: Vec<f32> = (0..width).map(|i| 1000.0 + (i % 9) as f32 / 8.0).collect();
         let mut dx = vec![0.0; width];
         backward_here(
             Isa::best(),
-            &run(&x, width, everything(width)),
+            &softmax_of(&x, width, everything(width)),
             &dy,
             &mut dx,
             width,
@@ -221,11 +220,8 @@ fn what_all_cotangents_share_is_not_left_in_a_gradient() {
 #[test]
 fn the_thread_count_does_not_change_a_bit() {
     let (rows, width) = (501, 96);
-    let x: Vec<f32> = normal(rows * width, 0.0, 3.0, 1)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect();
-    let run = |threads: usize| {
+    let x: Vec<f32> = random(rows * width, 0.0, 3.0, 1);
+    let bits = |threads: usize| {
         let cpu = on(Isa::best(), threads);
         let (mut y, mut dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         softmax(cpu, f32::slice(&x), f32::slice_mut(&mut y), width);
@@ -236,6 +232,6 @@ fn the_thread_count_does_not_change_a_bit() {
             .map(f32::to_bits)
             .collect::<Vec<_>>()
     };
-    let one = run(1);
-    assert!(one == run(2) && one == run(3));
+    let one = bits(1);
+    assert!(one == bits(2) && one == bits(3));
 }

@@ -1,6 +1,9 @@
 //! Against sums written out in f64, and gradients against differences.
 
+use std::ops::Range;
+
 use super::*;
+use crate::attention::ScoreBias;
 use crate::reference::{self, alone, normal, on};
 
 /// Sizes, and what is between products and probabilities.

@@ -5,40 +5,25 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
+    attention_kernel::AttentionKernel,
     chunk::{Chunk, Layout, Values},
-    fill::MAX_WIDTH,
-    heads::Heads,
-    kernel::Kernel,
-    operand::{Operand, OperandDots, Step},
-    plan::{Group, Piece, Plan, Row},
-    softmax::{Exponentiate, Score, fold},
+    divide::DivideTotals,
+    exponentiate::Exponentiate,
+    near_tile::NearTile,
+    operand::Operand,
+    pack_queries::PackQueries,
+    plan::{Plan, SpanPart},
+    query_rows::QueryRows,
+    score::Score,
     tile_memory::TileMemory,
 };
-use crate::{
-    products::{
-        dot_tile::{Ahead, DotTile},
-        format::{DotTask, Dots, Format},
-        tile::{Total, WIDTH},
-    },
-    threads::target::Target,
-    vectors::level::{MAX_LANES, Vectors},
-};
+use crate::products::tile::Total;
 
-/// The rows of one key/value head: where they come from and go to.
-pub(crate) struct Rows<'a> {
-    pub(crate) group: Group<'a>,
-    /// The line of the sequence's first query, in `query` and in `out`.
-    pub(crate) first_line: usize,
-    pub(crate) query: Heads<'a>,
-    pub(crate) layout: Layout,
-    pub(crate) out: &'a Target<'a, f32>,
-}
-
-impl<'a> Rows<'a> {
+impl QueryRows<'_> {
     /// Computes a tile of rows; `chunk(i)` returns chunk number `i` of keys and values.
     pub(crate) fn tile<'c, F: Operand>(
         &self,
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         rows: Range<usize>,
         chunk: &dyn Fn(usize) -> Chunk<'c, F>,
         memory: &mut [f32],
@@ -90,7 +75,7 @@ impl<'a> Rows<'a> {
             );
             total = Total::Running;
         }
-        kernel.finish(Finish {
+        kernel.divide(DivideTotals {
             of: self,
             plan: &plan,
             totals: memory.totals,
@@ -99,7 +84,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Where a piece's scores lie in the tile's memory.
-    fn scores_of(&self, plan: &Plan, piece: &Piece) -> Range<usize> {
+    fn scores_of(&self, plan: &Plan, piece: &SpanPart) -> Range<usize> {
         let width = self.layout.width;
         let start = piece.positions.start - plan.span.start;
         let end = start + piece.positions.len().next_multiple_of(width);
@@ -108,9 +93,9 @@ impl<'a> Rows<'a> {
 
     fn multiply_keys<F: Operand>(
         &self,
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         plan: &Plan,
-        piece: &Piece,
+        piece: &SpanPart,
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,
     ) {
@@ -141,9 +126,9 @@ impl<'a> Rows<'a> {
 
     fn multiply_values<F: Operand>(
         &self,
-        kernel: &dyn Kernel<F>,
+        kernel: &dyn AttentionKernel<F>,
         plan: &Plan,
-        piece: &Piece,
+        piece: &SpanPart,
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,
         total: Total,
@@ -186,7 +171,7 @@ impl<'a> Rows<'a> {
     fn copy_seen<F: Operand>(
         &self,
         seen: &Range<usize>,
-        piece: &Piece,
+        piece: &SpanPart,
         values: &[F::Word],
         copy: &mut [F::Word],
     ) {
@@ -207,146 +192,6 @@ impl<'a> Rows<'a> {
             });
             for (copy, value) in copy.iter_mut().zip(values) {
                 *copy = value & mask;
-            }
-        }
-    }
-
-    /// Line and columns of a row's query, which are also those of its result.
-    #[inline(always)]
-    fn place(&self, row: Row) -> (usize, Range<usize>) {
-        let head_dim = self.layout.head_dim;
-        let columns = row.head * head_dim..(row.head + 1) * head_dim;
-        (self.first_line + row.query, columns)
-    }
-
-    #[inline(always)]
-    fn query(&self, row: Row) -> &'a [f32] {
-        let (line, columns) = self.place(row);
-        &self.query.from(line, 0, 0)[columns]
-    }
-
-    // One `&self` gives out many `&mut`: that they are disjoint is what the SAFETY note says.
-    #[allow(clippy::mut_from_ref)]
-    #[inline(always)]
-    fn out(&self, row: Row) -> &mut [f32] {
-        let (line, columns) = self.place(row);
-        // SAFETY: only this task has this head and query, and it holds one piece at a time.
-        unsafe { self.out.piece(line, columns) }
-    }
-}
-
-/// A [`DotTile`] of keys or values, which are in the cache already. That nothing is prefetched is known at
-/// compile time here; otherwise the innermost loop would decide it, at a cost of 1 % at the AVX2 level.
-pub(crate) struct NearTile<'a, F: Format> {
-    rows: usize,
-    depth: usize,
-    a: &'a [F::Word],
-    b: &'a [F::Word],
-    totals: &'a mut [f32],
-    total: Total,
-}
-
-impl<F: Operand> DotTask<F> for NearTile<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, dots: D) {
-        let tile = DotTile::<F> {
-            rows: self.rows,
-            depth: self.depth,
-            a: self.a,
-            b: self.b,
-            ahead: Ahead::Nothing,
-            totals: self.totals,
-            total: self.total,
-        };
-        tile.compute(dots);
-    }
-}
-
-/// Packs a tile's queries, multiplied by the scale, as left operand.
-pub(crate) struct PackQueries<'a, F: Operand> {
-    of: &'a Rows<'a>,
-    plan: &'a Plan,
-    packed: &'a mut [F::Word],
-}
-
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for PackQueries<'_, F> {
-    #[inline(always)]
-    fn compute(self, d: D) {
-        let v = d.vectors();
-        let n_rows = self.plan.rows().len();
-        let scale = v.splat(self.of.group.scoring.scale);
-        let mut padded = [0.0; MAX_WIDTH];
-        for (i, &row) in self.plan.rows().iter().enumerate() {
-            for (chunk, query) in self.of.query(row).chunks(F::CHUNK).enumerate() {
-                let packed =
-                    &mut self.packed[(chunk * n_rows + i) * D::ROW_WORDS..][..D::ROW_WORDS];
-                let packed = packed.chunks_exact_mut(D::LEFT_WORDS);
-                for (query, packed) in query.chunks(D::PANEL).zip(packed) {
-                    let query = if query.len() == D::PANEL {
-                        query
-                    } else {
-                        padded[..query.len()].copy_from_slice(query);
-                        &padded
-                    };
-                    let mut terms = [scale; WIDTH];
-                    for (j, terms) in terms.iter_mut().enumerate() {
-                        // SAFETY: `query` holds WIDTH vectors.
-                        let query = unsafe { v.load(query.as_ptr().add(j * (D::PANEL / WIDTH))) };
-                        *terms = v.multiply(query, scale);
-                    }
-                    // SAFETY: `packed` holds LEFT_WORDS words.
-                    unsafe { d.pack_left(terms, packed.as_mut_ptr()) };
-                }
-            }
-        }
-    }
-}
-
-/// Divides the totals by the sums of the exponentials, and writes the results.
-pub(crate) struct Finish<'a> {
-    of: &'a Rows<'a>,
-    plan: &'a Plan,
-    totals: &'a [f32],
-    sums: &'a [f32],
-}
-
-impl<F: Format<Number = f32>> DotTask<F> for Finish<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.write(d.vectors());
-    }
-}
-
-impl Finish<'_> {
-    #[inline(always)]
-    fn write<V: Vectors<f32>>(self, v: V) {
-        let width = WIDTH * V::LANES;
-        let n_rows = self.plan.rows().len();
-        for (i, &row) in self.plan.rows().iter().enumerate() {
-            let sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
-            // A row that sees nothing has a sum of 0, and totals of 0.
-            let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
-            let out = self.of.out(row).chunks_mut(V::LANES).enumerate();
-            for (j, out) in out {
-                let (panel, j) = (j / WIDTH, j % WIDTH);
-                let totals =
-                    &self.totals[(panel * n_rows + i) * width..][j * V::LANES..][..V::LANES];
-                // SAFETY: `totals` holds LANES numbers.
-                let totals = unsafe { v.load(totals.as_ptr()) };
-                let result = v.multiply_add(totals, factor, v.splat(0.0));
-                if out.len() == V::LANES {
-                    // SAFETY: `out` holds LANES numbers.
-                    unsafe { v.store(result, out.as_mut_ptr()) };
-                } else {
-                    let mut lanes = [0.0; MAX_LANES];
-                    // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
-                    unsafe { v.store(result, lanes.as_mut_ptr()) };
-                    out.copy_from_slice(&lanes[..out.len()]);
-                }
             }
         }
     }

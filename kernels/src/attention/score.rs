@@ -1,20 +1,16 @@
-//! The softmax of a tile's rows, one chunk of positions at a time, except for the final division.
+//! From products to scores: bounds, biases and masks of one chunk, and the rows' maxima.
 
 use std::ops::Range;
 
 use super::{
-    exp::{exp, map, zip},
+    exp::{larger, zip},
     mask::{Bias, Scoring},
-    operand::{Operand, OperandDots, Step},
     plan::{Group, Plan},
 };
 use crate::{
-    products::{
-        format::{DotTask, Dots, Format},
-        tile::{Total, WIDTH},
-    },
+    products::tile::{Total, WIDTH},
     vectors::{
-        level::{MAX_LANES, Vectors},
+        level::{Task, Vectors},
         math::{self, Separate},
     },
 };
@@ -34,18 +30,11 @@ pub(crate) struct Score<'a> {
     pub(crate) total: Total,
 }
 
-impl<F: Format<Number = f32>> DotTask<F> for Score<'_> {
+impl<V: Vectors<f32>> Task<V> for Score<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn compute<D: Dots<F>>(self, d: D) {
-        self.update(d.vectors());
-    }
-}
-
-impl Score<'_> {
-    #[inline(always)]
-    fn update<V: Vectors<f32>>(mut self, v: V) {
+    fn compute(mut self, v: V) {
         let width = WIDTH * V::LANES;
         let n_rows = self.plan.rows().len();
         let positions = self.first..self.first + self.scores.len() / n_rows;
@@ -74,12 +63,6 @@ impl Score<'_> {
             }
         }
     }
-}
-
-/// Written so that NaN in `b`, which compares false, leaves `a` as it is.
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if b > a { b } else { a }
 }
 
 impl Score<'_> {
@@ -163,83 +146,4 @@ fn hide(scores: &mut [f32], shown: Range<u32>) {
         let is_seen = (at >= shown.start) & (at < shown.end);
         *score = if is_seen { *score } else { f32::NEG_INFINITY };
     }
-}
-
-/// Computes `exp(score - largest)` for one chunk, packs it as left operand, and adds it to the sums.
-pub(crate) struct Exponentiate<'a, F: Operand> {
-    /// The chunk's scores, `[panels, rows, width]`.
-    pub(crate) scores: &'a [f32],
-    /// Maxima of each row over all chunks, `[rows, width]`. The first call reduces each row's to its first
-    /// number.
-    pub(crate) largest: &'a mut [f32],
-    /// Rows of the packed left operand, from the first of these positions on.
-    pub(crate) exponentials: &'a mut [F::Word],
-    /// Running sums, `[rows, width]`.
-    pub(crate) sums: &'a mut [f32],
-    /// Whether `sums` already holds those of preceding chunks. The first chunk also reduces `largest`.
-    pub(crate) total: Total,
-}
-
-impl<F: Operand, D: OperandDots<F>> Step<F, D> for Exponentiate<'_, F> {
-    #[inline(always)]
-    fn compute(self, d: D) {
-        let v = d.vectors();
-        let (width, n_lanes) = (D::PANEL, D::PANEL / WIDTH);
-        let n_rows = self.sums.len() / width;
-        let n_panels = self.scores.len() / (n_rows * width);
-        let rows = self.sums.chunks_exact_mut(width);
-        let rows = rows.zip(self.largest.chunks_exact_mut(width)).enumerate();
-        for (row, (lanes, largest)) in rows {
-            if self.total == Total::New {
-                let all = fold(v, largest, larger);
-                // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
-                largest[0] = if all == f32::NEG_INFINITY { 0.0 } else { all };
-            }
-            let largest = largest[0];
-            let mut sums = [v.splat(0.0); WIDTH];
-            if self.total == Total::Running {
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: `lanes` holds WIDTH * LANES numbers.
-                    *sum = unsafe { v.load(lanes.as_ptr().add(j * n_lanes)) };
-                }
-            }
-            let exponentials = &mut self.exponentials[row * D::ROW_WORDS..];
-            let exponentials = exponentials.chunks_exact_mut(D::LEFT_WORDS);
-            for (panel, exponentials) in (0..n_panels).zip(exponentials) {
-                let scores = &self.scores[(panel * n_rows + row) * width..][..width];
-                let mut e = [v.splat(0.0); WIDTH];
-                for (j, (e, sum)) in e.iter_mut().zip(&mut sums).enumerate() {
-                    // SAFETY: `scores` holds WIDTH * LANES numbers.
-                    let scores = unsafe { v.load(scores.as_ptr().add(j * n_lanes)) };
-                    *e = exp(v, map(v, scores, |score| score - largest));
-                    *sum = v.add(*sum, *e);
-                }
-                // SAFETY: `exponentials` holds LEFT_WORDS words.
-                unsafe { d.pack_left(e, exponentials.as_mut_ptr()) };
-            }
-            for (j, sum) in sums.iter().enumerate() {
-                // SAFETY: `lanes` holds WIDTH * LANES numbers.
-                unsafe { v.store(*sum, lanes.as_mut_ptr().add(j * n_lanes)) };
-            }
-        }
-    }
-}
-
-/// Reduces `WIDTH · LANES` numbers to one, by merging the upper half with the lower until one is left.
-#[inline(always)]
-pub(crate) fn fold<V: Vectors<f32>>(v: V, x: &[f32], merge: impl Fn(f32, f32) -> f32) -> f32 {
-    assert_eq!(x.len(), WIDTH * V::LANES);
-    // SAFETY: `x` holds two vectors, by the assertion above.
-    let (low, high) = unsafe { (v.load(x.as_ptr()), v.load(x.as_ptr().add(V::LANES))) };
-    let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: no vector has more than MAX_LANES.
-    unsafe { v.store(zip(v, low, high, &merge), lanes.as_mut_ptr()) };
-    let mut half = V::LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = merge(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
 }

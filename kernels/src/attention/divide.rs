@@ -1,0 +1,48 @@
+//! The end of a tile: totals become results.
+
+use super::{exponentiate::fold, plan::Plan, query_rows::QueryRows};
+use crate::{
+    products::tile::WIDTH,
+    vectors::level::{MAX_LANES, Task, Vectors},
+};
+
+/// Divides the totals by the sums of the exponentials, and writes the results.
+pub(crate) struct DivideTotals<'a> {
+    pub(crate) of: &'a QueryRows<'a>,
+    pub(crate) plan: &'a Plan,
+    pub(crate) totals: &'a [f32],
+    pub(crate) sums: &'a [f32],
+}
+
+impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute(self, v: V) {
+        let width = WIDTH * V::LANES;
+        let n_rows = self.plan.rows().len();
+        for (i, &row) in self.plan.rows().iter().enumerate() {
+            let sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
+            // A row that sees nothing has a sum of 0, and totals of 0.
+            let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
+            let out = self.of.out(row).chunks_mut(V::LANES).enumerate();
+            for (j, out) in out {
+                let (panel, j) = (j / WIDTH, j % WIDTH);
+                let totals =
+                    &self.totals[(panel * n_rows + i) * width..][j * V::LANES..][..V::LANES];
+                // SAFETY: `totals` holds LANES numbers.
+                let totals = unsafe { v.load(totals.as_ptr()) };
+                let result = v.multiply_add(totals, factor, v.splat(0.0));
+                if out.len() == V::LANES {
+                    // SAFETY: `out` holds LANES numbers.
+                    unsafe { v.store(result, out.as_mut_ptr()) };
+                } else {
+                    let mut lanes = [0.0; MAX_LANES];
+                    // SAFETY: `lanes` holds MAX_LANES numbers, as many as the longest vector.
+                    unsafe { v.store(result, lanes.as_mut_ptr()) };
+                    out.copy_from_slice(&lanes[..out.len()]);
+                }
+            }
+        }
+    }
+}

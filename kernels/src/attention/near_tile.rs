@@ -1,0 +1,40 @@
+//! Products of attention, whose right operands are in the cache.
+
+use super::operand::Operand;
+use crate::{
+    products::{
+        dot_tile::{Ahead, DotTile},
+        format::{Dots, Format},
+        tile::Total,
+    },
+    vectors::level::Task,
+};
+
+/// A [`DotTile`] of keys or values, which are in the cache already. That nothing is prefetched is known at
+/// compile time here; otherwise the innermost loop would decide it, at a cost of 1 % at the AVX2 level.
+pub(crate) struct NearTile<'a, F: Format> {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
+    pub(crate) a: &'a [F::Word],
+    pub(crate) b: &'a [F::Word],
+    pub(crate) totals: &'a mut [f32],
+    pub(crate) total: Total,
+}
+
+impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn compute(self, dots: D) {
+        let tile = DotTile::<F> {
+            rows: self.rows,
+            depth: self.depth,
+            a: self.a,
+            b: self.b,
+            ahead: Ahead::Nothing,
+            totals: self.totals,
+            total: self.total,
+        };
+        tile.compute(dots);
+    }
+}

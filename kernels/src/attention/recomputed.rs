@@ -1,0 +1,376 @@
+//! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
+
+use super::differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows};
+use crate::{
+    cpu::Cpu,
+    memory::recycled::{Buffer, Recycled},
+    products::{Epilogue, Plain, View, multiply_views},
+    rows::{
+        activation::ActivationFunction,
+        softmax::{Seen, backward_here, forward_here},
+    },
+    threads::{parallel, shared::Shared},
+    vectors::slice::{Slice, SliceMut, Stored},
+};
+
+impl Differentiable<'_> {
+    /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees nothing gives zeros.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit, or the numbers are of a half type.
+    pub fn forward(&self, cpu: Cpu, y: SliceMut) {
+        match self.query.data {
+            Slice::F32(_) => Typed::<f32>::of(self).forward(cpu, f32::of_slice_mut(y)),
+            Slice::F64(_) => Typed::<f64>::of(self).forward(cpu, f64::of_slice_mut(y)),
+            Slice::F16(_) | Slice::Bf16(_) => panic!("attention of a half type"),
+        }
+    }
+
+    /// Writes the gradients for the cotangent `dy`, in the shape of the result.
+    ///
+    /// # Panics
+    /// If lengths or types do not fit, or the numbers are of a half type.
+    pub fn backward(&self, cpu: Cpu, dy: Slice, to: AttentionGradients) {
+        match self.query.data {
+            Slice::F32(_) => Typed::<f32>::of(self).backward(cpu, f32::of_slice(dy), to),
+            Slice::F64(_) => Typed::<f64>::of(self).backward(cpu, f64::of_slice(dy), to),
+            Slice::F16(_) | Slice::Bf16(_) => panic!("attention of a half type"),
+        }
+    }
+}
+
+/// Multiplications below which all work stays on the calling thread.
+const PARALLEL_FROM: usize = 1 << 18;
+
+/// The same with numbers of a known type.
+struct Typed<'a, T> {
+    of: &'a Differentiable<'a>,
+    biases: Vec<(&'a [T], [usize; 4])>,
+}
+
+/// The gradient of one bias, which several tasks add to, each at its own places.
+struct BiasGradient<'a, T> {
+    to: Shared<'a, T>,
+    strides: [usize; 4],
+}
+
+impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
+    fn of(of: &'a Differentiable<'a>) -> Self {
+        let biases = of.biases.iter();
+        Self {
+            of,
+            biases: biases
+                .map(|bias| (T::of_slice(bias.data), bias.strides))
+                .collect(),
+        }
+    }
+
+    /// Query heads that share a key/value head.
+    fn group(&self) -> usize {
+        self.of.query.heads / self.of.key.heads
+    }
+
+    fn threads(&self, cpu: Cpu) -> usize {
+        let HeadRows {
+            seq,
+            heads,
+            head_dim,
+            ..
+        } = self.of.query;
+        let work = self.of.batch * seq * heads * head_dim * self.of.key.seq;
+        if work < PARALLEL_FROM { 1 } else { cpu.threads }
+    }
+
+    fn forward(&self, cpu: Cpu, y: &mut [T]) {
+        let Differentiable {
+            batch,
+            query,
+            value,
+            ..
+        } = *self.of;
+        let (group, n_tasks) = (self.group(), batch * value.heads);
+        assert_eq!(y.len(), batch * query.seq * query.heads * value.head_dim);
+        if y.is_empty() || value.seq == 0 {
+            return y.fill(T::ZERO);
+        }
+        let to = Shared::new(y);
+        parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
+            let (sequence, head) = (task / value.heads, task % value.heads);
+            let queries = self.stacked(query, sequence, head * group, group, self.scale());
+            let mut p = self.probabilities(cpu, sequence, head, &queries);
+            self.drop(sequence, head, &mut p);
+            let mut mixed = Buffer::new(group * query.seq * value.head_dim);
+            let (p, values) = (rows(&p, value.seq), self.matrix(value, sequence, head));
+            multiply(cpu, p, values, &mut mixed);
+            let of = HeadRows {
+                head_dim: value.head_dim,
+                ..query
+            };
+            // SAFETY: no two tasks have a sequence and a head in common.
+            unsafe { write_heads(&mixed, of, sequence, head * group, &to) };
+        });
+    }
+
+    fn backward(&self, cpu: Cpu, dy: &[T], to: AttentionGradients) {
+        let Differentiable {
+            batch,
+            query,
+            key,
+            value,
+            ..
+        } = *self.of;
+        let [dq, dk, dv] = [to.query, to.key, to.value].map(T::of_slice_mut);
+        for (gradient, of) in [(&dq, query), (&dk, key), (&dv, value)] {
+            assert_eq!(gradient.len(), batch * of.seq * of.heads * of.head_dim);
+        }
+        if dq.is_empty() || dk.is_empty() || dv.is_empty() {
+            return [dq, dk, dv]
+                .into_iter()
+                .for_each(|gradient| gradient.fill(T::ZERO));
+        }
+        let biases = to.biases.into_iter().zip(&self.biases);
+        let biases: Vec<BiasGradient<T>> = biases
+            .filter_map(|(gradient, &(_, strides))| {
+                let to = Shared::new(T::of_slice_mut(gradient?));
+                Some(BiasGradient { to, strides })
+            })
+            .collect();
+        let dy = HeadRows {
+            data: T::slice(dy),
+            seq: query.seq,
+            heads: query.heads,
+            head_dim: value.head_dim,
+            row_stride: query.heads * value.head_dim,
+            offset: 0,
+        };
+        let to = [dq, dk, dv].map(Shared::new);
+        // A gradient that sequences share is added to by one task, in their order; one that heads share, by one task.
+        let at_once = match biases.iter().all(|bias| self.heads_lie_apart(bias.strides)) {
+            true if biases.is_empty() => batch * key.heads,
+            true => key.heads,
+            false => 1,
+        };
+        let in_turn = batch * key.heads / at_once;
+        parallel::for_tasks(self.threads(cpu), at_once, |first| {
+            for turn in 0..in_turn {
+                let task = turn * at_once + first;
+                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &biases);
+            }
+        });
+    }
+
+    /// The gradients of one task. With `p` the probabilities and `dp = dy·vᵀ`: `dv = pᵀ·dy`,
+    /// `ds = p · (dp - Σ p·dp)`, `dq = scale · ds·k`, `dk = dsᵀ·(scale · q)`; dropout, the soft cap and the biases in
+    /// between.
+    fn backward_task(
+        &self,
+        cpu: Cpu,
+        (sequence, head): (usize, usize),
+        dy: HeadRows,
+        to: &[Shared<T>; 3],
+        biases: &[BiasGradient<T>],
+    ) {
+        let Differentiable {
+            query, key, value, ..
+        } = *self.of;
+        let group = self.group();
+        let queries = self.stacked(query, sequence, head * group, group, self.scale());
+        let dy = self.stacked(dy, sequence, head * group, group, T::of(1.0));
+        let dy = rows(&dy, value.head_dim);
+        let p = self.probabilities(cpu, sequence, head, &queries);
+        let mut dv = Buffer::new(value.seq * value.head_dim);
+        match self.of.dropped {
+            None => multiply(cpu, rows(&p, key.seq).transposed(), dy, &mut dv),
+            Some(_) => {
+                let mut dropped = Buffer::copied(&p);
+                self.drop(sequence, head, &mut dropped);
+                multiply(cpu, rows(&dropped, key.seq).transposed(), dy, &mut dv);
+            }
+        }
+        let mut dp = Buffer::new(p.len());
+        let values = self.matrix(value, sequence, head);
+        multiply(cpu, dy, values.transposed(), &mut dp);
+        self.drop(sequence, head, &mut dp);
+        let mut ds = Buffer::new(p.len());
+        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq);
+        drop((p, dp));
+        for bias in biases {
+            self.add_bias_gradient(bias, sequence, head, &ds);
+        }
+        if let Some(cap) = self.of.soft_cap {
+            // d tanh = 1 - tanh², from the products computed once more.
+            let mut products = Buffer::new(ds.len());
+            let keys = self.matrix(key, sequence, head);
+            let queries = rows(&queries, query.head_dim);
+            multiply(cpu, queries, keys.transposed(), &mut products);
+            capped(cpu, cap, &mut products);
+            for (ds, capped) in ds.iter_mut().zip(products.iter()) {
+                let tanh = *capped / T::of(cap);
+                *ds = *ds * (T::of(1.0) - tanh * tanh);
+            }
+        }
+        let ds = rows(&ds, key.seq);
+        let mut dq = Buffer::new(group * query.seq * query.head_dim);
+        multiply(cpu, ds, self.matrix(key, sequence, head), &mut dq);
+        dq.iter_mut().for_each(|dq| *dq = *dq * self.scale());
+        let mut dk = Buffer::new(key.seq * key.head_dim);
+        let queries = rows(&queries, query.head_dim);
+        multiply(cpu, ds.transposed(), queries, &mut dk);
+        let [to_query, to_key, to_value] = to;
+        for (gradient, of, first, to) in [
+            (&dq, query, head * group, to_query),
+            (&dk, key, head, to_key),
+            (&dv, value, head, to_value),
+        ] {
+            // SAFETY: no two tasks have a sequence and a head in common.
+            unsafe { write_heads(gradient, of, sequence, first, to) };
+        }
+    }
+
+    /// Whether the numbers of one head lie apart from those of all others, in every sequence.
+    fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
+        let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
+        let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
+        let of_sequence = last(self.of.query.heads, head) + of_head;
+        head > of_head && (sequence == 0 || sequence > of_sequence)
+    }
+
+    fn scale(&self) -> T {
+        T::of(self.of.scale)
+    }
+
+    /// A head of a sequence, `[seq, head_dim]`.
+    fn matrix(&self, heads: HeadRows<'a>, sequence: usize, head: usize) -> View<'a, T> {
+        let data = T::of_slice(heads.data);
+        let start = sequence * heads.seq * heads.row_stride + heads.offset + head * heads.head_dim;
+        View::new(
+            data.get(start..).unwrap_or(&[]),
+            (heads.seq, heads.head_dim),
+            (heads.row_stride, 1),
+        )
+    }
+
+    /// Some heads of a sequence times a factor, one below the other: `[n · seq, head_dim]`.
+    fn stacked(
+        &self,
+        heads: HeadRows,
+        sequence: usize,
+        first: usize,
+        n: usize,
+        factor: T,
+    ) -> Vec<T> {
+        let data = T::of_slice(heads.data);
+        let mut all = Vec::with_capacity(n * heads.seq * heads.head_dim);
+        for head in first..first + n {
+            let column = heads.offset + head * heads.head_dim;
+            for position in 0..heads.seq {
+                let start = (sequence * heads.seq + position) * heads.row_stride + column;
+                let row = &data[start..][..heads.head_dim];
+                all.extend(row.iter().map(|&x| x * factor));
+            }
+        }
+        all
+    }
+
+    /// The probabilities of a task before dropout, `[group · queries, keys]`.
+    fn probabilities(&self, cpu: Cpu, sequence: usize, head: usize, queries: &[T]) -> Buffer<T> {
+        let (seq, keys) = (self.of.query.seq, self.of.key.seq);
+        let queries = rows(queries, self.of.query.head_dim);
+        let mut scores = Buffer::new(queries.rows() * keys);
+        let key = self.matrix(self.of.key, sequence, head);
+        multiply(cpu, queries, key.transposed(), &mut scores);
+        if let Some(cap) = self.of.soft_cap {
+            capped(cpu, cap, &mut scores);
+        }
+        for &(bias, strides) in &self.biases {
+            for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+                let start = self.at(strides, sequence, head, row);
+                for (key, score) in scores.iter_mut().enumerate() {
+                    *score += bias[start + key * strides[3]];
+                }
+            }
+        }
+        let keep = self.of.keep.map(|keep| &keep[sequence * keys..][..keys]);
+        let mut probabilities = Buffer::new(scores.len());
+        forward_here(cpu.isa, &scores, &mut probabilities, keys, |row| Seen {
+            range: (self.of.reach)(row % seq),
+            keep,
+        });
+        probabilities
+    }
+
+    /// The place of a task's row, key 0, in numbers with these strides.
+    fn at(&self, strides: [usize; 4], sequence: usize, head: usize, row: usize) -> usize {
+        let seq = self.of.query.seq;
+        let head = head * self.group() + row / seq;
+        sequence * strides[0] + head * strides[1] + row % seq * strides[2]
+    }
+
+    /// Drops probabilities of a task, or their gradients.
+    fn drop(&self, sequence: usize, head: usize, numbers: &mut [T]) {
+        let Some(Dropped { keep, divisor }) = self.of.dropped else {
+            return;
+        };
+        let divisor = T::of(divisor);
+        let first = (sequence * self.of.key.heads + head) * numbers.len();
+        for (x, &keep) in numbers.iter_mut().zip(&keep[first..]) {
+            *x = if keep == 0 { T::ZERO } else { *x / divisor };
+        }
+    }
+
+    fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
+        let keys = self.of.key.seq;
+        for (row, ds) in ds.chunks_exact(keys).enumerate() {
+            let start = self.at(bias.strides, sequence, head, row);
+            let end = start + (keys - 1) * bias.strides[3] + 1;
+            // SAFETY: tasks that run at the same time are of different heads, and `backward` lets several run only
+            // where the numbers of different heads lie apart.
+            let to = unsafe { bias.to.range(start..end) };
+            for (key, &ds) in ds.iter().enumerate() {
+                to[key * bias.strides[3]] += ds;
+            }
+        }
+    }
+}
+
+/// Writes heads of a sequence from head `first` on, `[head][position][dimension]`, to rows without gaps.
+///
+/// # Safety
+/// No other borrow of these heads of the sequence is in use.
+unsafe fn write_heads<T: Copy>(
+    heads: &[T],
+    of: HeadRows,
+    sequence: usize,
+    first: usize,
+    to: &Shared<T>,
+) {
+    for (i, head) in heads.chunks_exact(of.seq * of.head_dim).enumerate() {
+        for (position, numbers) in head.chunks_exact(of.head_dim).enumerate() {
+            let row = sequence * of.seq + position;
+            let start = (row * of.heads + first + i) * of.head_dim;
+            // SAFETY: the caller's promise.
+            unsafe { to.range(start..start + of.head_dim) }.copy_from_slice(numbers);
+        }
+    }
+}
+
+/// `cap · tanh(x / cap)` of each number.
+fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
+    let cap = T::of(cap);
+    numbers.iter_mut().for_each(|x| *x = *x / cap);
+    ActivationFunction::Tanh.apply(cpu.isa, numbers);
+    numbers.iter_mut().for_each(|x| *x = *x * cap);
+}
+
+/// Rows without gaps as a matrix `[data.len() / width, width]`.
+fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
+    View::row_major(data, data.len() / width.max(1), width)
+}
+
+/// `y = a·b`, on the calling thread: the tasks are what is parallel.
+fn multiply<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
+    multiply_views(cpu.alone(), a, b, &Epilogue::NONE, y);
+}
+
+#[cfg(test)]
+mod tests;
