@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
 use chacha20::ChaCha12Rng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, SeedableRng};
 use rand_mt::Mt;
 
-use crate::ops::Value;
+use crate::ops::{self, Value};
 
 /// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
 /// layers draw from it in the order in which they run.
@@ -108,7 +108,15 @@ impl DropoutSource {
             }
             Stream::Seeded(stream) => {
                 let mut rng = lock(stream);
-                (0..n).map(|_| u8::from(rng.random::<f64>() >= p)).collect()
+                let (seed, start) = (rng.get_seed(), rng.get_word_pos());
+                let of = |at: usize| start + 2 * at as u128; // 64 bits for each element
+                let keep = ops::keep_at_least(n, p, |first, bits| {
+                    let mut rng = ChaCha12Rng::from_seed(seed);
+                    rng.set_word_pos(of(first));
+                    rng.fill_bytes(bits);
+                })?;
+                rng.set_word_pos(of(n));
+                keep
             }
             Stream::NumPy(stream) => {
                 let mut rng = lock(stream);
@@ -294,6 +302,26 @@ impl ModuleT for Dropout {
         match self.is_on(train) {
             true => Value::through(x, |x| self.apply(x, train)),
             false => Ok(x.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::RngExt;
+
+    #[test]
+    fn masks_are_those_of_one_number_after_the_other() {
+        for (n, p, position) in [(1, 0.5, 0), (4000, 0.1, 0), (300_000, 0.3, 7)] {
+            let source = DropoutSource::seeded(9);
+            source.set_position(position).unwrap();
+            let ours = source.draw(&n.into(), &Device::Cpu, p).unwrap();
+            let mut rng = ChaCha12Rng::seed_from_u64(9);
+            rng.set_word_pos(position);
+            let theirs = (0..n).map(|_| u8::from(rng.random::<f64>() >= p));
+            assert_eq!(ours.to_vec1::<u8>().unwrap(), theirs.collect::<Vec<_>>());
+            assert_eq!(source.position(), Some(rng.get_word_pos()));
         }
     }
 }

@@ -56,6 +56,7 @@ pub use cpu::{Route, isa, route};
 pub(crate) use cpu::{cpu, with_team};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
+pub(crate) use dropout::keep_at_least;
 pub(crate) use gradients::{Collected, collecting};
 pub use linear::linear;
 pub use norm::norm;

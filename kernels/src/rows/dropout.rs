@@ -27,9 +27,36 @@ pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
     });
 }
 
+/// `keep = 1` where a uniform number of `[0, 1)` is at least `p`, else 0. Each number is the high 53 bits of 64 random ones,
+/// little-endian, as `rand` makes an `f64`; compared as integers, which is the same comparison.
+///
+/// # Panics
+/// If there are not 8 bytes for each element.
+pub fn keep_at_least(bits: &[u8], p: f64, keep: &mut [u8]) {
+    let (bits, rest) = bits.as_chunks::<8>();
+    assert_eq!((bits.len(), rest.len()), (keep.len(), 0));
+    let least = (p * (1u64 << 53) as f64).ceil() as u64;
+    for (keep, bits) in keep.iter_mut().zip(bits) {
+        *keep = u8::from(u64::from_le_bytes(*bits) >> 11 >= least);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_is_at_least_p_to_the_last_bit() {
+        let unit = 1.0 / (1u64 << 53) as f64;
+        for p in [0.0, unit, 0.1, 0.25, 1.0 / 3.0, 0.5, 0.9, 1.0 - unit] {
+            let near = (p / unit) as u64;
+            for n in near.saturating_sub(2)..(near + 3).min(1 << 53) {
+                let mut keep = [9];
+                keep_at_least(&((n << 11) | 1234).to_le_bytes(), p, &mut keep);
+                assert_eq!(keep[0] == 1, n as f64 * unit >= p, "{p} {n}");
+            }
+        }
+    }
 
     #[test]
     fn kept_values_are_divided_and_others_are_zero_even_where_x_is_not_finite() {
