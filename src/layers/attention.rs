@@ -3,11 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{AttentionConfig, LinearConfig},
-    layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass},
-    ops::Value,
-};
+use crate::config::{AttentionConfig, LinearConfig};
+use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
+use crate::ops::Value;
 
 mod cross;
 mod own;

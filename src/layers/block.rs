@@ -3,14 +3,13 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology},
-    layers::{
-        Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
-        Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass, sublayer::Watch,
-    },
-    ops::Value,
+use crate::config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology};
+use crate::layers::{
+    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
+    Sublayer, SublayerNorm, SublayerStages,
 };
+use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
+use crate::ops::Value;
 
 /// The intermediate results of a block.
 #[derive(Clone, Debug)]

@@ -3,11 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit},
-    layers::{Dropout, DropoutSource, Linear},
-    ops::Value,
-};
+use crate::config::{Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit};
+use crate::layers::{Dropout, DropoutSource, Linear};
+use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
 ///

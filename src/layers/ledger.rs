@@ -2,10 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::{
-    config::{AttentionConfig, Visibility},
-    layers::ForwardContext,
-};
+use crate::config::{AttentionConfig, Visibility};
+use crate::layers::ForwardContext;
 
 /// The positions seen so far: of how many sequences, how many, and which of them are kept.
 #[derive(Clone, Debug, Default)]

@@ -3,11 +3,9 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{LinearConfig, LinearInit},
-    layers::{DropoutSource, LowRank},
-    ops::Value,
-};
+use crate::config::{LinearConfig, LinearInit};
+use crate::layers::{DropoutSource, LowRank};
+use crate::ops::Value;
 
 /// The candle hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {

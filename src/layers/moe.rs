@@ -3,14 +3,10 @@
 use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights},
-    layers::{
-        Dropout, DropoutSource, FeedForward, Linear,
-        routing::{Routing, choose_experts},
-    },
-    ops::{self, Value},
-};
+use crate::config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights};
+use crate::layers::routing::{Routing, choose_experts};
+use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
+use crate::ops::{self, Value};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
 /// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'

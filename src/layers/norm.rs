@@ -3,10 +3,8 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{NormConfig, NormWeight},
-    ops::Value,
-};
+use crate::config::{NormConfig, NormWeight};
+use crate::ops::Value;
 
 /// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
 ///

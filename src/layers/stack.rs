@@ -3,18 +3,14 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{StackConfig, Visibility, check_layers},
-    layers::{
-        BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-        TransformerBlock,
-        kv_cache::{KvCache, LayerCache, without_graph},
-        ledger::check_cached,
-        pass::Pass,
-        sublayer::Watch,
-    },
-    ops::Value,
+use crate::config::{StackConfig, Visibility, check_layers};
+use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
+use crate::layers::{
+    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+    TransformerBlock,
 };
+use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
+use crate::ops::Value;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///

@@ -3,11 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{NormConfig, NormPlacement, ResidualSource},
-    layers::{Dropout, DropoutSource, Norm},
-    ops::Value,
-};
+use crate::config::{NormConfig, NormPlacement, ResidualSource};
+use crate::layers::{Dropout, DropoutSource, Norm};
+use crate::ops::Value;
 
 /// The norms of a [`Sublayer`] and where they stand.
 #[derive(Clone, Debug)]

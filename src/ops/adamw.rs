@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 
-use candle_blocks_kernels::{
-    Slice, SliceMut,
-    rows::adamw::{sum_of_squares as kernel_sum_of_squares, update as kernel_update},
+use candle_blocks_kernels::rows::adamw::{
+    sum_of_squares as kernel_sum_of_squares, update as kernel_update,
 };
+use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };

@@ -5,14 +5,10 @@ use candle_blocks_kernels::attention::{
 };
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    dropout::{Mask, with_marks},
-    numbers::Numbers,
-    tape::{Data, Reading, Slot, Step, Taped, Value},
-    visible::{Reach, Visible, check_keep},
-};
+use super::dropout::{Mask, with_marks};
+use super::tape::{Data, Reading, Slot, Step, Taped, Value};
+use super::visible::{Reach, Visible, check_keep};
+use super::{backward::Pass, composed, numbers::Numbers};
 
 const OP: &str = "attention";
 

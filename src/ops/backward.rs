@@ -5,13 +5,9 @@ use std::sync::Arc;
 use candle_blocks_kernels::{Cpu, Slice, SliceMut, rows::elements};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    cpu::{cpu, with_team},
-    gradients::handed_over,
-    graph::Backward,
-    numbers::Numbers,
-    tape::{Data, Slot, Step},
-};
+use super::cpu::{cpu, with_team};
+use super::tape::{Data, Slot, Step};
+use super::{gradients::handed_over, graph::Backward, numbers::Numbers};
 
 /// A tape that ended in one value.
 pub(super) struct Finished {

@@ -3,11 +3,8 @@
 use candle_blocks_kernels::rows::cross_entropy as kernel;
 use candle_core::{D, DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Data, Slot, Step, Value, check_float};
+use super::{backward::Pass, numbers::Numbers};
 
 const OP: &str = "cross_entropy";
 

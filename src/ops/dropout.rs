@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows;
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Slot, Step, Value, check_float},
-};
+use super::tape::{Slot, Step, Value, check_float};
+use super::{backward::Pass, composed, numbers::Numbers};
 
 const OP: &str = "dropout";
 

@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::{column_sums, elements};
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Taped, Value},
-};
+use super::tape::{Data, Slot, Step, Taped, Value};
+use super::{backward::Pass, composed, numbers::Numbers};
 
 impl Value {
     /// `self + other`, of one shape.

@@ -1,17 +1,11 @@
 //! `y = x·Wᵀ + b` with its three gradients.
 
-use candle_blocks_kernels::{
-    products::{Added, Matrix, multiply},
-    rows::column_sums,
-};
+use candle_blocks_kernels::products::{Added, Matrix, multiply};
+use candle_blocks_kernels::rows::column_sums;
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Taped, Value, check_float},
-};
+use super::tape::{Data, Slot, Step, Taped, Value, check_float};
+use super::{backward::Pass, composed, numbers::Numbers};
 
 const OP: &str = "linear";
 

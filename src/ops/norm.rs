@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::norm::{Gain, Norm, Statistic};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Data, Slot, Step, Value, check_float};
+use super::{backward::Pass, composed, numbers::Numbers};
 use crate::config::{NormConfig, NormKind, NormWeight};
 
 const OP: &str = "norm";

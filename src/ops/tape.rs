@@ -13,22 +13,15 @@
 //! Every step is computed at once. What its backward pass needs is recorded, if anything that went into it asks for a
 //! gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
 
-use std::{
-    cell::RefCell,
-    ops::{Deref, Range},
-    rc::Rc,
-    sync::Arc,
-};
+use std::ops::{Deref, Range};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use candle_blocks_kernels::{Cpu, Slice, products::Matrix};
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, TensorId, bail};
 
-use super::{
-    backward::{Finished, Pass},
-    cpu::{Route, cpu, route, with_team},
-    graph,
-    numbers::Numbers,
-};
+use super::backward::{Finished, Pass};
+use super::cpu::{Route, cpu, route, with_team};
+use super::{graph, numbers::Numbers};
 
 /// A tensor on its way through a layer.
 #[derive(Clone)]

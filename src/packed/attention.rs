@@ -8,26 +8,15 @@ mod prepare;
 
 use std::fmt;
 
-use candle_blocks_kernels::{
-    Cpu,
-    attention::{OperandFormat, PanelShape},
-    rows::Source,
-    scratch,
-};
+use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
+use candle_blocks_kernels::{Cpu, rows::Source, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
-use super::{
-    Packing,
-    cache::PackedLayerCache,
-    linear::{Finishing, PackedLinear},
-    map_rows,
-    norm::SpanNorms,
-    pass::PackedPass,
-};
-use crate::{
-    config::{AttentionConfig, Precision},
-    layers::{Attention, ForwardContext, QueryKeyValue},
-};
+use super::linear::{Finishing, PackedLinear};
+use super::{Packing, map_rows, pass::PackedPass};
+use super::{cache::PackedLayerCache, norm::SpanNorms};
+use crate::config::{AttentionConfig, Precision};
+use crate::layers::{Attention, ForwardContext, QueryKeyValue};
 
 /// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
 ///

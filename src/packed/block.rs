@@ -1,26 +1,15 @@
 //! The packed transformer block.
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    rows::{RowNorm, Source},
-    scratch,
-};
+use candle_blocks_kernels::rows::{RowNorm, Source};
+use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedAttention, PackedFeedForward, PackedSublayer, Packing,
-    cache::PackedLayerCache,
-    linear::Finishing,
-    map_rows,
-    mixture::PackedMixtureOfExperts,
-    pass::PackedPass,
-    sublayer::{Residual, Seen},
-};
-use crate::{
-    config::{ParallelNorm, Position, Precision, Topology},
-    layers::{BlockFeedForward, ForwardContext, TransformerBlock},
-};
+use super::sublayer::{Residual, Seen};
+use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, map_rows};
+use super::{cache::PackedLayerCache, linear::Finishing};
+use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
+use crate::config::{ParallelNorm, Position, Precision, Topology};
+use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
 #[derive(Clone, Debug)]

@@ -2,22 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
-use candle_blocks_kernels::{
-    products::{Epilogue, Matrix, PackedWeight},
-    rows::{ActivationFunction, Source},
-};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight};
+use candle_blocks_kernels::rows::{ActivationFunction, Source};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    Packing, elements,
-    linear::{Finishing, PackedLinear, check_inputs, whole_weight},
-    map_rows, with_elements,
-};
-use crate::{
-    config::Precision,
-    layers::{FeedForward, Linear},
-    ops,
-};
+use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
+use super::{Packing, elements, map_rows, with_elements};
+use crate::layers::{FeedForward, Linear};
+use crate::{config::Precision, ops};
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///

@@ -2,11 +2,8 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
-use candle_blocks_kernels::{
-    Cpu,
-    products::{Epilogue, Matrix, PackedWeight, Scale},
-    rows::Source,
-};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale};
+use candle_blocks_kernels::{Cpu, rows::Source};
 use candle_core::{DType, Module, Result, Tensor, bail};
 
 use super::{Packing, elements, map_rows, with_elements};

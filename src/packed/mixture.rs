@@ -1,23 +1,14 @@
 //! A mixture of experts with packed weights.
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    products::WeightFormat,
-    rows::{ActivationFunction, Source, softmax},
-    scratch,
-};
+use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedFeedForward, Packing,
-    linear::{Finishing, PackedLinear},
-    map_rows,
-};
-use crate::{
-    config::{Precision, RoutingWeights},
-    layers::{MixtureOfExperts, Routing, choose_experts},
-};
+use super::linear::{Finishing, PackedLinear};
+use super::{PackedFeedForward, Packing, map_rows};
+use crate::config::{Precision, RoutingWeights};
+use crate::layers::{MixtureOfExperts, Routing, choose_experts};
 
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
 /// in every precision, so that rounding does not change the choice of experts.

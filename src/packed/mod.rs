@@ -29,9 +29,8 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
-use candle_blocks_kernels::{
-    Cpu, attention::OperandFormat, memory::LargePages, products::WeightFormat, threads,
-};
+use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
+use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{config::Precision, ops};

@@ -6,10 +6,8 @@ use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
-use crate::{
-    config::RotaryConfig,
-    layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias},
-};
+use crate::config::RotaryConfig;
+use crate::layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias};
 
 /// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {

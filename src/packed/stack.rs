@@ -3,19 +3,12 @@
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
-use super::{
-    PackedKvCache, PackedTransformerBlock, Packing,
-    block::SeenBlock,
-    map_rows,
-    norm::row_norm,
-    pass::{PackedPass, check_evaluation},
-    sublayer::Seen,
-};
-use crate::{
-    config::{Precision, StackConfig},
-    layers::{
-        BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
-    },
+use super::pass::{PackedPass, check_evaluation};
+use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows};
+use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
+use crate::config::{Precision, StackConfig};
+use crate::layers::{
+    BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
 };
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or

@@ -2,23 +2,15 @@
 
 use std::fmt;
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    products::Scale,
-    rows::{RowNorm, Source},
-    scratch,
-};
+use candle_blocks_kernels::rows::{RowNorm, Source};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, products::Scale};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedBlockFeedForward, PackedFeedForward, Packing, elements, linear::Finishing, map_rows,
-    norm::row_norm,
-};
-use crate::{
-    config::{Precision, ResidualSource},
-    layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm},
-};
+use super::{PackedBlockFeedForward, PackedFeedForward, Packing, elements, map_rows};
+use super::{linear::Finishing, norm::row_norm};
+use crate::config::{Precision, ResidualSource};
+use crate::layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm};
 
 /// A [`Sublayer`] packed for inference on the CPU: norm, inner layer and residual connection.
 #[derive(Clone)]

@@ -3,10 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{Attention, QueryKeyValue, scores::Attended};
-use crate::{
-    layers::{kv_cache::LayerCache, mask::Marked, pass::Pass},
-    ops::{Value, Visible},
-};
+use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::ops::{Value, Visible};
 
 impl Attention {
     /// Attention to the context's memory, whose keys and values the cache keeps; the output is added to `residual`. The

@@ -3,11 +3,9 @@
 use candle_core::{D, Result, Tensor};
 
 use super::{Attention, QueryKeyValue, scores::Attended};
-use crate::{
-    config::Position,
-    layers::{Linear, kv_cache::LayerCache, mask::Marked, pass::Pass},
-    ops::{Value, Visible},
-};
+use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::ops::{Value, Visible};
+use crate::{config::Position, layers::Linear};
 
 impl Attention {
     /// Self-attention in a pass, for positions after the cached ones; the output is added to `residual`.

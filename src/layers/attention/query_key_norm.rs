@@ -3,11 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan},
-    layers::Norm,
-    ops::Value,
-};
+use crate::config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan};
+use crate::{layers::Norm, ops::Value};
 
 /// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>), over the spans of
 /// [`QueryKeyNormSpan`].

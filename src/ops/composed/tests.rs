@@ -6,10 +6,8 @@ use candle_core::{Device, Var};
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::{
-    Visibility,
-    ops::{self, Value, Visible},
-};
+use crate::ops::{Value, Visible};
+use crate::{Visibility, ops};
 
 fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
     let mut rng = chacha20::ChaCha12Rng::seed_from_u64(seed);

@@ -1,28 +1,17 @@
 //! Attention to an encoder's output, whose keys and values a cache keeps.
 
-use candle_blocks_kernels::{
-    attention::{Heads, KeyValue, KeyValuePanels},
-    memory::lend,
-    rows::Source,
-};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
-use super::{
-    Call, PackedAttention,
-    mix::{Attended, Output, Scored},
-    prepare::{Columns, Turn},
-};
-use crate::{
-    config::Position,
-    layers::Marked,
-    ops::{Reach, Visible},
-    packed::{
-        cache::PackedLayerCache,
-        linear::{Finishing, PackedLinear},
-        pass::{PackedMemory, PackedPass},
-        with_elements,
-    },
-};
+use super::mix::{Attended, Output, Scored};
+use super::prepare::{Columns, Turn};
+use super::{Call, PackedAttention};
+use crate::ops::{Reach, Visible};
+use crate::packed::cache::PackedLayerCache;
+use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::pass::{PackedMemory, PackedPass};
+use crate::{config::Position, layers::Marked, packed::with_elements};
 
 impl PackedAttention {
     /// Attention of the input's queries to the pass's memory.

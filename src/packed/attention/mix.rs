@@ -2,20 +2,14 @@
 
 use std::ops::Range;
 
-use candle_blocks_kernels::{
-    Cpu,
-    attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend},
-    memory::lend,
-    rows::Source,
-    scratch,
-};
+use candle_blocks_kernels::attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
 use super::PackedAttention;
-use crate::{
-    ops::Reach,
-    packed::{additive::Additive, linear::Finishing, pass::PackedPass},
-};
+use crate::ops::Reach;
+use crate::packed::{additive::Additive, linear::Finishing, pass::PackedPass};
 
 scratch!(MIXED_ROWS);
 

@@ -1,27 +1,15 @@
 //! Attention of a sequence to itself.
 
-use candle_blocks_kernels::{
-    attention::{Heads, KeyValue, KeyValuePanels, Sequences},
-    memory::lend,
-    rows::Source,
-};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
-use super::{
-    Call, PackedAttention,
-    groups::for_groups,
-    mix::{Attended, Output, Scored},
-    prepare::{Columns, Prepare, Turn},
-};
-use crate::{
-    config::Position,
-    layers::Marked,
-    ops::{Reach, Visible},
-    packed::{
-        cache::PackedLayerCache,
-        linear::{Finishing, PackedLinear},
-    },
-};
+use super::mix::{Attended, Output, Scored};
+use super::prepare::{Columns, Prepare, Turn};
+use super::{Call, PackedAttention, groups::for_groups};
+use crate::ops::{Reach, Visible};
+use crate::packed::linear::{Finishing, PackedLinear};
+use crate::{config::Position, layers::Marked, packed::cache::PackedLayerCache};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
