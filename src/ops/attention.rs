@@ -6,7 +6,7 @@ use candle_blocks_kernels::attention::{
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::dropout::{Mask, with_marks};
-use super::tape::{Data, Reading, Slot, Step, Taped, Value};
+use super::tape::{Data, Reading, Slot, Taped, Value};
 use super::visible::{Reach, Visible, check_keep};
 use super::{backward::Pass, composed, numbers::Numbers};
 
@@ -172,7 +172,7 @@ impl Taped {
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
         let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
-        Ok(self.computed((y, dims), &asks, |_| step))
+        Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
 
@@ -266,7 +266,8 @@ impl Attended {
     }
 }
 
-impl Step for Attended {
+impl Attended {
+    /// Hands the gradients of all that went in to the pass.
     fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
         let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);

@@ -3,8 +3,8 @@
 use candle_blocks_kernels::rows;
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
-use super::tape::{Slot, Step, Value, check_float};
-use super::{backward::Pass, composed, numbers::Numbers};
+use super::tape::{Value, check_float};
+use super::{composed, numbers::Numbers};
 
 const OP: &str = "dropout";
 
@@ -38,8 +38,13 @@ impl Value {
             rows::dropout(x.cpu(), x.data.read().slice(), keep, divisor, y.slice_mut());
         })?;
         let slot = x.slot.clone();
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[slot.place], |_| DroppedOut { mask, slot }))
+        Ok(x.mapped(y, &[slot.place], move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            mask.apply(|keep, divisor| {
+                rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
+            })?;
+            pass.add(&slot, dx)
+        }))
     }
 }
 
@@ -75,21 +80,6 @@ pub(super) fn with_marks<R>(marks: &Tensor, work: impl FnOnce(&[u8]) -> R) -> Re
     };
     let marks = all.get(layout.start_offset()..).unwrap_or_default();
     Ok(work(&marks[..layout.shape().elem_count()]))
-}
-
-struct DroppedOut {
-    mask: Mask,
-    slot: Slot,
-}
-
-impl Step for DroppedOut {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        self.mask.apply(|keep, divisor| {
-            rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
-        })?;
-        pass.add(&self.slot, dx)
-    }
 }
 
 fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {

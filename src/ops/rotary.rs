@@ -3,8 +3,8 @@
 use candle_blocks_kernels::rows::rotary::{Direction, Pairing, Rotation};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Data, Slot, Step, Value, check_float};
-use super::{backward::Pass, composed, numbers::Numbers};
+use super::tape::{Data, Value, check_float};
+use super::{composed, numbers::Numbers};
 use crate::config::RotaryPairing;
 
 const OP: &str = "rotate";
@@ -64,14 +64,20 @@ impl Value {
             tables,
             sizes: [seq, heads, head_dim, pairs],
             pairing: pairing.into(),
-            slot: x.slot.clone(),
         };
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         turn.with(Direction::Forward, |rotation| {
             rotation.apply(x.cpu(), x.data.read().slice(), y.slice_mut());
         });
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[turn.slot.place], |_| turn))
+        let slot = x.slot.clone();
+        // The transpose of a rotation is the rotation by the opposite angle.
+        Ok(x.mapped(y, &[slot.place], move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            turn.with(Direction::Back, |rotation| {
+                rotation.apply(pass.cpu, dy.slice(), dx.slice_mut());
+            });
+            pass.add(&slot, dx)
+        }))
     }
 }
 
@@ -83,7 +89,6 @@ struct Turn {
     /// Positions, heads, dimensions of a head, pairs.
     sizes: [usize; 4],
     pairing: Pairing,
-    slot: Slot,
 }
 
 impl Turn {
@@ -99,17 +104,6 @@ impl Turn {
             sin: self.sin.read().slice(),
             table_row: &|head| head / heads % rows,
         });
-    }
-}
-
-impl Step for Turn {
-    /// The transpose of a rotation is the rotation by the opposite angle.
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        self.with(Direction::Back, |rotation| {
-            rotation.apply(pass.cpu, dy.slice(), dx.slice_mut());
-        });
-        pass.add(&self.slot, dx)
     }
 }
 
