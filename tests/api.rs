@@ -23,8 +23,31 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The declarations of a file that rustfmt has formatted, each up to its body and on one line.
 fn declarations(source: &str) -> String {
     let (mut all, mut one, mut in_enum) = (String::new(), String::new(), false);
+    let mut table = "";
     for line in source.lines().take_while(|line| *line != "#[cfg(test)]") {
-        let code = line.trim();
+        let row;
+        let code = match (line.trim(), table) {
+            (code @ ("setters! {" | "getters! {"), _) => {
+                table = code;
+                continue;
+            }
+            ("}", _) => {
+                table = "";
+                "}"
+            }
+            (code, "") => code,
+            // A row of a table is a method.
+            (code, table) => {
+                row = match (code.split_once(" => "), table) {
+                    (None, _) => continue,
+                    (Some((head, _)), "getters! {") => format!("pub fn {head} {{"),
+                    (Some((head, _)), _) => {
+                        format!("pub fn {} -> Self {{", head.replacen('(', "(mut self, ", 1))
+                    }
+                };
+                &row
+            }
+        };
         let is_variant = in_enum && !code.starts_with(['/', '#', '}']);
         let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant;
         in_enum = line.starts_with("pub enum") || in_enum && line != "}";

@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{AttentionConfig, LinearConfig};
+use crate::config::{AttentionConfig, LinearConfig, getters};
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
 use crate::ops::Value;
 
@@ -131,24 +131,15 @@ impl Attention {
         }
     }
 
-    /// Sizes, scale and visibility.
-    pub fn config(&self) -> &AttentionConfig {
-        &self.config
-    }
-
-    /// The input projections.
-    pub fn projections(&self) -> &QueryKeyValue {
-        &self.projections
-    }
-
-    /// The output projection, `[d_model, n_heads · head_dim]`.
-    pub fn output(&self) -> &Linear {
-        &self.output
-    }
-
-    /// The norms of queries and keys, if any.
-    pub fn norms(&self) -> Option<&QueryKeyNorms> {
-        self.norms.as_ref()
+    getters! {
+        /// Sizes, scale and visibility.
+        config(&self) -> &AttentionConfig => &self.config;
+        /// The input projections.
+        projections(&self) -> &QueryKeyValue => &self.projections;
+        /// The output projection, `[d_model, n_heads · head_dim]`.
+        output(&self) -> &Linear => &self.output;
+        /// The norms of queries and keys, if any.
+        norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
     }
 
     /// Makes the layer draw its dropout masks from `source`.

@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology};
+use crate::config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
     Sublayer, SublayerNorm, SublayerStages,
@@ -177,24 +177,15 @@ impl TransformerBlock {
         self
     }
 
-    /// The self-attention sublayer.
-    pub fn attention(&self) -> &Sublayer<Attention> {
-        &self.attention
-    }
-
-    /// The cross-attention sublayer.
-    pub fn cross_attention(&self) -> Option<&Sublayer<Attention>> {
-        self.cross_attention.as_ref()
-    }
-
-    /// The feed-forward sublayer.
-    pub fn feed_forward(&self) -> &Sublayer<BlockFeedForward> {
-        &self.feed_forward
-    }
-
-    /// Whether the sublayers run in sequence or in parallel.
-    pub fn topology(&self) -> Topology {
-        self.topology
+    getters! {
+        /// The self-attention sublayer.
+        attention(&self) -> &Sublayer<Attention> => &self.attention;
+        /// The cross-attention sublayer.
+        cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
+        /// The feed-forward sublayer.
+        feed_forward(&self) -> &Sublayer<BlockFeedForward> => &self.feed_forward;
+        /// Whether the sublayers run in sequence or in parallel.
+        topology(&self) -> Topology => self.topology;
     }
 
     /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.

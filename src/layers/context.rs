@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::config::{getters, setters};
 use crate::{Error, Result, layers::AttentionMask};
 
 /// The mask, positions, encoder output and mode of one forward pass, shared by every block of a stack.
@@ -45,10 +46,11 @@ impl ForwardContext {
         Self::evaluation().with_train(true)
     }
 
-    /// Sets the mask.
-    pub fn with_mask(mut self, mask: AttentionMask) -> Self {
-        self.mask = mask;
-        self
+    setters! {
+        /// Sets the mask.
+        with_mask(mask: AttentionMask) => mask = mask;
+        /// Turns dropout on or off.
+        with_train(train: bool) => train = train;
     }
 
     /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead
@@ -98,25 +100,13 @@ impl ForwardContext {
         self
     }
 
-    /// Turns dropout on or off.
-    pub fn with_train(mut self, train: bool) -> Self {
-        self.train = train;
-        self
-    }
-
-    /// The mask.
-    pub fn mask(&self) -> &AttentionMask {
-        &self.mask
-    }
-
-    /// The encoder output, if any.
-    pub fn memory(&self) -> Option<&Memory> {
-        self.memory.as_ref()
-    }
-
-    /// Whether dropout is on.
-    pub fn train(&self) -> bool {
-        self.train
+    getters! {
+        /// The mask.
+        mask(&self) -> &AttentionMask => &self.mask;
+        /// The encoder output, if any.
+        memory(&self) -> Option<&Memory> => self.memory.as_ref();
+        /// Whether dropout is on.
+        train(&self) -> bool => self.train;
     }
 
     /// Rows of positions, one for all or one for each of `batch` sequences, for `seq` new tokens behind `seen` earlier

@@ -3,7 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use crate::config::{Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit};
+use crate::config::{
+    Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit, getters,
+};
 use crate::layers::{Dropout, DropoutSource, Linear};
 use crate::ops::Value;
 
@@ -104,24 +106,15 @@ impl FeedForward {
         self
     }
 
-    /// The gate projection, `[d_ff, d_model]`, if gated.
-    pub fn gate(&self) -> Option<&Linear> {
-        self.gate.as_ref()
-    }
-
-    /// The up projection, `[d_ff, d_model]`.
-    pub fn up(&self) -> &Linear {
-        &self.up
-    }
-
-    /// The down projection, `[d_model, d_ff]`.
-    pub fn down(&self) -> &Linear {
-        &self.down
-    }
-
-    /// The activation function.
-    pub fn activation(&self) -> Activation {
-        self.activation
+    getters! {
+        /// The gate projection, `[d_ff, d_model]`, if gated.
+        gate(&self) -> Option<&Linear> => self.gate.as_ref();
+        /// The up projection, `[d_ff, d_model]`.
+        up(&self) -> &Linear => &self.up;
+        /// The down projection, `[d_model, d_ff]`.
+        down(&self) -> &Linear => &self.down;
+        /// The activation function.
+        activation(&self) -> Activation => self.activation;
     }
 
     /// The widths of input and output.

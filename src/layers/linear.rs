@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{LinearConfig, LinearInit};
+use crate::config::{LinearConfig, LinearInit, getters};
 use crate::layers::{DropoutSource, LowRank};
 use crate::ops::Value;
 
@@ -98,9 +98,13 @@ impl Linear {
         Ok(self)
     }
 
-    /// The low-rank adapter, if any.
-    pub fn adapter(&self) -> Option<&LowRank> {
-        self.adapter.as_ref()
+    getters! {
+        /// The low-rank adapter, if any.
+        adapter(&self) -> Option<&LowRank> => self.adapter.as_ref();
+        /// The weight, `[d_out, d_in]`.
+        weight(&self) -> &Tensor => &self.weight;
+        /// The bias, `[d_out]`.
+        bias(&self) -> Option<&Tensor> => self.bias.as_ref();
     }
 
     /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost
@@ -156,16 +160,6 @@ impl Linear {
             bail!("{of}: {role} has shape {found:?}, expected {shape:?}");
         }
         Ok(())
-    }
-
-    /// The weight, `[d_out, d_in]`.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, `[d_out]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 
+use crate::config::getters;
 use crate::{layers::Dropout, ops::Value};
 
 /// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
@@ -41,19 +42,13 @@ impl LowRank {
         self
     }
 
-    /// The first factor, `[rank, d_in]`.
-    pub fn a(&self) -> &Tensor {
-        &self.a
-    }
-
-    /// The second factor, `[d_out, rank]`.
-    pub fn b(&self) -> &Tensor {
-        &self.b
-    }
-
-    /// The factor on its output: alpha divided by the rank.
-    pub fn scale(&self) -> f64 {
-        self.scale
+    getters! {
+        /// The first factor, `[rank, d_in]`.
+        a(&self) -> &Tensor => &self.a;
+        /// The second factor, `[d_out, rank]`.
+        b(&self) -> &Tensor => &self.b;
+        /// The factor on its output: alpha divided by the rank.
+        scale(&self) -> f64 => self.scale;
     }
 
     /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.

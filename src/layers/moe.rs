@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights};
+use crate::config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights, getters};
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
 use crate::ops::{self, Value};
@@ -114,14 +114,15 @@ impl MixtureOfExperts {
         Ok(())
     }
 
-    /// The experts.
-    pub fn experts(&self) -> &[FeedForward] {
-        &self.experts
-    }
-
-    /// The router, `[n_experts, d_model]`.
-    pub fn router(&self) -> &Linear {
-        &self.router
+    getters! {
+        /// The experts.
+        experts(&self) -> &[FeedForward] => &self.experts;
+        /// The router, `[n_experts, d_model]`.
+        router(&self) -> &Linear => &self.router;
+        /// How many experts each position uses.
+        top_k(&self) -> usize => self.top_k;
+        /// How the probabilities of the chosen experts are normalised.
+        weights(&self) -> RoutingWeights => self.weights;
     }
 
     /// The linear layers, each named by its role under the given one.
@@ -154,16 +155,6 @@ impl MixtureOfExperts {
     pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
         let shared = self.shared.as_ref()?;
         Some((&shared.feed_forward, &shared.gate))
-    }
-
-    /// How many experts each position uses.
-    pub fn top_k(&self) -> usize {
-        self.top_k
-    }
-
-    /// How the probabilities of the chosen experts are normalised.
-    pub fn weights(&self) -> RoutingWeights {
-        self.weights
     }
 
     /// Makes every expert draw its dropout masks from `source`.

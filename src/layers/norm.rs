@@ -3,7 +3,7 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{NormConfig, NormWeight};
+use crate::config::{NormConfig, NormWeight, getters};
 use crate::ops::Value;
 
 /// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
@@ -100,19 +100,13 @@ impl Norm {
         x.norm(&self.weight, self.bias.as_ref(), &self.config)
     }
 
-    /// The weight as stored, `[d_model]`; ones if the norm has none.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, if any, `[d_model]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
-    /// The configuration: kind, width, eps, and form of the weight.
-    pub fn config(&self) -> &NormConfig {
-        &self.config
+    getters! {
+        /// The weight as stored, `[d_model]`; ones if the norm has none.
+        weight(&self) -> &Tensor => &self.weight;
+        /// The bias, if any, `[d_model]`.
+        bias(&self) -> Option<&Tensor> => self.bias.as_ref();
+        /// The configuration: kind, width, eps, and form of the weight.
+        config(&self) -> &NormConfig => &self.config;
     }
 }
 

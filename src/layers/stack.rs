@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, Visibility, check_layers};
+use crate::config::{StackConfig, Visibility, check_layers, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
@@ -113,41 +113,24 @@ impl Stack {
         Ok(())
     }
 
-    /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
-    pub fn with_layer_drop(mut self, layer_drop: Dropout) -> Self {
-        self.layer_drop = layer_drop;
-        self
+    setters! {
+        /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
+        with_layer_drop(layer_drop: Dropout) => layer_drop = layer_drop;
+        /// Applies dropout to the output, after the final norm.
+        with_output_dropout(output_dropout: Dropout) => output_dropout = output_dropout;
     }
 
-    /// Applies dropout to the output, after the final norm.
-    pub fn with_output_dropout(mut self, output_dropout: Dropout) -> Self {
-        self.output_dropout = output_dropout;
-        self
-    }
-
-    /// The distinct blocks.
-    pub fn blocks(&self) -> &[TransformerBlock] {
-        &self.blocks
-    }
-
-    /// The index of the block that runs at each layer; ALBERT runs one block many times.
-    pub fn layers(&self) -> &[usize] {
-        &self.layers
-    }
-
-    /// The relative position bias that all blocks share, if any.
-    pub fn relative_bias(&self) -> Option<&RelativeBias> {
-        self.relative_bias.as_ref()
-    }
-
-    /// The norm after the last block, if any.
-    pub fn final_norm(&self) -> Option<&Norm> {
-        self.final_norm.as_ref()
-    }
-
-    /// The dropout of whole layers in training.
-    pub fn layer_drop(&self) -> &Dropout {
-        &self.layer_drop
+    getters! {
+        /// The distinct blocks.
+        blocks(&self) -> &[TransformerBlock] => &self.blocks;
+        /// The index of the block that runs at each layer; ALBERT runs one block many times.
+        layers(&self) -> &[usize] => &self.layers;
+        /// The relative position bias that all blocks share, if any.
+        relative_bias(&self) -> Option<&RelativeBias> => self.relative_bias.as_ref();
+        /// The norm after the last block, if any.
+        final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
+        /// The dropout of whole layers in training.
+        layer_drop(&self) -> &Dropout => &self.layer_drop;
     }
 
     /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.

@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{NormConfig, NormPlacement, ResidualSource};
+use crate::config::{NormConfig, NormPlacement, ResidualSource, getters, setters};
 use crate::layers::{Dropout, DropoutSource, Norm};
 use crate::ops::Value;
 
@@ -207,33 +207,26 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// Applies `dropout` to the inner layer's output.
-    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
-        self.dropout = dropout;
-        self
+    setters! {
+        /// Applies `dropout` to the inner layer's output.
+        with_dropout(dropout: Dropout) => dropout = dropout;
+        /// Multiplies the inner layer's output by `scale`.
+        with_scale(scale: BranchScale) => scale = scale;
+        /// Applies `drop_path` to the branch, after the scale.
+        with_drop_path(drop_path: Dropout) => drop_path = drop_path;
+        /// Sets what the inner layer's output is added to.
+        with_source(source: ResidualSource) => source = source;
     }
 
-    /// Multiplies the inner layer's output by `scale`.
-    pub fn with_scale(mut self, scale: BranchScale) -> Self {
-        self.scale = scale;
-        self
-    }
-
-    /// Applies `drop_path` to the branch, after the scale.
-    pub fn with_drop_path(mut self, drop_path: Dropout) -> Self {
-        self.drop_path = drop_path;
-        self
-    }
-
-    /// Sets what the inner layer's output is added to.
-    pub fn with_source(mut self, source: ResidualSource) -> Self {
-        self.source = source;
-        self
-    }
-
-    /// The inner layer.
-    pub fn inner(&self) -> &L {
-        &self.inner
+    getters! {
+        /// The inner layer.
+        inner(&self) -> &L => &self.inner;
+        /// The norms and where they stand.
+        norm(&self) -> &SublayerNorm => &self.norm;
+        /// The factor on the inner layer's output.
+        scale(&self) -> &BranchScale => &self.scale;
+        /// What the inner layer's output is added to.
+        source(&self) -> ResidualSource => self.source;
     }
 
     /// The inner layer, mutable.
@@ -244,21 +237,6 @@ impl<L> Sublayer<L> {
     /// The dropout of the inner layer's output, and drop path.
     pub(super) fn dropouts(&self) -> [&Dropout; 2] {
         [&self.dropout, &self.drop_path]
-    }
-
-    /// The norms and where they stand.
-    pub fn norm(&self) -> &SublayerNorm {
-        &self.norm
-    }
-
-    /// The factor on the inner layer's output.
-    pub fn scale(&self) -> &BranchScale {
-        &self.scale
-    }
-
-    /// What the inner layer's output is added to.
-    pub fn source(&self) -> ResidualSource {
-        self.source
     }
 
     /// Makes residual dropout and drop path draw their masks from `source`; the inner layer keeps its own source.

@@ -8,7 +8,7 @@ use super::sublayer::{Residual, Seen};
 use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, map_rows};
 use super::{cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
-use crate::config::{ParallelNorm, Position, Precision, Topology};
+use crate::config::{ParallelNorm, Position, Precision, Topology, getters};
 use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
@@ -124,9 +124,13 @@ impl PackedTransformerBlock {
         })
     }
 
-    /// The width of the input and the output.
-    pub fn d_model(&self) -> usize {
-        self.attention.inner().config().d_model
+    getters! {
+        /// The width of the input and the output.
+        d_model(&self) -> usize => self.attention.inner().config().d_model;
+        /// The self-attention sublayer.
+        attention(&self) -> &PackedSublayer<PackedAttention> => &self.attention;
+        /// The feed-forward sublayer.
+        feed_forward(&self) -> &PackedSublayer<PackedBlockFeedForward> => &self.feed_forward;
     }
 
     /// Whether scores are biased by position.
@@ -144,19 +148,9 @@ impl PackedTransformerBlock {
         cache.check(shape(self.attention.inner()), memory)
     }
 
-    /// The self-attention sublayer.
-    pub fn attention(&self) -> &PackedSublayer<PackedAttention> {
-        &self.attention
-    }
-
     /// The cross-attention sublayer.
     pub fn cross_attention(&self) -> Option<&PackedSublayer<PackedAttention>> {
         self.cross_attention.as_ref()
-    }
-
-    /// The feed-forward sublayer.
-    pub fn feed_forward(&self) -> &PackedSublayer<PackedBlockFeedForward> {
-        &self.feed_forward
     }
 
     /// The size of the packed weights in bytes.

@@ -8,8 +8,9 @@ use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
 use super::{Packing, elements, map_rows, with_elements};
+use crate::config::{Precision, getters};
 use crate::layers::{FeedForward, Linear};
-use crate::{config::Precision, ops};
+use crate::ops;
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
@@ -63,24 +64,18 @@ impl PackedFeedForward {
         })
     }
 
-    /// The width of the input, and inside a block also of the output.
-    pub fn d_model(&self) -> usize {
-        self.up.d_in()
+    getters! {
+        /// The width of the input, and inside a block also of the output.
+        d_model(&self) -> usize => self.up.d_in();
+        /// The width of the hidden layer.
+        d_ff(&self) -> usize => self.up.d_out();
+        /// The size of the packed weights in bytes.
+        bytes(&self) -> usize => self.up.bytes() + self.down.bytes();
     }
 
     /// The width of the output; outside a block it may differ from that of the input.
     pub(super) fn d_out(&self) -> usize {
         self.down.d_out()
-    }
-
-    /// The width of the hidden layer.
-    pub fn d_ff(&self) -> usize {
-        self.up.d_out()
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        self.up.bytes() + self.down.bytes()
     }
 
     /// `y = finishing(down(act(up(x))))`.

@@ -7,7 +7,8 @@ use candle_blocks_kernels::{Cpu, rows::Source};
 use candle_core::{DType, Module, Result, Tensor, bail};
 
 use super::{Packing, elements, map_rows, with_elements};
-use crate::{config::Precision, layers::Linear};
+use crate::config::{Precision, getters};
+use crate::layers::Linear;
 
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
@@ -101,19 +102,13 @@ impl PackedLinear {
         })
     }
 
-    /// The width of the input.
-    pub fn d_in(&self) -> usize {
-        self.weight.d_in()
-    }
-
-    /// The width of the output.
-    pub fn d_out(&self) -> usize {
-        self.weight.d_out()
-    }
-
-    /// The size of the packed weight in bytes.
-    pub fn bytes(&self) -> usize {
-        self.weight.bytes()
+    getters! {
+        /// The width of the input.
+        d_in(&self) -> usize => self.weight.d_in();
+        /// The width of the output.
+        d_out(&self) -> usize => self.weight.d_out();
+        /// The size of the packed weight in bytes.
+        bytes(&self) -> usize => self.weight.bytes();
     }
 
     /// `y = finishing(x·Wᵀ + b)`.

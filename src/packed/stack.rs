@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use super::pass::{PackedPass, check_evaluation};
 use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows};
 use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
-use crate::config::{Precision, StackConfig};
+use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
     BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
 };
@@ -94,19 +94,13 @@ impl PackedStack {
         })
     }
 
-    /// The distinct blocks.
-    pub fn blocks(&self) -> &[PackedTransformerBlock] {
-        &self.blocks
-    }
-
-    /// The index of the block that runs at each layer; ALBERT runs one block many times.
-    pub fn layers(&self) -> &[usize] {
-        &self.layers
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(PackedTransformerBlock::bytes).sum()
+    getters! {
+        /// The distinct blocks.
+        blocks(&self) -> &[PackedTransformerBlock] => &self.blocks;
+        /// The index of the block that runs at each layer; ALBERT runs one block many times.
+        layers(&self) -> &[usize] => &self.layers;
+        /// The size of the packed weights in bytes.
+        bytes(&self) -> usize => self.blocks.iter().map(PackedTransformerBlock::bytes).sum();
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
