@@ -49,7 +49,11 @@ fn declarations(source: &str) -> String {
             }
         };
         let is_variant = in_enum && !code.starts_with(['/', '#', '}']);
-        let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant;
+        // Methods that a layer has by a macro are those of the macro's definition.
+        let is_call = ["packs!(", "per_row!("]
+            .iter()
+            .any(|call| line.starts_with(call));
+        let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant || is_call;
         in_enum = line.starts_with("pub enum") || in_enum && line != "}";
         if one.is_empty() && !begins {
             continue;
@@ -62,7 +66,8 @@ fn declarations(source: &str) -> String {
             true => code.ends_with(';'),
             false => ends && !is_open,
         } {
-            let indent = " ".repeat(line.len() - line.trim_start().len());
+            let in_table = 4 * usize::from(!table.is_empty());
+            let indent = " ".repeat(line.len() - line.trim_start().len() - in_table);
             all += &format!(
                 "  {indent}{}\n",
                 one.trim().trim_end_matches([' ', '{', ',', ';'])

@@ -55,15 +55,7 @@ impl PackedBlockFeedForward {
     }
 }
 
-impl BlockFeedForward {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedBlockFeedForward> {
-        PackedBlockFeedForward::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(BlockFeedForward, PackedBlockFeedForward);
 
 impl Module for PackedBlockFeedForward {
     /// The output of the original layer in evaluation mode; shapes and errors as for [`PackedFeedForward`].
@@ -95,15 +87,7 @@ pub(super) struct SeenBlock {
 
 scratch!(BETWEEN_ROWS);
 
-impl TransformerBlock {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the block is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedTransformerBlock> {
-        PackedTransformerBlock::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(TransformerBlock, PackedTransformerBlock);
 
 impl PackedTransformerBlock {
     pub(super) fn new(packing: &Packing, block: &TransformerBlock) -> Result<Self> {

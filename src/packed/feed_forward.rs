@@ -26,15 +26,7 @@ pub struct PackedFeedForward {
     down: PackedLinear,
 }
 
-impl FeedForward {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedFeedForward> {
-        PackedFeedForward::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(FeedForward, PackedFeedForward);
 
 impl PackedFeedForward {
     pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
@@ -111,22 +103,12 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
     })
 }
 
-impl Module for PackedFeedForward {
-    /// The output of the original layer in evaluation mode.
-    ///
-    /// # Shapes
-    /// `[.., d_model]` of rank 1 or more, to the same shape.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let widths = (self.d_model(), self.d_out());
-        map_rows("feed-forward", x, widths, 1, |x, y| {
-            self.apply(&Source::new(x, self.d_model()), &Finishing::NONE, y);
-            Ok(())
-        })
-    }
-}
+per_row!(
+    PackedFeedForward,
+    "feed-forward",
+    |network| (network.d_model(), network.d_out()),
+    1
+);
 
 impl fmt::Debug for PackedFeedForward {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -56,15 +56,7 @@ impl<'a> Finishing<'a> {
     }
 }
 
-impl Linear {
-    /// Packs the weight for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedLinear> {
-        PackedLinear::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(Linear, PackedLinear);
 
 impl PackedLinear {
     pub(super) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
@@ -170,22 +162,12 @@ fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
     Ok(joined.into())
 }
 
-impl Module for PackedLinear {
-    /// The output of the original layer.
-    ///
-    /// # Shapes
-    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let widths = (self.d_in(), self.d_out());
-        map_rows("linear", x, widths, 1, |x, y| {
-            self.apply(&Source::new(x, self.d_in()), &Finishing::NONE, y);
-            Ok(())
-        })
-    }
-}
+per_row!(
+    PackedLinear,
+    "linear",
+    |linear| (linear.d_in(), linear.d_out()),
+    1
+);
 
 impl fmt::Debug for PackedLinear {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -33,15 +33,7 @@ scratch!(INPUT_ROWS);
 scratch!(SUM_ROWS);
 scratch!(EXPERT_ROWS);
 
-impl MixtureOfExperts {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedMixtureOfExperts> {
-        PackedMixtureOfExperts::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(MixtureOfExperts, PackedMixtureOfExperts);
 
 impl PackedMixtureOfExperts {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
@@ -150,28 +142,12 @@ impl PackedMixtureOfExperts {
     }
 }
 
-impl Module for PackedMixtureOfExperts {
-    /// The output of the original layer in evaluation mode.
-    ///
-    /// # Shapes
-    /// `[.., d_model]` of rank 1 or more, to the same shape.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let width = self.d_model();
-        map_rows(
-            "mixture of experts",
-            x,
-            (width, width),
-            self.cpu.threads,
-            |x, y| {
-                self.apply(&Source::new(x, width), &Finishing::NONE, y);
-                Ok(())
-            },
-        )
-    }
-}
+per_row!(
+    PackedMixtureOfExperts,
+    "mixture of experts",
+    |of| (of.d_model(), of.d_model()),
+    of.cpu.threads
+);
 
 /// Adds an expert's output to the rows that chose it, times its weight in each.
 fn add_expert(expert: &PackedFeedForward, chosen: &[(usize, f32)], input: &[f32], sum: &mut [f32]) {

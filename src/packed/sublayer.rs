@@ -166,50 +166,31 @@ pub(super) trait PerRow {
     fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
 }
 
-impl PerRow for PackedFeedForward {
-    fn d_model(&self) -> usize {
-        self.d_model()
-    }
+macro_rules! around {
+    ($($inner:ident => $packed:ident;)*) => {
+        $(
+            impl PerRow for $packed {
+                fn d_model(&self) -> usize {
+                    self.d_model()
+                }
 
-    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.apply(x, finishing, y);
-    }
+                fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+                    self.apply(x, finishing, y);
+                }
+            }
+
+            packs!(Sublayer<$inner>, PackedSublayer<$packed>, |packing, sublayer| {
+                sublayer.check_widths(sublayer.inner().widths())?;
+                let inner = $packed::new(packing, sublayer.inner())?;
+                PackedSublayer::new(packing, sublayer, inner)
+            });
+        )*
+    };
 }
 
-impl PerRow for PackedBlockFeedForward {
-    fn d_model(&self) -> usize {
-        self.d_model()
-    }
-
-    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.apply(x, finishing, y);
-    }
-}
-
-impl Sublayer<FeedForward> {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
-        let packing = Packing::new(precision)?;
-        self.check_widths(self.inner().widths())?;
-        let inner = PackedFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
-    }
-}
-
-impl Sublayer<BlockFeedForward> {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
-        let packing = Packing::new(precision)?;
-        self.check_widths(self.inner().widths())?;
-        let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
-    }
+around! {
+    FeedForward => PackedFeedForward;
+    BlockFeedForward => PackedBlockFeedForward;
 }
 
 impl<L: PerRow> Module for PackedSublayer<L> {
