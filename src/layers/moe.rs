@@ -227,10 +227,8 @@ impl ModuleT for MixtureOfExperts {
         let width = self.router.weight().dim(1)?;
         // Rows of another width might fill rows of this one, and be mixed without an error.
         if x.dims().last() != Some(&width) {
-            bail!(
-                "mixture of experts: input has shape {:?}, expected [.., {width}]",
-                x.dims()
-            );
+            let found = x.dims();
+            bail!("mixture of experts: input has shape {found:?}, expected [.., {width}]");
         }
         let rows = x.reshape((x.elem_count() / width, width))?;
         let mut sum = rows.zeros_like()?;

@@ -56,17 +56,13 @@ impl Norm {
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>, config: NormConfig) -> Result<Self> {
         let expected = [config.d_model];
         if weight.dims() != expected {
-            bail!(
-                "norm: weight has shape {:?}, expected {expected:?}",
-                weight.dims()
-            );
+            let found = weight.dims();
+            bail!("norm: weight has shape {found:?}, expected {expected:?}");
         }
         match (&bias, config.bias) {
             (Some(bias), true) if bias.dims() != expected => {
-                bail!(
-                    "norm: bias has shape {:?}, expected {expected:?}",
-                    bias.dims()
-                )
+                let found = bias.dims();
+                bail!("norm: bias has shape {found:?}, expected {expected:?}");
             }
             (Some(_), false) => bail!("norm: a bias is given, but the configuration has none"),
             (None, true) => bail!("norm: the configuration asks for a bias, but none is given"),

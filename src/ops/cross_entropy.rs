@@ -75,10 +75,8 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
         );
     }
     if !matches!(targets.dtype(), DType::U32 | DType::I64) {
-        bail!(
-            "{OP}: targets are {:?}; expected U32, or I64 with {IGNORE_INDEX} for none",
-            targets.dtype()
-        );
+        let dtype = targets.dtype();
+        bail!("{OP}: targets are {dtype:?}; expected U32, or I64 with {IGNORE_INDEX} for none");
     }
     let targets = targets.flatten_all()?.to_dtype(DType::I64)?;
     let class = |(row, target): (usize, i64)| match usize::try_from(target) {

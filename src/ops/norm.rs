@@ -84,18 +84,14 @@ impl Value {
 fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
     let d_model = config.d_model;
     if x.dims().last() != Some(&d_model) {
-        bail!(
-            "{OP}: the input has shape {:?}; expected [.., {d_model}]",
-            x.dims()
-        )
+        let found = x.dims();
+        bail!("{OP}: the input has shape {found:?}; expected [.., {d_model}]");
     }
     for (name, tensor) in [("weight", Some(weight)), ("bias", bias)] {
         let Some(tensor) = tensor else { continue };
         if tensor.dims() != [d_model] {
-            bail!(
-                "{OP}: the {name} has shape {:?}; expected [{d_model}]",
-                tensor.shape()
-            )
+            let found = tensor.shape();
+            bail!("{OP}: the {name} has shape {found:?}; expected [{d_model}]");
         }
         if tensor.dtype() != x.dtype() {
             bail!(

@@ -21,10 +21,8 @@ const OP: &str = "rotate";
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
     check_float(OP, x)?;
     if x.rank() != 4 {
-        bail!(
-            "{OP}: {:?}, expected [batch, n_heads, seq, head_dim]",
-            x.dims()
-        );
+        let found = x.dims();
+        bail!("{OP}: {found:?}, expected [batch, n_heads, seq, head_dim]");
     }
     let rows = Value::of(&x.transpose(1, 2)?)?;
     rows.rotate(cos, sin, pairing)?.tensor()?.transpose(1, 2)
@@ -34,10 +32,8 @@ impl Value {
     /// As [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
         let [batch, seq, heads, head_dim] = *self.dims() else {
-            bail!(
-                "{OP}: {:?}, expected [batch, seq, n_heads, head_dim]",
-                self.dims()
-            );
+            let found = self.dims();
+            bail!("{OP}: {found:?}, expected [batch, seq, n_heads, head_dim]");
         };
         let (tables, rows, pairs) = cos.dims3()?;
         let fits = sin.dims() == cos.dims()

@@ -19,10 +19,8 @@ impl Additive {
     pub fn new(mask: &Tensor) -> Result<Self> {
         check_additive(mask)?;
         if mask.rank() > 4 {
-            bail!(
-                "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",
-                mask.dims()
-            );
+            let found = mask.dims();
+            bail!("additive mask: has shape {found:?}, expected [batch, n_heads, queries, keys]");
         }
         let mut dims = [1; 4];
         dims[4 - mask.rank()..].copy_from_slice(mask.dims());

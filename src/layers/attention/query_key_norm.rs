@@ -92,10 +92,8 @@ fn check_width(of: &str, norms: &[Norm], row: usize) -> Result<()> {
         n => n * span == row,
     };
     if !fits {
-        bail!(
-            "attention: {} norms of {of}, each of {span}, expected to fill {row} columns",
-            norms.len()
-        );
+        let n = norms.len();
+        bail!("attention: {n} norms of {of}, each of {span}, expected to fill {row} columns");
     }
     Ok(())
 }
