@@ -171,11 +171,8 @@ impl Attention {
             QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
             QueryKeyValue::Fused(fused) => vec![fused, &self.output],
         };
-        let adapters = linears.into_iter().filter_map(Linear::adapter);
-        adapters
-            .map(|adapter| &adapter.dropout)
-            .chain([&self.dropout])
-            .collect()
+        let adapters = linears.into_iter().filter_map(Linear::dropout);
+        adapters.chain([&self.dropout]).collect()
     }
 
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.

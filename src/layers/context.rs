@@ -60,34 +60,20 @@ impl ForwardContext {
     /// If the rank is not 2, the type is not an integer, or a position is negative or above `u32::MAX`.
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
-        if position_ids.rank() != 2 {
-            return fail(format!(
-                "has shape {:?}, expected [batch, seq]",
-                position_ids.dims()
-            ));
+        let (found, dtype) = (position_ids.dims(), position_ids.dtype());
+        if found.len() != 2 {
+            return fail(format!("has shape {found:?}, expected [batch, seq]"));
         }
-        if position_ids.dtype().is_float() {
-            return fail(format!(
-                "is {:?}, expected an integer type",
-                position_ids.dtype()
-            ));
+        if dtype.is_float() {
+            return fail(format!("is {dtype:?}, expected an integer type"));
         }
         let rows = position_ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
-        let mut positions = Vec::with_capacity(rows.len());
-        for row in rows {
-            let mut new = Vec::with_capacity(row.len());
-            for position in row {
-                match u32::try_from(position) {
-                    Ok(position) => new.push(position),
-                    Err(_) => {
-                        let last = u32::MAX;
-                        return fail(format!("holds {position}, expected 0 to {last}"));
-                    }
-                }
-            }
-            positions.push(new);
+        let last = u32::MAX;
+        if let Some(other) = rows.iter().flatten().find(|&&p| u32::try_from(p).is_err()) {
+            return fail(format!("holds {other}, expected 0 to {last}"));
         }
-        self.positions = Some(positions);
+        let row = |row: Vec<i64>| row.into_iter().map(|position| position as u32).collect();
+        self.positions = Some(rows.into_iter().map(row).collect());
         Ok(self)
     }
 

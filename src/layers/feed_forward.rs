@@ -140,20 +140,19 @@ impl FeedForward {
             .collect()
     }
 
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+
     /// Whether a parameter is to get a gradient.
     pub(super) fn is_tracked(&self) -> bool {
-        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
-        linears.into_iter().flatten().any(Linear::is_tracked)
+        self.linears().any(Linear::is_tracked)
     }
 
     /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
-        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
-        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
-        adapters
-            .map(|adapter| &adapter.dropout)
-            .chain([&self.dropout])
-            .collect()
+        let adapters = self.linears().filter_map(Linear::dropout);
+        adapters.chain([&self.dropout]).collect()
     }
 
     /// The output, added to `residual`.

@@ -4,7 +4,7 @@ use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::config::{LinearConfig, LinearInit, getters};
-use crate::layers::{DropoutSource, LowRank};
+use crate::layers::{Dropout, DropoutSource, LowRank};
 use crate::ops::Value;
 
 /// The candle hints for a layer's weight and bias.
@@ -122,6 +122,11 @@ impl Linear {
         if let Some(adapter) = &mut self.adapter {
             adapter.dropout.set_source(source.clone());
         }
+    }
+
+    /// The adapter's dropout.
+    pub(super) fn dropout(&self) -> Option<&Dropout> {
+        Some(&self.adapter.as_ref()?.dropout)
     }
 
     /// Like [`Module::forward`], but with the adapter's dropout on. (candle's blanket `ModuleT::forward_t` ignores its

@@ -142,13 +142,11 @@ impl MixtureOfExperts {
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let shared = self.shared.as_ref();
         let linears = [Some(&self.router), shared.map(|shared| &shared.gate)];
-        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
-        let feed_forwards = shared.map(|shared| &shared.feed_forward);
-        let feed_forwards = self.experts.iter().chain(feed_forwards);
-        feed_forwards
-            .flat_map(FeedForward::dropouts)
-            .chain(adapters.map(|adapter| &adapter.dropout))
-            .collect()
+        let adapters = linears.into_iter().flatten().filter_map(Linear::dropout);
+        let shared = shared.map(|shared| &shared.feed_forward);
+        let feed_forwards = self.experts.iter().chain(shared);
+        let of_feed_forwards = feed_forwards.flat_map(FeedForward::dropouts);
+        of_feed_forwards.chain(adapters).collect()
     }
 
     /// The shared expert that every position uses, and its gate `[1, d_model]`.
@@ -202,9 +200,7 @@ impl MixtureOfExperts {
         };
         places.iter().map(routed).collect()
     }
-}
 
-impl MixtureOfExperts {
     /// The output in evaluation mode.
     ///
     /// # Shapes

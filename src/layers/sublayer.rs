@@ -359,20 +359,16 @@ impl Watch {
 
     /// The results of the first sublayer not yet taken.
     pub fn sublayer(&mut self) -> Result<SublayerStages> {
-        match &mut self.0 {
-            Some(seen) if seen.len() >= 3 => {
-                let mut first = seen.drain(..3);
-                let mut next = || {
-                    first
-                        .next()
-                        .ok_or_else(|| candle_core::Error::msg("three tensors"))
-                };
-                Ok(SublayerStages {
-                    input: next()?,
-                    inner_output: next()?,
-                    output: next()?,
-                })
-            }
+        let mut first = self
+            .0
+            .iter_mut()
+            .flat_map(|seen| seen.drain(..3.min(seen.len())));
+        match [first.next(), first.next(), first.next()] {
+            [Some(input), Some(inner_output), Some(output)] => Ok(SublayerStages {
+                input,
+                inner_output,
+                output,
+            }),
             _ => bail!("sublayer: nothing was watched"),
         }
     }

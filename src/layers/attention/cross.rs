@@ -58,8 +58,7 @@ impl Attention {
             },
             additive: memory.additive.cloned(),
         };
-        let mixed = self.mix(&query, &attended, pass)?;
-        self.output
-            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
+        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
+        self.output.apply(&mixed, residual, train)
     }
 }

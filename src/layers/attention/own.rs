@@ -55,9 +55,8 @@ impl Attention {
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,
         };
-        let mixed = self.mix(&query, &attended, pass)?;
-        self.output
-            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
+        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
+        self.output.apply(&mixed, residual, train)
     }
 
     /// Query, key and value, each `[.., width]`.
