@@ -115,10 +115,8 @@ impl TransformerBlock {
         let cross = cross.map(|cross| attend("cross_attention", cross));
         let feed_forward = finished(feed_forward, scale(role)?, &drop_path, residual);
         let block = Self::from_parts(attention, cross.transpose()?, feed_forward, config.topology)?;
-        Ok(block.with_parallel_dropout(Dropout::new(
-            residual.parallel_dropout,
-            DropoutSource::default(),
-        )?))
+        let dropout = Dropout::new(residual.parallel_dropout, DropoutSource::default())?;
+        Ok(block.with_parallel_dropout(dropout))
     }
 
     /// Builds the block from its sublayers. In a parallel block with a shared norm, a norm of the feed-forward is not used.
@@ -154,10 +152,8 @@ impl TransformerBlock {
         self.feed_forward.inner().check_shapes()?;
         let [width, d_out] = self.feed_forward.inner().widths();
         self.feed_forward.check_widths([width, d_out])?;
-        let cross = self.cross_attention.iter();
-        let mut others = cross
-            .map(|cross| cross.inner().config().d_model)
-            .chain([width]);
+        let of_cross = |cross: &Sublayer<Attention>| cross.inner().config().d_model;
+        let mut others = self.cross_attention.iter().map(of_cross).chain([width]);
         if let Some(other) = others.find(|&width| width != d_model) {
             bail!(
                 "block: attention of rows of {d_model}, beside a sublayer of rows of {other}; expected one width"
@@ -190,10 +186,8 @@ impl TransformerBlock {
 
     /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for attention in [Some(&mut self.attention), self.cross_attention.as_mut()]
-            .into_iter()
-            .flatten()
-        {
+        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
+        for attention in attentions.into_iter().flatten() {
             attention.set_dropout_source(source);
             attention.inner_mut().set_dropout_source(source);
         }

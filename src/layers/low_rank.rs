@@ -22,11 +22,8 @@ impl LowRank {
     /// If the two shapes do not fit each other.
     pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
         if a.dims2()?.0 != b.dims2()?.1 {
-            bail!(
-                "low rank: a has shape {:?}, b {:?}; expected [rank, d_in] and [d_out, rank]",
-                a.dims(),
-                b.dims()
-            );
+            let (a, b) = (a.dims(), b.dims());
+            bail!("low rank: a has shape {a:?}, b {b:?}; expected [rank, d_in] and [d_out, rank]");
         }
         Ok(Self {
             a,

@@ -81,13 +81,10 @@ impl Norm {
 
     /// The same norm with its parameters in another type; the graph goes through the conversion.
     pub(crate) fn in_dtype(&self, dtype: DType) -> Result<Self> {
+        let bias = self.bias.as_ref().map(|bias| bias.to_dtype(dtype));
         Ok(Self {
             weight: self.weight.to_dtype(dtype)?,
-            bias: self
-                .bias
-                .as_ref()
-                .map(|bias| bias.to_dtype(dtype))
-                .transpose()?,
+            bias: bias.transpose()?,
             config: self.config,
         })
     }

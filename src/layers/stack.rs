@@ -33,12 +33,9 @@ impl Stack {
     /// If the configuration is invalid, or a parameter is missing or has another shape.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
-        let blocks = config
-            .blocks
-            .iter()
-            .enumerate()
-            .map(|(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i)))
-            .collect::<Result<_>>()?;
+        let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
+        let blocks = config.blocks.iter().enumerate().map(block);
+        let blocks = blocks.collect::<Result<_>>()?;
         let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
         let dropout = |p| Dropout::new(p, DropoutSource::default());
         let stack = Self::from_parts(blocks, config.layers.clone(), relative_bias, final_norm)?
@@ -55,15 +52,10 @@ impl Stack {
         let first = config.blocks.first();
         let visibility = first.map(|block| block.attention.visibility);
         let visibility = visibility.unwrap_or(Visibility::Bidirectional);
-        let relative_bias = config
-            .relative_bias
-            .as_ref()
-            .map(|bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias")));
-        let final_norm = config
-            .final_norm
-            .as_ref()
-            .map(|norm| Norm::new(norm, vb.pp("final_norm")));
-        Ok((relative_bias.transpose()?, final_norm.transpose()?))
+        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
+        let bias = config.relative_bias.as_ref().map(bias).transpose()?;
+        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
+        Ok((bias, config.final_norm.as_ref().map(norm).transpose()?))
     }
 
     /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
@@ -92,12 +84,8 @@ impl Stack {
     fn check_shapes(&self) -> Result<()> {
         check_layers(self.blocks.len(), &self.layers)?;
         let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
-        let widths: Vec<usize> = self
-            .blocks
-            .iter()
-            .map(TransformerBlock::d_model)
-            .chain(norm)
-            .collect();
+        let of_blocks = self.blocks.iter().map(TransformerBlock::d_model);
+        let widths: Vec<usize> = of_blocks.chain(norm).collect();
         if widths.iter().any(|&width| width != widths[0]) {
             bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
         }

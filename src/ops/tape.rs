@@ -348,15 +348,11 @@ impl Taped {
         };
         let record = self.tape.record.borrow();
         let before = |(at, _): &&(usize, Arc<Step>)| *at <= place;
+        let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
         let finished = Finished {
             n_places: place + 1,
             output: place,
-            inputs: record
-                .inputs
-                .iter()
-                .filter(|(at, _)| *at < place)
-                .cloned()
-                .collect(),
+            inputs: inputs.cloned().collect(),
             steps: record.steps.iter().filter(before).cloned().collect(),
         };
         let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();

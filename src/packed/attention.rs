@@ -138,16 +138,11 @@ impl PackedAttention {
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = PackedPass::of_context(context, x)?;
         let d_model = self.config.d_model;
-        map_rows(
-            "attention",
-            x,
-            (d_model, d_model),
-            self.cpu.threads,
-            |x, y| {
-                let x = Source::new(x, d_model);
-                self.apply(&x, &Finishing::NONE, &pass, None, y)
-            },
-        )
+        let (widths, team) = ((d_model, d_model), self.cpu.threads);
+        map_rows("attention", x, widths, team, |x, y| {
+            let x = Source::new(x, d_model);
+            self.apply(&x, &Finishing::NONE, &pass, None, y)
+        })
     }
 
     /// `y = finishing(attention(x))` in a pass, for positions after the cached ones.

@@ -152,20 +152,17 @@ per_row!(
 /// Adds an expert's output to the rows that chose it, times its weight in each.
 fn add_expert(expert: &PackedFeedForward, chosen: &[(usize, f32)], input: &[f32], sum: &mut [f32]) {
     let width = expert.d_model();
-    lend(
-        EXPERT_ROWS,
-        2 * chosen.len() * width,
-        |memory: &mut [f32]| {
-            let (rows, output) = memory.split_at_mut(chosen.len() * width);
-            for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
-                to.copy_from_slice(&input[row * width..][..width]);
-            }
-            expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
-            for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
-                add_scaled(&mut sum[row * width..][..width], output, weight);
-            }
-        },
-    );
+    let n = chosen.len() * width;
+    lend(EXPERT_ROWS, 2 * n, |memory: &mut [f32]| {
+        let (rows, output) = memory.split_at_mut(n);
+        for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
+            to.copy_from_slice(&input[row * width..][..width]);
+        }
+        expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
+        for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
+            add_scaled(&mut sum[row * width..][..width], output, weight);
+        }
+    });
 }
 
 fn add_scaled(sum: &mut [f32], values: &[f32], factor: f32) {

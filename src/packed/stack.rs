@@ -41,13 +41,8 @@ impl Stack {
         let packing = Packing::new(precision)?;
         let blocks = self.blocks().iter();
         let blocks = blocks.map(|block| PackedTransformerBlock::new(&packing, block));
-        let blocks = blocks.collect::<Result<_>>()?;
-        PackedStack::of_blocks(
-            &packing,
-            (blocks, self.layers().to_vec()),
-            self.relative_bias(),
-            self.final_norm(),
-        )
+        let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
+        PackedStack::of_blocks(&packing, blocks, self.relative_bias(), self.final_norm())
     }
 }
 
@@ -69,11 +64,10 @@ impl PackedStack {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedTransformerBlock::new(&packing, &block)
         });
-        let blocks = blocks.collect::<Result<_>>()?;
-        let layers = config.layers.clone();
+        let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         Self::of_blocks(
             &packing,
-            (blocks, layers),
+            blocks,
             relative_bias.as_ref(),
             final_norm.as_ref(),
         )

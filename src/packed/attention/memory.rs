@@ -59,40 +59,33 @@ impl PackedAttention {
             }
             _ => None,
         };
+        let additive = memory.additive.as_ref();
         let scored = Scored {
             keys: memory.keys,
             keep: memory.marks.as_deref(),
             reach: Reach::of(&Visible::default()),
-            biases: self.biases(
-                alibi.as_deref(),
-                memory.additive.as_ref(),
-                pass,
-                memory.keys,
-            )?,
+            biases: self.biases(alibi.as_deref(), additive, pass, memory.keys)?,
         };
-        lend(
-            super::PROJECTED_ROWS,
-            call.x.rows() * q,
-            |projected: &mut [f32]| {
-                query.apply(call.x, &Finishing::NONE, projected);
-                let columns = Columns { q, kv: 0, width: q };
-                let prepare = self.preparation(columns, Turn::No, pass)?;
-                prepare.rows(self.cpu, projected, 0);
-                let attended = Attended {
-                    queries: pass.queries(),
-                    query: heads(projected, q, 0),
-                    key_value,
-                    scored: &scored,
-                };
-                let output = Output {
-                    finishing: *call.finishing,
-                    y: call.y,
-                    cpu: self.cpu,
-                };
-                self.mix(&attended, output);
-                Ok(())
-            },
-        )
+        let n = call.x.rows() * q;
+        lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
+            query.apply(call.x, &Finishing::NONE, projected);
+            let columns = Columns { q, kv: 0, width: q };
+            let prepare = self.preparation(columns, Turn::No, pass)?;
+            prepare.rows(self.cpu, projected, 0);
+            let attended = Attended {
+                queries: pass.queries(),
+                query: heads(projected, q, 0),
+                key_value,
+                scored: &scored,
+            };
+            let output = Output {
+                finishing: *call.finishing,
+                y: call.y,
+                cpu: self.cpu,
+            };
+            self.mix(&attended, output);
+            Ok(())
+        })
     }
 
     /// The keys and values `[batch · keys, 2 · key_width]` of the memory.

@@ -90,23 +90,12 @@ impl PackedAttention {
             reach: &|query| reach.range(query, keys),
         };
         let width = config.query_width();
-        lend(
-            MIXED_ROWS,
-            shape.queries.n_rows() * width,
-            |mixed: &mut [f32]| {
-                attend(
-                    output.cpu,
-                    self.stored,
-                    &shape,
-                    &scoring,
-                    attended.query,
-                    attended.key_value,
-                    mixed,
-                );
-                let mixed = Source::new(mixed, width);
-                self.output
-                    .apply_on(output.cpu, &mixed, &output.finishing, output.y);
-            },
-        );
+        let (cpu, query, key_value) = (output.cpu, attended.query, attended.key_value);
+        let n = shape.queries.n_rows() * width;
+        lend(MIXED_ROWS, n, |mixed: &mut [f32]| {
+            attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
+            let (mixed, finishing) = (Source::new(mixed, width), &output.finishing);
+            self.output.apply_on(cpu, &mixed, finishing, output.y);
+        });
     }
 }
