@@ -50,9 +50,8 @@ fn declarations(source: &str) -> String {
         };
         let is_variant = in_enum && !code.starts_with(['/', '#', '}']);
         // Methods that a layer has by a macro are those of the macro's definition.
-        let is_call = ["packs!(", "per_row!("]
-            .iter()
-            .any(|call| line.starts_with(call));
+        let calls = ["packs!(", "packs_around!(", "per_row!("];
+        let is_call = calls.iter().any(|call| line.starts_with(call));
         let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant || is_call;
         in_enum = line.starts_with("pub enum") || in_enum && line != "}";
         if one.is_empty() && !begins {

@@ -166,32 +166,33 @@ pub(super) trait PerRow {
     fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
 }
 
-macro_rules! around {
-    ($($inner:ident => $packed:ident;)*) => {
-        $(
-            impl PerRow for $packed {
-                fn d_model(&self) -> usize {
-                    self.d_model()
-                }
-
-                fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-                    self.apply(x, finishing, y);
-                }
+/// Packs a sublayer around a layer that computes each row by itself.
+macro_rules! packs_around {
+    ($inner:ident, $packed:ident) => {
+        impl PerRow for $packed {
+            fn d_model(&self) -> usize {
+                self.d_model()
             }
 
-            packs!(Sublayer<$inner>, PackedSublayer<$packed>, |packing, sublayer| {
+            fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+                self.apply(x, finishing, y);
+            }
+        }
+
+        packs!(
+            Sublayer<$inner>,
+            PackedSublayer<$packed>,
+            |packing, sublayer| {
                 sublayer.check_widths(sublayer.inner().widths())?;
                 let inner = $packed::new(packing, sublayer.inner())?;
                 PackedSublayer::new(packing, sublayer, inner)
-            });
-        )*
+            }
+        );
     };
 }
 
-around! {
-    FeedForward => PackedFeedForward;
-    BlockFeedForward => PackedBlockFeedForward;
-}
+packs_around!(FeedForward, PackedFeedForward);
+packs_around!(BlockFeedForward, PackedBlockFeedForward);
 
 impl<L: PerRow> Module for PackedSublayer<L> {
     /// The output of the original sublayer in evaluation mode.
