@@ -35,7 +35,7 @@ pub use precision::Precision;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};
-pub(crate) use setters::setters;
+pub(crate) use setters::{getters, setters};
 
 /// The largest size, so that no product of two sizes, nor three such products together, overflows. The widest
 /// published layers have some hundred thousand features.

@@ -23,10 +23,36 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The declarations of a file that rustfmt has formatted, each up to its body and on one line.
 fn declarations(source: &str) -> String {
     let (mut all, mut one, mut in_enum) = (String::new(), String::new(), false);
+    let mut table = "";
     for line in source.lines().take_while(|line| *line != "#[cfg(test)]") {
-        let code = line.trim();
+        let row;
+        let code = match (line.trim(), table) {
+            (code @ ("setters! {" | "getters! {"), _) => {
+                table = code;
+                continue;
+            }
+            ("}", _) => {
+                table = "";
+                "}"
+            }
+            (code, "") => code,
+            // A row of a table is a method.
+            (code, table) => {
+                row = match (code.split_once(" => "), table) {
+                    (None, _) => continue,
+                    (Some((head, _)), "getters! {") => format!("pub fn {head} {{"),
+                    (Some((head, _)), _) => {
+                        format!("pub fn {} -> Self {{", head.replacen('(', "(mut self, ", 1))
+                    }
+                };
+                &row
+            }
+        };
         let is_variant = in_enum && !code.starts_with(['/', '#', '}']);
-        let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant;
+        // Methods that a layer has by a macro are those of the macro's definition.
+        let calls = ["packs!(", "packs_around!(", "per_row!("];
+        let is_call = calls.iter().any(|call| line.starts_with(call));
+        let begins = code.starts_with("pub ") || line.starts_with("impl") || is_variant || is_call;
         in_enum = line.starts_with("pub enum") || in_enum && line != "}";
         if one.is_empty() && !begins {
             continue;
@@ -39,7 +65,8 @@ fn declarations(source: &str) -> String {
             true => code.ends_with(';'),
             false => ends && !is_open,
         } {
-            let indent = " ".repeat(line.len() - line.trim_start().len());
+            let in_table = 4 * usize::from(!table.is_empty());
+            let indent = " ".repeat(line.len() - line.trim_start().len() - in_table);
             all += &format!(
                 "  {indent}{}\n",
                 one.trim().trim_end_matches([' ', '{', ',', ';'])

@@ -1,4 +1,4 @@
-//! Tables of methods that set one thing and hand the value on.
+//! Tables of methods that set one thing and hand the value on, or that hand one thing out.
 
 /// Each line is a method: `with_window(window: Option<usize>) => window = window;`.
 macro_rules! setters {
@@ -13,4 +13,16 @@ macro_rules! setters {
     };
 }
 
-pub(crate) use setters;
+/// Each line is a method: `weight(&self) -> &Tensor => &self.weight;`.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident(&$this:ident) -> $type:ty => $value:expr;)*) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(&$this) -> $type {
+                $value
+            }
+        )*
+    };
+}
+
+pub(crate) use {getters, setters};

@@ -3,11 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{AttentionConfig, LinearConfig},
-    layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass},
-    ops::Value,
-};
+use crate::config::{AttentionConfig, LinearConfig, getters};
+use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
+use crate::ops::Value;
 
 mod cross;
 mod own;
@@ -133,24 +131,15 @@ impl Attention {
         }
     }
 
-    /// Sizes, scale and visibility.
-    pub fn config(&self) -> &AttentionConfig {
-        &self.config
-    }
-
-    /// The input projections.
-    pub fn projections(&self) -> &QueryKeyValue {
-        &self.projections
-    }
-
-    /// The output projection, `[d_model, n_heads · head_dim]`.
-    pub fn output(&self) -> &Linear {
-        &self.output
-    }
-
-    /// The norms of queries and keys, if any.
-    pub fn norms(&self) -> Option<&QueryKeyNorms> {
-        self.norms.as_ref()
+    getters! {
+        /// Sizes, scale and visibility.
+        config(&self) -> &AttentionConfig => &self.config;
+        /// The input projections.
+        projections(&self) -> &QueryKeyValue => &self.projections;
+        /// The output projection, `[d_model, n_heads · head_dim]`.
+        output(&self) -> &Linear => &self.output;
+        /// The norms of queries and keys, if any.
+        norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
     }
 
     /// Makes the layer draw its dropout masks from `source`.
@@ -182,11 +171,8 @@ impl Attention {
             QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
             QueryKeyValue::Fused(fused) => vec![fused, &self.output],
         };
-        let adapters = linears.into_iter().filter_map(Linear::adapter);
-        adapters
-            .map(|adapter| &adapter.dropout)
-            .chain([&self.dropout])
-            .collect()
+        let adapters = linears.into_iter().filter_map(Linear::dropout);
+        adapters.chain([&self.dropout]).collect()
     }
 
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.

@@ -3,14 +3,13 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology},
-    layers::{
-        Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
-        Sublayer, SublayerNorm, SublayerStages, kv_cache::LayerCache, pass::Pass, sublayer::Watch,
-    },
-    ops::Value,
+use crate::config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology, getters};
+use crate::layers::{
+    Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
+    Sublayer, SublayerNorm, SublayerStages,
 };
+use crate::layers::{kv_cache::LayerCache, pass::Pass, sublayer::Watch};
+use crate::ops::Value;
 
 /// The intermediate results of a block.
 #[derive(Clone, Debug)]
@@ -116,10 +115,8 @@ impl TransformerBlock {
         let cross = cross.map(|cross| attend("cross_attention", cross));
         let feed_forward = finished(feed_forward, scale(role)?, &drop_path, residual);
         let block = Self::from_parts(attention, cross.transpose()?, feed_forward, config.topology)?;
-        Ok(block.with_parallel_dropout(Dropout::new(
-            residual.parallel_dropout,
-            DropoutSource::default(),
-        )?))
+        let dropout = Dropout::new(residual.parallel_dropout, DropoutSource::default())?;
+        Ok(block.with_parallel_dropout(dropout))
     }
 
     /// Builds the block from its sublayers. In a parallel block with a shared norm, a norm of the feed-forward is not used.
@@ -155,10 +152,8 @@ impl TransformerBlock {
         self.feed_forward.inner().check_shapes()?;
         let [width, d_out] = self.feed_forward.inner().widths();
         self.feed_forward.check_widths([width, d_out])?;
-        let cross = self.cross_attention.iter();
-        let mut others = cross
-            .map(|cross| cross.inner().config().d_model)
-            .chain([width]);
+        let of_cross = |cross: &Sublayer<Attention>| cross.inner().config().d_model;
+        let mut others = self.cross_attention.iter().map(of_cross).chain([width]);
         if let Some(other) = others.find(|&width| width != d_model) {
             bail!(
                 "block: attention of rows of {d_model}, beside a sublayer of rows of {other}; expected one width"
@@ -178,32 +173,21 @@ impl TransformerBlock {
         self
     }
 
-    /// The self-attention sublayer.
-    pub fn attention(&self) -> &Sublayer<Attention> {
-        &self.attention
-    }
-
-    /// The cross-attention sublayer.
-    pub fn cross_attention(&self) -> Option<&Sublayer<Attention>> {
-        self.cross_attention.as_ref()
-    }
-
-    /// The feed-forward sublayer.
-    pub fn feed_forward(&self) -> &Sublayer<BlockFeedForward> {
-        &self.feed_forward
-    }
-
-    /// Whether the sublayers run in sequence or in parallel.
-    pub fn topology(&self) -> Topology {
-        self.topology
+    getters! {
+        /// The self-attention sublayer.
+        attention(&self) -> &Sublayer<Attention> => &self.attention;
+        /// The cross-attention sublayer.
+        cross_attention(&self) -> Option<&Sublayer<Attention>> => self.cross_attention.as_ref();
+        /// The feed-forward sublayer.
+        feed_forward(&self) -> &Sublayer<BlockFeedForward> => &self.feed_forward;
+        /// Whether the sublayers run in sequence or in parallel.
+        topology(&self) -> Topology => self.topology;
     }
 
     /// Makes the block draw all its dropout masks from `source`, in the order of the forward pass.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
-        for attention in [Some(&mut self.attention), self.cross_attention.as_mut()]
-            .into_iter()
-            .flatten()
-        {
+        let attentions = [Some(&mut self.attention), self.cross_attention.as_mut()];
+        for attention in attentions.into_iter().flatten() {
             attention.set_dropout_source(source);
             attention.inner_mut().set_dropout_source(source);
         }

@@ -3,11 +3,8 @@
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::FeedForwardConfig,
-    layers::{DropoutSource, FeedForward, MixtureOfExperts},
-    ops::Value,
-};
+use crate::layers::{DropoutSource, FeedForward, MixtureOfExperts};
+use crate::{config::FeedForwardConfig, ops::Value};
 
 /// The feed-forward of a block: a single network or a mixture of experts.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::config::{getters, setters};
 use crate::{Error, Result, layers::AttentionMask};
 
 /// The mask, positions, encoder output and mode of one forward pass, shared by every block of a stack.
@@ -45,10 +46,11 @@ impl ForwardContext {
         Self::evaluation().with_train(true)
     }
 
-    /// Sets the mask.
-    pub fn with_mask(mut self, mask: AttentionMask) -> Self {
-        self.mask = mask;
-        self
+    setters! {
+        /// Sets the mask.
+        with_mask(mask: AttentionMask) => mask = mask;
+        /// Turns dropout on or off.
+        with_train(train: bool) => train = train;
     }
 
     /// Sets the positions for rotary embeddings, `[batch, seq]` or `[1, seq]` of any integer type, instead
@@ -58,34 +60,20 @@ impl ForwardContext {
     /// If the rank is not 2, the type is not an integer, or a position is negative or above `u32::MAX`.
     pub fn with_position_ids(mut self, position_ids: &Tensor) -> Result<Self> {
         let fail = |reason| Err(Error::input("position_ids", reason));
-        if position_ids.rank() != 2 {
-            return fail(format!(
-                "has shape {:?}, expected [batch, seq]",
-                position_ids.dims()
-            ));
+        let (found, dtype) = (position_ids.dims(), position_ids.dtype());
+        if found.len() != 2 {
+            return fail(format!("has shape {found:?}, expected [batch, seq]"));
         }
-        if position_ids.dtype().is_float() {
-            return fail(format!(
-                "is {:?}, expected an integer type",
-                position_ids.dtype()
-            ));
+        if dtype.is_float() {
+            return fail(format!("is {dtype:?}, expected an integer type"));
         }
         let rows = position_ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
-        let mut positions = Vec::with_capacity(rows.len());
-        for row in rows {
-            let mut new = Vec::with_capacity(row.len());
-            for position in row {
-                match u32::try_from(position) {
-                    Ok(position) => new.push(position),
-                    Err(_) => {
-                        let last = u32::MAX;
-                        return fail(format!("holds {position}, expected 0 to {last}"));
-                    }
-                }
-            }
-            positions.push(new);
+        let last = u32::MAX;
+        if let Some(other) = rows.iter().flatten().find(|&&p| u32::try_from(p).is_err()) {
+            return fail(format!("holds {other}, expected 0 to {last}"));
         }
-        self.positions = Some(positions);
+        let row = |row: Vec<i64>| row.into_iter().map(|position| position as u32).collect();
+        self.positions = Some(rows.into_iter().map(row).collect());
         Ok(self)
     }
 
@@ -98,25 +86,13 @@ impl ForwardContext {
         self
     }
 
-    /// Turns dropout on or off.
-    pub fn with_train(mut self, train: bool) -> Self {
-        self.train = train;
-        self
-    }
-
-    /// The mask.
-    pub fn mask(&self) -> &AttentionMask {
-        &self.mask
-    }
-
-    /// The encoder output, if any.
-    pub fn memory(&self) -> Option<&Memory> {
-        self.memory.as_ref()
-    }
-
-    /// Whether dropout is on.
-    pub fn train(&self) -> bool {
-        self.train
+    getters! {
+        /// The mask.
+        mask(&self) -> &AttentionMask => &self.mask;
+        /// The encoder output, if any.
+        memory(&self) -> Option<&Memory> => self.memory.as_ref();
+        /// Whether dropout is on.
+        train(&self) -> bool => self.train;
     }
 
     /// Rows of positions, one for all or one for each of `batch` sequences, for `seq` new tokens behind `seen` earlier

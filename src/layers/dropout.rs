@@ -7,6 +7,7 @@ use chacha20::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use rand_mt::Mt;
 
+use crate::config::getters;
 use crate::ops::{self, Value};
 
 /// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
@@ -231,19 +232,13 @@ impl Dropout {
         }
     }
 
-    /// The probability of dropping an element or sample.
-    pub fn p(&self) -> f64 {
-        self.p
-    }
-
-    /// The unit that is kept or dropped as a whole.
-    pub fn unit(&self) -> DropoutUnit {
-        self.unit
-    }
-
-    /// The source of its masks.
-    pub fn source(&self) -> &DropoutSource {
-        &self.source
+    getters! {
+        /// The probability of dropping an element or sample.
+        p(&self) -> f64 => self.p;
+        /// The unit that is kept or dropped as a whole.
+        unit(&self) -> DropoutUnit => self.unit;
+        /// The source of its masks.
+        source(&self) -> &DropoutSource => &self.source;
     }
 
     /// Sets the source of its masks.

@@ -3,11 +3,11 @@
 use candle_core::{ModuleT, Result, Tensor};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit},
-    layers::{Dropout, DropoutSource, Linear},
-    ops::Value,
+use crate::config::{
+    Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit, getters,
 };
+use crate::layers::{Dropout, DropoutSource, Linear};
+use crate::ops::Value;
 
 /// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
 ///
@@ -106,24 +106,15 @@ impl FeedForward {
         self
     }
 
-    /// The gate projection, `[d_ff, d_model]`, if gated.
-    pub fn gate(&self) -> Option<&Linear> {
-        self.gate.as_ref()
-    }
-
-    /// The up projection, `[d_ff, d_model]`.
-    pub fn up(&self) -> &Linear {
-        &self.up
-    }
-
-    /// The down projection, `[d_model, d_ff]`.
-    pub fn down(&self) -> &Linear {
-        &self.down
-    }
-
-    /// The activation function.
-    pub fn activation(&self) -> Activation {
-        self.activation
+    getters! {
+        /// The gate projection, `[d_ff, d_model]`, if gated.
+        gate(&self) -> Option<&Linear> => self.gate.as_ref();
+        /// The up projection, `[d_ff, d_model]`.
+        up(&self) -> &Linear => &self.up;
+        /// The down projection, `[d_model, d_ff]`.
+        down(&self) -> &Linear => &self.down;
+        /// The activation function.
+        activation(&self) -> Activation => self.activation;
     }
 
     /// The widths of input and output.
@@ -149,20 +140,19 @@ impl FeedForward {
             .collect()
     }
 
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+
     /// Whether a parameter is to get a gradient.
     pub(super) fn is_tracked(&self) -> bool {
-        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
-        linears.into_iter().flatten().any(Linear::is_tracked)
+        self.linears().any(Linear::is_tracked)
     }
 
     /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
-        let linears = [self.gate.as_ref(), Some(&self.up), Some(&self.down)];
-        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
-        adapters
-            .map(|adapter| &adapter.dropout)
-            .chain([&self.dropout])
-            .collect()
+        let adapters = self.linears().filter_map(Linear::dropout);
+        adapters.chain([&self.dropout]).collect()
     }
 
     /// The output, added to `residual`.

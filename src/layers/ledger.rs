@@ -2,10 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::{
-    config::{AttentionConfig, Visibility},
-    layers::ForwardContext,
-};
+use crate::config::{AttentionConfig, Visibility, getters};
+use crate::layers::ForwardContext;
 
 /// The positions seen so far: of how many sequences, how many, and which of them are kept.
 #[derive(Clone, Debug, Default)]
@@ -18,14 +16,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The number of sequences, of this or the last use.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// The number of positions.
-    pub fn seen(&self) -> usize {
-        self.seen
+    getters! {
+        /// The number of sequences, of this or the last use.
+        batch(&self) -> usize => self.batch;
+        /// The number of positions.
+        seen(&self) -> usize => self.seen;
     }
 
     /// Takes in `seq` new positions with their marks; returns the marks of all.

@@ -3,11 +3,9 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{LinearConfig, LinearInit},
-    layers::{DropoutSource, LowRank},
-    ops::Value,
-};
+use crate::config::{LinearConfig, LinearInit, getters};
+use crate::layers::{Dropout, DropoutSource, LowRank};
+use crate::ops::Value;
 
 /// The candle hints for a layer's weight and bias.
 fn hints(config: &LinearConfig) -> (Init, Init) {
@@ -100,9 +98,13 @@ impl Linear {
         Ok(self)
     }
 
-    /// The low-rank adapter, if any.
-    pub fn adapter(&self) -> Option<&LowRank> {
-        self.adapter.as_ref()
+    getters! {
+        /// The low-rank adapter, if any.
+        adapter(&self) -> Option<&LowRank> => self.adapter.as_ref();
+        /// The weight, `[d_out, d_in]`.
+        weight(&self) -> &Tensor => &self.weight;
+        /// The bias, `[d_out]`.
+        bias(&self) -> Option<&Tensor> => self.bias.as_ref();
     }
 
     /// A copy of the layer with the adapter folded into the weight: the same function in evaluation, without the cost
@@ -120,6 +122,11 @@ impl Linear {
         if let Some(adapter) = &mut self.adapter {
             adapter.dropout.set_source(source.clone());
         }
+    }
+
+    /// The adapter's dropout.
+    pub(super) fn dropout(&self) -> Option<&Dropout> {
+        Some(&self.adapter.as_ref()?.dropout)
     }
 
     /// Like [`Module::forward`], but with the adapter's dropout on. (candle's blanket `ModuleT::forward_t` ignores its
@@ -158,16 +165,6 @@ impl Linear {
             bail!("{of}: {role} has shape {found:?}, expected {shape:?}");
         }
         Ok(())
-    }
-
-    /// The weight, `[d_out, d_in]`.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, `[d_out]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 
+use crate::config::getters;
 use crate::{layers::Dropout, ops::Value};
 
 /// A low-rank adapter, `scale · dropout(x)·Aᵀ·Bᵀ`, which a [`Linear`](crate::Linear) adds to its output: LoRA
@@ -21,11 +22,8 @@ impl LowRank {
     /// If the two shapes do not fit each other.
     pub fn from_parts(a: Tensor, b: Tensor, scale: f64) -> Result<Self> {
         if a.dims2()?.0 != b.dims2()?.1 {
-            bail!(
-                "low rank: a has shape {:?}, b {:?}; expected [rank, d_in] and [d_out, rank]",
-                a.dims(),
-                b.dims()
-            );
+            let (a, b) = (a.dims(), b.dims());
+            bail!("low rank: a has shape {a:?}, b {b:?}; expected [rank, d_in] and [d_out, rank]");
         }
         Ok(Self {
             a,
@@ -41,19 +39,13 @@ impl LowRank {
         self
     }
 
-    /// The first factor, `[rank, d_in]`.
-    pub fn a(&self) -> &Tensor {
-        &self.a
-    }
-
-    /// The second factor, `[d_out, rank]`.
-    pub fn b(&self) -> &Tensor {
-        &self.b
-    }
-
-    /// The factor on its output: alpha divided by the rank.
-    pub fn scale(&self) -> f64 {
-        self.scale
+    getters! {
+        /// The first factor, `[rank, d_in]`.
+        a(&self) -> &Tensor => &self.a;
+        /// The second factor, `[d_out, rank]`.
+        b(&self) -> &Tensor => &self.b;
+        /// The factor on its output: alpha divided by the rank.
+        scale(&self) -> f64 => self.scale;
     }
 
     /// The adapter as one matrix to add to the weight, `scale · B·A`, `[d_out, d_in]`.

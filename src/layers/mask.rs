@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::config::getters;
 use crate::{Error, Result};
 
 /// An attention mask: a key-padding mask, an additive mask, both, or neither.
@@ -64,14 +65,11 @@ impl AttentionMask {
         self
     }
 
-    /// The key-padding mask, if any: `[batch, keys]` of `u8`, 1 = keep.
-    pub fn keep(&self) -> Option<&Tensor> {
-        self.keep.as_ref()
-    }
-
-    /// The additive mask, if any.
-    pub fn additive(&self) -> Option<&Tensor> {
-        self.additive.as_ref()
+    getters! {
+        /// The key-padding mask, if any: `[batch, keys]` of `u8`, 1 = keep.
+        keep(&self) -> Option<&Tensor> => self.keep.as_ref();
+        /// The additive mask, if any.
+        additive(&self) -> Option<&Tensor> => self.additive.as_ref();
     }
 }
 

@@ -3,11 +3,8 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{Activation, LinearConfig, MlpConfig},
-    layers::Linear,
-    ops::Value,
-};
+use crate::config::{Activation, LinearConfig, MlpConfig};
+use crate::{layers::Linear, ops::Value};
 
 /// A multi-layer perceptron of any depth, applied to each position: `linear_n(act(.. act(linear_1(x)) ..))`.
 #[derive(Clone, Debug)]

@@ -3,14 +3,10 @@
 use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights},
-    layers::{
-        Dropout, DropoutSource, FeedForward, Linear,
-        routing::{Routing, choose_experts},
-    },
-    ops::{self, Value},
-};
+use crate::config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights, getters};
+use crate::layers::routing::{Routing, choose_experts};
+use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
+use crate::ops::{self, Value};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
 /// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
@@ -118,14 +114,15 @@ impl MixtureOfExperts {
         Ok(())
     }
 
-    /// The experts.
-    pub fn experts(&self) -> &[FeedForward] {
-        &self.experts
-    }
-
-    /// The router, `[n_experts, d_model]`.
-    pub fn router(&self) -> &Linear {
-        &self.router
+    getters! {
+        /// The experts.
+        experts(&self) -> &[FeedForward] => &self.experts;
+        /// The router, `[n_experts, d_model]`.
+        router(&self) -> &Linear => &self.router;
+        /// How many experts each position uses.
+        top_k(&self) -> usize => self.top_k;
+        /// How the probabilities of the chosen experts are normalised.
+        weights(&self) -> RoutingWeights => self.weights;
     }
 
     /// The linear layers, each named by its role under the given one.
@@ -145,29 +142,17 @@ impl MixtureOfExperts {
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let shared = self.shared.as_ref();
         let linears = [Some(&self.router), shared.map(|shared| &shared.gate)];
-        let adapters = linears.into_iter().flatten().filter_map(Linear::adapter);
-        let feed_forwards = shared.map(|shared| &shared.feed_forward);
-        let feed_forwards = self.experts.iter().chain(feed_forwards);
-        feed_forwards
-            .flat_map(FeedForward::dropouts)
-            .chain(adapters.map(|adapter| &adapter.dropout))
-            .collect()
+        let adapters = linears.into_iter().flatten().filter_map(Linear::dropout);
+        let shared = shared.map(|shared| &shared.feed_forward);
+        let feed_forwards = self.experts.iter().chain(shared);
+        let of_feed_forwards = feed_forwards.flat_map(FeedForward::dropouts);
+        of_feed_forwards.chain(adapters).collect()
     }
 
     /// The shared expert that every position uses, and its gate `[1, d_model]`.
     pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
         let shared = self.shared.as_ref()?;
         Some((&shared.feed_forward, &shared.gate))
-    }
-
-    /// How many experts each position uses.
-    pub fn top_k(&self) -> usize {
-        self.top_k
-    }
-
-    /// How the probabilities of the chosen experts are normalised.
-    pub fn weights(&self) -> RoutingWeights {
-        self.weights
     }
 
     /// Makes every expert draw its dropout masks from `source`.
@@ -215,9 +200,7 @@ impl MixtureOfExperts {
         };
         places.iter().map(routed).collect()
     }
-}
 
-impl MixtureOfExperts {
     /// The output in evaluation mode.
     ///
     /// # Shapes
@@ -240,10 +223,8 @@ impl ModuleT for MixtureOfExperts {
         let width = self.router.weight().dim(1)?;
         // Rows of another width might fill rows of this one, and be mixed without an error.
         if x.dims().last() != Some(&width) {
-            bail!(
-                "mixture of experts: input has shape {:?}, expected [.., {width}]",
-                x.dims()
-            );
+            let found = x.dims();
+            bail!("mixture of experts: input has shape {found:?}, expected [.., {width}]");
         }
         let rows = x.reshape((x.elem_count() / width, width))?;
         let mut sum = rows.zeros_like()?;

@@ -3,10 +3,8 @@
 use candle_core::{DType, Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{NormConfig, NormWeight},
-    ops::Value,
-};
+use crate::config::{NormConfig, NormWeight, getters};
+use crate::ops::Value;
 
 /// Normalisation over the last dimension: LayerNorm or RMSNorm, with or without bias, with a weight of `w` or `1 + w`.
 ///
@@ -58,17 +56,13 @@ impl Norm {
     pub fn from_parts(weight: Tensor, bias: Option<Tensor>, config: NormConfig) -> Result<Self> {
         let expected = [config.d_model];
         if weight.dims() != expected {
-            bail!(
-                "norm: weight has shape {:?}, expected {expected:?}",
-                weight.dims()
-            );
+            let found = weight.dims();
+            bail!("norm: weight has shape {found:?}, expected {expected:?}");
         }
         match (&bias, config.bias) {
             (Some(bias), true) if bias.dims() != expected => {
-                bail!(
-                    "norm: bias has shape {:?}, expected {expected:?}",
-                    bias.dims()
-                )
+                let found = bias.dims();
+                bail!("norm: bias has shape {found:?}, expected {expected:?}");
             }
             (Some(_), false) => bail!("norm: a bias is given, but the configuration has none"),
             (None, true) => bail!("norm: the configuration asks for a bias, but none is given"),
@@ -87,13 +81,10 @@ impl Norm {
 
     /// The same norm with its parameters in another type; the graph goes through the conversion.
     pub(crate) fn in_dtype(&self, dtype: DType) -> Result<Self> {
+        let bias = self.bias.as_ref().map(|bias| bias.to_dtype(dtype));
         Ok(Self {
             weight: self.weight.to_dtype(dtype)?,
-            bias: self
-                .bias
-                .as_ref()
-                .map(|bias| bias.to_dtype(dtype))
-                .transpose()?,
+            bias: bias.transpose()?,
             config: self.config,
         })
     }
@@ -102,19 +93,13 @@ impl Norm {
         x.norm(&self.weight, self.bias.as_ref(), &self.config)
     }
 
-    /// The weight as stored, `[d_model]`; ones if the norm has none.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
-    }
-
-    /// The bias, if any, `[d_model]`.
-    pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-
-    /// The configuration: kind, width, eps, and form of the weight.
-    pub fn config(&self) -> &NormConfig {
-        &self.config
+    getters! {
+        /// The weight as stored, `[d_model]`; ones if the norm has none.
+        weight(&self) -> &Tensor => &self.weight;
+        /// The bias, if any, `[d_model]`.
+        bias(&self) -> Option<&Tensor> => self.bias.as_ref();
+        /// The configuration: kind, width, eps, and form of the weight.
+        config(&self) -> &NormConfig => &self.config;
     }
 }
 

@@ -4,14 +4,9 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::{
-    config::{AlibiConfig, RotaryConfig},
-    layers::{
-        ForwardContext,
-        mask::Marked,
-        position::{RotaryTables, alibi_bias},
-    },
-};
+use crate::config::{AlibiConfig, RotaryConfig};
+use crate::layers::position::{RotaryTables, alibi_bias};
+use crate::layers::{ForwardContext, mask::Marked};
 
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
 pub(crate) struct Pass<'c> {

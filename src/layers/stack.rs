@@ -3,18 +3,14 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{StackConfig, Visibility, check_layers},
-    layers::{
-        BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-        TransformerBlock,
-        kv_cache::{KvCache, LayerCache, without_graph},
-        ledger::check_cached,
-        pass::Pass,
-        sublayer::Watch,
-    },
-    ops::Value,
+use crate::config::{StackConfig, Visibility, check_layers, getters, setters};
+use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
+use crate::layers::{
+    BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
+    TransformerBlock,
 };
+use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
+use crate::ops::Value;
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
@@ -37,12 +33,9 @@ impl Stack {
     /// If the configuration is invalid, or a parameter is missing or has another shape.
     pub fn new(config: &StackConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
-        let blocks = config
-            .blocks
-            .iter()
-            .enumerate()
-            .map(|(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i)))
-            .collect::<Result<_>>()?;
+        let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
+        let blocks = config.blocks.iter().enumerate().map(block);
+        let blocks = blocks.collect::<Result<_>>()?;
         let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
         let dropout = |p| Dropout::new(p, DropoutSource::default());
         let stack = Self::from_parts(blocks, config.layers.clone(), relative_bias, final_norm)?
@@ -59,15 +52,10 @@ impl Stack {
         let first = config.blocks.first();
         let visibility = first.map(|block| block.attention.visibility);
         let visibility = visibility.unwrap_or(Visibility::Bidirectional);
-        let relative_bias = config
-            .relative_bias
-            .as_ref()
-            .map(|bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias")));
-        let final_norm = config
-            .final_norm
-            .as_ref()
-            .map(|norm| Norm::new(norm, vb.pp("final_norm")));
-        Ok((relative_bias.transpose()?, final_norm.transpose()?))
+        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
+        let bias = config.relative_bias.as_ref().map(bias).transpose()?;
+        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
+        Ok((bias, config.final_norm.as_ref().map(norm).transpose()?))
     }
 
     /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
@@ -96,12 +84,8 @@ impl Stack {
     fn check_shapes(&self) -> Result<()> {
         check_layers(self.blocks.len(), &self.layers)?;
         let norm = self.final_norm.iter().map(|norm| norm.config().d_model);
-        let widths: Vec<usize> = self
-            .blocks
-            .iter()
-            .map(TransformerBlock::d_model)
-            .chain(norm)
-            .collect();
+        let of_blocks = self.blocks.iter().map(TransformerBlock::d_model);
+        let widths: Vec<usize> = of_blocks.chain(norm).collect();
         if widths.iter().any(|&width| width != widths[0]) {
             bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
         }
@@ -117,41 +101,24 @@ impl Stack {
         Ok(())
     }
 
-    /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
-    pub fn with_layer_drop(mut self, layer_drop: Dropout) -> Self {
-        self.layer_drop = layer_drop;
-        self
+    setters! {
+        /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
+        with_layer_drop(layer_drop: Dropout) => layer_drop = layer_drop;
+        /// Applies dropout to the output, after the final norm.
+        with_output_dropout(output_dropout: Dropout) => output_dropout = output_dropout;
     }
 
-    /// Applies dropout to the output, after the final norm.
-    pub fn with_output_dropout(mut self, output_dropout: Dropout) -> Self {
-        self.output_dropout = output_dropout;
-        self
-    }
-
-    /// The distinct blocks.
-    pub fn blocks(&self) -> &[TransformerBlock] {
-        &self.blocks
-    }
-
-    /// The index of the block that runs at each layer; ALBERT runs one block many times.
-    pub fn layers(&self) -> &[usize] {
-        &self.layers
-    }
-
-    /// The relative position bias that all blocks share, if any.
-    pub fn relative_bias(&self) -> Option<&RelativeBias> {
-        self.relative_bias.as_ref()
-    }
-
-    /// The norm after the last block, if any.
-    pub fn final_norm(&self) -> Option<&Norm> {
-        self.final_norm.as_ref()
-    }
-
-    /// The dropout of whole layers in training.
-    pub fn layer_drop(&self) -> &Dropout {
-        &self.layer_drop
+    getters! {
+        /// The distinct blocks.
+        blocks(&self) -> &[TransformerBlock] => &self.blocks;
+        /// The index of the block that runs at each layer; ALBERT runs one block many times.
+        layers(&self) -> &[usize] => &self.layers;
+        /// The relative position bias that all blocks share, if any.
+        relative_bias(&self) -> Option<&RelativeBias> => self.relative_bias.as_ref();
+        /// The norm after the last block, if any.
+        final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
+        /// The dropout of whole layers in training.
+        layer_drop(&self) -> &Dropout => &self.layer_drop;
     }
 
     /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.

@@ -3,11 +3,9 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use crate::{
-    config::{NormConfig, NormPlacement, ResidualSource},
-    layers::{Dropout, DropoutSource, Norm},
-    ops::Value,
-};
+use crate::config::{NormConfig, NormPlacement, ResidualSource, getters, setters};
+use crate::layers::{Dropout, DropoutSource, Norm};
+use crate::ops::Value;
 
 /// The norms of a [`Sublayer`] and where they stand.
 #[derive(Clone, Debug)]
@@ -209,33 +207,26 @@ impl<L> Sublayer<L> {
         }
     }
 
-    /// Applies `dropout` to the inner layer's output.
-    pub fn with_dropout(mut self, dropout: Dropout) -> Self {
-        self.dropout = dropout;
-        self
+    setters! {
+        /// Applies `dropout` to the inner layer's output.
+        with_dropout(dropout: Dropout) => dropout = dropout;
+        /// Multiplies the inner layer's output by `scale`.
+        with_scale(scale: BranchScale) => scale = scale;
+        /// Applies `drop_path` to the branch, after the scale.
+        with_drop_path(drop_path: Dropout) => drop_path = drop_path;
+        /// Sets what the inner layer's output is added to.
+        with_source(source: ResidualSource) => source = source;
     }
 
-    /// Multiplies the inner layer's output by `scale`.
-    pub fn with_scale(mut self, scale: BranchScale) -> Self {
-        self.scale = scale;
-        self
-    }
-
-    /// Applies `drop_path` to the branch, after the scale.
-    pub fn with_drop_path(mut self, drop_path: Dropout) -> Self {
-        self.drop_path = drop_path;
-        self
-    }
-
-    /// Sets what the inner layer's output is added to.
-    pub fn with_source(mut self, source: ResidualSource) -> Self {
-        self.source = source;
-        self
-    }
-
-    /// The inner layer.
-    pub fn inner(&self) -> &L {
-        &self.inner
+    getters! {
+        /// The inner layer.
+        inner(&self) -> &L => &self.inner;
+        /// The norms and where they stand.
+        norm(&self) -> &SublayerNorm => &self.norm;
+        /// The factor on the inner layer's output.
+        scale(&self) -> &BranchScale => &self.scale;
+        /// What the inner layer's output is added to.
+        source(&self) -> ResidualSource => self.source;
     }
 
     /// The inner layer, mutable.
@@ -246,21 +237,6 @@ impl<L> Sublayer<L> {
     /// The dropout of the inner layer's output, and drop path.
     pub(super) fn dropouts(&self) -> [&Dropout; 2] {
         [&self.dropout, &self.drop_path]
-    }
-
-    /// The norms and where they stand.
-    pub fn norm(&self) -> &SublayerNorm {
-        &self.norm
-    }
-
-    /// The factor on the inner layer's output.
-    pub fn scale(&self) -> &BranchScale {
-        &self.scale
-    }
-
-    /// What the inner layer's output is added to.
-    pub fn source(&self) -> ResidualSource {
-        self.source
     }
 
     /// Makes residual dropout and drop path draw their masks from `source`; the inner layer keeps its own source.
@@ -383,20 +359,16 @@ impl Watch {
 
     /// The results of the first sublayer not yet taken.
     pub fn sublayer(&mut self) -> Result<SublayerStages> {
-        match &mut self.0 {
-            Some(seen) if seen.len() >= 3 => {
-                let mut first = seen.drain(..3);
-                let mut next = || {
-                    first
-                        .next()
-                        .ok_or_else(|| candle_core::Error::msg("three tensors"))
-                };
-                Ok(SublayerStages {
-                    input: next()?,
-                    inner_output: next()?,
-                    output: next()?,
-                })
-            }
+        let mut first = self
+            .0
+            .iter_mut()
+            .flat_map(|seen| seen.drain(..3.min(seen.len())));
+        match [first.next(), first.next(), first.next()] {
+            [Some(input), Some(inner_output), Some(output)] => Ok(SublayerStages {
+                input,
+                inner_output,
+                output,
+            }),
             _ => bail!("sublayer: nothing was watched"),
         }
     }

@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::{self, elements};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Value, check_float};
+use super::{composed, numbers::Numbers};
 use crate::config::Activation;
 
 const OP: &str = "activation";
@@ -42,12 +38,10 @@ impl Value {
         let kernel = activation_kernel(activation);
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel.forward(x.cpu(), x.data.read().slice(), y.slice_mut());
-        let slot = x.slot.clone();
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[slot.place], |_| Activated {
-            x: x.data.clone(),
-            slot,
-            kernel,
+        let (data, slot) = (x.data.clone(), x.slot.clone());
+        Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {
+            kernel.backward(pass.cpu, data.read().slice(), dy.slice_mut());
+            pass.add(&slot, dy)
         }))
     }
 
@@ -69,55 +63,24 @@ impl Value {
         kernel.forward(gate.cpu(), gate.data.read().slice(), y.slice_mut());
         elements::multiply(gate.cpu(), y.slice_mut(), up.data.read().slice());
         let asks = [gate.slot.place, up.slot.place];
-        let dims = gate.dims().to_vec();
-        Ok(gate.computed((y, dims), &asks, |_| Gated {
-            gate: gate.data.clone(),
-            of_gate: gate.slot.clone(),
-            up: up.data.clone(),
-            of_up: up.slot.clone(),
-            kernel,
+        let (of_gate, of_up) = (gate.slot.clone(), up.slot);
+        let (gate_data, up) = (gate.data.clone(), up.data);
+        // `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, whose activation is computed again.
+        Ok(gate.mapped(y, &asks, move |pass, mut dy| {
+            let gate = gate_data.read();
+            if of_up.place.is_some() {
+                let mut dup = Numbers::new(dy.dtype(), dy.len())?;
+                kernel.forward(pass.cpu, gate.slice(), dup.slice_mut());
+                elements::multiply(pass.cpu, dup.slice_mut(), dy.slice());
+                pass.add(&of_up, dup)?;
+            }
+            if of_gate.place.is_some() {
+                elements::multiply(pass.cpu, dy.slice_mut(), up.read().slice());
+                kernel.backward(pass.cpu, gate.slice(), dy.slice_mut());
+                pass.add(&of_gate, dy)?;
+            }
+            Ok(())
         }))
-    }
-}
-
-struct Activated {
-    x: Data,
-    slot: Slot,
-    kernel: rows::ActivationFunction,
-}
-
-impl Step for Activated {
-    fn backward(&self, pass: &mut Pass, mut dy: Numbers) -> Result<()> {
-        let x = self.x.read();
-        self.kernel.backward(pass.cpu, x.slice(), dy.slice_mut());
-        pass.add(&self.slot, dy)
-    }
-}
-
-struct Gated {
-    gate: Data,
-    of_gate: Slot,
-    up: Data,
-    of_up: Slot,
-    kernel: rows::ActivationFunction,
-}
-
-impl Step for Gated {
-    /// `d gate = dy · up · f'(gate)`, `d up = dy · f(gate)`, whose activation is computed again.
-    fn backward(&self, pass: &mut Pass, mut dy: Numbers) -> Result<()> {
-        let gate = self.gate.read();
-        if self.of_up.place.is_some() {
-            let mut dup = Numbers::new(dy.dtype(), dy.len())?;
-            self.kernel.forward(pass.cpu, gate.slice(), dup.slice_mut());
-            elements::multiply(pass.cpu, dup.slice_mut(), dy.slice());
-            pass.add(&self.of_up, dup)?;
-        }
-        if self.of_gate.place.is_some() {
-            elements::multiply(pass.cpu, dy.slice_mut(), self.up.read().slice());
-            self.kernel.backward(pass.cpu, gate.slice(), dy.slice_mut());
-            pass.add(&self.of_gate, dy)?;
-        }
-        Ok(())
     }
 }
 

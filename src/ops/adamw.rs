@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 
-use candle_blocks_kernels::{
-    Slice, SliceMut,
-    rows::adamw::{sum_of_squares as kernel_sum_of_squares, update as kernel_update},
+use candle_blocks_kernels::rows::adamw::{
+    sum_of_squares as kernel_sum_of_squares, update as kernel_update,
 };
+use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };
@@ -97,13 +97,10 @@ pub(crate) fn adamw(
     }
     match moments {
         Moments::Device(first, second) => composed(parameter, gradient, first, second, update),
-        _ => parameter.inplace_op2(
-            &gradient.contiguous()?,
-            &Step {
-                update,
-                moments: RefCell::new(moments),
-            },
-        ),
+        _ => {
+            let moments = RefCell::new(moments);
+            parameter.inplace_op2(&gradient.contiguous()?, &Step { update, moments })
+        }
     }
 }
 
@@ -221,13 +218,10 @@ mod tests {
         let (mut first, mut second) = (zeros.clone(), zeros);
         for step in 1..=5 {
             let update = Update {
-                learning_rate: 0.01,
-                beta1: 0.9,
-                beta2: 0.99,
-                eps: 1e-8,
                 weight_decay: 0.1,
                 step,
                 gradient_scale: 0.7,
+                ..UPDATE
             };
             // Not contiguous.
             let gradient = tensor(step as f64).reshape((12, 5)).unwrap().t().unwrap();

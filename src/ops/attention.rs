@@ -5,14 +5,10 @@ use candle_blocks_kernels::attention::{
 };
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    dropout::{Mask, with_marks},
-    numbers::Numbers,
-    tape::{Data, Reading, Slot, Step, Taped, Value},
-    visible::{Reach, Visible, check_keep},
-};
+use super::dropout::{Mask, with_marks};
+use super::tape::{Data, Reading, Slot, Taped, Value};
+use super::visible::{Reach, Visible, check_keep};
+use super::{backward::Pass, composed, numbers::Numbers};
 
 const OP: &str = "attention";
 
@@ -110,10 +106,21 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
 }
 
 /// Up to four dimensions, with ones before them.
-fn four(dims: &[usize]) -> Option<[usize; 4]> {
+pub(crate) fn four(dims: &[usize]) -> Option<[usize; 4]> {
     let mut all = [1; 4];
     all[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
     Some(all)
+}
+
+/// The strides of a contiguous tensor, 0 along the dimensions that are broadcast.
+pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
+    let mut stride = 1;
+    let mut strides = dims.map(|_| 0);
+    for (to, dim) in strides.iter_mut().zip(dims).rev() {
+        *to = if dim == 1 { 0 } else { stride };
+        stride *= dim;
+    }
+    strides
 }
 
 impl Taped {
@@ -128,43 +135,33 @@ impl Taped {
             heads,
             seq,
         };
-        let Mixing {
-            batch,
-            queries,
-            keys,
+        let &Mixing {
             n_heads,
             n_kv_heads,
             ..
-        } = *mixing;
+        } = mixing;
         let bias = |bias: &Tensor| -> Result<Bias> {
             let dims = four(bias.dims()).unwrap_or([1; 4]);
             let (data, place) = self.parameter(&bias.contiguous()?.flatten_all()?)?;
-            let mut strides = [0; 4];
-            let mut stride = 1;
-            for (to, dim) in strides.iter_mut().zip(dims).rev() {
-                *to = if dim == 1 { 0 } else { stride };
-                stride *= dim;
-            }
+            let strides = broadcast_strides(dims);
             Ok(Bias {
                 data,
                 place,
                 strides,
             })
         };
+        let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
-            batch,
-            query: operand(self, n_heads, queries),
-            key: operand(&key, n_kv_heads, keys),
-            value: operand(&value, n_kv_heads, keys),
+            batch: mixing.batch,
+            query: operand(self, n_heads, mixing.queries),
+            key: operand(&key, n_kv_heads, mixing.keys),
+            value: operand(&value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
-            dropout: mixing
-                .dropout
-                .map(|(keep, p)| Mask::new(keep, p))
-                .transpose()?,
+            dropout: dropout.transpose()?,
         };
         let head_dim = value.slot.columns.len() / n_kv_heads;
         let mut dims = self.dims().to_vec();
@@ -176,7 +173,7 @@ impl Taped {
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
         let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
-        Ok(self.computed((y, dims), &asks, |_| step))
+        Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
 
@@ -253,14 +250,12 @@ impl Attended {
         };
         let with_keep = |keep: Option<&[u8]>| match &self.dropout {
             None => Ok(with_dropout(keep, None)),
-            Some(mask) => mask.apply(|kept, divisor| {
-                with_dropout(
-                    keep,
-                    Some(Dropped {
-                        keep: kept,
-                        divisor,
-                    }),
-                )
+            Some(mask) => mask.apply(|marks, divisor| {
+                let dropped = Dropped {
+                    keep: marks,
+                    divisor,
+                };
+                with_dropout(keep, Some(dropped))
             }),
         };
         match &self.keep {
@@ -270,29 +265,25 @@ impl Attended {
     }
 }
 
-impl Step for Attended {
+impl Attended {
+    /// Hands the gradients of all that went in to the pass.
     fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
         let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
         let zeros = |bias: &Bias| -> Result<Option<Numbers>> {
-            let wanted = bias.place.map(|_| {
-                let n = bias.data.read().slice().len();
-                Numbers::zeros(dy.dtype(), n)
-            });
+            let n = bias.data.read().slice().len();
+            let wanted = bias.place.map(|_| Numbers::zeros(dy.dtype(), n));
             wanted.transpose()
         };
-        let mut of_biases: Vec<Option<Numbers>> =
-            self.biases.iter().map(zeros).collect::<Result<_>>()?;
+        let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
         let cpu = pass.cpu;
         self.with(|attention| {
+            let of_biases = of_biases.iter_mut();
             let to = AttentionGradients {
                 query: dq.slice_mut(),
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
-                biases: of_biases
-                    .iter_mut()
-                    .map(|of| of.as_mut().map(Numbers::slice_mut))
-                    .collect(),
+                biases: of_biases.map(|of| Some(of.as_mut()?.slice_mut())).collect(),
             };
             attention.backward(cpu, dy.slice(), to);
         })?;
@@ -300,11 +291,10 @@ impl Step for Attended {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
-        for (bias, gradient) in self.biases.iter().zip(of_biases) {
-            if let Some(gradient) = gradient {
-                pass.add_parameter(bias.place, gradient)?;
-            }
-        }
-        Ok(())
+        let mut of_biases = self.biases.iter().zip(of_biases);
+        of_biases.try_for_each(|(bias, gradient)| match gradient {
+            Some(gradient) => pass.add_parameter(bias.place, gradient),
+            None => Ok(()),
+        })
     }
 }

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::{Cpu, Slice, SliceMut, rows::elements};
+use candle_blocks_kernels::rows::{column_sums, elements};
+use candle_blocks_kernels::{Cpu, Slice, SliceMut};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    cpu::{cpu, with_team},
-    gradients::handed_over,
-    graph::Backward,
-    numbers::Numbers,
-    tape::{Data, Slot, Step},
-};
+use super::cpu::{cpu, with_team};
+use super::tape::{Data, Slot, Step};
+use super::{gradients::handed_over, graph::Backward, numbers::Numbers};
 
 /// A tape that ended in one value.
 pub(super) struct Finished {
@@ -22,7 +19,7 @@ pub(super) struct Finished {
     /// Tensors that ask for gradients, and their places.
     pub inputs: Vec<(usize, Tensor)>,
     /// The steps, with the places of the values that they made.
-    pub steps: Vec<(usize, Arc<dyn Step>)>,
+    pub steps: Vec<(usize, Arc<Step>)>,
 }
 
 /// A backward pass under way: the gradients found so far.
@@ -46,7 +43,7 @@ impl Backward for Finished {
         with_team(|| {
             for (place, step) in self.steps.iter().rev() {
                 if let Some(dy) = pass.gradients[*place].take() {
-                    step.backward(&mut pass, dy)?;
+                    step(&mut pass, dy)?;
                 }
             }
             Ok::<(), candle_core::Error>(())
@@ -87,6 +84,21 @@ impl Pass {
     /// Adds to the gradient of a parameter, if it asks for one.
     pub fn add_parameter(&mut self, place: Option<usize>, gradient: Numbers) -> Result<()> {
         self.add(&Slot::whole(place, gradient.len()), gradient)
+    }
+
+    /// Adds the sums of columns, of which there are `width`, to the gradient of a vector, if it asks for one.
+    pub fn add_column_sums(
+        &mut self,
+        of: Option<usize>,
+        rows: &Numbers,
+        width: usize,
+    ) -> Result<()> {
+        if of.is_none() {
+            return Ok(());
+        }
+        let mut sums = Numbers::new(rows.dtype(), width)?;
+        column_sums(self.cpu, rows.slice(), sums.slice_mut());
+        self.add_parameter(of, sums)
     }
 
     /// Takes the gradient found so far of a whole value: who adds to it while computing the next part puts back the sum.

@@ -9,10 +9,8 @@ use candle_core::{D, DType, Device, Result, Tensor};
 
 use candle_blocks_kernels::rows::activation::{LAPLACE_CENTER, LAPLACE_WIDTH};
 
-use super::{
-    attention::Mixing,
-    visible::{Reach, Visible},
-};
+use super::attention::Mixing;
+use super::visible::{Reach, Visible};
 use crate::config::{Activation, NormConfig, NormKind, NormWeight, RotaryPairing};
 
 /// As [`super::linear()`], with its arguments already checked.

@@ -3,11 +3,8 @@
 use candle_blocks_kernels::rows::cross_entropy as kernel;
 use candle_core::{D, DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::numbers::Numbers;
+use super::tape::{Value, check_float};
 
 const OP: &str = "cross_entropy";
 
@@ -54,12 +51,13 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let mut losses = vec![0.0; classes.len()];
     kernel::losses(x.cpu(), x.data.read().slice(), &classes, &mut losses);
     let mean = Numbers::of_scalar(x.dtype(), losses.iter().sum::<f64>() / counted as f64)?;
-    let slot = x.slot.clone();
-    x.computed((mean, vec![]), &[slot.place], |_| CrossEntropy {
-        x: x.data.clone(),
-        slot,
-        classes,
-        counted,
+    let (data, slot) = (x.data.clone(), x.slot.clone());
+    x.computed((mean, vec![]), &[slot.place], move |pass, dy| {
+        let x = data.read();
+        let factor = dy.scalar() / counted as f64;
+        let mut dx = Numbers::new(dy.dtype(), x.slice().len())?;
+        kernel::gradient(pass.cpu, x.slice(), &classes, factor, dx.slice_mut());
+        pass.add(&slot, dx)
     })
     .tensor()
 }
@@ -77,10 +75,8 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
         );
     }
     if !matches!(targets.dtype(), DType::U32 | DType::I64) {
-        bail!(
-            "{OP}: targets are {:?}; expected U32, or I64 with {IGNORE_INDEX} for none",
-            targets.dtype()
-        );
+        let dtype = targets.dtype();
+        bail!("{OP}: targets are {dtype:?}; expected U32, or I64 with {IGNORE_INDEX} for none");
     }
     let targets = targets.flatten_all()?.to_dtype(DType::I64)?;
     let class = |(row, target): (usize, i64)| match usize::try_from(target) {
@@ -92,24 +88,6 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
     };
     let targets = targets.to_vec1::<i64>()?;
     targets.into_iter().enumerate().map(class).collect()
-}
-
-struct CrossEntropy {
-    x: Data,
-    slot: Slot,
-    classes: Vec<Option<usize>>,
-    /// How many rows have a class.
-    counted: usize,
-}
-
-impl Step for CrossEntropy {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let x = self.x.read();
-        let factor = dy.scalar() / self.counted as f64;
-        let mut dx = Numbers::new(dy.dtype(), x.slice().len())?;
-        kernel::gradient(pass.cpu, x.slice(), &self.classes, factor, dx.slice_mut());
-        pass.add(&self.slot, dx)
-    }
 }
 
 /// The same, composed of candle's own operations.

@@ -3,13 +3,8 @@
 use candle_blocks_kernels::{rows, threads};
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    cpu::cpu,
-    numbers::Numbers,
-    tape::{Slot, Step, Value, check_float},
-};
+use super::tape::{Value, check_float};
+use super::{composed, cpu::cpu, numbers::Numbers};
 
 const OP: &str = "dropout";
 
@@ -43,8 +38,13 @@ impl Value {
             rows::dropout(x.cpu(), x.data.read().slice(), keep, divisor, y.slice_mut());
         })?;
         let slot = x.slot.clone();
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[slot.place], |_| DroppedOut { mask, slot }))
+        Ok(x.mapped(y, &[slot.place], move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            mask.apply(|keep, divisor| {
+                rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
+            })?;
+            pass.add(&slot, dx)
+        }))
     }
 }
 
@@ -82,27 +82,10 @@ pub(super) fn with_marks<R>(marks: &Tensor, work: impl FnOnce(&[u8]) -> R) -> Re
     Ok(work(&marks[..layout.shape().elem_count()]))
 }
 
-struct DroppedOut {
-    mask: Mask,
-    slot: Slot,
-}
-
-impl Step for DroppedOut {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        self.mask.apply(|keep, divisor| {
-            rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
-        })?;
-        pass.add(&self.slot, dx)
-    }
-}
-
 fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     if keep.dtype() != DType::U8 {
-        bail!(
-            "{OP}: the mask is {:?}; expected U8 with 1 for what is kept",
-            keep.dtype()
-        )
+        let dtype = keep.dtype();
+        bail!("{OP}: the mask is {dtype:?}; expected U8 with 1 for what is kept");
     }
     if keep.dims() != x.dims() {
         bail!(

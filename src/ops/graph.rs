@@ -11,11 +11,9 @@
 //!         a          b
 //! ```
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    thread::{self, ThreadId},
-};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
 

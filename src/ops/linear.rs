@@ -1,17 +1,10 @@
 //! `y = x·Wᵀ + b` with its three gradients.
 
-use candle_blocks_kernels::{
-    products::{Added, Matrix, multiply},
-    rows::column_sums,
-};
+use candle_blocks_kernels::products::{Added, Matrix, multiply};
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Taped, Value, check_float},
-};
+use super::tape::{Taped, Value, check_float};
+use super::{composed, numbers::Numbers};
 
 const OP: &str = "linear";
 
@@ -103,68 +96,41 @@ impl Taped {
             of_bias,
             of_residual.as_ref().and_then(|slot| slot.place),
         ];
-        Ok(x.computed((y, dims), &asks, |_| Linear {
-            // The weight's gradient alone reads the input.
-            x: of_weight.map(|_| x.data.clone()),
-            of_x: x.slot.clone(),
-            weight,
-            of_weight,
-            of_bias,
-            of_residual,
-            shape: (rows, d_in, d_out),
+        // The weight's gradient alone reads the input.
+        let (data, of_x) = (of_weight.map(|_| x.data.clone()), x.slot.clone());
+        // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows; the residual's gradient is `dy`.
+        Ok(x.computed((y, dims), &asks, move |pass, dy| {
+            let dtype = dy.dtype();
+            let of_dy = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));
+            if let Some(x) = &data {
+                let x = x.read();
+                let x = Matrix::new(x.slice(), (rows, d_in), (d_in, 1));
+                let mut dweight = Numbers::new(dtype, d_out * d_in)?;
+                let a = of_dy().transposed();
+                multiply(pass.cpu, a, x, Added::default(), dweight.slice_mut());
+                pass.add_parameter(of_weight, dweight)?;
+            }
+            pass.add_column_sums(of_bias, &dy, d_out)?;
+            if of_x.place.is_some() {
+                let weight = weight.read();
+                let mut dx = Numbers::new(dtype, rows * d_in)?;
+                let before = match is_half(dtype) {
+                    true => None,
+                    false => pass.take(&of_x),
+                };
+                let added = Added {
+                    residual: before.as_ref().map(Numbers::slice),
+                    bias: None,
+                };
+                let b = weight.matrix((d_out, d_in));
+                multiply(pass.cpu, of_dy(), b, added, dx.slice_mut());
+                pass.add(&of_x, dx)?;
+            }
+            match &of_residual {
+                Some(slot) => pass.add(slot, dy),
+                None => Ok(()),
+            }
         }))
-    }
-}
-
-struct Linear {
-    x: Option<Data>,
-    of_x: Slot,
-    weight: Data,
-    of_weight: Option<usize>,
-    of_bias: Option<usize>,
-    of_residual: Option<Slot>,
-    /// Rows, inputs and outputs.
-    shape: (usize, usize, usize),
-}
-
-impl Step for Linear {
-    /// `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows; the residual's gradient is `dy`.
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let (rows, d_in, d_out) = self.shape;
-        let dtype = dy.dtype();
-        let of_dy = || Matrix::new(dy.slice(), (rows, d_out), (d_out, 1));
-        if let Some(x) = &self.x {
-            let x = x.read();
-            let x = Matrix::new(x.slice(), (rows, d_in), (d_in, 1));
-            let mut dweight = Numbers::new(dtype, d_out * d_in)?;
-            let a = of_dy().transposed();
-            multiply(pass.cpu, a, x, Added::default(), dweight.slice_mut());
-            pass.add_parameter(self.of_weight, dweight)?;
-        }
-        if self.of_bias.is_some() {
-            let mut dbias = Numbers::new(dtype, d_out)?;
-            column_sums(pass.cpu, dy.slice(), dbias.slice_mut());
-            pass.add_parameter(self.of_bias, dbias)?;
-        }
-        if self.of_x.place.is_some() {
-            let weight = self.weight.read();
-            let mut dx = Numbers::new(dtype, rows * d_in)?;
-            let before = match is_half(dtype) {
-                true => None,
-                false => pass.take(&self.of_x),
-            };
-            let added = Added {
-                residual: before.as_ref().map(Numbers::slice),
-                bias: None,
-            };
-            let b = weight.matrix((d_out, d_in));
-            multiply(pass.cpu, of_dy(), b, added, dx.slice_mut());
-            pass.add(&self.of_x, dx)?;
-        }
-        match &self.of_residual {
-            Some(slot) => pass.add(slot, dy),
-            None => Ok(()),
-        }
     }
 }
 

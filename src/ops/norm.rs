@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::norm::{Gain, Norm, Statistic};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Value, check_float};
+use super::{composed, numbers::Numbers};
 use crate::config::{NormConfig, NormKind, NormWeight};
 
 const OP: &str = "norm";
@@ -69,61 +65,33 @@ impl Value {
         }
         let of_bias = bias.and_then(|(_, place)| place);
         let asks = [x.slot.place, of_weight, of_bias];
-        Ok(x.computed((y, x.dims().to_vec()), &asks, |_| Normalized {
-            norm,
-            x: x.data.clone(),
-            of_x: x.slot.clone(),
-            weight,
-            of_weight,
-            of_bias,
+        let (data, of_x) = (x.data.clone(), x.slot.clone());
+        Ok(x.mapped(y, &asks, move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            let mut dweight = Numbers::new(dy.dtype(), of_x.width)?;
+            let mut dbias = Numbers::new(dy.dtype(), of_x.width)?;
+            let (x, weight) = (data.read(), weight.read());
+            let of_parameters = [dweight.slice_mut(), dbias.slice_mut()];
+            let (x, weight, to) = (x.slice(), weight.slice(), dx.slice_mut());
+            norm.backward(pass.cpu, x, weight, dy.slice(), to, of_parameters);
+            pass.add(&of_x, dx)?;
+            pass.add_parameter(of_weight, dweight)?;
+            pass.add_parameter(of_bias, dbias)
         }))
-    }
-}
-
-struct Normalized {
-    norm: Norm,
-    x: Data,
-    of_x: Slot,
-    weight: Data,
-    of_weight: Option<usize>,
-    of_bias: Option<usize>,
-}
-
-impl Step for Normalized {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let width = self.of_x.width;
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        let mut dweight = Numbers::new(dy.dtype(), width)?;
-        let mut dbias = Numbers::new(dy.dtype(), width)?;
-        self.norm.backward(
-            pass.cpu,
-            self.x.read().slice(),
-            self.weight.read().slice(),
-            dy.slice(),
-            dx.slice_mut(),
-            [dweight.slice_mut(), dbias.slice_mut()],
-        );
-        pass.add(&self.of_x, dx)?;
-        pass.add_parameter(self.of_weight, dweight)?;
-        pass.add_parameter(self.of_bias, dbias)
     }
 }
 
 fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<()> {
     let d_model = config.d_model;
     if x.dims().last() != Some(&d_model) {
-        bail!(
-            "{OP}: the input has shape {:?}; expected [.., {d_model}]",
-            x.dims()
-        )
+        let found = x.dims();
+        bail!("{OP}: the input has shape {found:?}; expected [.., {d_model}]");
     }
     for (name, tensor) in [("weight", Some(weight)), ("bias", bias)] {
         let Some(tensor) = tensor else { continue };
         if tensor.dims() != [d_model] {
-            bail!(
-                "{OP}: the {name} has shape {:?}; expected [{d_model}]",
-                tensor.shape()
-            )
+            let found = tensor.shape();
+            bail!("{OP}: the {name} has shape {found:?}; expected [{d_model}]");
         }
         if tensor.dtype() != x.dtype() {
             bail!(

@@ -1,9 +1,7 @@
 //! Numbers of any float type in recycled memory: the values and gradients of a tape.
 
-use candle_blocks_kernels::{
-    Slice, SliceMut,
-    memory::{Buffer, Recycled},
-};
+use candle_blocks_kernels::memory::{Buffer, Recycled};
+use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
 

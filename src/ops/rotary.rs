@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::rotary::{Direction, Pairing, Rotation};
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Data, Value, check_float};
+use super::{composed, numbers::Numbers};
 use crate::config::RotaryPairing;
 
 const OP: &str = "rotate";
@@ -25,10 +21,8 @@ const OP: &str = "rotate";
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Tensor> {
     check_float(OP, x)?;
     if x.rank() != 4 {
-        bail!(
-            "{OP}: {:?}, expected [batch, n_heads, seq, head_dim]",
-            x.dims()
-        );
+        let found = x.dims();
+        bail!("{OP}: {found:?}, expected [batch, n_heads, seq, head_dim]");
     }
     let rows = Value::of(&x.transpose(1, 2)?)?;
     rows.rotate(cos, sin, pairing)?.tensor()?.transpose(1, 2)
@@ -38,10 +32,8 @@ impl Value {
     /// As [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
         let [batch, seq, heads, head_dim] = *self.dims() else {
-            bail!(
-                "{OP}: {:?}, expected [batch, seq, n_heads, head_dim]",
-                self.dims()
-            );
+            let found = self.dims();
+            bail!("{OP}: {found:?}, expected [batch, seq, n_heads, head_dim]");
         };
         let (tables, rows, pairs) = cos.dims3()?;
         let fits = sin.dims() == cos.dims()
@@ -68,14 +60,20 @@ impl Value {
             tables,
             sizes: [seq, heads, head_dim, pairs],
             pairing: pairing.into(),
-            slot: x.slot.clone(),
         };
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         turn.with(Direction::Forward, |rotation| {
             rotation.apply(x.cpu(), x.data.read().slice(), y.slice_mut());
         });
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[turn.slot.place], |_| turn))
+        let slot = x.slot.clone();
+        // The transpose of a rotation is the rotation by the opposite angle.
+        Ok(x.mapped(y, &[slot.place], move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            turn.with(Direction::Back, |rotation| {
+                rotation.apply(pass.cpu, dy.slice(), dx.slice_mut());
+            });
+            pass.add(&slot, dx)
+        }))
     }
 }
 
@@ -87,7 +85,6 @@ struct Turn {
     /// Positions, heads, dimensions of a head, pairs.
     sizes: [usize; 4],
     pairing: Pairing,
-    slot: Slot,
 }
 
 impl Turn {
@@ -103,17 +100,6 @@ impl Turn {
             sin: self.sin.read().slice(),
             table_row: &|head| head / heads % rows,
         });
-    }
-}
-
-impl Step for Turn {
-    /// The transpose of a rotation is the rotation by the opposite angle.
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        self.with(Direction::Back, |rotation| {
-            rotation.apply(pass.cpu, dy.slice(), dx.slice_mut());
-        });
-        pass.add(&self.slot, dx)
     }
 }
 

@@ -3,12 +3,8 @@
 use candle_blocks_kernels::rows::softmax as kernel;
 use candle_core::{Result, Tensor, bail};
 
-use super::{
-    backward::Pass,
-    composed,
-    numbers::Numbers,
-    tape::{Data, Slot, Step, Value, check_float},
-};
+use super::tape::{Data, Value, check_float};
+use super::{composed, numbers::Numbers};
 
 const OP: &str = "softmax";
 
@@ -38,28 +34,12 @@ impl Value {
         };
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel::softmax(x.cpu(), x.data.read().slice(), y.slice_mut(), x.slot.width);
-        let slot = x.slot.clone();
-        let dims = x.dims().to_vec();
-        Ok(x.computed((y, dims), &[slot.place], |y| Softmax { y: y.clone(), slot }))
-    }
-}
-
-struct Softmax {
-    y: Data,
-    slot: Slot,
-}
-
-impl Step for Softmax {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        let mut dx = Numbers::new(dy.dtype(), dy.len())?;
-        let y = self.y.read();
-        kernel::gradient(
-            pass.cpu,
-            y.slice(),
-            dy.slice(),
-            dx.slice_mut(),
-            self.slot.width,
-        );
-        pass.add(&self.slot, dx)
+        let (y, slot) = (Data::from(y), x.slot.clone());
+        Ok(x.mapped(y.clone(), &[slot.place], move |pass, dy| {
+            let mut dx = Numbers::new(dy.dtype(), dy.len())?;
+            let (y, to) = (y.read(), dx.slice_mut());
+            kernel::gradient(pass.cpu, y.slice(), dy.slice(), to, slot.width);
+            pass.add(&slot, dx)
+        }))
     }
 }

@@ -13,22 +13,15 @@
 //! Every step is computed at once. What its backward pass needs is recorded, if anything that went into it asks for a
 //! gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
 
-use std::{
-    cell::RefCell,
-    ops::{Deref, Range},
-    rc::Rc,
-    sync::Arc,
-};
+use std::ops::{Deref, Range};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use candle_blocks_kernels::{Cpu, Slice, products::Matrix};
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, TensorId, bail};
 
-use super::{
-    backward::{Finished, Pass},
-    cpu::{Route, cpu, route, with_team},
-    graph,
-    numbers::Numbers,
-};
+use super::backward::{Finished, Pass};
+use super::cpu::{Route, cpu, route, with_team};
+use super::{graph, numbers::Numbers};
 
 /// A tensor on its way through a layer.
 #[derive(Clone)]
@@ -73,11 +66,8 @@ pub(crate) enum Reading<'a> {
     Tensor(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
 }
 
-/// The backward pass of what made one value.
-pub(crate) trait Step: Send + Sync {
-    /// Hands the gradients of what went in to the pass, given that of the value.
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()>;
-}
+/// The backward pass of what made one value: hands the gradients of what went in to the pass, given that of the value.
+pub(crate) type Step = dyn Fn(&mut Pass, Numbers) -> Result<()> + Send + Sync;
 
 /// The steps so far. Places are numbered in the order in which their values came to the tape.
 pub(crate) struct Tape {
@@ -91,7 +81,7 @@ struct Record {
     /// Tensors that ask for a gradient, with their places.
     inputs: Vec<(usize, Tensor)>,
     /// Steps, with the places of the values that they made.
-    steps: Vec<(usize, Arc<dyn Step>)>,
+    steps: Vec<(usize, Arc<Step>)>,
 }
 
 impl Value {
@@ -295,20 +285,19 @@ impl Taped {
         }
     }
 
-    /// The value of a step with these results, which reads values and parameters with gradients at these places. If there
-    /// are any, the step that `step` makes is recorded; it may read the results again.
-    pub fn computed<S: Step + 'static>(
+    /// The value of these results of values and parameters with gradients at these places. If there are any, `step` is
+    /// recorded, their backward pass.
+    pub fn computed(
         &self,
-        (numbers, dims): (Numbers, Vec<usize>),
+        (data, dims): (impl Into<Data>, Vec<usize>),
         asks: &[Option<usize>],
-        step: impl FnOnce(&Data) -> S,
+        step: impl Fn(&mut Pass, Numbers) -> Result<()> + Send + Sync + 'static,
     ) -> Value {
-        let data = Data::Numbers(Arc::new(numbers));
+        let data = data.into();
         let place = asks.iter().any(Option::is_some).then(|| {
-            let step: Arc<dyn Step> = Arc::new(step(&data));
             let mut record = self.tape.record.borrow_mut();
             let place = record.new_place();
-            record.steps.push((place, step));
+            record.steps.push((place, Arc::new(step)));
             place
         });
         Value::Taped(Self {
@@ -317,6 +306,16 @@ impl Taped {
             data,
             dims,
         })
+    }
+
+    /// As [`Self::computed`], of results in this value's dimensions.
+    pub fn mapped(
+        &self,
+        data: impl Into<Data>,
+        asks: &[Option<usize>],
+        step: impl Fn(&mut Pass, Numbers) -> Result<()> + Send + Sync + 'static,
+    ) -> Value {
+        self.computed((data, self.dims.clone()), asks, step)
     }
 
     /// The value without other columns beside it.
@@ -329,10 +328,7 @@ impl Taped {
         let from = self.data.read();
         copy_columns(from.slice(), width, columns, &mut numbers);
         let slot = self.slot.clone();
-        let copy = self.computed((numbers, self.dims.clone()), &[slot.place], |_| Copied {
-            slot,
-        });
-        match copy {
+        match self.mapped(numbers, &[slot.place], move |pass, dy| pass.add(&slot, dy)) {
             Value::Taped(copy) => Ok(copy),
             Value::Tensor(_) => bail!("a copy on a tape"),
         }
@@ -351,32 +347,17 @@ impl Taped {
             return numbers.into_tensor(self.dims);
         };
         let record = self.tape.record.borrow();
-        let before = |(at, _): &&(usize, Arc<dyn Step>)| *at <= place;
+        let before = |(at, _): &&(usize, Arc<Step>)| *at <= place;
+        let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
         let finished = Finished {
             n_places: place + 1,
             output: place,
-            inputs: record
-                .inputs
-                .iter()
-                .filter(|(at, _)| *at < place)
-                .cloned()
-                .collect(),
+            inputs: inputs.cloned().collect(),
             steps: record.steps.iter().filter(before).cloned().collect(),
         };
         let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
         let result = (numbers.into_storage(), self.dims.into());
         graph::recorded(&inputs, result, finished)
-    }
-}
-
-/// Columns copied out of rows.
-struct Copied {
-    slot: Slot,
-}
-
-impl Step for Copied {
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
-        pass.add(&self.slot, dy)
     }
 }
 
@@ -395,6 +376,12 @@ fn copy_columns(from: Slice, width: usize, columns: Range<usize>, to: &mut Numbe
         (Slice::F16(from), F16(to)) => copy(from, width, columns, to),
         (Slice::Bf16(from), Bf16(to)) => copy(from, width, columns, to),
         _ => unreachable!("the copy has the type of what is copied"),
+    }
+}
+
+impl From<Numbers> for Data {
+    fn from(numbers: Numbers) -> Self {
+        Self::Numbers(Arc::new(numbers))
     }
 }
 

@@ -40,16 +40,12 @@ pub(super) fn check_keep(
 ) -> Result<()> {
     if let Some(keep) = visible.keep {
         if keep.dtype() != DType::U8 {
-            bail!(
-                "attention: keep is {:?}; expected U8 with 1 for what is kept",
-                keep.dtype()
-            )
+            let dtype = keep.dtype();
+            bail!("attention: keep is {dtype:?}; expected U8 with 1 for what is kept");
         }
         if keep.dims() != [batch, keys] {
-            bail!(
-                "attention: keep has shape {:?}; expected [{batch}, {keys}]",
-                keep.shape()
-            )
+            let found = keep.shape();
+            bail!("attention: keep has shape {found:?}; expected [{batch}, {keys}]");
         }
         if !keep.device().same_device(device) {
             bail!("attention: keep and queries are on different devices; move one with to_device")

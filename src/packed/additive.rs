@@ -4,6 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::with_elements;
 use crate::layers::check_additive;
+use crate::ops::{broadcast_strides, four};
 use candle_blocks_kernels::attention::Bias;
 
 /// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
@@ -18,27 +19,17 @@ impl Additive {
     /// If the mask has more than four dimensions, is not of a float type, tracks gradients, or is not on the CPU.
     pub fn new(mask: &Tensor) -> Result<Self> {
         check_additive(mask)?;
-        if mask.rank() > 4 {
-            bail!(
-                "additive mask: has shape {:?}, expected [batch, n_heads, queries, keys]",
-                mask.dims()
-            );
-        }
-        let mut dims = [1; 4];
-        dims[4 - mask.rank()..].copy_from_slice(mask.dims());
-        let mut strides = [0; 4];
-        let mut stride = 1;
-        for (to, &dim) in strides.iter_mut().zip(&dims).rev() {
-            *to = if dim == 1 { 0 } else { stride };
-            stride *= dim;
-        }
+        let Some(dims) = four(mask.dims()) else {
+            let found = mask.dims();
+            bail!("additive mask: has shape {found:?}, expected [batch, n_heads, queries, keys]");
+        };
         let elements = with_elements("additive mask", &mask.to_dtype(DType::F32)?, |elements| {
             Ok(elements.to_vec())
         })?;
         Ok(Self {
             elements,
             dims,
-            strides,
+            strides: broadcast_strides(dims),
         })
     }
 

@@ -8,26 +8,15 @@ mod prepare;
 
 use std::fmt;
 
-use candle_blocks_kernels::{
-    Cpu,
-    attention::{OperandFormat, PanelShape},
-    rows::Source,
-    scratch,
-};
+use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
+use candle_blocks_kernels::{Cpu, rows::Source, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
-use super::{
-    Packing,
-    cache::PackedLayerCache,
-    linear::{Finishing, PackedLinear},
-    map_rows,
-    norm::SpanNorms,
-    pass::PackedPass,
-};
-use crate::{
-    config::{AttentionConfig, Precision},
-    layers::{Attention, ForwardContext, QueryKeyValue},
-};
+use super::linear::{Finishing, PackedLinear};
+use super::{Packing, map_rows, pass::PackedPass};
+use super::{cache::PackedLayerCache, norm::SpanNorms};
+use crate::config::{AttentionConfig, Precision};
+use crate::layers::{Attention, ForwardContext, QueryKeyValue};
 
 /// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
 ///
@@ -149,16 +138,11 @@ impl PackedAttention {
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = PackedPass::of_context(context, x)?;
         let d_model = self.config.d_model;
-        map_rows(
-            "attention",
-            x,
-            (d_model, d_model),
-            self.cpu.threads,
-            |x, y| {
-                let x = Source::new(x, d_model);
-                self.apply(&x, &Finishing::NONE, &pass, None, y)
-            },
-        )
+        let (widths, team) = ((d_model, d_model), self.cpu.threads);
+        map_rows("attention", x, widths, team, |x, y| {
+            let x = Source::new(x, d_model);
+            self.apply(&x, &Finishing::NONE, &pass, None, y)
+        })
     }
 
     /// `y = finishing(attention(x))` in a pass, for positions after the cached ones.

@@ -1,26 +1,15 @@
 //! The packed transformer block.
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    rows::{RowNorm, Source},
-    scratch,
-};
+use candle_blocks_kernels::rows::{RowNorm, Source};
+use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedAttention, PackedFeedForward, PackedSublayer, Packing,
-    cache::PackedLayerCache,
-    linear::Finishing,
-    map_rows,
-    mixture::PackedMixtureOfExperts,
-    pass::PackedPass,
-    sublayer::{Residual, Seen},
-};
-use crate::{
-    config::{ParallelNorm, Position, Precision, Topology},
-    layers::{BlockFeedForward, ForwardContext, TransformerBlock},
-};
+use super::sublayer::{Residual, Seen};
+use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, map_rows};
+use super::{cache::PackedLayerCache, linear::Finishing};
+use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
+use crate::config::{ParallelNorm, Position, Precision, Topology, getters};
+use crate::layers::{BlockFeedForward, ForwardContext, TransformerBlock};
 
 /// The feed-forward of a packed block: a single network or a mixture of experts. Created by [`BlockFeedForward::pack`].
 #[derive(Clone, Debug)]
@@ -66,15 +55,7 @@ impl PackedBlockFeedForward {
     }
 }
 
-impl BlockFeedForward {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedBlockFeedForward> {
-        PackedBlockFeedForward::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(BlockFeedForward, PackedBlockFeedForward);
 
 impl Module for PackedBlockFeedForward {
     /// The output of the original layer in evaluation mode; shapes and errors as for [`PackedFeedForward`].
@@ -106,15 +87,7 @@ pub(super) struct SeenBlock {
 
 scratch!(BETWEEN_ROWS);
 
-impl TransformerBlock {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the block is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedTransformerBlock> {
-        PackedTransformerBlock::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(TransformerBlock, PackedTransformerBlock);
 
 impl PackedTransformerBlock {
     pub(super) fn new(packing: &Packing, block: &TransformerBlock) -> Result<Self> {
@@ -135,9 +108,13 @@ impl PackedTransformerBlock {
         })
     }
 
-    /// The width of the input and the output.
-    pub fn d_model(&self) -> usize {
-        self.attention.inner().config().d_model
+    getters! {
+        /// The width of the input and the output.
+        d_model(&self) -> usize => self.attention.inner().config().d_model;
+        /// The self-attention sublayer.
+        attention(&self) -> &PackedSublayer<PackedAttention> => &self.attention;
+        /// The feed-forward sublayer.
+        feed_forward(&self) -> &PackedSublayer<PackedBlockFeedForward> => &self.feed_forward;
     }
 
     /// Whether scores are biased by position.
@@ -155,19 +132,9 @@ impl PackedTransformerBlock {
         cache.check(shape(self.attention.inner()), memory)
     }
 
-    /// The self-attention sublayer.
-    pub fn attention(&self) -> &PackedSublayer<PackedAttention> {
-        &self.attention
-    }
-
     /// The cross-attention sublayer.
     pub fn cross_attention(&self) -> Option<&PackedSublayer<PackedAttention>> {
         self.cross_attention.as_ref()
-    }
-
-    /// The feed-forward sublayer.
-    pub fn feed_forward(&self) -> &PackedSublayer<PackedBlockFeedForward> {
-        &self.feed_forward
     }
 
     /// The size of the packed weights in bytes.

@@ -1,9 +1,7 @@
 //! The key/value cache of packed stacks.
 
-use candle_blocks_kernels::{
-    attention::{KeyValuePanels, PanelShape},
-    memory::LargePages,
-};
+use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
+use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, Tensor, bail};
 
 use crate::layers::Ledger;

@@ -2,22 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use candle_blocks_kernels::{
-    products::{Epilogue, Matrix, PackedWeight},
-    rows::{ActivationFunction, Source},
-};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight};
+use candle_blocks_kernels::rows::{ActivationFunction, Source};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    Packing, elements,
-    linear::{Finishing, PackedLinear, check_inputs, whole_weight},
-    map_rows, with_elements,
-};
-use crate::{
-    config::Precision,
-    layers::{FeedForward, Linear},
-    ops,
-};
+use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
+use super::{Packing, elements, map_rows, with_elements};
+use crate::config::{Precision, getters};
+use crate::layers::{FeedForward, Linear};
+use crate::ops;
 
 /// A [`FeedForward`] packed for inference on the CPU, created by [`FeedForward::pack`].
 ///
@@ -33,15 +26,7 @@ pub struct PackedFeedForward {
     down: PackedLinear,
 }
 
-impl FeedForward {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedFeedForward> {
-        PackedFeedForward::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(FeedForward, PackedFeedForward);
 
 impl PackedFeedForward {
     pub(super) fn new(packing: &Packing, feed_forward: &FeedForward) -> Result<Self> {
@@ -71,24 +56,18 @@ impl PackedFeedForward {
         })
     }
 
-    /// The width of the input, and inside a block also of the output.
-    pub fn d_model(&self) -> usize {
-        self.up.d_in()
+    getters! {
+        /// The width of the input, and inside a block also of the output.
+        d_model(&self) -> usize => self.up.d_in();
+        /// The width of the hidden layer.
+        d_ff(&self) -> usize => self.up.d_out();
+        /// The size of the packed weights in bytes.
+        bytes(&self) -> usize => self.up.bytes() + self.down.bytes();
     }
 
     /// The width of the output; outside a block it may differ from that of the input.
     pub(super) fn d_out(&self) -> usize {
         self.down.d_out()
-    }
-
-    /// The width of the hidden layer.
-    pub fn d_ff(&self) -> usize {
-        self.up.d_out()
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        self.up.bytes() + self.down.bytes()
     }
 
     /// `y = finishing(down(act(up(x))))`.
@@ -124,22 +103,12 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
     })
 }
 
-impl Module for PackedFeedForward {
-    /// The output of the original layer in evaluation mode.
-    ///
-    /// # Shapes
-    /// `[.., d_model]` of rank 1 or more, to the same shape.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let widths = (self.d_model(), self.d_out());
-        map_rows("feed-forward", x, widths, 1, |x, y| {
-            self.apply(&Source::new(x, self.d_model()), &Finishing::NONE, y);
-            Ok(())
-        })
-    }
-}
+per_row!(
+    PackedFeedForward,
+    "feed-forward",
+    |network| (network.d_model(), network.d_out()),
+    1
+);
 
 impl fmt::Debug for PackedFeedForward {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -2,15 +2,13 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
-use candle_blocks_kernels::{
-    Cpu,
-    products::{Epilogue, Matrix, PackedWeight, Scale},
-    rows::Source,
-};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale};
+use candle_blocks_kernels::{Cpu, rows::Source};
 use candle_core::{DType, Module, Result, Tensor, bail};
 
 use super::{Packing, elements, map_rows, with_elements};
-use crate::{config::Precision, layers::Linear};
+use crate::config::{Precision, getters};
+use crate::layers::Linear;
 
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
@@ -58,15 +56,7 @@ impl<'a> Finishing<'a> {
     }
 }
 
-impl Linear {
-    /// Packs the weight for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedLinear> {
-        PackedLinear::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(Linear, PackedLinear);
 
 impl PackedLinear {
     pub(super) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
@@ -104,19 +94,13 @@ impl PackedLinear {
         })
     }
 
-    /// The width of the input.
-    pub fn d_in(&self) -> usize {
-        self.weight.d_in()
-    }
-
-    /// The width of the output.
-    pub fn d_out(&self) -> usize {
-        self.weight.d_out()
-    }
-
-    /// The size of the packed weight in bytes.
-    pub fn bytes(&self) -> usize {
-        self.weight.bytes()
+    getters! {
+        /// The width of the input.
+        d_in(&self) -> usize => self.weight.d_in();
+        /// The width of the output.
+        d_out(&self) -> usize => self.weight.d_out();
+        /// The size of the packed weight in bytes.
+        bytes(&self) -> usize => self.weight.bytes();
     }
 
     /// `y = finishing(x·Wᵀ + b)`.
@@ -178,22 +162,12 @@ fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
     Ok(joined.into())
 }
 
-impl Module for PackedLinear {
-    /// The output of the original layer.
-    ///
-    /// # Shapes
-    /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let widths = (self.d_in(), self.d_out());
-        map_rows("linear", x, widths, 1, |x, y| {
-            self.apply(&Source::new(x, self.d_in()), &Finishing::NONE, y);
-            Ok(())
-        })
-    }
-}
+per_row!(
+    PackedLinear,
+    "linear",
+    |linear| (linear.d_in(), linear.d_out()),
+    1
+);
 
 impl fmt::Debug for PackedLinear {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -1,23 +1,14 @@
 //! A mixture of experts with packed weights.
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    products::WeightFormat,
-    rows::{ActivationFunction, Source, softmax},
-    scratch,
-};
+use candle_blocks_kernels::rows::{ActivationFunction, Source, softmax};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedFeedForward, Packing,
-    linear::{Finishing, PackedLinear},
-    map_rows,
-};
-use crate::{
-    config::{Precision, RoutingWeights},
-    layers::{MixtureOfExperts, Routing, choose_experts},
-};
+use super::linear::{Finishing, PackedLinear};
+use super::{PackedFeedForward, Packing, map_rows};
+use crate::config::{Precision, RoutingWeights};
+use crate::layers::{MixtureOfExperts, Routing, choose_experts};
 
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
 /// in every precision, so that rounding does not change the choice of experts.
@@ -42,15 +33,7 @@ scratch!(INPUT_ROWS);
 scratch!(SUM_ROWS);
 scratch!(EXPERT_ROWS);
 
-impl MixtureOfExperts {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedMixtureOfExperts> {
-        PackedMixtureOfExperts::new(&Packing::new(precision)?, self)
-    }
-}
+packs!(MixtureOfExperts, PackedMixtureOfExperts);
 
 impl PackedMixtureOfExperts {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
@@ -159,46 +142,27 @@ impl PackedMixtureOfExperts {
     }
 }
 
-impl Module for PackedMixtureOfExperts {
-    /// The output of the original layer in evaluation mode.
-    ///
-    /// # Shapes
-    /// `[.., d_model]` of rank 1 or more, to the same shape.
-    ///
-    /// # Errors
-    /// If the last dimension is not `d_model`, or the input tracks gradients, is f64, or is not on the CPU.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let width = self.d_model();
-        map_rows(
-            "mixture of experts",
-            x,
-            (width, width),
-            self.cpu.threads,
-            |x, y| {
-                self.apply(&Source::new(x, width), &Finishing::NONE, y);
-                Ok(())
-            },
-        )
-    }
-}
+per_row!(
+    PackedMixtureOfExperts,
+    "mixture of experts",
+    |of| (of.d_model(), of.d_model()),
+    of.cpu.threads
+);
 
 /// Adds an expert's output to the rows that chose it, times its weight in each.
 fn add_expert(expert: &PackedFeedForward, chosen: &[(usize, f32)], input: &[f32], sum: &mut [f32]) {
     let width = expert.d_model();
-    lend(
-        EXPERT_ROWS,
-        2 * chosen.len() * width,
-        |memory: &mut [f32]| {
-            let (rows, output) = memory.split_at_mut(chosen.len() * width);
-            for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
-                to.copy_from_slice(&input[row * width..][..width]);
-            }
-            expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
-            for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
-                add_scaled(&mut sum[row * width..][..width], output, weight);
-            }
-        },
-    );
+    let n = chosen.len() * width;
+    lend(EXPERT_ROWS, 2 * n, |memory: &mut [f32]| {
+        let (rows, output) = memory.split_at_mut(n);
+        for (to, &(row, _)) in rows.chunks_exact_mut(width).zip(chosen) {
+            to.copy_from_slice(&input[row * width..][..width]);
+        }
+        expert.apply(&Source::new(rows, width), &Finishing::NONE, output);
+        for (output, &(row, weight)) in output.chunks_exact(width).zip(chosen) {
+            add_scaled(&mut sum[row * width..][..width], output, weight);
+        }
+    });
 }
 
 fn add_scaled(sum: &mut [f32], values: &[f32], factor: f32) {

@@ -29,12 +29,56 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
-use candle_blocks_kernels::{
-    Cpu, attention::OperandFormat, memory::LargePages, products::WeightFormat, threads,
-};
+use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
+use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use crate::{config::Precision, ops};
+
+/// Gives a layer the method `pack`.
+macro_rules! packs {
+    ($layer:ty, $packed:ty, |$packing:ident, $of:ident| $made:expr) => {
+        impl $layer {
+            /// Packs the weights for inference on the CPU.
+            ///
+            /// # Errors
+            /// If the layer is not on the CPU or is f64.
+            pub fn pack(&self, precision: Precision) -> Result<$packed> {
+                let ($packing, $of) = (&Packing::new(precision)?, self);
+                $made
+            }
+        }
+    };
+    ($layer:ty, $packed:ty) => {
+        packs!($layer, $packed, |packing, layer| <$packed>::new(
+            packing, layer
+        ));
+    };
+}
+
+/// Makes a candle `Module` of a packed layer that computes each row by itself: with its name, the widths of its input and
+/// output, and how many threads stay awake between its steps.
+macro_rules! per_row {
+    ($packed:ty, $name:literal, |$of:ident| $widths:expr, $team:expr) => {
+        impl Module for $packed {
+            /// The output of the original layer in evaluation mode.
+            ///
+            /// # Shapes
+            /// `[.., d_in]` of rank 1 or more, to `[.., d_out]`.
+            ///
+            /// # Errors
+            /// If the last dimension is not `d_in`, or the input tracks gradients, is f64, or is not on the CPU.
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                let $of = self;
+                let (d_in, d_out) = $widths;
+                map_rows($name, x, (d_in, d_out), $team, |x, y| {
+                    self.apply(&Source::new(x, d_in), &Finishing::NONE, y);
+                    Ok(())
+                })
+            }
+        }
+    };
+}
 
 mod additive;
 mod attention;

@@ -4,10 +4,8 @@ use candle_blocks_kernels::{Isa, rows::RowNorm};
 use candle_core::Result;
 
 use super::{elements, linear::plain};
-use crate::{
-    layers::{Norm, QueryKeyNorms},
-    ops,
-};
+use crate::layers::{Norm, QueryKeyNorms};
+use crate::ops;
 
 /// Packs a norm.
 ///

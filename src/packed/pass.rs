@@ -6,10 +6,8 @@ use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
-use crate::{
-    config::RotaryConfig,
-    layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias},
-};
+use crate::config::{RotaryConfig, getters};
+use crate::layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias};
 
 /// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {
@@ -61,19 +59,17 @@ impl<'c> PackedPass<'c> {
         Self::new(Pass::new(context, x.dims())?, None)
     }
 
-    /// The number of sequences.
-    pub fn batch(&self) -> usize {
-        self.pass.batch
-    }
-
-    /// The number of new positions.
-    pub fn seq(&self) -> usize {
-        self.pass.seq
-    }
-
-    /// The number of positions before.
-    pub fn seen(&self) -> usize {
-        self.pass.seen
+    getters! {
+        /// The number of sequences.
+        batch(&self) -> usize => self.pass.batch;
+        /// The number of new positions.
+        seq(&self) -> usize => self.pass.seq;
+        /// The number of positions before.
+        seen(&self) -> usize => self.pass.seen;
+        /// The rows that are computed, if not all.
+        kept(&self) -> Option<&[usize]> => Some(&self.kept.as_ref()?.rows);
+        /// The mask of all positions.
+        keep(&self) -> Option<&Tensor> => self.pass.keep.as_ref();
     }
 
     /// Leaves out the padding around each sequence, where that changes nothing for the rest.
@@ -86,11 +82,6 @@ impl<'c> PackedPass<'c> {
         {
             self.kept = Kept::new(marks, self.pass.seq);
         }
-    }
-
-    /// The rows that are computed, if not all.
-    pub fn kept(&self) -> Option<&[usize]> {
-        Some(&self.kept.as_ref()?.rows)
     }
 
     /// The batch's new positions.
@@ -119,11 +110,6 @@ impl<'c> PackedPass<'c> {
             Some(_) => None,
             None => self.keep.as_deref(),
         })
-    }
-
-    /// The mask of all positions.
-    pub fn keep(&self) -> Option<&Tensor> {
-        self.pass.keep.as_ref()
     }
 
     /// What cross-attention attends to.

@@ -3,19 +3,12 @@
 use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
-use super::{
-    PackedKvCache, PackedTransformerBlock, Packing,
-    block::SeenBlock,
-    map_rows,
-    norm::row_norm,
-    pass::{PackedPass, check_evaluation},
-    sublayer::Seen,
-};
-use crate::{
-    config::{Precision, StackConfig},
-    layers::{
-        BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
-    },
+use super::pass::{PackedPass, check_evaluation};
+use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows};
+use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
+use crate::config::{Precision, StackConfig, getters};
+use crate::layers::{
+    BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
 };
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
@@ -48,13 +41,8 @@ impl Stack {
         let packing = Packing::new(precision)?;
         let blocks = self.blocks().iter();
         let blocks = blocks.map(|block| PackedTransformerBlock::new(&packing, block));
-        let blocks = blocks.collect::<Result<_>>()?;
-        PackedStack::of_blocks(
-            &packing,
-            (blocks, self.layers().to_vec()),
-            self.relative_bias(),
-            self.final_norm(),
-        )
+        let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
+        PackedStack::of_blocks(&packing, blocks, self.relative_bias(), self.final_norm())
     }
 }
 
@@ -76,11 +64,10 @@ impl PackedStack {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedTransformerBlock::new(&packing, &block)
         });
-        let blocks = blocks.collect::<Result<_>>()?;
-        let layers = config.layers.clone();
+        let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         Self::of_blocks(
             &packing,
-            (blocks, layers),
+            blocks,
             relative_bias.as_ref(),
             final_norm.as_ref(),
         )
@@ -101,19 +88,13 @@ impl PackedStack {
         })
     }
 
-    /// The distinct blocks.
-    pub fn blocks(&self) -> &[PackedTransformerBlock] {
-        &self.blocks
-    }
-
-    /// The index of the block that runs at each layer; ALBERT runs one block many times.
-    pub fn layers(&self) -> &[usize] {
-        &self.layers
-    }
-
-    /// The size of the packed weights in bytes.
-    pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(PackedTransformerBlock::bytes).sum()
+    getters! {
+        /// The distinct blocks.
+        blocks(&self) -> &[PackedTransformerBlock] => &self.blocks;
+        /// The index of the block that runs at each layer; ALBERT runs one block many times.
+        layers(&self) -> &[usize] => &self.layers;
+        /// The size of the packed weights in bytes.
+        bytes(&self) -> usize => self.blocks.iter().map(PackedTransformerBlock::bytes).sum();
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.

@@ -2,23 +2,15 @@
 
 use std::fmt;
 
-use candle_blocks_kernels::{
-    Cpu,
-    memory::lend,
-    products::Scale,
-    rows::{RowNorm, Source},
-    scratch,
-};
+use candle_blocks_kernels::rows::{RowNorm, Source};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, products::Scale};
 use candle_core::{Module, Result, Tensor};
 
-use super::{
-    PackedBlockFeedForward, PackedFeedForward, Packing, elements, linear::Finishing, map_rows,
-    norm::row_norm,
-};
-use crate::{
-    config::{Precision, ResidualSource},
-    layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm},
-};
+use super::{PackedBlockFeedForward, PackedFeedForward, Packing, elements, map_rows};
+use super::{linear::Finishing, norm::row_norm};
+use crate::config::{Precision, ResidualSource};
+use crate::layers::{BlockFeedForward, BranchScale, FeedForward, Sublayer, SublayerNorm};
 
 /// A [`Sublayer`] packed for inference on the CPU: norm, inner layer and residual connection.
 #[derive(Clone)]
@@ -174,51 +166,33 @@ pub(super) trait PerRow {
     fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]);
 }
 
-impl PerRow for PackedFeedForward {
-    fn d_model(&self) -> usize {
-        self.d_model()
-    }
+/// Packs a sublayer around a layer that computes each row by itself.
+macro_rules! packs_around {
+    ($inner:ident, $packed:ident) => {
+        impl PerRow for $packed {
+            fn d_model(&self) -> usize {
+                self.d_model()
+            }
 
-    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.apply(x, finishing, y);
-    }
+            fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
+                self.apply(x, finishing, y);
+            }
+        }
+
+        packs!(
+            Sublayer<$inner>,
+            PackedSublayer<$packed>,
+            |packing, sublayer| {
+                sublayer.check_widths(sublayer.inner().widths())?;
+                let inner = $packed::new(packing, sublayer.inner())?;
+                PackedSublayer::new(packing, sublayer, inner)
+            }
+        );
+    };
 }
 
-impl PerRow for PackedBlockFeedForward {
-    fn d_model(&self) -> usize {
-        self.d_model()
-    }
-
-    fn apply(&self, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.apply(x, finishing, y);
-    }
-}
-
-impl Sublayer<FeedForward> {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedFeedForward>> {
-        let packing = Packing::new(precision)?;
-        self.check_widths(self.inner().widths())?;
-        let inner = PackedFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
-    }
-}
-
-impl Sublayer<BlockFeedForward> {
-    /// Packs the weights for inference on the CPU.
-    ///
-    /// # Errors
-    /// If the layer is not on the CPU or is f64.
-    pub fn pack(&self, precision: Precision) -> Result<PackedSublayer<PackedBlockFeedForward>> {
-        let packing = Packing::new(precision)?;
-        self.check_widths(self.inner().widths())?;
-        let inner = PackedBlockFeedForward::new(&packing, self.inner())?;
-        PackedSublayer::new(&packing, self, inner)
-    }
-}
+packs_around!(FeedForward, PackedFeedForward);
+packs_around!(BlockFeedForward, PackedBlockFeedForward);
 
 impl<L: PerRow> Module for PackedSublayer<L> {
     /// The output of the original sublayer in evaluation mode.

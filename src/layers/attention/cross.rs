@@ -3,10 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{Attention, QueryKeyValue, scores::Attended};
-use crate::{
-    layers::{kv_cache::LayerCache, mask::Marked, pass::Pass},
-    ops::{Value, Visible},
-};
+use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::ops::{Value, Visible};
 
 impl Attention {
     /// Attention to the context's memory, whose keys and values the cache keeps; the output is added to `residual`. The
@@ -60,8 +58,7 @@ impl Attention {
             },
             additive: memory.additive.cloned(),
         };
-        let mixed = self.mix(&query, &attended, pass)?;
-        self.output
-            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
+        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
+        self.output.apply(&mixed, residual, train)
     }
 }

@@ -3,11 +3,9 @@
 use candle_core::{D, Result, Tensor};
 
 use super::{Attention, QueryKeyValue, scores::Attended};
-use crate::{
-    config::Position,
-    layers::{Linear, kv_cache::LayerCache, mask::Marked, pass::Pass},
-    ops::{Value, Visible},
-};
+use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
+use crate::ops::{Value, Visible};
+use crate::{config::Position, layers::Linear};
 
 impl Attention {
     /// Self-attention in a pass, for positions after the cached ones; the output is added to `residual`.
@@ -57,9 +55,8 @@ impl Attention {
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,
         };
-        let mixed = self.mix(&query, &attended, pass)?;
-        self.output
-            .apply(&mixed.to_dtype(x.dtype())?, residual, train)
+        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
+        self.output.apply(&mixed, residual, train)
     }
 
     /// Query, key and value, each `[.., width]`.

@@ -3,11 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::{
-    config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan},
-    layers::Norm,
-    ops::Value,
-};
+use crate::config::{AttentionConfig, NormConfig, NormWeight, QueryKeyNormSpan};
+use crate::{layers::Norm, ops::Value};
 
 /// A norm for queries and one for keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>), over the spans of
 /// [`QueryKeyNormSpan`].
@@ -95,10 +92,8 @@ fn check_width(of: &str, norms: &[Norm], row: usize) -> Result<()> {
         n => n * span == row,
     };
     if !fits {
-        bail!(
-            "attention: {} norms of {of}, each of {span}, expected to fill {row} columns",
-            norms.len()
-        );
+        let n = norms.len();
+        bail!("attention: {n} norms of {of}, each of {span}, expected to fill {row} columns");
     }
     Ok(())
 }

@@ -3,14 +3,10 @@
 use candle_core::{Result, Tensor};
 
 use super::Attention;
-use crate::{
-    config::Position,
-    layers::{
-        mask::{Marked, check_additive},
-        pass::Pass,
-    },
-    ops::{Mixing, Value, Visible},
-};
+use crate::config::Position;
+use crate::layers::mask::{Marked, check_additive};
+use crate::layers::pass::Pass;
+use crate::ops::{Mixing, Value, Visible};
 
 /// What queries attend to.
 pub(super) struct Attended<'a> {

@@ -41,10 +41,8 @@ impl RelativeBias {
     ) -> Result<Self> {
         let expected = [config.n_buckets, config.n_heads];
         if table.dims() != expected {
-            bail!(
-                "relative bias: table has shape {:?}, expected {expected:?}",
-                table.dims()
-            );
+            let found = table.dims();
+            bail!("relative bias: table has shape {found:?}, expected {expected:?}");
         }
         config.validate_buckets(visibility)?;
         Ok(Self {

@@ -6,10 +6,8 @@ use candle_core::{Device, Var};
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::{
-    Visibility,
-    ops::{self, Value, Visible},
-};
+use crate::ops::{Value, Visible};
+use crate::{Visibility, ops};
 
 fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
     let mut rng = chacha20::ChaCha12Rng::seed_from_u64(seed);
@@ -22,13 +20,8 @@ fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
 }
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
-    tensor
-        .flatten_all()
-        .unwrap()
-        .to_dtype(DType::F64)
-        .unwrap()
-        .to_vec1()
-        .unwrap()
+    let wide = tensor.to_dtype(DType::F64).unwrap();
+    wide.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// The value of `f`, and the gradients of `vars` for a cotangent without symmetry.
@@ -37,23 +30,13 @@ fn value_and_gradients(
     dtype: DType,
     f: &dyn Fn(&[Tensor]) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let args: Vec<Tensor> = vars
-        .iter()
-        .map(|v| v.to_dtype(dtype))
-        .collect::<Result<_>>()?;
-    let y = f(&args)?;
+    let args = vars.iter().map(|v| v.to_dtype(dtype));
+    let y = f(&args.collect::<Result<Vec<_>>>()?)?;
     let cotangent = random(y.dims(), 0.3, 1.0, 99).to_dtype(dtype)?;
     let grads = (&y * cotangent)?.sum_all()?.backward()?;
-    let mut all = vec![y];
-    for var in vars {
-        all.push(
-            grads
-                .get(var)
-                .expect("every variable has a gradient")
-                .clone(),
-        );
-    }
-    Ok(all)
+    let gradient = |var| grads.get(var).expect("every variable has a gradient");
+    let gradients = vars.iter().map(|var| gradient(var).clone());
+    Ok([y].into_iter().chain(gradients).collect())
 }
 
 const TYPES: [(DType, f64); 4] = [
@@ -65,15 +48,6 @@ const TYPES: [(DType, f64); 4] = [
 
 /// Compares both paths: in f64 to its precision, in f32 and the half types to theirs.
 fn compare(
-    name: &str,
-    vars: &[Var],
-    fused: &dyn Fn(&[Tensor]) -> Result<Tensor>,
-    composed: &dyn Fn(&[Tensor]) -> Result<Tensor>,
-) {
-    compare_in(&TYPES, name, vars, fused, composed);
-}
-
-fn compare_in(
     types: &[(DType, f64)],
     name: &str,
     vars: &[Var],
@@ -116,12 +90,9 @@ fn norms_agree() {
             vars.push(random(&[19], 0.0, 0.5, 3));
         }
         let name = format!("{config:?}");
-        compare(
-            &name,
-            &vars,
-            &|a| ops::norm(&a[0], &a[1], a.get(2), &config),
-            &|a| norm(&a[0], &a[1], a.get(2), &config),
-        );
+        let fused = |a: &[Tensor]| ops::norm(&a[0], &a[1], a.get(2), &config);
+        let composed = |a: &[Tensor]| norm(&a[0], &a[1], a.get(2), &config);
+        compare(&TYPES, &name, &vars, &fused, &composed);
     }
 }
 
@@ -149,12 +120,9 @@ fn a_large_mean_keeps_its_digits() {
 fn activations_agree() {
     for activation in Activation::all() {
         let x = random(&[3, 50], 0.0, 3.0, 4);
-        compare(
-            activation.name(),
-            &[x],
-            &|a| ops::activate(&a[0], activation),
-            &|a| activate(&a[0], activation),
-        );
+        let fused = |a: &[Tensor]| ops::activate(&a[0], activation);
+        let composed = |a: &[Tensor]| activate(&a[0], activation);
+        compare(&TYPES, activation.name(), &[x], &fused, &composed);
     }
 }
 
@@ -167,21 +135,13 @@ fn activations_agree_at_kinks_and_far_out() {
     for activation in Activation::all() {
         for &x in &points {
             let run = |dtype: DType, f: &dyn Fn(&Tensor, Activation) -> Result<Tensor>| {
-                let x = Var::from_tensor(
-                    &Tensor::new(x, &Device::Cpu)
-                        .unwrap()
-                        .to_dtype(dtype)
-                        .unwrap(),
-                )
-                .unwrap();
+                let x = Tensor::new(x, &Device::Cpu).unwrap().to_dtype(dtype);
+                let x = Var::from_tensor(&x.unwrap()).unwrap();
                 let y = f(&x, activation).unwrap();
                 let slope = y.backward().unwrap().get(&x).unwrap().clone();
                 [numbers(&y)[0], numbers(&slope)[0]]
             };
-            for (dtype, epsilon) in [
-                (DType::F64, f64::EPSILON),
-                (DType::F32, f32::EPSILON as f64),
-            ] {
+            for &(dtype, epsilon) in &TYPES[..2] {
                 let fused = run(dtype, &ops::activate);
                 let composed = run(dtype, &activate);
                 // candle's tanh' is 1 - tanh², and the x² in gelu's graph overflows at 1e18 times eps.
@@ -199,12 +159,9 @@ fn activations_agree_at_kinks_and_far_out() {
 
 #[test]
 fn softmax_agrees() {
-    compare(
-        "softmax",
-        &[random(&[3, 9], 0.0, 2.0, 6)],
-        &|a| ops::softmax(&a[0]),
-        &|a| softmax(&a[0], None),
-    );
+    let x = random(&[3, 9], 0.0, 2.0, 6);
+    let fused = |a: &[Tensor]| ops::softmax(&a[0]);
+    compare(&TYPES, "softmax", &[x], &fused, &|a| softmax(&a[0], None));
 }
 
 #[test]
@@ -215,6 +172,7 @@ fn rotations_agree() {
         let x = random(&[2, 4, 3, 5], 0.0, 1.0, 9);
         let table = |i: usize, x: &Tensor| tables[i].to_dtype(x.dtype());
         compare(
+            &TYPES,
             &format!("{pairing:?}"),
             &[x],
             &|a| ops::rotate(&a[0], &table(0, &a[0])?, &table(1, &a[0])?, pairing),
@@ -260,7 +218,7 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
         let (n_biases, soft_cap) = (i % 3, (i % 2 == 1).then_some(1.5));
         let dropout = (i % 4 > 1).then_some((&dropped, 0.3));
         let vars = &vars[..3 + n_biases];
-        compare_in(
+        compare(
             &TYPES[..2],
             &format!("{visible:?} {n_biases} {soft_cap:?} {}", dropout.is_some()),
             vars,
@@ -321,15 +279,10 @@ fn dropout_agrees_to_the_bit() {
     let keep = Tensor::from_vec(keep, (4, 15), &Device::Cpu).unwrap();
     let x = random(&[4, 15], 0.0, 1.0, 7);
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-        let fused = value_and_gradients(slice::from_ref(&x), dtype, &|a| {
-            ops::dropout(&a[0], &keep, 0.3)
-        })
-        .unwrap();
-        let composed = value_and_gradients(slice::from_ref(&x), dtype, &|a| {
-            dropout(&a[0], &keep, 1.0 - 0.3)
-        })
-        .unwrap();
-        for (a, b) in fused.iter().zip(&composed) {
+        let x = slice::from_ref(&x);
+        let fused = value_and_gradients(x, dtype, &|a| ops::dropout(&a[0], &keep, 0.3));
+        let composed = value_and_gradients(x, dtype, &|a| dropout(&a[0], &keep, 1.0 - 0.3));
+        for (a, b) in fused.unwrap().iter().zip(&composed.unwrap()) {
             assert_eq!(numbers(a), numbers(b));
         }
     }

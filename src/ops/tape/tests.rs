@@ -1,10 +1,8 @@
 use candle_core::Var;
 
 use super::*;
-use crate::{
-    config::{Activation, NormConfig},
-    ops,
-};
+use crate::config::{Activation, NormConfig};
+use crate::ops;
 
 /// A float that differs from element to element.
 fn variable(dims: &[usize], salt: f64, dtype: DType) -> Var {

@@ -1,28 +1,17 @@
 //! Attention to an encoder's output, whose keys and values a cache keeps.
 
-use candle_blocks_kernels::{
-    attention::{Heads, KeyValue, KeyValuePanels},
-    memory::lend,
-    rows::Source,
-};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, bail};
 
-use super::{
-    Call, PackedAttention,
-    mix::{Attended, Output, Scored},
-    prepare::{Columns, Turn},
-};
-use crate::{
-    config::Position,
-    layers::Marked,
-    ops::{Reach, Visible},
-    packed::{
-        cache::PackedLayerCache,
-        linear::{Finishing, PackedLinear},
-        pass::{PackedMemory, PackedPass},
-        with_elements,
-    },
-};
+use super::mix::{Attended, Output, Scored};
+use super::prepare::{Columns, Turn};
+use super::{Call, PackedAttention};
+use crate::ops::{Reach, Visible};
+use crate::packed::cache::PackedLayerCache;
+use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::pass::{PackedMemory, PackedPass};
+use crate::{config::Position, layers::Marked, packed::with_elements};
 
 impl PackedAttention {
     /// Attention of the input's queries to the pass's memory.
@@ -70,40 +59,33 @@ impl PackedAttention {
             }
             _ => None,
         };
+        let additive = memory.additive.as_ref();
         let scored = Scored {
             keys: memory.keys,
             keep: memory.marks.as_deref(),
             reach: Reach::of(&Visible::default()),
-            biases: self.biases(
-                alibi.as_deref(),
-                memory.additive.as_ref(),
-                pass,
-                memory.keys,
-            )?,
+            biases: self.biases(alibi.as_deref(), additive, pass, memory.keys)?,
         };
-        lend(
-            super::PROJECTED_ROWS,
-            call.x.rows() * q,
-            |projected: &mut [f32]| {
-                query.apply(call.x, &Finishing::NONE, projected);
-                let columns = Columns { q, kv: 0, width: q };
-                let prepare = self.preparation(columns, Turn::No, pass)?;
-                prepare.rows(self.cpu, projected, 0);
-                let attended = Attended {
-                    queries: pass.queries(),
-                    query: heads(projected, q, 0),
-                    key_value,
-                    scored: &scored,
-                };
-                let output = Output {
-                    finishing: *call.finishing,
-                    y: call.y,
-                    cpu: self.cpu,
-                };
-                self.mix(&attended, output);
-                Ok(())
-            },
-        )
+        let n = call.x.rows() * q;
+        lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
+            query.apply(call.x, &Finishing::NONE, projected);
+            let columns = Columns { q, kv: 0, width: q };
+            let prepare = self.preparation(columns, Turn::No, pass)?;
+            prepare.rows(self.cpu, projected, 0);
+            let attended = Attended {
+                queries: pass.queries(),
+                query: heads(projected, q, 0),
+                key_value,
+                scored: &scored,
+            };
+            let output = Output {
+                finishing: *call.finishing,
+                y: call.y,
+                cpu: self.cpu,
+            };
+            self.mix(&attended, output);
+            Ok(())
+        })
     }
 
     /// The keys and values `[batch · keys, 2 · key_width]` of the memory.

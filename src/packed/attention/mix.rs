@@ -2,20 +2,14 @@
 
 use std::ops::Range;
 
-use candle_blocks_kernels::{
-    Cpu,
-    attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend},
-    memory::lend,
-    rows::Source,
-    scratch,
-};
+use candle_blocks_kernels::attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend};
+use candle_blocks_kernels::{Cpu, scratch};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
 use super::PackedAttention;
-use crate::{
-    ops::Reach,
-    packed::{additive::Additive, linear::Finishing, pass::PackedPass},
-};
+use crate::ops::Reach;
+use crate::packed::{additive::Additive, linear::Finishing, pass::PackedPass};
 
 scratch!(MIXED_ROWS);
 
@@ -96,23 +90,12 @@ impl PackedAttention {
             reach: &|query| reach.range(query, keys),
         };
         let width = config.query_width();
-        lend(
-            MIXED_ROWS,
-            shape.queries.n_rows() * width,
-            |mixed: &mut [f32]| {
-                attend(
-                    output.cpu,
-                    self.stored,
-                    &shape,
-                    &scoring,
-                    attended.query,
-                    attended.key_value,
-                    mixed,
-                );
-                let mixed = Source::new(mixed, width);
-                self.output
-                    .apply_on(output.cpu, &mixed, &output.finishing, output.y);
-            },
-        );
+        let (cpu, query, key_value) = (output.cpu, attended.query, attended.key_value);
+        let n = shape.queries.n_rows() * width;
+        lend(MIXED_ROWS, n, |mixed: &mut [f32]| {
+            attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
+            let (mixed, finishing) = (Source::new(mixed, width), &output.finishing);
+            self.output.apply_on(cpu, &mixed, finishing, output.y);
+        });
     }
 }

@@ -1,27 +1,15 @@
 //! Attention of a sequence to itself.
 
-use candle_blocks_kernels::{
-    attention::{Heads, KeyValue, KeyValuePanels, Sequences},
-    memory::lend,
-    rows::Source,
-};
+use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
+use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
-use super::{
-    Call, PackedAttention,
-    groups::for_groups,
-    mix::{Attended, Output, Scored},
-    prepare::{Columns, Prepare, Turn},
-};
-use crate::{
-    config::Position,
-    layers::Marked,
-    ops::{Reach, Visible},
-    packed::{
-        cache::PackedLayerCache,
-        linear::{Finishing, PackedLinear},
-    },
-};
+use super::mix::{Attended, Output, Scored};
+use super::prepare::{Columns, Prepare, Turn};
+use super::{Call, PackedAttention, groups::for_groups};
+use crate::ops::{Reach, Visible};
+use crate::packed::linear::{Finishing, PackedLinear};
+use crate::{config::Position, layers::Marked, packed::cache::PackedLayerCache};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
@@ -132,38 +120,35 @@ impl Own<'_> {
     fn apply(&self, part: Part) {
         let Columns { q, kv, width } = self.columns;
         let cpu = part.output.cpu;
-        lend(
-            super::PROJECTED_ROWS,
-            part.x.rows() * width,
-            |projected: &mut [f32]| {
-                self.joined
-                    .apply_on(cpu, &part.x, &Finishing::NONE, projected);
-                self.prepare.rows(cpu, projected, part.first_row);
-                let heads = |offset| Heads {
-                    data: projected,
-                    row_stride: width,
-                    offset,
-                };
-                let (key, value) = (heads(q), heads(q + kv));
-                let key_value = match part.keys {
-                    Keys::Own => KeyValue::Projected {
-                        keys: part.queries,
-                        key,
-                        value,
-                    },
-                    Keys::Behind(panels) => {
-                        panels.append(cpu, part.queries.longest(), key, value);
-                        KeyValue::Packed(panels)
-                    }
-                };
-                let attended = Attended {
-                    queries: part.queries,
-                    query: heads(0),
-                    key_value,
-                    scored: part.scored,
-                };
-                self.of.mix(&attended, part.output);
-            },
-        );
+        let n = part.x.rows() * width;
+        lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
+            let plain = &Finishing::NONE;
+            self.joined.apply_on(cpu, &part.x, plain, projected);
+            self.prepare.rows(cpu, projected, part.first_row);
+            let heads = |offset| Heads {
+                data: projected,
+                row_stride: width,
+                offset,
+            };
+            let (key, value) = (heads(q), heads(q + kv));
+            let key_value = match part.keys {
+                Keys::Own => KeyValue::Projected {
+                    keys: part.queries,
+                    key,
+                    value,
+                },
+                Keys::Behind(panels) => {
+                    panels.append(cpu, part.queries.longest(), key, value);
+                    KeyValue::Packed(panels)
+                }
+            };
+            let attended = Attended {
+                queries: part.queries,
+                query: heads(0),
+                key_value,
+                scored: part.scored,
+            };
+            self.of.mix(&attended, part.output);
+        });
     }
 }

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use candle_blocks_kernels::{
-    Cpu,
-    rows::rotary::{Pairing, rotate_heads},
-    threads,
-};
+use candle_blocks_kernels::rows::rotary::{Pairing, rotate_heads};
+use candle_blocks_kernels::{Cpu, threads};
 use candle_core::Result;
 
 use super::PackedAttention;
-use crate::{
-    config::Position,
-    packed::pass::{PackedPass, Tables},
-};
+use crate::config::Position;
+use crate::packed::pass::{PackedPass, Tables};
 
 /// Rows per task.
 const ROWS: usize = 16;
