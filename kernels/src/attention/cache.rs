@@ -13,18 +13,11 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
-    attention_kernel::{AttentionKernel, WithAttentionKernel},
-    chunk::{Chunk, Layout, Values},
-    fill::Fill,
-    heads::{Heads, Shape},
-    operand::{Operand, OperandFormat},
+    AttentionKernel, Chunk, Fill, Heads, Layout, Operand, OperandFormat, Shape, Values,
+    WithAttentionKernel,
 };
-use crate::{
-    cpu::Cpu,
-    memory::{large_pages::LargePages, scratch::Aligned},
-    threads::parallel,
-    vectors::isa::Isa,
-};
+use crate::memory::{Aligned, LargePages};
+use crate::{cpu::Cpu, threads::parallel, vectors::Isa};
 
 /// The keys and values of one layer for a batch of sequences, packed as [`attend`](super::attend) reads them.
 ///

@@ -1,6 +1,6 @@
 //! `eˣ` of whole vectors for exponents up to 0, as a softmax needs it.
 
-use crate::vectors::level::{MAX_LANES, Vectors};
+use crate::vectors::{MAX_LANES, Vectors};
 
 /// Below this the result is 0. That omits the smallest normal and the subnormal results, which are nothing
 /// beside the 1 that the largest score has.
@@ -82,10 +82,7 @@ pub(crate) fn larger(a: f32, b: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vectors::{
-        isa::Isa,
-        level::{Level, LevelTask},
-    };
+    use crate::vectors::{Isa, Level, LevelTask};
 
     struct All<'a> {
         x: &'a mut [f32],

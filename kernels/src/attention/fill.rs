@@ -4,18 +4,9 @@ use std::ops::Range;
 
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
-use super::{
-    chunk::{Layout, Values},
-    operand::{Numbers, Operand, OperandDots},
-};
-use crate::{
-    products::{
-        tile::{MAX_PANEL, WIDTH},
-        transpose::PackColumns,
-        view::View,
-    },
-    vectors::level::{MAX_LANES, Task, Vectors},
-};
+use super::{Layout, Operand, OperandDots, Values, operand::Numbers};
+use crate::products::{MAX_PANEL, PackColumns, View, WIDTH};
+use crate::vectors::{MAX_LANES, Task, Vectors};
 
 /// Packs rows of keys and values into a chunk.
 pub(crate) struct Fill<'a, F: Operand> {

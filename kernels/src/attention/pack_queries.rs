@@ -1,14 +1,8 @@
 //! Packing of a tile's queries.
 
-use super::{
-    operand::{Operand, OperandDots},
-    plan::Plan,
-    query_rows::QueryRows,
-};
-use crate::{
-    products::tile::{MAX_PANEL, WIDTH},
-    vectors::level::{Task, Vectors},
-};
+use super::{Operand, OperandDots, Plan, QueryRows};
+use crate::products::{MAX_PANEL, WIDTH};
+use crate::vectors::{Task, Vectors};
 
 /// Packs a tile's queries, multiplied by the scale, as left operand.
 pub(crate) struct PackQueries<'a, F: Operand> {

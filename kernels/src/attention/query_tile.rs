@@ -5,19 +5,10 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    attention_kernel::AttentionKernel,
-    chunk::{Chunk, Layout, Values},
-    divide::DivideTotals,
-    exponentiate::Exponentiate,
-    near_tile::NearTile,
-    operand::Operand,
-    pack_queries::PackQueries,
-    plan::{Plan, SpanPart},
-    query_rows::QueryRows,
-    score::Score,
-    tile_memory::TileMemory,
+    AttentionKernel, Chunk, DivideTotals, Exponentiate, Layout, NearTile, Operand, PackQueries,
+    Plan, QueryRows, Score, TileMemory, Values, plan::SpanPart,
 };
-use crate::products::tile::Total;
+use crate::products::Total;
 
 impl QueryRows<'_> {
     /// Computes a tile of rows; `chunk(i)` returns chunk number `i` of keys and values.

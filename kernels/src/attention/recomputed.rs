@@ -1,17 +1,12 @@
 //! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
 
-use super::differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows};
-use crate::{
-    cpu::Cpu,
-    memory::recycled::{Buffer, Recycled},
-    products::{Epilogue, Plain, View, multiply_views},
-    rows::{
-        activation::ActivationFunction,
-        softmax::{Seen, backward_here, forward_here},
-    },
-    threads::{parallel, shared::Shared},
-    vectors::slice::{Slice, SliceMut, Stored},
-};
+use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
+use crate::memory::{Buffer, Recycled};
+use crate::products::{Epilogue, Plain, View, multiply_views};
+use crate::rows::softmax::{Seen, backward_here, forward_here};
+use crate::threads::{Shared, parallel};
+use crate::vectors::{Slice, SliceMut, Stored};
+use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
 impl Differentiable<'_> {
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees nothing gives zeros.

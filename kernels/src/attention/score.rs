@@ -2,18 +2,10 @@
 
 use std::ops::Range;
 
-use super::{
-    exp::{larger, zip},
-    mask::{Bias, Scoring},
-    plan::{Group, Plan},
-};
-use crate::{
-    products::tile::{Total, WIDTH},
-    vectors::{
-        level::{Task, Vectors},
-        math::{self, Separate},
-    },
-};
+use super::exp::{larger, zip};
+use super::{Bias, Group, Plan, Scoring};
+use crate::products::{Total, WIDTH};
+use crate::vectors::{Separate, Task, Vectors, math};
 
 /// Turns the products of one chunk into scores, `-inf` for keys that do not count, and updates each row's
 /// maximum.

@@ -5,19 +5,10 @@ use std::ops::Range;
 
 use super::tests::{Way, ways};
 use super::{
-    attend::attend,
-    cache::{KeyValuePanels, PanelShape},
-    heads::{Heads, Sequences, Shape},
-    key_value::KeyValue,
-    mask::Scoring,
-    operand::OperandFormat,
+    Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring, Sequences, Shape, attend,
 };
-use crate::{
-    products::formats::bandwidth::read_all,
-    reference::{on, random},
-    timing::least,
-    vectors::isa::Isa,
-};
+use crate::reference::{on, random};
+use crate::{products::formats::bandwidth::read_all, timing::least, vectors::Isa};
 
 /// Bytes per second at which `threads` threads read `len` numbers of f32.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {

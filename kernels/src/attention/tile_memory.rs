@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice_mut;
 
-use super::{attention_kernel::AttentionKernel, chunk::Layout, operand::Operand};
+use super::{AttentionKernel, Layout, Operand};
 
 /// The memory, divided into its parts.
 pub(crate) struct TileMemory<'a, F: Operand> {

@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::vectors::element::Element;
+use crate::vectors::Element;
 
 /// A number type whose buffers are kept.
 pub trait Recycled: Element {

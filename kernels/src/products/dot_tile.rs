@@ -12,14 +12,9 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{
-    format::{Dots, Format},
-    tile::{Total, WIDTH},
-};
-use crate::vectors::{
-    level::{Task, Vectors},
-    prefetch::{self, LINE},
-};
+use super::{Dots, Format, Total, WIDTH};
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::{Task, Vectors};
 
 /// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
 pub struct DotTile<'a, F: Format> {

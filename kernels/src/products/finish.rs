@@ -2,21 +2,11 @@
 
 use std::ops::Range;
 
-use super::{
-    epilogue::{Epilogue, Scale},
-    halves::Halves,
-    tile::{MAX_PANEL, WIDTH},
-};
-use crate::{
-    rows::activation::{ActivationFunction, Computed},
-    threads::target::Target,
-    vectors::{
-        element::Real,
-        isa::Isa,
-        level::{MAX_LANES, Task, Vectors},
-        prefetch::{self, LINE},
-    },
-};
+use super::{Epilogue, Halves, MAX_PANEL, Scale, WIDTH};
+use crate::rows::activation::{ActivationFunction, Computed};
+use crate::threads::Target;
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::{Isa, MAX_LANES, Real, Task, Vectors};
 
 /// What the results of one panel of a part are made of, and where they go.
 pub(crate) struct Results<'a, T> {

@@ -26,25 +26,12 @@
 use std::ops::Range;
 
 use super::{
-    blocks::{BLOCK_ROWS, RowBlocks},
-    epilogue::Epilogue,
-    format::Format,
-    kernel::WithKernel,
-    matrix::Matrix,
-    pack_rows::pack_rows,
-    packed_matrix::PackedMatrix,
-    packed_rows::PackedRows,
-    product::{Columns, Product, To},
-    view::View,
-    working_memory::{HIDDEN, PACKED},
+    Columns, Epilogue, Format, HIDDEN, Matrix, PACKED, PackedMatrix, PackedRows, Product,
+    RowBlocks, To, View, WithKernel, blocks::BLOCK_ROWS, pack_rows::pack_rows,
 };
-use crate::{
-    cpu::Cpu,
-    memory::scratch::{give_back, lend, take},
-    rows::activation::Computed,
-    threads::target::Target,
-    vectors::slice::{Slice, SliceMut, Stored},
-};
+use crate::memory::scratch::{give_back, take};
+use crate::vectors::{Slice, SliceMut, Stored};
+use crate::{cpu::Cpu, memory::lend, rows::activation::Computed, threads::Target};
 
 /// What is added to a product.
 #[derive(Clone, Copy, Debug, Default)]

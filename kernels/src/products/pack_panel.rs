@@ -4,17 +4,8 @@ use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
-use super::{
-    format::{Dots, Format},
-    tile::{MAX_PANEL, WIDTH},
-    transpose::Strip,
-    view::View,
-};
-use crate::vectors::{
-    element::{Element, Real},
-    level::{Task, Vectors},
-    prefetch,
-};
+use super::{Dots, Format, MAX_PANEL, View, WIDTH, transpose::Strip};
+use crate::vectors::{Element, Real, Task, Vectors, prefetch};
 
 /// How many rows ahead [`CopyPanels`] prefetches.
 const ROWS_AHEAD: usize = 8;

@@ -7,14 +7,8 @@ use std::ops::Range;
 
 use bytemuck::cast_slice_mut;
 
-use super::{
-    format::{Dots, Format},
-    packed_rows::PackedTarget,
-    tile::CHUNK,
-    transpose::GatherRows,
-    view::View,
-};
-use crate::vectors::{element::Element, level::Task};
+use super::{CHUNK, Dots, Format, PackedTarget, View, transpose::GatherRows};
+use crate::vectors::{Element, Task};
 
 /// Packs all chunks of one row.
 pub struct PackRow<'a, F: Format> {

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
 use half::bf16;
 
-use super::{kernel::WithKernel, registers::Registers, weight::WeightFormat};
+use super::{Registers, WeightFormat, WithKernel};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are

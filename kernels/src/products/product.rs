@@ -5,26 +5,11 @@ use std::ops::Range;
 use bytemuck::cast_slice_mut;
 
 use super::{
-    blocks::CACHED_BYTES,
-    epilogue::Epilogue,
-    finish::{Place, Results},
-    format::Format,
-    halves::Halves,
-    kernel::Kernel,
-    pack_row::PackRows,
-    packed_matrix::PackedMatrix,
-    packed_rows::{PackedRows, PackedTarget},
-    view::View,
-    working_memory::TILE,
+    Epilogue, Format, Halves, Kernel, PackRows, PackedMatrix, PackedRows, PackedTarget, Results,
+    TILE, View, blocks::CACHED_BYTES, finish::Place,
 };
-use crate::{
-    cpu::Cpu,
-    memory::scratch::lend,
-    threads::{
-        parallel::{self, part},
-        target::Target,
-    },
-};
+use crate::threads::parallel::{self, part};
+use crate::{cpu::Cpu, memory::lend, threads::Target};
 
 /// The right operand of a product.
 #[derive(Clone, Copy)]

@@ -4,11 +4,8 @@ use std::{hint::black_box, marker::PhantomData};
 
 use bytemuck::Zeroable;
 
-use super::{
-    format::{Dots, Format},
-    tile::{CHUNK, WIDTH},
-};
-use crate::vectors::level::Task;
+use super::{CHUNK, Dots, Format, WIDTH};
+use crate::vectors::Task;
 
 /// Accumulators with independent chains of additions: enough for two units with a latency of four cycles, few
 /// enough for 16 registers.

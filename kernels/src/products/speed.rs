@@ -1,20 +1,10 @@
 //! The speed of products as a share of the CPU's peak. Run on an idle machine:
 //! `cargo test --release -p candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
-use super::{
-    epilogue::Epilogue,
-    multiply::{multiply_packed, multiply_views as multiply},
-    packed_matrix::PackedMatrix,
-    peak::peak,
-    view::View,
-    weight::WeightFormat,
-};
-use crate::{
-    reference::{on, random},
-    threads::team::with_team,
-    timing::least,
-    vectors::isa::Isa,
-};
+use super::multiply::{multiply_packed, multiply_views as multiply};
+use super::{Epilogue, PackedMatrix, View, WeightFormat, peak};
+use crate::reference::{on, random};
+use crate::{threads::with_team, timing::least, vectors::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]

@@ -4,22 +4,12 @@ mod epilogue;
 mod pairs;
 mod same_bits;
 
-use super::{
-    blocks::BLOCK_ROWS,
-    epilogue::{Epilogue, Scale},
-    halves::Halves,
-    kernel::WithKernel,
-    multiply::{Plain, multiply_packed, multiply_views as multiply},
-    packed_matrix::PackedMatrix,
-    view::View,
-};
-use crate::{
-    memory::scratch::Aligned,
-    reference::{self, RoundingErrors, on},
-    rows::activation::{ActivationFunction, Computed},
-    threads::parallel::{self, part},
-    vectors::isa::Isa,
-};
+use super::multiply::{multiply_packed, multiply_views as multiply};
+use super::{Epilogue, Halves, PackedMatrix, Plain, Scale, View, WithKernel, blocks::BLOCK_ROWS};
+use crate::reference::{self, RoundingErrors, on};
+use crate::rows::activation::{ActivationFunction, Computed};
+use crate::threads::parallel::{self, part};
+use crate::{memory::Aligned, vectors::Isa};
 
 /// A number type with the fused multiply-add of the vector levels.
 trait Number: Plain + Computed + RoundingErrors {

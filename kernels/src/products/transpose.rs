@@ -2,11 +2,8 @@
 
 use std::ops::Range;
 
-use super::{tile::WIDTH, view::View};
-use crate::vectors::{
-    element::Real,
-    level::{Task, Vectors, columns_at_once},
-};
+use super::{View, WIDTH};
+use crate::vectors::{Real, Task, Vectors, columns_at_once};
 
 /// Packs rows and columns of a plain format into a panel, `[rows][panel width]`, with zeros for columns beyond
 /// the last.

@@ -7,26 +7,12 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{
-    blocks::RowBlocks,
-    epilogue::Epilogue,
-    format::Format,
-    kernel::{Kernel, WithKernel},
-    matrix::Matrix,
-    pack_row::PackRow,
-    packed_matrix::PackedMatrix,
-    packed_rows::{PackedRows, PackedTarget},
-    product::{Columns, Product, To},
-    working_memory::{HIDDEN, PACKED},
+    Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
+    PackedTarget, Product, RowBlocks, To, WithKernel,
 };
-use crate::{
-    cpu::Cpu,
-    memory::{
-        large_pages::LargePages,
-        scratch::{Aligned, lend},
-    },
-    rows::source::Source,
-    threads::{shared::Shared, target::Target},
-};
+use crate::memory::{Aligned, LargePages, lend};
+use crate::threads::{Shared, Target};
+use crate::{cpu::Cpu, rows::source::Source};
 
 /// The format that weights are stored and multiplied in. Sums, and everything between products, are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

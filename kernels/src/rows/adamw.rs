@@ -1,14 +1,9 @@
 //! AdamW's update of a parameter, and the sum of squares that gradients are clipped by.
 
-use crate::{
-    cpu::Cpu,
-    threads::{parallel, shared::Shared},
-    vectors::{
-        element::{Element, Real},
-        lanes::LANES,
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::threads::{Shared, parallel};
+use crate::vectors::{
+    Element, Level, LevelTask, Real, Slice, SliceMut, Stored, lanes::LANES, with_type,
 };
 
 /// The settings of one update, the same for every element.

@@ -1,15 +1,8 @@
 //! Arithmetic element by element. Each result is rounded once, to the type of the numbers.
 
-use crate::{
-    cpu::{Cpu, PIECE},
-    threads::parallel,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::Loop,
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::cpu::{Cpu, PIECE};
+use crate::threads::parallel;
+use crate::vectors::{Element, Isa, Loop, Real, Slice, SliceMut, Stored, with_type};
 
 /// `y = y + x`.
 ///

@@ -1,14 +1,7 @@
 //! Rotary position embedding: pairs of dimensions, rotated by angles given as cosines and sines.
 
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::cpu::Cpu;
+use crate::vectors::{Element, Isa, Level, LevelTask, Real, Slice, SliceMut, Stored, with_type};
 
 /// Which dimensions form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

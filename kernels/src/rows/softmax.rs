@@ -7,15 +7,10 @@
 
 use std::ops::Range;
 
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        lanes::{LANES, max, sum_pairs, update_and_sum},
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::vectors::{
+    Element, Isa, Level, LevelTask, Real, Slice, SliceMut, Stored, lanes::LANES, max, sum_pairs,
+    update_and_sum, with_type,
 };
 
 /// Which elements a row sees.

@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
 
-use crate::vectors::{math, math::Separate};
+use crate::vectors::{Separate, math};
 
 /// A stored number: f32, f64, f16 or bf16.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {

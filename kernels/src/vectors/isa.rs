@@ -11,10 +11,7 @@ use super::avx2::Avx2;
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
-use super::{
-    level::{Instructions, LevelTask},
-    portable::Portable,
-};
+use super::{Instructions, LevelTask, portable::Portable};
 
 /// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
 /// `avx512_bf16`.

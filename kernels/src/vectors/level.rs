@@ -6,7 +6,7 @@
 //! that a `#[target_feature]` function of the level calls ([`Instructions::enter`]): only what is inlined into that
 //! function is compiled with its instructions.
 
-use super::element::Real;
+use super::Real;
 
 /// The vectors of one level with elements of type `T`.
 ///

@@ -3,11 +3,8 @@
 use std::array::from_fn;
 
 use super::{
-    element::Real,
-    level::{
-        Instructions, Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
-        instructions,
-    },
+    Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
+    level::instructions,
 };
 
 /// The token of the portable level, which every CPU has.

@@ -4,7 +4,7 @@ use super::{
     case::{Case, Reach, random},
     *,
 };
-use crate::products::tile::CHUNK;
+use crate::products::CHUNK;
 
 /// The exact value of an element, and the rounding errors on the way to it: the root of the sum of their
 /// squares, in units of rounding.

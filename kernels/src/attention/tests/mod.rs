@@ -12,14 +12,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{
-    attend::attend,
-    cache::{KeyValuePanels, PanelShape},
-    heads::{Heads, Sequences, Shape},
-    key_value::KeyValue,
-    mask::{Bias, Scoring},
-    operand::OperandFormat,
+    Bias, Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring, Sequences, Shape,
+    attend,
 };
-use crate::{products::format::Format, reference::on, vectors::isa::Isa};
+use crate::{products::Format, reference::on, vectors::Isa};
 
 /// An instruction set, and how operands are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]

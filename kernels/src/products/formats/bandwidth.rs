@@ -5,18 +5,10 @@ use std::{hint::black_box, time::Instant};
 
 use half::bf16;
 
-use crate::{
-    products::{
-        epilogue::Epilogue, kernel::WithKernel, multiply::multiply_packed,
-        packed_matrix::PackedMatrix, view::View,
-    },
-    reference::{on, random},
-    threads::{parallel, team::with_team},
-    vectors::{
-        isa::Isa,
-        level::{Level, LevelTask, Vectors},
-    },
-};
+use crate::products::{Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_packed};
+use crate::reference::{on, random};
+use crate::threads::{parallel, with_team};
+use crate::vectors::{Isa, Level, LevelTask, Vectors};
 
 /// A plain read of words by `threads` threads, each reading consecutive parts.
 pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) {

@@ -5,22 +5,12 @@ use std::hint::black_box;
 
 use half::bf16;
 
-use crate::{
-    memory::scratch::Aligned,
-    products::{
-        dot_tile::{Ahead, DotTile},
-        kernel::{Kernel, WithKernel},
-        pack_panels::pack_panels,
-        pack_rows::pack_rows,
-        peak::peak,
-        tile::Total,
-        view::View,
-        weight::WeightFormat,
-    },
-    reference::{on, random},
-    timing::least,
-    vectors::isa::Isa,
+use crate::products::{
+    Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
+    pack_rows::pack_rows, peak,
 };
+use crate::reference::{on, random};
+use crate::{memory::Aligned, timing::least, vectors::Isa};
 
 /// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
 /// panel, with all rows.

@@ -2,25 +2,14 @@
 
 use half::bf16;
 
-use crate::{
-    memory::scratch::{Aligned, lend},
-    products::{
-        dot_tile::{Ahead, DotTile},
-        epilogue::Epilogue,
-        format::Format,
-        kernel::WithKernel,
-        multiply::{Plain, multiply_packed, multiply_views},
-        pack_panels::pack_panel,
-        pack_rows::pack_rows,
-        packed_matrix::PackedMatrix,
-        tests::Layouts,
-        tile::Total,
-        view::View,
-        working_memory::PACKED,
-    },
-    reference::{self, on},
-    vectors::{element::Real, isa::Isa},
+use crate::memory::{Aligned, lend};
+use crate::products::{
+    Ahead, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View, WithKernel,
+    multiply::multiply_packed, multiply_views, pack_panels::pack_panel, pack_rows::pack_rows,
+    tests::Layouts,
 };
+use crate::reference::{self, on};
+use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
 fn product<F: WithKernel>(

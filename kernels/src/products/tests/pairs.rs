@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::*;
-use crate::threads::team::with_team;
+use crate::threads::with_team;
 
 /// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
 fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {

@@ -13,10 +13,7 @@
 use std::{array, sync::LazyLock};
 
 use super::smooth::{gelu_gate, gelu_slope, gelu_tanh_gate, gelu_tanh_slope};
-use crate::vectors::{
-    isa::Isa,
-    level::{Level, LevelTask, Lookup, MAX_LANES, TABLE_LEN},
-};
+use crate::vectors::{Isa, Level, LevelTask, Lookup, MAX_LANES, TABLE_LEN};
 
 /// A function that is point-symmetric about (0, 1/2), or x times one.
 #[repr(C, align(64))]

@@ -3,7 +3,7 @@
 //! Where a formula cancels and an equal one does not, the latter is used: `x/2 · (1 + tanh u)` is `x · σ(2u)`,
 //! and `tanh(softplus x)` is a ratio of positive sums.
 
-use crate::vectors::element::Real;
+use crate::vectors::Real;
 
 /// `x/2 · (1 + erf(x/√2))`.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Piecewise linear activations, and products of two such functions, each with its slope. At a kink the slope
 //! is PyTorch's.
 
-use crate::vectors::element::Real;
+use crate::vectors::Real;
 
 /// `max(x, 0)`; NaN for NaN.
 #[inline(always)]

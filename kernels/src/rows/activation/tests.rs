@@ -3,11 +3,9 @@
 use half::{bf16, f16};
 
 use super::{ActivationFunction, smooth::*, straight::*};
-use crate::{
-    cpu::PIECE,
-    reference::{self, RoundingErrors, alone, on},
-    vectors::{fused::FusedF32, isa::Isa, slice::Stored},
-};
+use crate::cpu::PIECE;
+use crate::reference::{self, RoundingErrors, alone, on};
+use crate::vectors::{Isa, Stored, fused::FusedF32};
 
 /// What `1 + erf` cancels: the error is relative to this and not to the result.
 #[derive(Clone, Copy)]

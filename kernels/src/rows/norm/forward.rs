@@ -1,14 +1,9 @@
 //! The forward norm of one row: f32 in vectors of f64, other types in loops that the compiler vectorises.
 
 use super::kind::{Affine, Norm, Statistic};
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::{Level, LevelTask, MAX_LANES, Widening},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::vectors::{
+    Element, Isa, Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Widening, with_type,
 };
 
 impl Norm {

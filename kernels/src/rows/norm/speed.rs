@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use super::kind::*;
-use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::isa::Isa};
+use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine"]

@@ -3,10 +3,8 @@
 use half::{bf16, f16};
 
 use super::kind::*;
-use crate::{
-    reference::{self, RoundingErrors, WIDTHS, normal, on, random},
-    vectors::{isa::Isa, slice::Stored},
-};
+use crate::reference::{self, RoundingErrors, WIDTHS, normal, on, random};
+use crate::vectors::{Isa, Stored};
 
 const LAYER_NORM: Norm = Norm {
     statistic: Statistic::Variance,
