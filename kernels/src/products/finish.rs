@@ -69,17 +69,36 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
 
     #[inline(always)]
     fn compute(self, v: V) {
-        let mut results = self.first;
-        let per_panel = results.columns.len();
-        for sums in self.totals.chunks_exact_mut(self.n_rows * WIDTH * V::LANES) {
+        let (all, n_rows, totals) = (self.first.epilogue, self.n_rows, self.totals);
+        let rest = Epilogue {
+            bias: None,
+            activation: ActivationFunction::Identity,
+            ..*all
+        };
+        let mut first = self.first;
+        let (width, columns) = (WIDTH * V::LANES, first.columns.clone());
+        let n_columns = first.n_columns;
+        let of_panel = |panel: usize| {
+            let start = columns.start + panel * columns.len();
+            start..n_columns.min(start + columns.len())
+        };
+        if first.halves == Halves::One && all.activation != ActivationFunction::Identity {
+            // At once for all panels, as it takes a while to begin.
+            for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
+                first.columns = of_panel(panel);
+                first.add_to_rows(v, all.bias, sums);
+            }
+            all.activation.apply(first.isa, totals);
+            first.epilogue = &rest;
+        }
+        for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
+            first.columns = of_panel(panel);
             let finish = Finish {
-                results: &results,
-                rows: 0..self.n_rows,
+                results: &first,
+                rows: 0..n_rows,
                 sums,
             };
             finish.compute(v);
-            let next = results.columns.end;
-            results.columns = next..results.n_columns.min(next + per_panel);
         }
     }
 }
@@ -173,6 +192,15 @@ impl<T: Real> Results<'_, T> {
         let start = (self.first_row + row) * self.n_columns + self.columns.start;
         let residual = self.epilogue.residual?;
         Some(&residual[start..][..self.columns.len()])
+    }
+
+    /// Adds each column's number to the totals of a panel's rows.
+    #[inline(always)]
+    fn add_to_rows<V: Vectors<T>>(&self, v: V, values: Option<&[T]>, sums: &mut [T]) {
+        let values = self.of_columns::<V, WIDTH>(v, values);
+        for row in sums.chunks_exact_mut(WIDTH * V::LANES) {
+            store(v, add(v, load(v, row), values), row);
+        }
     }
 
     /// Each column's number; where there are none, -0, which leaves unchanged whatever it is added to.
