@@ -13,8 +13,6 @@ pub(crate) struct DivideTotals<'a> {
 }
 
 impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
         let width = WIDTH * V::LANES;

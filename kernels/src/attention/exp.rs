@@ -89,8 +89,6 @@ mod tests {
     }
 
     impl LevelTask for All<'_> {
-        type Output = ();
-
         fn compute<L: Level>(self, level: L) {
             self.replace(level);
         }

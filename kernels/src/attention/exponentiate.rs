@@ -21,8 +21,6 @@ pub(crate) struct Exponentiate<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();

@@ -25,8 +25,6 @@ pub(crate) struct Fill<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, d: D) {
         assert_eq!(self.rows.end, self.key.rows());

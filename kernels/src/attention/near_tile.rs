@@ -16,8 +16,6 @@ pub(crate) struct NearTile<'a, F: Format> {
 }
 
 impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         let tile = DotTile::<F> {

@@ -12,8 +12,6 @@ pub(crate) struct PackQueries<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for PackQueries<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();

@@ -23,8 +23,6 @@ pub(crate) struct Score<'a> {
 }
 
 impl<V: Vectors<f32>> Task<V> for Score<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, v: V) {
         let width = WIDTH * V::LANES;

@@ -48,8 +48,6 @@ pub enum Ahead {
 
 /// Adds `Σ a·b` over the chunk to the totals.
 impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         macro_rules! by_rows {

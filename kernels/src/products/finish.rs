@@ -53,8 +53,6 @@ pub(crate) struct Place<'a, T> {
 const GROUP: usize = 16;
 
 impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, v: V) {
         match self.results.halves {
@@ -65,8 +63,6 @@ impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
 }
 
 impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
         let (all, n_rows, totals) = (self.first.epilogue, self.n_rows, self.totals);

@@ -37,8 +37,6 @@ pub struct InPlaceTile<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for InPlaceTile<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, vectors: V) {
         let transposer = V::Transposer::from(vectors);

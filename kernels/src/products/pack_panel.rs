@@ -19,8 +19,6 @@ pub struct CopyPanels<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for CopyPanels<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, _: V) {
         let Self { b, columns, out } = self;
@@ -73,8 +71,6 @@ pub struct PackPanel<'a, F: Format> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, dots: D) {
         let depth = self.b.rows();

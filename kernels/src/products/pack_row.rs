@@ -30,8 +30,6 @@ impl<'a, F: Format> PackRow<'a, F> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         if self.row.is_empty() {
@@ -65,8 +63,6 @@ const GATHERED: usize = 16;
 const MAX_CHUNK: usize = 2 * CHUNK;
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let Self { a, columns, .. } = self;

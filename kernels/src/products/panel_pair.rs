@@ -31,8 +31,6 @@ pub struct PanelPairs<'a, F: Format> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         match self.rows {

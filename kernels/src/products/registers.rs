@@ -22,9 +22,7 @@ const UNROLLED: usize = 4;
 /// One run of one thread; returns the number of operations.
 pub struct Registers<F>(pub PhantomData<F>);
 
-impl<F: Format, D: Dots<F>> Task<D> for Registers<F> {
-    type Output = usize;
-
+impl<F: Format, D: Dots<F>> Task<D, usize> for Registers<F> {
     #[inline(always)]
     fn compute(self, d: D) -> usize {
         let words = [F::Word::zeroed(); 3 * CHUNK];

@@ -19,8 +19,6 @@ pub struct PackColumns<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for PackColumns<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
         let width = WIDTH * V::LANES;

@@ -138,8 +138,6 @@ struct UpdateRange<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for UpdateRange<'_, T> {
-    type Output = ();
-
     // Scalar code, which the compiler vectorises with the level's instructions.
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
@@ -171,9 +169,7 @@ pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
 /// The sum of squares of one piece.
 struct Squares<'a, T>(&'a [T]);
 
-impl<T: Element<Acc: Into<f64>>> LevelTask for Squares<'_, T> {
-    type Output = f64;
-
+impl<T: Element<Acc: Into<f64>>> LevelTask<f64> for Squares<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) -> f64 {
         let mut lanes = [0.0; LANES];

@@ -72,8 +72,6 @@ struct Losses<'a, T> {
 }
 
 impl<T: Element<Acc: Into<f64>>> LevelTask for Losses<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.x.len() / self.classes.len();
@@ -100,8 +98,6 @@ struct Gradient<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for Gradient<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.x.len() / self.classes.len();

@@ -98,8 +98,6 @@ struct RotateHeads<'a, T> {
 }
 
 impl<T: Element> LevelTask for RotateHeads<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let turns = || self.cos.iter().zip(self.sin);

@@ -99,8 +99,6 @@ struct Forward<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for Forward<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         row(self.x, self.y, self.seen, self.scratch);
@@ -115,8 +113,6 @@ struct Backward<'a, T> {
 }
 
 impl<T: Element> LevelTask for Backward<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let mut probabilities = vec![T::Acc::ZERO; self.width];

@@ -43,7 +43,7 @@ macro_rules! levels {
 
             /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
             /// product's kernel instead.
-            pub(crate) fn enter<T: LevelTask>(self, task: T) -> T::Output {
+            pub(crate) fn enter<O>(self, task: impl LevelTask<O>) -> O {
                 match self {
                     $($(#[cfg(target_arch = $arch)])? Self::$level(level) => level$(.$as_level())?.enter(task),)*
                 }

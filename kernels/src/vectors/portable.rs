@@ -20,7 +20,7 @@ type U32x4 = [u32; LANES];
 
 impl Instructions for Portable {
     #[inline(always)]
-    fn enter<T: Task<Self>>(self, task: T) -> T::Output {
+    fn enter<O>(self, task: impl Task<Self, O>) -> O {
         task.compute(self)
     }
 }

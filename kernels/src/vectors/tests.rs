@@ -29,8 +29,6 @@ fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
 struct ThreeVectors;
 
 impl LevelTask for ThreeVectors {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check::<f32, L>(level);
         Self::check::<f64, L>(level);
@@ -67,8 +65,6 @@ fn every_level_computes_lane_by_lane() {
 struct Singles;
 
 impl LevelTask for Singles {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check(level);
     }
@@ -109,8 +105,6 @@ fn every_level_widens_and_rounds_to_the_nearest() {
 struct Places;
 
 impl LevelTask for Places {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check(level);
     }

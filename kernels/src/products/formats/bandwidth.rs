@@ -27,8 +27,6 @@ pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) 
 struct Read<'a>(&'a [f32]);
 
 impl LevelTask for Read<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, level: L) {
         self.read(level);

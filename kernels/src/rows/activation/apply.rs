@@ -108,8 +108,6 @@ impl<T: Computed> WithFunction for Apply<'_, T> {
 struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
 
 impl<F: Function> LevelTask for InVectors<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         if L::HAS_FUSED {

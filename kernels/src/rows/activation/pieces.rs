@@ -111,8 +111,6 @@ struct ApplyPieces<'a> {
 }
 
 impl LevelTask for ApplyPieces<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, level: L) {
         self.replace(level);

@@ -114,8 +114,6 @@ struct BackwardRows<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for BackwardRows<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.gain.len();

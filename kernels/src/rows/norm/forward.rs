@@ -115,8 +115,6 @@ impl<'a> SingleRow<'a> {
 }
 
 impl LevelTask for SingleRow<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, level: L) {
         self.write(level);
@@ -237,8 +235,6 @@ struct AnyRows<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for AnyRows<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let Self { norm, affine, .. } = self;
