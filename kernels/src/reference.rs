@@ -1,6 +1,9 @@
 //! What the kernels compute, in f64, slow and obvious; for tests only.
 
 use std::f64::consts::{PI, SQRT_2};
+use std::fmt::Display;
+
+use bytemuck::{Pod, bytes_of};
 
 use crate::{Cpu, Isa, Stored};
 
@@ -12,6 +15,31 @@ pub fn alone() -> Cpu {
 /// An instruction set on so many threads.
 pub fn on(isa: Isa, threads: usize) -> Cpu {
     Cpu { isa, threads }
+}
+
+/// Asserts that an error is within what is allowed, of which it is this share, and that less would not be enough:
+/// at least `least` of it is used.
+#[track_caller]
+pub fn assert_share(share: f64, least: f64, what: impl Display) {
+    println!("{what}: {:.0} % of the tolerance used", 100.0 * share);
+    assert!(share <= 1.0, "{what}: {share} of the tolerance");
+    let proves = share > least || cfg!(miri);
+    assert!(proves, "{what}: the tolerance proves little ({share})");
+}
+
+/// Asserts that numbers are the same in every bit.
+#[track_caller]
+pub fn assert_same<T: RoundingErrors + Pod>(found: &[T], expected: &[T], what: impl Display) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let differ = |i: &usize| bytes_of(&found[*i]) != bytes_of(&expected[*i]);
+    let wrong: Vec<usize> = (0..found.len()).filter(differ).collect();
+    if let [first, ..] = wrong[..] {
+        let (n, (found, expected)) = (
+            wrong.len(),
+            (found[first].to_f64(), expected[first].to_f64()),
+        );
+        panic!("{what}: {n} differ, the first {first}: {found:e}, expected {expected:e}");
+    }
 }
 
 /// `x · Φ(x)`, without the cancellation of `1 + erf`.

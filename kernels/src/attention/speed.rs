@@ -152,11 +152,7 @@ fn attention_in_operations_per_second() {
     };
     for way in ways() {
         let isa = way.isa;
-        println!(
-            "{} {:?}: GFLOP/s per thread, GB/s of keys and values",
-            isa.name(),
-            way.stored
-        );
+        println!("{way}: GFLOP/s per thread, GB/s of keys and values");
         for case in &cases {
             for threads in [1, 2] {
                 let (operations, bytes) = measure(way, case, threads);

@@ -11,7 +11,7 @@ use crate::{threads::with_team, timing::least, vectors::Isa};
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::levels() {
         let peak = peak(on(isa, 1), WeightFormat::F32);
-        println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
+        println!("{isa}: {:.0} GFLOP/s per thread", peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");
         for (n, k) in [
             (1536, 384),
@@ -57,7 +57,7 @@ fn products_of_a_training_as_a_share_of_the_peak() {
     let isa = Isa::best();
     let threads = 2;
     let peak = peak(on(isa, threads), WeightFormat::F32);
-    println!("{}: {:.0} GFLOP/s", isa.name(), peak * 1e-9);
+    println!("{isa}: {:.0} GFLOP/s", peak * 1e-9);
     println!("  rows, d_in -> d_out: forward, dx, dweight; µs (% of the peak)");
     for (rows, d_in, d_out) in [
         (1024, 768, 768),

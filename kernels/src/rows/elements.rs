@@ -156,7 +156,7 @@ mod tests {
                 let check = |f: &dyn Fn(SliceMut), expected: &dyn Fn(usize) -> f32| {
                     let mut y = y.clone();
                     f(f32::slice_mut(&mut y));
-                    assert!((0..n).all(|i| y[i] == expected(i)), "{}", isa.name());
+                    assert!((0..n).all(|i| y[i] == expected(i)), "{isa}");
                 };
                 let (cpu, s) = (on(isa, 2), f32::slice(&x));
                 check(&|y| add(cpu, y, s), &|i| y[i] + x[i]);

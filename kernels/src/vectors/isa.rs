@@ -103,6 +103,12 @@ impl Isa {
     }
 }
 
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Why a level cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsaError {
@@ -114,7 +120,7 @@ pub enum IsaError {
 
 impl fmt::Display for IsaError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let best = Isa::best().name();
+        let best = Isa::best();
         match self {
             Self::Unknown(name) => {
                 let names = NAMES.join(", ");
@@ -123,12 +129,10 @@ impl fmt::Display for IsaError {
                     "{VARIABLE}={name}: expected one of {names}; or unset it for {best}"
                 )
             }
-            Self::Unavailable(name) => {
-                write!(
-                    f,
-                    "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
-                )
-            }
+            Self::Unavailable(name) => write!(
+                f,
+                "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
+            ),
         }
     }
 }

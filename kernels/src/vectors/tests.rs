@@ -57,7 +57,7 @@ impl ThreeVectors {
 #[test]
 fn every_level_computes_lane_by_lane() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(ThreeVectors);
     }
 }
@@ -97,7 +97,7 @@ impl Singles {
 #[test]
 fn every_level_widens_and_rounds_to_the_nearest() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(Singles);
     }
 }
@@ -144,7 +144,7 @@ impl Places {
 #[test]
 fn every_level_looks_up_by_the_lowest_four_bits_alone_and_turns_signs() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(Places);
     }
 }

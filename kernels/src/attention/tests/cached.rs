@@ -109,7 +109,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
             for case in [case, left_padded, sloped] {
                 let expected = case.compute(way, 1);
                 for steps in steps() {
-                    let what = format!("{} in {} steps", way.name(), steps.len());
+                    let what = format!("{way} in {} steps", steps.len());
                     assert_same(&in_steps(way, &case, &steps, None), &expected, &what);
                 }
             }
@@ -127,7 +127,7 @@ fn what_a_window_dropped_is_not_missed() {
             };
             let expected = case.compute(way, 1);
             for steps in steps() {
-                let what = format!("{} window {window}, {} steps", way.name(), steps.len());
+                let what = format!("{way} window {window}, {} steps", steps.len());
                 assert_same(
                     &in_steps(way, &case, &steps, Some(window)),
                     &expected,
@@ -164,7 +164,7 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
                 .keeping(|_, key| key >= 140 + round)
                 .compute(way, 1);
             let found = case.attend(way, KeyValue::Packed(&panels), 1);
-            assert_same(&found, &expected, &way.name());
+            assert_same(&found, &expected, way);
             panels.reset();
         }
         let chunk = way.chunk();

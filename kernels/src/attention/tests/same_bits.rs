@@ -58,7 +58,7 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
                 };
                 let width = 4 * 20;
                 let all = case.compute(way, 1);
-                let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
+                let what = format!("{way} {reach:?} {queries} x {keys}");
                 for threads in [2, 5] {
                     assert_same(&case.compute(way, threads), &all, &what);
                 }
@@ -68,7 +68,7 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
                         let expected =
                             &all[(first + some.start) * width..(first + some.end) * width];
                         let found = part(&case, sequence, some.clone()).compute(way, 1);
-                        assert_same(&found, expected, &format!("{what}, queries {some:?}"));
+                        assert_same(&found, expected, format!("{what}, queries {some:?}"));
                     }
                 }
             }
@@ -114,11 +114,11 @@ fn padding_on_the_right_does_not_change_a_bit() {
                     }
                     .keeping(|_, key| key < keys);
                     padded.key_value.resize((keys + padding) * stride, f32::NAN);
-                    let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
+                    let what = format!("{way} {reach:?} {queries} x {keys}");
                     assert_same(
                         &padded.compute(way, 1),
                         &expected,
-                        &format!("{what} + {padding}"),
+                        format!("{what} + {padding}"),
                     );
                 }
             }
@@ -152,11 +152,7 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
                 }
             }
         }
-        assert_same(
-            &shared.compute(way, 1),
-            &copied.compute(way, 1),
-            &way.name(),
-        );
+        assert_same(&shared.compute(way, 1), &copied.compute(way, 1), way);
     }
 }
 
@@ -207,7 +203,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
             };
             for threads in [1, 3] {
                 let found = all.attend_as(way, &shape, key_value, threads);
-                assert_same(&found, &expected, &format!("{} {reach:?}", way.name()));
+                assert_same(&found, &expected, format!("{way} {reach:?}"));
             }
         }
     }

@@ -57,7 +57,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
         let peak = peak(on(isa, 1), format);
         let kernel = &*F::kernel(isa);
         let per_second = peak * 1e-9;
-        println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
+        println!("{name} {isa}: {per_second:.0} G/s per thread");
         // Few columns, so that a run is over before another process takes its place.
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);

@@ -8,7 +8,7 @@ use crate::products::{
     multiply::multiply_packed, multiply_views, pack_panels::pack_panel, pack_rows::pack_rows,
     tests::Layouts,
 };
-use crate::reference::{self, on};
+use crate::reference::{self, assert_same, assert_share, on};
 use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
@@ -141,13 +141,8 @@ fn every_size_and_layout<F: WrittenOut>() {
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let y = product::<F>(isa, a, weight.transposed(), 14);
-                            for (at, (y, expected)) in y.iter().zip(&all_y).enumerate() {
-                                assert!(
-                                    y.to_bits() == expected.to_bits(),
-                                    "{} {m}x{n}x{k}, layouts {layout} {which}, element {at}: {y:e}, expected {expected:e}",
-                                    isa.name()
-                                );
-                            }
+                            let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
+                            assert_same(&y, &all_y[..y.len()], what);
                         }
                     }
                 }
@@ -177,11 +172,7 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     for isa in Isa::levels() {
         let together = product::<F>(isa, a, b, 14);
         for rows in 1..14 {
-            assert!(
-                product::<F>(isa, a, b, rows) == together,
-                "{} {rows}",
-                isa.name()
-            );
+            assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
         }
     }
 }
@@ -215,7 +206,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         for isa in Isa::levels() {
             let mut y = vec![T::of(9.0); m * n];
             multiply_views(on(isa, 1), a, b, &Epilogue::NONE, &mut y);
-            assert_eq!(product::<T>(isa, a, b, 14), y, "{}", isa.name());
+            assert_eq!(product::<T>(isa, a, b, 14), y, "{isa}");
         }
     }
     check(&a, &w, (m, n, k));
@@ -231,7 +222,7 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         let mut y = [9.0; 15];
         let packed = PackedMatrix::<F>::new(on(isa, 1), b);
         multiply_packed(on(isa, 1), &packed, a, &Epilogue::NONE, &mut y);
-        assert_eq!(y, [0.0; 15], "{}", isa.name());
+        assert_eq!(y, [0.0; 15], "{isa}");
     }
     for isa in Isa::levels() {
         check::<f32>(isa);

@@ -30,9 +30,8 @@ fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
             };
             let together = product(rows, 1);
             for (m, threads) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)] {
-                assert_same(&product(m, threads), &together[..m * n], || {
-                    format!("{} {m} rows, {:?}", isa.name(), packed.halves())
-                });
+                let what = format_args!("{isa} {m} rows, {:?}", packed.halves());
+                assert_same(&product(m, threads), &together[..m * n], what);
             }
         }
     }

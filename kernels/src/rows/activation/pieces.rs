@@ -237,11 +237,9 @@ mod tests {
         for isa in Isa::levels() {
             for (name, pieces, exact, bound) in cases {
                 let (units, x) = worst(pieces, isa, exact);
-                println!("{name}, {}: {units:.3} units, at {x:e}", isa.name());
-                assert!(
-                    (0.6 * bound..=bound).contains(&units),
-                    "{name}: {units} at {x:e}"
-                );
+                println!("{name}, {isa}: {units:.3} units, at {x:e}");
+                let fits = (0.6 * bound..=bound).contains(&units);
+                assert!(fits, "{name}: {units} at {x:e}");
             }
         }
     }

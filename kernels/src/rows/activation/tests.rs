@@ -321,7 +321,7 @@ fn in_place_each_is_what_its_loop_writes() {
             let of_y = f32::slice_mut(&mut y);
             case.activation.forward(on(isa, 1), f32::slice(&x), of_y);
             case.activation.apply(isa, &mut in_place);
-            assert_eq!(y, in_place, "{} {}", case.name, isa.name());
+            assert_eq!(y, in_place, "{} {isa}", case.name);
         }
     }
 }
