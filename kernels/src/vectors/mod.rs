@@ -16,7 +16,7 @@ pub mod portable;
 pub mod prefetch;
 pub mod slice;
 
-pub(crate) use element::{Element, Real};
+pub(crate) use element::{Element, Real, inlined};
 pub(crate) use isa::Isa;
 pub(crate) use lanes::{max, sum, sum_pairs, update_and_sum};
 pub(crate) use level::{
