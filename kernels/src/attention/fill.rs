@@ -63,9 +63,7 @@ impl<F: Operand> Fill<'_, F> {
     /// Packs a whole panel of keys, with zeros behind the last row.
     #[inline(always)]
     fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let key = self.key;
         if F::NUMBERS {
             return PackColumns {
@@ -116,9 +114,7 @@ impl<F: Operand> Fill<'_, F> {
     /// words.
     #[inline(always)]
     fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let panel = &mut self.memory[self.layout.key_panel(at)];
         let words = panel.chunks_mut(BLOCK / F::GROUP * width);
         let dimensions = (0..head_dim).step_by(BLOCK);
@@ -131,9 +127,7 @@ impl<F: Operand> Fill<'_, F> {
     /// [`verdict`].
     #[inline(always)]
     fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let columns = panel * width..head_dim.min((panel + 1) * width);
         let at = self.position..self.position + self.rows.len();
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];

@@ -5,8 +5,8 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    AttentionKernel, Chunk, DivideTotals, Exponentiate, Layout, NearTile, Operand, PackQueries,
-    Plan, QueryRows, Score, TileMemory, Values, plan::SpanPart,
+    AttentionKernel, Chunk, DivideTotals, Exponentiate, NearTile, Operand, PackQueries, Plan,
+    QueryRows, Score, TileMemory, Values, plan::SpanPart,
 };
 use crate::products::Total;
 
@@ -90,9 +90,7 @@ impl QueryRows<'_> {
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,
     ) {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let n_rows = plan.rows().len();
         let scores = &mut memory.scores[self.scores_of(plan, piece)];
         let panels = piece.within_chunk().step_by(width);
@@ -105,11 +103,7 @@ impl QueryRows<'_> {
                     a: &memory.queries[part * n_rows * kernel.row_words()..],
                     b: &keys[first / F::GROUP * width..],
                     totals: scores,
-                    total: if first == 0 {
-                        Total::New
-                    } else {
-                        Total::Running
-                    },
+                    total: Total::of_chunk(part),
                 });
             }
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::exp::{larger, zip};
-use super::{Bias, Group, Plan, Scoring};
+use super::{Bias, Group, Plan};
 use crate::products::{Total, WIDTH};
 use crate::vectors::{Separate, Task, Vectors, math};
 
@@ -70,9 +70,7 @@ impl Score<'_> {
         let n_rows = self.plan.rows().len();
         let n_panels = self.scores.len() / (n_rows * width);
         let (seen, row_of) = (&self.plan.seen()[row], self.plan.rows()[row]);
-        let Scoring {
-            soft_cap, biases, ..
-        } = *self.group.scoring;
+        let scoring = self.group.scoring;
         let marks = self.group.kept.marks;
         let is_plain = self.is_plain();
         for panel in 0..n_panels {
@@ -91,12 +89,12 @@ impl Score<'_> {
                 continue;
             }
             let scores = &mut scores[shown];
-            if let Some(cap) = soft_cap {
+            if let Some(cap) = scoring.soft_cap {
                 for score in &mut *scores {
                     *score = math::tanh::<Separate>(*score / cap) * cap;
                 }
             }
-            for bias in biases {
+            for bias in scoring.biases {
                 let at = [self.group.sequence, row_of.head, row_of.query, inside.start];
                 add(scores, bias, at);
             }

@@ -107,28 +107,17 @@ pub(crate) fn multiply_views<T: Plain>(
     if a.rows() > BLOCK_ROWS {
         // Packed once: each block of rows would otherwise pack `b` again.
         let b = PackedMatrix::<T>::new_in(take(HIDDEN), cpu, b);
-        multiply_packed(cpu, &b, a, epilogue, y);
+        multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
         return give_back(HIDDEN, b.into_memory());
     }
     multiply_columns::<T>(cpu, Columns::InPlace(b), a, epilogue, y);
 }
 
-/// `y = epilogue(a · b)`, with a right operand packed in advance, in that operand's format.
+/// `y = epilogue(a · b)`, with a right operand packed in advance in its format, or read where it lies.
 ///
 /// # Panics
-/// If the lengths do not fit.
-pub(crate) fn multiply_packed<F: WithKernel>(
-    cpu: Cpu,
-    b: &PackedMatrix<F>,
-    a: View<F::Number>,
-    epilogue: &Epilogue<F::Number>,
-    y: &mut [F::Number],
-) {
-    assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
-    multiply_columns(cpu, Columns::Packed(b), a, epilogue, y);
-}
-
-fn multiply_columns<F: WithKernel>(
+/// If the lengths do not fit, or it was packed for another level.
+pub(crate) fn multiply_columns<F: WithKernel>(
     cpu: Cpu,
     b: Columns<F>,
     a: View<F::Number>,

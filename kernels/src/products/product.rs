@@ -57,7 +57,7 @@ impl<'a, F: Format> Product<'a, F> {
     /// For a left operand of `rows` rows in all.
     ///
     /// # Panics
-    /// If the epilogue or the target does not fit.
+    /// If the epilogue or the target does not fit, or the right operand was packed for another level.
     pub fn new(
         (cpu, kernel): (Cpu, &'a dyn Kernel<F>),
         b: Columns<'a, F>,
@@ -71,6 +71,9 @@ impl<'a, F: Format> Product<'a, F> {
             To::Operand(y) => (y.rows(), y.columns()),
         };
         assert_eq!(to, (rows, columns));
+        if let Columns::Packed(b) = b {
+            assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
+        }
         epilogue.check(rows, columns);
         let work = rows.saturating_mul(columns).saturating_mul(depth);
         Self {

@@ -1,8 +1,8 @@
 //! The speed of products as a share of the CPU's peak. Run on an idle machine:
 //! `cargo test --release -p candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
-use super::multiply::{multiply_packed, multiply_views as multiply};
-use super::{Epilogue, PackedMatrix, View, WeightFormat, peak};
+use super::multiply::{multiply_columns, multiply_views as multiply};
+use super::{Columns, Epilogue, PackedMatrix, View, WeightFormat, peak};
 use crate::reference::{on, random};
 use crate::{threads::with_team, timing::least, vectors::Isa};
 
@@ -32,7 +32,13 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        multiply_packed(on(isa, threads), &packed, a, &Epilogue::NONE, &mut y)
+                        multiply_columns(
+                            on(isa, threads),
+                            Columns::Packed(&packed),
+                            a,
+                            &Epilogue::NONE,
+                            &mut y,
+                        )
                     });
                     let in_place = least(times, || {
                         multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y)

@@ -4,8 +4,10 @@ mod epilogue;
 mod pairs;
 mod same_bits;
 
-use super::multiply::{multiply_packed, multiply_views as multiply};
-use super::{Epilogue, Halves, PackedMatrix, Plain, Scale, View, WithKernel, blocks::BLOCK_ROWS};
+use super::multiply::{multiply_columns, multiply_views as multiply};
+use super::{
+    Columns, Epilogue, Halves, PackedMatrix, Plain, Scale, View, WithKernel, blocks::BLOCK_ROWS,
+};
 use crate::reference::{self, RoundingErrors, assert_same, assert_share, on};
 use crate::rows::activation::{ActivationFunction, Computed};
 use crate::threads::parallel::{self, part};
@@ -102,7 +104,13 @@ fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T
 
 fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    multiply_packed(on(b.isa(), threads), b, a, &Epilogue::NONE, &mut y);
+    multiply_columns(
+        on(b.isa(), threads),
+        Columns::Packed(b),
+        a,
+        &Epilogue::NONE,
+        &mut y,
+    );
     y
 }
 

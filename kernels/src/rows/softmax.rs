@@ -22,6 +22,13 @@ pub(crate) struct Seen<'a> {
     pub keep: Option<&'a [u8]>,
 }
 
+impl Seen<'_> {
+    /// All elements of a range.
+    pub fn all(range: Range<usize>) -> Self {
+        Self { range, keep: None }
+    }
+}
+
 /// Writes the softmax of each row of `width` elements of `x` to `y`; both are of one type.
 ///
 /// # Panics
@@ -31,10 +38,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
         cpu.for_rows(y, width, |start, y| {
-            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen {
-                range: 0..width,
-                keep: None,
-            });
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen::all(0..width));
         });
     });
 }

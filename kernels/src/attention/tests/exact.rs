@@ -41,12 +41,7 @@ fn exact(case: &Case) -> Vec<Exact> {
 
 /// The results of all heads of one query.
 fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
-    let Case {
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        ..
-    } = *case;
+    let (n_heads, n_kv_heads, head_dim) = (case.n_heads, case.n_kv_heads, case.head_dim);
     let mut results = Vec::new();
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);
@@ -172,17 +167,8 @@ const LENGTHS: &[(usize, usize)] = if cfg!(miri) {
 
 /// Every mask alone, and combinations.
 fn masked(case: Case) -> Vec<(&'static str, Case)> {
-    let Case {
-        batch,
-        queries,
-        n_heads,
-        ..
-    } = case;
-    let keys = case.keys;
-    let reach = |reach| Case {
-        reach,
-        ..case.clone()
-    };
+    let (batch, queries, keys, n_heads) = (case.batch, case.queries, case.keys, case.n_heads);
+    let reach = |reach| case.clone().reaching(reach);
     let capped = |case: Case| Case {
         soft_cap: Some(3.0),
         ..case

@@ -25,11 +25,9 @@ fn nan_and_infinity_in_unseen_keys_and_values_do_not_change_a_bit() {
         ] {
             for (queries, keys) in [(50, 50), (20, 150), (3, 5)] {
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                    let case = Case {
-                        reach,
-                        ..Case::new((2, queries, keys), (2, 1, 20))
-                    }
-                    .keeping(|b, key| key % 7 != 3 + b);
+                    let case = Case::new((2, queries, keys), (2, 1, 20))
+                        .reaching(reach)
+                        .keeping(|b, key| key % 7 != 3 + b);
                     let before = case.compute(way, 1);
                     let spoiled_key = keys - 2;
                     let mut spoiled = case.clone();

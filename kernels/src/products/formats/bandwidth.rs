@@ -5,7 +5,9 @@ use std::{hint::black_box, time::Instant};
 
 use half::bf16;
 
-use crate::products::{Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_packed};
+use crate::products::{
+    Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
+};
 use crate::reference::{on, random};
 use crate::threads::{parallel, with_team};
 use crate::vectors::{Isa, Level, LevelTask, Vectors};
@@ -81,7 +83,8 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
                 let read = || read_all(isa, words, threads);
                 let a = View::row_major(&a, m, k);
                 let cpu = on(isa, threads);
-                let multiply = || multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
+                let multiply =
+                    || multiply_columns(cpu, Columns::Packed(&packed), a, &Epilogue::NONE, &mut y);
                 medians(times, read, multiply)
             });
             let per_second = |seconds: f64| 1e-9 * packed.bytes() as f64 / seconds;

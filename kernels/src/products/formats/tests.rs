@@ -4,9 +4,9 @@ use half::bf16;
 
 use crate::memory::{Aligned, lend};
 use crate::products::{
-    Ahead, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View, WithKernel,
-    multiply::multiply_packed, multiply_views, pack_panels::pack_panel, pack_rows::pack_rows,
-    tests::Layouts,
+    Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
+    WithKernel, multiply::multiply_columns, multiply_views, pack_panels::pack_panel,
+    pack_rows::pack_rows, tests::Layouts,
 };
 use crate::reference::{self, assert_same, assert_share, on};
 use crate::vectors::{Isa, Real};
@@ -126,6 +126,12 @@ const K: &[usize] = if cfg!(miri) {
     ]
 };
 
+const SIZE: (usize, usize, usize) = if cfg!(miri) {
+    (5, 9, 130)
+} else {
+    (31, 77, 300)
+};
+
 fn every_size_and_layout<F: WrittenOut>() {
     let largest = M[M.len() - 1];
     for &k in K {
@@ -179,11 +185,7 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
 
 #[test]
 fn a_row_has_the_same_bits_in_tiles_of_every_height() {
-    let (m, n, k) = if cfg!(miri) {
-        (5, 9, 130)
-    } else {
-        (31, 77, 300)
-    };
+    let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     heights::<f32>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
@@ -194,11 +196,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
 
 #[test]
 fn f32_and_f64_have_the_bits_of_the_products_in_place() {
-    let (m, n, k) = if cfg!(miri) {
-        (5, 9, 130)
-    } else {
-        (31, 77, 300)
-    };
+    let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 7), random(n * k, 8));
     fn check<T: Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
         let a = View::row_major(a, m, k);
@@ -221,7 +219,13 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
         let mut y = [9.0; 15];
         let packed = PackedMatrix::<F>::new(on(isa, 1), b);
-        multiply_packed(on(isa, 1), &packed, a, &Epilogue::NONE, &mut y);
+        multiply_columns(
+            on(isa, 1),
+            Columns::Packed(&packed),
+            a,
+            &Epilogue::NONE,
+            &mut y,
+        );
         assert_eq!(y, [0.0; 15], "{isa}");
     }
     for isa in Isa::levels() {

@@ -20,7 +20,7 @@ fn the_bias_is_added_once_and_last() {
         assert_same(&y, &expected, "in place");
         y.fill(9.0);
         let packed = PackedMatrix::<f32>::new(on(isa, 2), b);
-        multiply_packed(on(isa, 2), &packed, a, &epilogue, &mut y);
+        multiply_columns(on(isa, 2), Columns::Packed(&packed), a, &epilogue, &mut y);
         assert_same(&y, &expected, "packed");
     }
 }
@@ -74,7 +74,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                         }
                     };
                     let mut y = vec![9.0; m * n];
-                    multiply_packed(cpu, &matrix, a, &epilogue, &mut y);
+                    multiply_columns(cpu, Columns::Packed(&matrix), a, &epilogue, &mut y);
                     assert_same(&y, &expected, format_args!("{isa} {halves:?}"));
                 }
             }

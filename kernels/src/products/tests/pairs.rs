@@ -24,7 +24,7 @@ fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
                 let a = View::row_major(&a[..m * k], m, k);
                 let cpu = on(isa, threads);
                 with_team(threads, || {
-                    multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
+                    multiply_columns(cpu, Columns::Packed(&packed), a, &Epilogue::NONE, &mut y);
                 });
                 y
             };

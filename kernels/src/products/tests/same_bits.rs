@@ -26,21 +26,12 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
         for (at, &i) in order.iter().enumerate() {
             let row = View::row_major(&a[i * k..][..k], 1, k);
             let expected = &together[i * n..][..n];
-            assert_same(
-                &moved[at * n..][..n],
-                expected,
-                format_args!("row {i} at {at}"),
-            );
-            assert_same(
-                &product(isa, row, b, 1),
-                expected,
-                format_args!("row {i} alone"),
-            );
-            assert_same(
-                &packed_product(row, &packed, 1),
-                expected,
-                format_args!("row {i} packed"),
-            );
+            let found = &moved[at * n..][..n];
+            assert_same(found, expected, format_args!("row {i} at {at}"));
+            let found = &product(isa, row, b, 1);
+            assert_same(found, expected, format_args!("row {i} alone"));
+            let found = &packed_product(row, &packed, 1);
+            assert_same(found, expected, format_args!("row {i} packed"));
         }
     }
 }

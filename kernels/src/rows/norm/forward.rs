@@ -196,7 +196,9 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
 /// Number types that a norm takes rows of.
 trait NormalizedRows: Element {
     /// Writes the norm of each row of `x` to `y`, on the calling thread.
-    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
+    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]) {
+        isa.enter(AnyRows { norm, affine, x, y });
+    }
 }
 
 impl NormalizedRows for f32 {
@@ -208,25 +210,11 @@ impl NormalizedRows for f32 {
     }
 }
 
-macro_rules! as_any_row {
-    ($($type:ty)*) => {
-        $(impl NormalizedRows for $type {
-            fn normalize(
-                isa: Isa,
-                norm: &Norm,
-                affine: &Affine<Self::Wide>,
-                x: &[Self],
-                y: &mut [Self],
-            ) {
-                isa.enter(AnyRows { norm, affine, x, y });
-            }
-        })*
-    };
-}
+impl NormalizedRows for f64 {}
+impl NormalizedRows for half::f16 {}
+impl NormalizedRows for half::bf16 {}
 
-as_any_row!(f64 half::f16 half::bf16);
-
-/// NormalizedRows of any type.
+/// Rows of any type.
 struct AnyRows<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,
