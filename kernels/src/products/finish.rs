@@ -102,15 +102,13 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
 impl<T: Computed> Finish<'_, T> {
     #[inline(always)]
     fn plain<V: Vectors<T>>(&mut self, v: V) {
-        let bias = self
-            .results
-            .of_columns::<V, WIDTH>(v, self.results.epilogue.bias);
-        let writer = Writer::<V, WIDTH, T>::new(v, self.results);
+        let (results, epilogue) = (self.results, self.results.epilogue);
+        let bias = results.of_columns::<V, WIDTH>(v, epilogue.bias);
+        let writer = Writer::<V, WIDTH, T>::new(v, results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
             let rows = self.rows.start + group * GROUP..;
-            let activation = self.results.epilogue.activation;
-            if activation == ActivationFunction::Identity {
+            if epilogue.activation == ActivationFunction::Identity {
                 for (i, row) in rows.zip(sums.chunks_exact(width)) {
                     writer.write(i, add(v, load(v, row), bias));
                 }
@@ -119,7 +117,7 @@ impl<T: Computed> Finish<'_, T> {
             for row in sums.chunks_exact_mut(width) {
                 store(v, add(v, load(v, row), bias), row);
             }
-            activation.apply(self.results.isa, sums);
+            epilogue.activation.apply(results.isa, sums);
             for (i, row) in rows.zip(sums.chunks_exact(width)) {
                 writer.write(i, load(v, row));
             }
@@ -128,13 +126,10 @@ impl<T: Computed> Finish<'_, T> {
 
     #[inline(always)]
     fn gated<V: Vectors<T>>(&mut self, v: V) {
-        let [bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.bias);
-        let [up_bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.up_bias);
-        let writer = Writer::<V, 1, T>::new(v, self.results);
+        let (results, epilogue) = (self.results, self.results.epilogue);
+        let [bias] = results.of_columns::<V, 1>(v, epilogue.bias);
+        let [up_bias] = results.of_columns::<V, 1>(v, epilogue.up_bias);
+        let writer = Writer::<V, 1, T>::new(v, results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
             let mut gates = [T::ZERO; GROUP * MAX_LANES];
@@ -144,10 +139,7 @@ impl<T: Computed> Finish<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
-            self.results
-                .epilogue
-                .activation
-                .apply(self.results.isa, gates);
+            epilogue.activation.apply(results.isa, gates);
             let first_row = self.rows.start + group * GROUP;
             for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
                 let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));

@@ -174,9 +174,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
 
     /// Computes some rows of the result, which no other call computes.
     fn block(&self, on: (Cpu, &dyn Kernel<F>), rows: Range<usize>) {
-        let Self {
-            up, down, epilogue, ..
-        } = *self;
+        let (up, down, epilogue) = (self.up, self.down, self.epilogue);
         let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks());
         let elements = rows.start * columns..rows.end * columns;
         let residual = epilogue.residual;
