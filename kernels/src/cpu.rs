@@ -1,9 +1,7 @@
 //! What a computation runs on: an instruction set, and a number of threads.
 
-use crate::{
-    threads::parallel,
-    vectors::isa::{Isa, IsaError},
-};
+use crate::threads::parallel;
+use crate::vectors::{Isa, isa::IsaError};
 
 /// An instruction set of this CPU, and the most threads that may take part. It travels with every call as one value;
 /// results depend on the instruction set only.

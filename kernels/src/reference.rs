@@ -1,6 +1,10 @@
 //! What the kernels compute, in f64, slow and obvious; for tests only.
 
 use std::f64::consts::{PI, SQRT_2};
+use std::fmt::Display;
+
+use bytemuck::{Pod, bytes_of};
+use half::{bf16, f16};
 
 use crate::{Cpu, Isa, Stored};
 
@@ -12,6 +16,31 @@ pub fn alone() -> Cpu {
 /// An instruction set on so many threads.
 pub fn on(isa: Isa, threads: usize) -> Cpu {
     Cpu { isa, threads }
+}
+
+/// Asserts that an error is within what is allowed, of which it is this share, and that less would not be enough:
+/// at least `least` of it is used.
+#[track_caller]
+pub fn assert_share(share: f64, least: f64, what: impl Display) {
+    println!("{what}: {:.0} % of the tolerance used", 100.0 * share);
+    assert!(share <= 1.0, "{what}: {share} of the tolerance");
+    let proves = share > least || cfg!(miri);
+    assert!(proves, "{what}: the tolerance proves little ({share})");
+}
+
+/// Asserts that numbers are the same in every bit.
+#[track_caller]
+pub fn assert_same<T: RoundingErrors + Pod>(found: &[T], expected: &[T], what: impl Display) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let differ = |i: &usize| bytes_of(&found[*i]) != bytes_of(&expected[*i]);
+    let wrong: Vec<usize> = (0..found.len()).filter(differ).collect();
+    if let [first, ..] = wrong[..] {
+        let (n, (found, expected)) = (
+            wrong.len(),
+            (found[first].to_f64(), expected[first].to_f64()),
+        );
+        panic!("{what}: {n} differ, the first {first}: {found:e}, expected {expected:e}");
+    }
 }
 
 /// `x · Φ(x)`, without the cancellation of `1 + erf`.
@@ -125,48 +154,28 @@ pub trait RoundingErrors: Stored {
     fn to_f64(self) -> f64;
 }
 
-impl RoundingErrors for f32 {
-    const STORE: f64 = f32::EPSILON as f64 / 2.0;
-    const COMPUTE: f64 = Self::STORE;
-    const WIDE: f64 = <f64 as RoundingErrors>::STORE;
-    const LEAST: f64 = f32::MIN_POSITIVE as f64 * f32::EPSILON as f64;
-    fn from_f64(value: f64) -> Self {
-        value as f32
-    }
-    fn to_f64(self) -> f64 {
-        self as f64
-    }
-}
-
-impl RoundingErrors for f64 {
-    const STORE: f64 = f64::EPSILON / 2.0;
-    const COMPUTE: f64 = Self::STORE;
-    const WIDE: f64 = Self::STORE;
-    const LEAST: f64 = f64::MIN_POSITIVE * f64::EPSILON;
-    fn from_f64(value: f64) -> Self {
-        value
-    }
-    fn to_f64(self) -> f64 {
-        self
-    }
-}
-
-macro_rules! half_rounding {
-    ($type:ty) => {
-        impl RoundingErrors for $type {
-            const STORE: f64 = <$type>::EPSILON.to_f64_const() / 2.0;
-            const COMPUTE: f64 = <f32 as RoundingErrors>::STORE;
-            const WIDE: f64 = Self::COMPUTE;
-            const LEAST: f64 = <$type>::MIN_POSITIVE_SUBNORMAL.to_f64_const();
+/// Of a type, the one it is computed in and that of its long sums; its epsilon and least subnormal; and how it is
+/// converted from and to f64.
+macro_rules! rounding {
+    ($($type:ty, $acc:ty, $wide:ty: $epsilon:expr, $least:expr, $from:expr, $to:expr;)*) => {
+        $(impl RoundingErrors for $type {
+            const STORE: f64 = $epsilon / 2.0;
+            const COMPUTE: f64 = <$acc as RoundingErrors>::STORE;
+            const WIDE: f64 = <$wide as RoundingErrors>::STORE;
+            const LEAST: f64 = $least;
             fn from_f64(value: f64) -> Self {
-                <$type>::from_f64(value)
+                $from(value)
             }
             fn to_f64(self) -> f64 {
-                self.to_f64()
+                $to(self)
             }
-        }
+        })*
     };
 }
 
-half_rounding!(half::f16);
-half_rounding!(half::bf16);
+rounding! {
+    f32, f32, f64: f32::EPSILON as f64, f32::from_bits(1) as f64, |x| x as f32, f64::from;
+    f64, f64, f64: f64::EPSILON, f64::from_bits(1), |x| x, |x| x;
+    f16, f32, f32: f16::EPSILON.to_f64_const(), f16::from_bits(1).to_f64_const(), f16::from_f64, f16::to_f64;
+    bf16, f32, f32: bf16::EPSILON.to_f64_const(), bf16::from_bits(1).to_f64_const(), bf16::from_f64, bf16::to_f64;
+}

@@ -29,22 +29,12 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
-    attention_kernel::{AttentionKernel, WithAttentionKernel},
-    chunk::{Chunk, Values},
-    fill::Fill,
-    heads::{Heads, Shape},
-    key_value::KeyValue,
-    mask::{Kept, Scoring},
-    operand::{Operand, OperandFormat},
-    plan::Group,
-    query_rows::QueryRows,
-    tile_memory::TileMemory,
+    AttentionKernel, Chunk, Fill, Group, Heads, Kept, KeyValue, Operand, OperandFormat, QueryRows,
+    Scoring, Shape, TileMemory, Values, WithAttentionKernel,
 };
-use crate::{
-    cpu::Cpu,
-    memory::scratch::{lend, scratch},
-    threads::{parallel, target::Target},
-};
+use crate::cpu::Cpu;
+use crate::memory::{lend, scratch::scratch};
+use crate::threads::{Target, parallel};
 
 /// Attention of all queries. Row `i` of `out` has the result of query `i`: `n_heads` heads of `head_dim`
 /// columns from column 0 on. The rows of `out` are `out.len() / n_rows` apart; what lies between them is left

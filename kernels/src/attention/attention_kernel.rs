@@ -4,19 +4,10 @@
 use half::bf16;
 
 use super::{
-    chunk::Layout,
-    divide::DivideTotals,
-    exponentiate::Exponentiate,
-    fill::Fill,
-    near_tile::NearTile,
-    operand::{Operand, OperandDots},
-    pack_queries::PackQueries,
-    score::Score,
+    DivideTotals, Exponentiate, Fill, Layout, NearTile, Operand, OperandDots, PackQueries, Score,
 };
-use crate::{
-    products::kernel::{kernel, with_kernel},
-    vectors::{isa::Isa, level::Instructions},
-};
+use crate::products::kernel::{kernel, with_kernel};
+use crate::vectors::{Instructions, Isa};
 
 kernel! {
     /// The instructions of one level for attention with operands in a format.

@@ -13,18 +13,11 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 
 use super::{
-    attention_kernel::{AttentionKernel, WithAttentionKernel},
-    chunk::{Chunk, Layout, Values},
-    fill::Fill,
-    heads::{Heads, Shape},
-    operand::{Operand, OperandFormat},
+    AttentionKernel, Chunk, Fill, Heads, Layout, Operand, OperandFormat, Shape, Values,
+    WithAttentionKernel,
 };
-use crate::{
-    cpu::Cpu,
-    memory::{large_pages::LargePages, scratch::Aligned},
-    threads::parallel,
-    vectors::isa::Isa,
-};
+use crate::memory::{Aligned, LargePages};
+use crate::{cpu::Cpu, threads::parallel, vectors::Isa};
 
 /// The keys and values of one layer for a batch of sequences, packed as [`attend`](super::attend) reads them.
 ///
@@ -145,22 +138,16 @@ impl KeyValuePanels {
     /// # Panics
     /// If the lengths do not fit, or `cpu` has another instruction set than the panels.
     pub fn append(&mut self, cpu: Cpu, seq: usize, key: Heads, value: Heads) {
-        let PanelShape {
-            isa,
-            stored,
-            batch,
-            n_kv_heads,
-            head_dim,
-        } = self.shape;
+        let (shape, isa) = (self.shape, self.shape.isa);
         assert_eq!(isa, cpu.isa, "panels of another level");
-        let width = n_kv_heads * head_dim;
-        key.check(batch * seq, width);
-        value.check(batch * seq, width);
+        let width = shape.n_kv_heads * shape.head_dim;
+        key.check(shape.batch * seq, width);
+        value.check(shape.batch * seq, width);
         if width == 0 {
             self.positions.end += seq;
             return;
         }
-        match stored {
+        match shape.stored {
             OperandFormat::F32 => self.append_packed(cpu, &*f32::kernel(isa), seq, key, value),
             OperandFormat::Bf16 => self.append_packed(cpu, &*bf16::kernel(isa), seq, key, value),
         }

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::operand::Operand;
+use super::Operand;
 
 /// The layout of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::vectors::slice::{Slice, SliceMut};
+use crate::vectors::{Slice, SliceMut};
 
 /// The heads of queries, keys or values: a row for each position, in which head `h` is the columns from
 /// `offset + h · head_dim` on.

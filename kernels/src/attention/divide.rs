@@ -1,10 +1,8 @@
 //! The end of a tile: totals become results.
 
-use super::{exponentiate::fold, plan::Plan, query_rows::QueryRows};
-use crate::{
-    products::tile::WIDTH,
-    vectors::level::{MAX_LANES, Task, Vectors},
-};
+use super::{Plan, QueryRows, exponentiate::fold};
+use crate::products::WIDTH;
+use crate::vectors::{MAX_LANES, Task, Vectors};
 
 /// Divides the totals by the sums of the exponentials, and writes the results.
 pub(crate) struct DivideTotals<'a> {
@@ -15,8 +13,6 @@ pub(crate) struct DivideTotals<'a> {
 }
 
 impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
         let width = WIDTH * V::LANES;

@@ -1,6 +1,6 @@
 //! `eˣ` of whole vectors for exponents up to 0, as a softmax needs it.
 
-use crate::vectors::level::{MAX_LANES, Vectors};
+use crate::vectors::{MAX_LANES, Vectors};
 
 /// Below this the result is 0. That omits the smallest normal and the subnormal results, which are nothing
 /// beside the 1 that the largest score has.
@@ -82,18 +82,13 @@ pub(crate) fn larger(a: f32, b: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vectors::{
-        isa::Isa,
-        level::{Level, LevelTask},
-    };
+    use crate::vectors::{Isa, Level, LevelTask};
 
     struct All<'a> {
         x: &'a mut [f32],
     }
 
     impl LevelTask for All<'_> {
-        type Output = ();
-
         fn compute<L: Level>(self, level: L) {
             self.replace(level);
         }
@@ -127,13 +122,9 @@ mod tests {
                 let ulp = libm::exp2(f64::from(libm::ilogb(exact)) - 23.0);
                 worst = worst.max((f64::from(y) - exact).abs() / ulp);
             }
-            println!("{}: {worst:.3} ulp", isa.name());
-            assert!(worst <= MAX_ULP, "{}: {worst} ulp", isa.name());
-            assert!(
-                worst > 0.7 * MAX_ULP || cfg!(miri),
-                "{}: {worst} ulp",
-                isa.name()
-            );
+            println!("{isa}: {worst:.3} ulp");
+            assert!(worst <= MAX_ULP, "{isa}: {worst} ulp");
+            assert!(worst > 0.7 * MAX_ULP || cfg!(miri), "{isa}: {worst} ulp");
         }
     }
 
@@ -143,7 +134,7 @@ mod tests {
             let x = [0.0, -0.0, f32::NEG_INFINITY, f32::MIN, LOWEST - 1.0, LOWEST];
             let bits: Vec<u32> = exponentials(isa, &x).iter().map(|y| y.to_bits()).collect();
             let one = 1.0f32.to_bits();
-            assert_eq!(bits, [one, one, 0, 0, 0, 0], "{}", isa.name());
+            assert_eq!(bits, [one, one, 0, 0, 0, 0], "{isa}");
             assert!(exponentials(isa, &[f32::NAN])[0].is_nan());
         }
     }

@@ -1,13 +1,9 @@
 //! The softmax of a tile's rows, one chunk of positions at a time, except for the final division.
 
-use super::{
-    exp::{exp, larger, map, zip},
-    operand::{Operand, OperandDots},
-};
-use crate::{
-    products::tile::{Total, WIDTH},
-    vectors::level::{MAX_LANES, Task, Vectors},
-};
+use super::exp::{exp, larger, map, zip};
+use super::{Operand, OperandDots};
+use crate::products::{Total, WIDTH};
+use crate::vectors::{MAX_LANES, Task, Vectors};
 
 /// Computes `exp(score - largest)` for one chunk, packs it as left operand, and adds it to the sums.
 pub(crate) struct Exponentiate<'a, F: Operand> {
@@ -25,8 +21,6 @@ pub(crate) struct Exponentiate<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for Exponentiate<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();

@@ -4,18 +4,9 @@ use std::ops::Range;
 
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
-use super::{
-    chunk::{Layout, Values},
-    operand::{Numbers, Operand, OperandDots},
-};
-use crate::{
-    products::{
-        tile::{MAX_PANEL, WIDTH},
-        transpose::PackColumns,
-        view::View,
-    },
-    vectors::level::{MAX_LANES, Task, Vectors},
-};
+use super::{Layout, Operand, OperandDots, Values, operand::Numbers};
+use crate::products::{MAX_PANEL, PackColumns, View, WIDTH};
+use crate::vectors::{MAX_LANES, Task, Vectors};
 
 /// Packs rows of keys and values into a chunk.
 pub(crate) struct Fill<'a, F: Operand> {
@@ -34,8 +25,6 @@ pub(crate) struct Fill<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for Fill<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, d: D) {
         assert_eq!(self.rows.end, self.key.rows());
@@ -74,9 +63,7 @@ impl<F: Operand> Fill<'_, F> {
     /// Packs a whole panel of keys, with zeros behind the last row.
     #[inline(always)]
     fn fill_key_panel<D: OperandDots<F>>(&mut self, d: D, row: usize, at: usize) {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let key = self.key;
         if F::NUMBERS {
             return PackColumns {
@@ -127,9 +114,7 @@ impl<F: Operand> Fill<'_, F> {
     /// words.
     #[inline(always)]
     fn key_blocks(&mut self, at: usize) -> impl Iterator<Item = (Range<usize>, &mut [F::Word])> {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let panel = &mut self.memory[self.layout.key_panel(at)];
         let words = panel.chunks_mut(BLOCK / F::GROUP * width);
         let dimensions = (0..head_dim).step_by(BLOCK);
@@ -142,9 +127,7 @@ impl<F: Operand> Fill<'_, F> {
     /// [`verdict`].
     #[inline(always)]
     fn fill_values<D: OperandDots<F>>(&mut self, d: D, panel: usize) -> [Numbers<F, D>; WIDTH] {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let columns = panel * width..head_dim.min((panel + 1) * width);
         let at = self.position..self.position + self.rows.len();
         let packed = &mut self.memory[self.layout.value_panel(panel, &at)];

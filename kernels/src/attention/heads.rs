@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::products::view::View;
+use crate::products::View;
 
 /// How many of everything there are.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,8 @@
 
 use std::ops::Range;
 
-use super::{
-    cache::KeyValuePanels,
-    heads::{Heads, Sequences, Shape},
-    operand::OperandFormat,
-};
-use crate::vectors::isa::Isa;
+use super::{Heads, KeyValuePanels, OperandFormat, Sequences, Shape};
+use crate::vectors::Isa;
 
 /// What the queries attend to.
 #[derive(Clone, Copy, Debug)]

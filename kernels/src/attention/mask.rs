@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::heads::Shape;
+use super::Shape;
 
 /// What turns products of queries and keys into scores.
 ///

@@ -23,12 +23,25 @@ mod score;
 mod tile_memory;
 
 pub use attend::attend;
+use attention_kernel::{AttentionKernel, WithAttentionKernel};
 pub use cache::{KeyValuePanels, PanelShape};
+use chunk::{Chunk, Layout, Values};
 pub use differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias};
+use divide::DivideTotals;
+use exponentiate::Exponentiate;
+use fill::Fill;
 pub use heads::{Heads, Sequences, Shape};
 pub use key_value::KeyValue;
+use mask::Kept;
 pub use mask::{Bias, Scoring};
+use near_tile::NearTile;
 pub use operand::OperandFormat;
+use operand::{Operand, OperandDots};
+use pack_queries::PackQueries;
+use plan::{Group, Plan};
+use query_rows::QueryRows;
+use score::Score;
+use tile_memory::TileMemory;
 
 #[cfg(test)]
 mod speed;

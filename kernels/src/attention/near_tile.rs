@@ -1,14 +1,8 @@
 //! Products of attention, whose right operands are in the cache.
 
-use super::operand::Operand;
-use crate::{
-    products::{
-        dot_tile::{Ahead, DotTile},
-        format::{Dots, Format},
-        tile::Total,
-    },
-    vectors::level::Task,
-};
+use super::Operand;
+use crate::products::{Ahead, DotTile, Dots, Format, Total};
+use crate::vectors::Task;
 
 /// A [`DotTile`] of keys or values, which are in the cache already. That nothing is prefetched is known at
 /// compile time here; otherwise the innermost loop would decide it, at a cost of 1 % at the AVX2 level.
@@ -22,8 +16,6 @@ pub(crate) struct NearTile<'a, F: Format> {
 }
 
 impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         let tile = DotTile::<F> {

@@ -8,16 +8,10 @@ use std::fmt;
 use half::bf16;
 
 use super::exp::map;
+use crate::products::{Dots, Format, WIDTH, formats::bf16::round};
 #[cfg(target_arch = "x86_64")]
 use crate::vectors::avx512::Avx512Bf16;
-use crate::{
-    products::{
-        format::{Dots, Format},
-        formats::bf16::round,
-        tile::WIDTH,
-    },
-    vectors::level::{Level, MAX_LANES, Vectors},
-};
+use crate::vectors::{Level, MAX_LANES, Vectors};
 
 /// How queries, keys, values and exponentials are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

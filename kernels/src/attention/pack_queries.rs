@@ -1,14 +1,8 @@
 //! Packing of a tile's queries.
 
-use super::{
-    operand::{Operand, OperandDots},
-    plan::Plan,
-    query_rows::QueryRows,
-};
-use crate::{
-    products::tile::{MAX_PANEL, WIDTH},
-    vectors::level::{Task, Vectors},
-};
+use super::{Operand, OperandDots, Plan, QueryRows};
+use crate::products::{MAX_PANEL, WIDTH};
+use crate::vectors::{Task, Vectors};
 
 /// Packs a tile's queries, multiplied by the scale, as left operand.
 pub(crate) struct PackQueries<'a, F: Operand> {
@@ -18,8 +12,6 @@ pub(crate) struct PackQueries<'a, F: Operand> {
 }
 
 impl<F: Operand, D: OperandDots<F>> Task<D> for PackQueries<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let v = d.vectors();

@@ -2,11 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    chunk::Layout,
-    heads::Shape,
-    mask::{Kept, Scoring},
-};
+use super::{Kept, Layout, Scoring, Shape};
 
 /// The most rows of a tile at any level.
 pub(crate) const MAX_ROWS: usize = 14;

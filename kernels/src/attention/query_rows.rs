@@ -2,12 +2,8 @@
 
 use std::ops::Range;
 
-use super::{
-    chunk::Layout,
-    heads::Heads,
-    plan::{Group, Row},
-};
-use crate::threads::target::Target;
+use super::{Group, Heads, Layout, plan::Row};
+use crate::threads::Target;
 
 /// The rows of one key/value head: where they come from and go to.
 pub(crate) struct QueryRows<'a> {

@@ -5,19 +5,10 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
-    attention_kernel::AttentionKernel,
-    chunk::{Chunk, Layout, Values},
-    divide::DivideTotals,
-    exponentiate::Exponentiate,
-    near_tile::NearTile,
-    operand::Operand,
-    pack_queries::PackQueries,
-    plan::{Plan, SpanPart},
-    query_rows::QueryRows,
-    score::Score,
-    tile_memory::TileMemory,
+    AttentionKernel, Chunk, DivideTotals, Exponentiate, NearTile, Operand, PackQueries, Plan,
+    QueryRows, Score, TileMemory, Values, plan::SpanPart,
 };
-use crate::products::tile::Total;
+use crate::products::Total;
 
 impl QueryRows<'_> {
     /// Computes a tile of rows; `chunk(i)` returns chunk number `i` of keys and values.
@@ -99,9 +90,7 @@ impl QueryRows<'_> {
         chunk: &Chunk<F>,
         memory: &mut TileMemory<F>,
     ) {
-        let Layout {
-            width, head_dim, ..
-        } = self.layout;
+        let (width, head_dim) = (self.layout.width, self.layout.head_dim);
         let n_rows = plan.rows().len();
         let scores = &mut memory.scores[self.scores_of(plan, piece)];
         let panels = piece.within_chunk().step_by(width);
@@ -114,11 +103,7 @@ impl QueryRows<'_> {
                     a: &memory.queries[part * n_rows * kernel.row_words()..],
                     b: &keys[first / F::GROUP * width..],
                     totals: scores,
-                    total: if first == 0 {
-                        Total::New
-                    } else {
-                        Total::Running
-                    },
+                    total: Total::of_chunk(part),
                 });
             }
         }

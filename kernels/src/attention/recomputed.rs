@@ -1,19 +1,18 @@
 //! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
 
-use super::differentiable::{AttentionGradients, Differentiable, Dropped, HeadRows};
-use crate::{
-    cpu::Cpu,
-    memory::recycled::{Buffer, Recycled},
-    products::{Epilogue, Plain, View, multiply_views},
-    rows::{
-        activation::ActivationFunction,
-        softmax::{Seen, backward_here, forward_here},
-    },
-    threads::{parallel, shared::Shared},
-    vectors::slice::{Slice, SliceMut, Stored},
-};
+use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
+use crate::memory::{Buffer, Recycled};
+use crate::products::{Epilogue, Plain, View, multiply_views};
+use crate::rows::softmax::{Seen, backward_here, forward_here};
+use crate::threads::{Shared, parallel};
+use crate::vectors::{Slice, SliceMut, Stored};
+use crate::{cpu::Cpu, rows::activation::ActivationFunction};
 
-impl Differentiable<'_> {
+impl<'a> Differentiable<'a> {
+    fn operands(&self) -> [HeadRows<'a>; 3] {
+        [self.query, self.key, self.value]
+    }
+
     /// Writes the result, `[batch · queries, n_heads · head_dim of the values]`. A query that sees nothing gives zeros.
     ///
     /// # Panics
@@ -71,23 +70,13 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     }
 
     fn threads(&self, cpu: Cpu) -> usize {
-        let HeadRows {
-            seq,
-            heads,
-            head_dim,
-            ..
-        } = self.of.query;
-        let work = self.of.batch * seq * heads * head_dim * self.of.key.seq;
+        let query = self.of.query;
+        let work = self.of.batch * query.seq * query.heads * query.head_dim * self.of.key.seq;
         if work < PARALLEL_FROM { 1 } else { cpu.threads }
     }
 
     fn forward(&self, cpu: Cpu, y: &mut [T]) {
-        let Differentiable {
-            batch,
-            query,
-            value,
-            ..
-        } = *self.of;
+        let (batch, query, value) = (self.of.batch, self.of.query, self.of.value);
         let (group, n_tasks) = (self.group(), batch * value.heads);
         assert_eq!(y.len(), batch * query.seq * query.heads * value.head_dim);
         if y.is_empty() || value.seq == 0 {
@@ -112,13 +101,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     }
 
     fn backward(&self, cpu: Cpu, dy: &[T], to: AttentionGradients) {
-        let Differentiable {
-            batch,
-            query,
-            key,
-            value,
-            ..
-        } = *self.of;
+        let (batch, [query, key, value]) = (self.of.batch, self.of.operands());
         let [dq, dk, dv] = [to.query, to.key, to.value].map(T::of_slice_mut);
         for (gradient, of) in [(&dq, query), (&dk, key), (&dv, value)] {
             assert_eq!(gradient.len(), batch * of.seq * of.heads * of.head_dim);
@@ -170,9 +153,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         to: &[Shared<T>; 3],
         biases: &[BiasGradient<T>],
     ) {
-        let Differentiable {
-            query, key, value, ..
-        } = *self.of;
+        let [query, key, value] = self.of.operands();
         let group = self.group();
         let queries = self.stacked(query, sequence, head * group, group, self.scale());
         let dy = self.stacked(dy, sequence, head * group, group, T::of(1.0));

@@ -2,18 +2,10 @@
 
 use std::ops::Range;
 
-use super::{
-    exp::{larger, zip},
-    mask::{Bias, Scoring},
-    plan::{Group, Plan},
-};
-use crate::{
-    products::tile::{Total, WIDTH},
-    vectors::{
-        level::{Task, Vectors},
-        math::{self, Separate},
-    },
-};
+use super::exp::{larger, zip};
+use super::{Bias, Group, Plan};
+use crate::products::{Total, WIDTH};
+use crate::vectors::{Separate, Task, Vectors, math};
 
 /// Turns the products of one chunk into scores, `-inf` for keys that do not count, and updates each row's
 /// maximum.
@@ -31,8 +23,6 @@ pub(crate) struct Score<'a> {
 }
 
 impl<V: Vectors<f32>> Task<V> for Score<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, v: V) {
         let width = WIDTH * V::LANES;
@@ -80,9 +70,7 @@ impl Score<'_> {
         let n_rows = self.plan.rows().len();
         let n_panels = self.scores.len() / (n_rows * width);
         let (seen, row_of) = (&self.plan.seen()[row], self.plan.rows()[row]);
-        let Scoring {
-            soft_cap, biases, ..
-        } = *self.group.scoring;
+        let scoring = self.group.scoring;
         let marks = self.group.kept.marks;
         let is_plain = self.is_plain();
         for panel in 0..n_panels {
@@ -101,12 +89,12 @@ impl Score<'_> {
                 continue;
             }
             let scores = &mut scores[shown];
-            if let Some(cap) = soft_cap {
+            if let Some(cap) = scoring.soft_cap {
                 for score in &mut *scores {
                     *score = math::tanh::<Separate>(*score / cap) * cap;
                 }
             }
-            for bias in biases {
+            for bias in scoring.biases {
                 let at = [self.group.sequence, row_of.head, row_of.query, inside.start];
                 add(scores, bias, at);
             }

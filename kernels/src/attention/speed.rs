@@ -5,19 +5,10 @@ use std::ops::Range;
 
 use super::tests::{Way, ways};
 use super::{
-    attend::attend,
-    cache::{KeyValuePanels, PanelShape},
-    heads::{Heads, Sequences, Shape},
-    key_value::KeyValue,
-    mask::Scoring,
-    operand::OperandFormat,
+    Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring, Sequences, Shape, attend,
 };
-use crate::{
-    products::formats::bandwidth::read_all,
-    reference::{on, random},
-    timing::least,
-    vectors::isa::Isa,
-};
+use crate::reference::{on, random};
+use crate::{products::formats::bandwidth::read_all, timing::least, vectors::Isa};
 
 /// Bytes per second at which `threads` threads read `len` numbers of f32.
 fn reading(isa: Isa, len: usize, threads: usize) -> f64 {
@@ -161,11 +152,7 @@ fn attention_in_operations_per_second() {
     };
     for way in ways() {
         let isa = way.isa;
-        println!(
-            "{} {:?}: GFLOP/s per thread, GB/s of keys and values",
-            isa.name(),
-            way.stored
-        );
+        println!("{way}: GFLOP/s per thread, GB/s of keys and values");
         for case in &cases {
             for threads in [1, 2] {
                 let (operations, bytes) = measure(way, case, threads);

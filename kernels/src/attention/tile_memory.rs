@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice_mut;
 
-use super::{attention_kernel::AttentionKernel, chunk::Layout, operand::Operand};
+use super::{AttentionKernel, Layout, Operand};
 
 /// The memory, divided into its parts.
 pub(crate) struct TileMemory<'a, F: Operand> {
@@ -66,9 +66,7 @@ impl<'a, F: Operand> TileMemory<'a, F> {
         n_rows: usize,
         span: usize,
     ) -> [usize; 7] {
-        let Layout {
-            width, head_dim, ..
-        } = layout;
+        let (width, head_dim) = (layout.width, layout.head_dim);
         [
             n_rows * head_dim.div_ceil(F::CHUNK) * kernel.row_words(),
             n_rows * span.next_multiple_of(width),

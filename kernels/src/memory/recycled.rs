@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::vectors::element::Element;
+use crate::vectors::Element;
 
 /// A number type whose buffers are kept.
 pub trait Recycled: Element {
@@ -19,20 +19,31 @@ pub trait Recycled: Element {
 }
 
 macro_rules! recycled {
-    ($type:ty) => {
-        impl Recycled for $type {
+    ($($type:ty)*) => {
+        $(impl Recycled for $type {
             fn pool() -> &'static Mutex<Pool<Self>> {
                 static POOL: Mutex<Pool<$type>> = Mutex::new(Pool::new());
                 &POOL
+            }
+        })*
+
+        impl Default for Keeper {
+            /// Buffers are kept from now on.
+            fn default() -> Self {
+                $(lock::<$type>().keepers += 1;)*
+                Self(())
+            }
+        }
+
+        impl Drop for Keeper {
+            fn drop(&mut self) {
+                $(lock::<$type>().release();)*
             }
         }
     };
 }
 
-recycled!(f32);
-recycled!(f64);
-recycled!(half::f16);
-recycled!(half::bf16);
+recycled!(f32 f64 half::f16 half::bf16);
 
 /// Buffers that wait to be reused, with counts of elements.
 pub struct Pool<T> {
@@ -82,6 +93,14 @@ impl<T: Element> Pool<T> {
         }
     }
 
+    fn release(&mut self) {
+        self.keepers -= 1;
+        if self.keepers == 0 {
+            (self.free, self.n_free) = (Vec::new(), 0);
+            self.most_used = self.n_used;
+        }
+    }
+
     fn trim(&mut self) {
         // The half on top is for sizes that are needed most at different times.
         let most = self.most_used + self.most_used / 2;
@@ -94,34 +113,6 @@ impl<T: Element> Pool<T> {
 /// While one lives, freed buffers are kept.
 #[derive(Debug)]
 pub struct Keeper(());
-
-impl Default for Keeper {
-    /// Buffers are kept from now on.
-    fn default() -> Self {
-        lock::<f32>().keepers += 1;
-        lock::<f64>().keepers += 1;
-        lock::<half::f16>().keepers += 1;
-        lock::<half::bf16>().keepers += 1;
-        Self(())
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        fn release<T: Recycled>() {
-            let mut pool = lock::<T>();
-            pool.keepers -= 1;
-            if pool.keepers == 0 {
-                (pool.free, pool.n_free) = (Vec::new(), 0);
-                pool.most_used = pool.n_used;
-            }
-        }
-        release::<f32>();
-        release::<f64>();
-        release::<half::f16>();
-        release::<half::bf16>();
-    }
-}
 
 fn lock<T: Recycled>() -> MutexGuard<'static, Pool<T>> {
     T::pool().lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,7 +7,7 @@ use std::{cell::Cell, marker::PhantomData, ops, thread::LocalKey};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::large_pages::{LargePages, MappedPiece};
+use super::{LargePages, large_pages::MappedPiece};
 use crate::vectors::prefetch::LINE;
 
 /// One cache line.

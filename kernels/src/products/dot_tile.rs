@@ -12,14 +12,9 @@
 //!    ..                  ..          ..
 //! ```
 
-use super::{
-    format::{Dots, Format},
-    tile::{Total, WIDTH},
-};
-use crate::vectors::{
-    level::{Task, Vectors},
-    prefetch::{self, LINE},
-};
+use super::{Dots, Format, Total, WIDTH};
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::{Task, Vectors};
 
 /// One chunk of a tile of `rows` rows and [`Dots::PANEL`] columns.
 pub struct DotTile<'a, F: Format> {
@@ -53,8 +48,6 @@ pub enum Ahead {
 
 /// Adds `Σ a·b` over the chunk to the totals.
 impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         macro_rules! by_rows {

@@ -3,9 +3,7 @@
 //! Bias, activation, gate, scale and residual cost no pass of their own over the result, and the result is
 //! written to memory once.
 
-use crate::{
-    cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::element::Real,
-};
+use crate::{cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::Real};
 
 /// `residual + scale · activation(sum + bias)`; of a gated matrix
 /// `residual + scale · activation(gate + bias) · (up + up_bias)`. Each part is optional. The bits of the sums do

@@ -2,21 +2,11 @@
 
 use std::ops::Range;
 
-use super::{
-    epilogue::{Epilogue, Scale},
-    halves::Halves,
-    tile::{MAX_PANEL, WIDTH},
-};
-use crate::{
-    rows::activation::{ActivationFunction, Computed},
-    threads::target::Target,
-    vectors::{
-        element::Real,
-        isa::Isa,
-        level::{MAX_LANES, Task, Vectors},
-        prefetch::{self, LINE},
-    },
-};
+use super::{Epilogue, Halves, MAX_PANEL, Scale, WIDTH};
+use crate::rows::activation::{ActivationFunction, Computed};
+use crate::threads::Target;
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::{Isa, MAX_LANES, Real, Task, Vectors};
 
 /// What the results of one panel of a part are made of, and where they go.
 pub(crate) struct Results<'a, T> {
@@ -63,8 +53,6 @@ pub(crate) struct Place<'a, T> {
 const GROUP: usize = 16;
 
 impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, v: V) {
         match self.results.halves {
@@ -75,21 +63,38 @@ impl<T: Computed, V: Vectors<T>> Task<V> for Finish<'_, T> {
 }
 
 impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
-        let mut results = self.first;
-        let per_panel = results.columns.len();
-        for sums in self.totals.chunks_exact_mut(self.n_rows * WIDTH * V::LANES) {
+        let (all, n_rows, totals) = (self.first.epilogue, self.n_rows, self.totals);
+        let rest = Epilogue {
+            bias: None,
+            activation: ActivationFunction::Identity,
+            ..*all
+        };
+        let mut first = self.first;
+        let (width, columns) = (WIDTH * V::LANES, first.columns.clone());
+        let n_columns = first.n_columns;
+        let of_panel = |panel: usize| {
+            let start = columns.start + panel * columns.len();
+            start..n_columns.min(start + columns.len())
+        };
+        if first.halves == Halves::One && all.activation != ActivationFunction::Identity {
+            // At once for all panels, as it takes a while to begin.
+            for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
+                first.columns = of_panel(panel);
+                first.add_to_rows(v, all.bias, sums);
+            }
+            all.activation.apply(first.isa, totals);
+            first.epilogue = &rest;
+        }
+        for (panel, sums) in totals.chunks_exact_mut(n_rows * width).enumerate() {
+            first.columns = of_panel(panel);
             let finish = Finish {
-                results: &results,
-                rows: 0..self.n_rows,
+                results: &first,
+                rows: 0..n_rows,
                 sums,
             };
             finish.compute(v);
-            let next = results.columns.end;
-            results.columns = next..results.n_columns.min(next + per_panel);
         }
     }
 }
@@ -97,15 +102,13 @@ impl<T: Computed, V: Vectors<T>> Task<V> for FinishPanels<'_, T> {
 impl<T: Computed> Finish<'_, T> {
     #[inline(always)]
     fn plain<V: Vectors<T>>(&mut self, v: V) {
-        let bias = self
-            .results
-            .of_columns::<V, WIDTH>(v, self.results.epilogue.bias);
-        let writer = Writer::<V, WIDTH, T>::new(v, self.results);
+        let (results, epilogue) = (self.results, self.results.epilogue);
+        let bias = results.of_columns::<V, WIDTH>(v, epilogue.bias);
+        let writer = Writer::<V, WIDTH, T>::new(v, results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks_mut(GROUP * width).enumerate() {
             let rows = self.rows.start + group * GROUP..;
-            let activation = self.results.epilogue.activation;
-            if activation == ActivationFunction::Identity {
+            if epilogue.activation == ActivationFunction::Identity {
                 for (i, row) in rows.zip(sums.chunks_exact(width)) {
                     writer.write(i, add(v, load(v, row), bias));
                 }
@@ -114,7 +117,7 @@ impl<T: Computed> Finish<'_, T> {
             for row in sums.chunks_exact_mut(width) {
                 store(v, add(v, load(v, row), bias), row);
             }
-            activation.apply(self.results.isa, sums);
+            epilogue.activation.apply(results.isa, sums);
             for (i, row) in rows.zip(sums.chunks_exact(width)) {
                 writer.write(i, load(v, row));
             }
@@ -123,13 +126,10 @@ impl<T: Computed> Finish<'_, T> {
 
     #[inline(always)]
     fn gated<V: Vectors<T>>(&mut self, v: V) {
-        let [bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.bias);
-        let [up_bias] = self
-            .results
-            .of_columns::<V, 1>(v, self.results.epilogue.up_bias);
-        let writer = Writer::<V, 1, T>::new(v, self.results);
+        let (results, epilogue) = (self.results, self.results.epilogue);
+        let [bias] = results.of_columns::<V, 1>(v, epilogue.bias);
+        let [up_bias] = results.of_columns::<V, 1>(v, epilogue.up_bias);
+        let writer = Writer::<V, 1, T>::new(v, results);
         let width = WIDTH * V::LANES;
         for (group, sums) in self.sums.chunks(GROUP * width).enumerate() {
             let mut gates = [T::ZERO; GROUP * MAX_LANES];
@@ -139,10 +139,7 @@ impl<T: Computed> Finish<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
-            self.results
-                .epilogue
-                .activation
-                .apply(self.results.isa, gates);
+            epilogue.activation.apply(results.isa, gates);
             let first_row = self.rows.start + group * GROUP;
             for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
                 let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));
@@ -183,6 +180,15 @@ impl<T: Real> Results<'_, T> {
         let start = (self.first_row + row) * self.n_columns + self.columns.start;
         let residual = self.epilogue.residual?;
         Some(&residual[start..][..self.columns.len()])
+    }
+
+    /// Adds each column's number to the totals of a panel's rows.
+    #[inline(always)]
+    fn add_to_rows<V: Vectors<T>>(&self, v: V, values: Option<&[T]>, sums: &mut [T]) {
+        let values = self.of_columns::<V, WIDTH>(v, values);
+        for row in sums.chunks_exact_mut(WIDTH * V::LANES) {
+            store(v, add(v, load(v, row), values), row);
+        }
     }
 
     /// Each column's number; where there are none, -0, which leaves unchanged whatever it is added to.

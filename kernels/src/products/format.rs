@@ -28,11 +28,9 @@
 
 use bytemuck::Pod;
 
-use super::{packed_rows::Chunks, tile::WIDTH};
-use crate::{
-    rows::activation::Computed,
-    vectors::level::{Instructions, Vectors},
-};
+use super::{Chunks, WIDTH};
+use crate::rows::activation::Computed;
+use crate::vectors::{Instructions, Vectors};
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
 ///

@@ -1,6 +1,6 @@
 //! One matrix in a panel, or two side by side.
 
-use super::tile::WIDTH;
+use super::WIDTH;
 
 /// What the columns of a packed matrix consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

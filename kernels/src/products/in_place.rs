@@ -6,15 +6,9 @@
 
 use std::ops::Range;
 
-use super::{
-    tile::{CHUNK, Total},
-    view::View,
-};
-use crate::vectors::{
-    element::Real,
-    level::{MAX_LANES, Task, Vectors, columns_at_once},
-    prefetch::{self, LINE},
-};
+use super::{CHUNK, Total, View};
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::{MAX_LANES, Real, Task, Vectors, columns_at_once};
 
 /// Vectors of columns computed at a time: their chains of multiply-adds are independent, so that neither waits
 /// for the latency of the other.
@@ -43,8 +37,6 @@ pub struct InPlaceTile<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for InPlaceTile<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, vectors: V) {
         let transposer = V::Transposer::from(vectors);

@@ -8,18 +8,10 @@
 use half::bf16;
 
 use super::{
-    dot_tile::DotTile,
-    finish::{Finish, FinishPanels},
-    format::{Dots, Format},
-    in_place::InPlaceTile,
-    pack_panel::{CopyPanels, PackPanel, transposed_columns},
-    pack_row::{PackRow, PackRows},
-    packed_rows::Chunks,
-    panel_pair::PanelPairs,
-    registers::Registers,
-    transpose::PackColumns,
+    Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackColumns,
+    PackPanel, PackRow, PackRows, PanelPairs, Registers, pack_panel::transposed_columns,
 };
-use crate::vectors::{isa::Isa, level::Instructions};
+use crate::vectors::{Instructions, Isa};
 
 /// Declares a kernel: the facts that the driver asks for, and the tasks that it has computed, each with the instructions
 /// of dot products or with the vectors of their results. Every `$Dots` is such a kernel.

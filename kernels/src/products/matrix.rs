@@ -1,7 +1,7 @@
 //! A matrix of a number type that is known at run time.
 
-use super::view::View;
-use crate::vectors::slice::{Slice, Stored};
+use super::View;
+use crate::vectors::{Slice, Stored};
 
 /// `rows × columns` numbers of a slice, with a stride for either index.
 #[derive(Clone, Copy, Debug)]

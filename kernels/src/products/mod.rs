@@ -29,13 +29,32 @@ pub(crate) mod view;
 mod weight;
 mod working_memory;
 
+use blocks::RowBlocks;
+pub(crate) use dot_tile::{Ahead, DotTile};
 pub use epilogue::{Epilogue, Scale};
+use finish::{Finish, FinishPanels, Results};
+use format::dots;
+pub(crate) use format::{Dots, Format};
+use halves::Halves;
+use in_place::InPlaceTile;
+use kernel::{Kernel, WithKernel};
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply};
 pub(crate) use multiply::{Plain, multiply_views};
+use pack_panel::{CopyPanels, PackPanel};
+use pack_row::{PackRow, PackRows};
+use packed_matrix::PackedMatrix;
+use packed_rows::{Chunks, PackedRows, PackedTarget};
+use panel_pair::PanelPairs;
 pub use peak::peak;
+use product::{Columns, Part, Product, To};
+use registers::Registers;
+use tile::NEXT_PANEL;
+pub(crate) use tile::{CHUNK, MAX_PANEL, Total, WIDTH};
+pub(crate) use transpose::PackColumns;
 pub(crate) use view::View;
 pub use weight::{PackedWeight, WeightFormat};
+use working_memory::{HIDDEN, PACKED, TILE};
 
 #[cfg(test)]
 mod speed;

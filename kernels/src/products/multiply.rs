@@ -26,25 +26,12 @@
 use std::ops::Range;
 
 use super::{
-    blocks::{BLOCK_ROWS, RowBlocks},
-    epilogue::Epilogue,
-    format::Format,
-    kernel::WithKernel,
-    matrix::Matrix,
-    pack_rows::pack_rows,
-    packed_matrix::PackedMatrix,
-    packed_rows::PackedRows,
-    product::{Columns, Product, To},
-    view::View,
-    working_memory::{HIDDEN, PACKED},
+    Columns, Epilogue, Format, HIDDEN, Matrix, PACKED, PackedMatrix, PackedRows, Product,
+    RowBlocks, To, View, WithKernel, blocks::BLOCK_ROWS, pack_rows::pack_rows,
 };
-use crate::{
-    cpu::Cpu,
-    memory::scratch::{give_back, lend, take},
-    rows::activation::Computed,
-    threads::target::Target,
-    vectors::slice::{Slice, SliceMut, Stored},
-};
+use crate::memory::scratch::{give_back, take};
+use crate::vectors::{Slice, SliceMut, Stored};
+use crate::{cpu::Cpu, memory::lend, rows::activation::Computed, threads::Target};
 
 /// What is added to a product.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,28 +107,17 @@ pub(crate) fn multiply_views<T: Plain>(
     if a.rows() > BLOCK_ROWS {
         // Packed once: each block of rows would otherwise pack `b` again.
         let b = PackedMatrix::<T>::new_in(take(HIDDEN), cpu, b);
-        multiply_packed(cpu, &b, a, epilogue, y);
+        multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
         return give_back(HIDDEN, b.into_memory());
     }
     multiply_columns::<T>(cpu, Columns::InPlace(b), a, epilogue, y);
 }
 
-/// `y = epilogue(a · b)`, with a right operand packed in advance, in that operand's format.
+/// `y = epilogue(a · b)`, with a right operand packed in advance in its format, or read where it lies.
 ///
 /// # Panics
-/// If the lengths do not fit.
-pub(crate) fn multiply_packed<F: WithKernel>(
-    cpu: Cpu,
-    b: &PackedMatrix<F>,
-    a: View<F::Number>,
-    epilogue: &Epilogue<F::Number>,
-    y: &mut [F::Number],
-) {
-    assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
-    multiply_columns(cpu, Columns::Packed(b), a, epilogue, y);
-}
-
-fn multiply_columns<F: WithKernel>(
+/// If the lengths do not fit, or it was packed for another level.
+pub(crate) fn multiply_columns<F: WithKernel>(
     cpu: Cpu,
     b: Columns<F>,
     a: View<F::Number>,

@@ -4,17 +4,8 @@ use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
-use super::{
-    format::{Dots, Format},
-    tile::{MAX_PANEL, WIDTH},
-    transpose::Strip,
-    view::View,
-};
-use crate::vectors::{
-    element::{Element, Real},
-    level::{Task, Vectors},
-    prefetch,
-};
+use super::{Dots, Format, MAX_PANEL, View, WIDTH, transpose::Strip};
+use crate::vectors::{Element, Real, Task, Vectors, prefetch};
 
 /// How many rows ahead [`CopyPanels`] prefetches.
 const ROWS_AHEAD: usize = 8;
@@ -28,8 +19,6 @@ pub struct CopyPanels<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for CopyPanels<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, _: V) {
         let Self { b, columns, out } = self;
@@ -82,8 +71,6 @@ pub struct PackPanel<'a, F: Format> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(mut self, dots: D) {
         let depth = self.b.rows();

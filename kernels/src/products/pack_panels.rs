@@ -8,16 +8,10 @@ use std::ops::Range;
 use bytemuck::{Zeroable, cast_slice_mut};
 
 use super::{
-    format::Format,
-    kernel::Kernel,
-    pack_panel::{CopyPanels, PackPanel, gathered_stride},
-    view::View,
-    working_memory::{PACKED, TILE},
+    CopyPanels, Format, Kernel, PACKED, PackPanel, TILE, View, pack_panel::gathered_stride,
 };
-use crate::{
-    memory::scratch::{Aligned, lend},
-    threads::{parallel, shared::Shared},
-};
+use crate::memory::{Aligned, lend};
+use crate::threads::{Shared, parallel};
 
 /// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words(depth)`
 /// rows of as many words as the kernel's panels have columns, of which every matrix has an equal share. A weight

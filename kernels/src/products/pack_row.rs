@@ -7,14 +7,8 @@ use std::ops::Range;
 
 use bytemuck::cast_slice_mut;
 
-use super::{
-    format::{Dots, Format},
-    packed_rows::PackedTarget,
-    tile::CHUNK,
-    transpose::GatherRows,
-    view::View,
-};
-use crate::vectors::{element::Element, level::Task};
+use super::{CHUNK, Dots, Format, PackedTarget, View, transpose::GatherRows};
+use crate::vectors::{Element, Task};
 
 /// Packs all chunks of one row.
 pub struct PackRow<'a, F: Format> {
@@ -36,8 +30,6 @@ impl<'a, F: Format> PackRow<'a, F> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRow<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         if self.row.is_empty() {
@@ -71,8 +63,6 @@ const GATHERED: usize = 16;
 const MAX_CHUNK: usize = 2 * CHUNK;
 
 impl<F: Format, D: Dots<F>> Task<D> for PackRows<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, d: D) {
         let Self { a, columns, .. } = self;

@@ -2,13 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    format::Format,
-    kernel::Kernel,
-    pack_row::{PackRow, PackRows},
-    packed_rows::PackedTarget,
-    view::View,
-};
+use super::{Format, Kernel, PackRow, PackRows, PackedTarget, View};
 use crate::threads::parallel;
 
 /// Packs some rows in all chunks: the memory of a [`PackedRows`](super::packed_rows::PackedRows).

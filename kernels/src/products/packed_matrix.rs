@@ -3,10 +3,8 @@
 
 use std::ops::Range;
 
-use super::{
-    format::Format, halves::Halves, kernel::WithKernel, pack_panels::pack_panels, view::View,
-};
-use crate::{cpu::Cpu, memory::scratch::Aligned, vectors::isa::Isa};
+use super::{Format, Halves, View, WithKernel, pack_panels::pack_panels};
+use crate::{cpu::Cpu, memory::Aligned, vectors::Isa};
 
 /// A right operand packed in a format for one level of instructions; other levels cannot use it.
 pub struct PackedMatrix<F: Format> {

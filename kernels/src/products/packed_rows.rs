@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::threads::shared::Shared;
+use crate::threads::Shared;
 
 /// How a packed row is divided into chunks.
 #[derive(Clone, Copy, Debug)]

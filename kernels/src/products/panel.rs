@@ -6,20 +6,11 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 
 use super::{
-    dot_tile::{Ahead, DotTile},
-    finish::{Finish, Results},
-    format::Format,
-    in_place::{self, InPlaceTile},
-    packed_rows::PackedRows,
-    product::{Columns, Part, Product, Sums},
-    tile::{NEXT_PANEL, Total},
-    transpose::PackColumns,
-    view::View,
+    Ahead, Columns, DotTile, Finish, Format, InPlaceTile, NEXT_PANEL, PackColumns, PackedRows,
+    Part, Product, Results, Total, View, in_place, product::Sums,
 };
-use crate::{
-    threads::parallel,
-    vectors::{element::Real, prefetch},
-};
+use crate::threads::parallel;
+use crate::vectors::{Real, prefetch};
 
 impl<F: Format> Product<'_, F> {
     /// Computes and writes the results of one panel of a part.

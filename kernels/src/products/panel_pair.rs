@@ -5,15 +5,8 @@
 //! reading weights from the cache would wait for arithmetic. Two panels have twice as many independent chains,
 //! each with the same order of addition, and so the same bits.
 
-use super::{
-    format::{Dots, Format},
-    tile::{NEXT_PANEL, WIDTH},
-};
-use crate::vectors::{
-    element::Real,
-    level::{Task, Vectors},
-    prefetch,
-};
+use super::{Dots, Format, NEXT_PANEL, WIDTH};
+use crate::vectors::{Real, Task, Vectors, prefetch};
 
 /// The most rows: with more, a single panel has accumulators enough.
 pub const MAX_ROWS: usize = 2;
@@ -38,8 +31,6 @@ pub struct PanelPairs<'a, F: Format> {
 }
 
 impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, dots: D) {
         match self.rows {

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
 use half::bf16;
 
-use super::{kernel::WithKernel, registers::Registers, weight::WeightFormat};
+use super::{Registers, WeightFormat, WithKernel};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
@@ -59,7 +59,7 @@ mod tests {
             // Upper bound: 512 bits, 2 units, 7 GHz. Lower bound: a multiplication and an addition in 100 ns.
             for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
                 let possible = (2e7..450e9 * group).contains(&speed);
-                assert!(possible, "{}: {speed}", isa.name());
+                assert!(possible, "{isa}: {speed}");
             }
         }
     }

@@ -5,26 +5,11 @@ use std::ops::Range;
 use bytemuck::cast_slice_mut;
 
 use super::{
-    blocks::CACHED_BYTES,
-    epilogue::Epilogue,
-    finish::{Place, Results},
-    format::Format,
-    halves::Halves,
-    kernel::Kernel,
-    pack_row::PackRows,
-    packed_matrix::PackedMatrix,
-    packed_rows::{PackedRows, PackedTarget},
-    view::View,
-    working_memory::TILE,
+    Epilogue, Format, Halves, Kernel, PackRows, PackedMatrix, PackedRows, PackedTarget, Results,
+    TILE, View, blocks::CACHED_BYTES, finish::Place,
 };
-use crate::{
-    cpu::Cpu,
-    memory::scratch::lend,
-    threads::{
-        parallel::{self, part},
-        target::Target,
-    },
-};
+use crate::threads::parallel::{self, part};
+use crate::{cpu::Cpu, memory::lend, threads::Target};
 
 /// The right operand of a product.
 #[derive(Clone, Copy)]
@@ -72,7 +57,7 @@ impl<'a, F: Format> Product<'a, F> {
     /// For a left operand of `rows` rows in all.
     ///
     /// # Panics
-    /// If the epilogue or the target does not fit.
+    /// If the epilogue or the target does not fit, or the right operand was packed for another level.
     pub fn new(
         (cpu, kernel): (Cpu, &'a dyn Kernel<F>),
         b: Columns<'a, F>,
@@ -86,6 +71,9 @@ impl<'a, F: Format> Product<'a, F> {
             To::Operand(y) => (y.rows(), y.columns()),
         };
         assert_eq!(to, (rows, columns));
+        if let Columns::Packed(b) = b {
+            assert_eq!(b.isa(), cpu.isa, "a matrix packed for another level");
+        }
         epilogue.check(rows, columns);
         let work = rows.saturating_mul(columns).saturating_mul(depth);
         Self {

@@ -4,11 +4,8 @@ use std::{hint::black_box, marker::PhantomData};
 
 use bytemuck::Zeroable;
 
-use super::{
-    format::{Dots, Format},
-    tile::{CHUNK, WIDTH},
-};
-use crate::vectors::level::Task;
+use super::{CHUNK, Dots, Format, WIDTH};
+use crate::vectors::Task;
 
 /// Accumulators with independent chains of additions: enough for two units with a latency of four cycles, few
 /// enough for 16 registers.
@@ -25,9 +22,7 @@ const UNROLLED: usize = 4;
 /// One run of one thread; returns the number of operations.
 pub struct Registers<F>(pub PhantomData<F>);
 
-impl<F: Format, D: Dots<F>> Task<D> for Registers<F> {
-    type Output = usize;
-
+impl<F: Format, D: Dots<F>> Task<D, usize> for Registers<F> {
     #[inline(always)]
     fn compute(self, d: D) -> usize {
         let words = [F::Word::zeroed(); 3 * CHUNK];

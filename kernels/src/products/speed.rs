@@ -1,27 +1,17 @@
 //! The speed of products as a share of the CPU's peak. Run on an idle machine:
 //! `cargo test --release -p candle-blocks-kernels a_share_of_the_peak -- --ignored --nocapture`
 
-use super::{
-    epilogue::Epilogue,
-    multiply::{multiply_packed, multiply_views as multiply},
-    packed_matrix::PackedMatrix,
-    peak::peak,
-    view::View,
-    weight::WeightFormat,
-};
-use crate::{
-    reference::{on, random},
-    threads::team::with_team,
-    timing::least,
-    vectors::isa::Isa,
-};
+use super::multiply::{multiply_columns, multiply_views as multiply};
+use super::{Columns, Epilogue, PackedMatrix, View, WeightFormat, peak};
+use crate::reference::{on, random};
+use crate::{threads::with_team, timing::least, vectors::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine and a minute"]
 fn products_as_a_share_of_the_peak() {
     for isa in Isa::levels() {
         let peak = peak(on(isa, 1), WeightFormat::F32);
-        println!("{}: {:.0} GFLOP/s per thread", isa.name(), peak * 1e-9);
+        println!("{isa}: {:.0} GFLOP/s per thread", peak * 1e-9);
         println!("  n x k, m, threads: packed, in place; µs (% of the peak)");
         for (n, k) in [
             (1536, 384),
@@ -42,7 +32,13 @@ fn products_as_a_share_of_the_peak() {
                 for threads in [1, 2] {
                     let share = |t: f64| 100.0 * operations / t / (peak * threads as f64);
                     let prepacked = least(times, || {
-                        multiply_packed(on(isa, threads), &packed, a, &Epilogue::NONE, &mut y)
+                        multiply_columns(
+                            on(isa, threads),
+                            Columns::Packed(&packed),
+                            a,
+                            &Epilogue::NONE,
+                            &mut y,
+                        )
                     });
                     let in_place = least(times, || {
                         multiply(on(isa, threads), a, b, &Epilogue::NONE, &mut y)
@@ -67,7 +63,7 @@ fn products_of_a_training_as_a_share_of_the_peak() {
     let isa = Isa::best();
     let threads = 2;
     let peak = peak(on(isa, threads), WeightFormat::F32);
-    println!("{}: {:.0} GFLOP/s", isa.name(), peak * 1e-9);
+    println!("{isa}: {:.0} GFLOP/s", peak * 1e-9);
     println!("  rows, d_in -> d_out: forward, dx, dweight; µs (% of the peak)");
     for (rows, d_in, d_out) in [
         (1024, 768, 768),

@@ -12,13 +12,10 @@
 
 use std::ops::Range;
 
+use super::product::{TaskMemory, Units};
 use super::{
-    finish::FinishPanels,
-    format::Format,
-    packed_matrix::PackedMatrix,
-    packed_rows::PackedRows,
-    panel_pair::{self, PanelPairs},
-    product::{Columns, Part, Product, TaskMemory, To, Units},
+    Columns, FinishPanels, Format, PackedMatrix, PackedRows, PanelPairs, Part, Product, To,
+    panel_pair,
 };
 use crate::threads::parallel::{self, part};
 

@@ -4,43 +4,31 @@ mod epilogue;
 mod pairs;
 mod same_bits;
 
+use super::multiply::{multiply_columns, multiply_views as multiply};
 use super::{
-    blocks::BLOCK_ROWS,
-    epilogue::{Epilogue, Scale},
-    halves::Halves,
-    kernel::WithKernel,
-    multiply::{Plain, multiply_packed, multiply_views as multiply},
-    packed_matrix::PackedMatrix,
-    view::View,
+    Columns, Epilogue, Halves, PackedMatrix, Plain, Scale, View, WithKernel, blocks::BLOCK_ROWS,
 };
-use crate::{
-    memory::scratch::Aligned,
-    reference::{self, RoundingErrors, on},
-    rows::activation::{ActivationFunction, Computed},
-    threads::parallel::{self, part},
-    vectors::isa::Isa,
-};
+use crate::reference::{self, RoundingErrors, assert_same, assert_share, on};
+use crate::rows::activation::{ActivationFunction, Computed};
+use crate::threads::parallel::{self, part};
+use crate::{memory::Aligned, vectors::Isa};
 
 /// A number type with the fused multiply-add of the vector levels.
 trait Number: Plain + Computed + RoundingErrors {
     fn fused(a: Self, b: Self, c: Self) -> Self;
-    fn bits(self) -> u64;
 }
 
-macro_rules! number {
-    ($type:ty) => {
-        impl Number for $type {
-            fn fused(a: Self, b: Self, c: Self) -> Self {
-                a.mul_add(b, c)
-            }
-            fn bits(self) -> u64 {
-                self.to_bits().into()
-            }
-        }
-    };
+impl Number for f32 {
+    fn fused(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
 }
-number!(f32);
-number!(f64);
+
+impl Number for f64 {
+    fn fused(a: f64, b: f64, c: f64) -> f64 {
+        a.mul_add(b, c)
+    }
+}
 
 /// One element of a product, in the documented order of addition.
 fn sum<T: Number>(isa: Isa, terms: impl Iterator<Item = (T, T)>) -> T {
@@ -116,23 +104,14 @@ fn product<T: Number>(isa: Isa, a: View<T>, b: View<T>, threads: usize) -> Vec<T
 
 fn packed_product<T: Number>(a: View<T>, b: &PackedMatrix<T>, threads: usize) -> Vec<T> {
     let mut y = vec![T::from_f64(9.0); a.rows() * b.columns()];
-    multiply_packed(on(b.isa(), threads), b, a, &Epilogue::NONE, &mut y);
+    multiply_columns(
+        on(b.isa(), threads),
+        Columns::Packed(b),
+        a,
+        &Epilogue::NONE,
+        &mut y,
+    );
     y
-}
-
-#[track_caller]
-fn assert_same<T: Number>(found: &[T], expected: &[T], what: impl FnOnce() -> String) {
-    assert_eq!(found.len(), expected.len());
-    let differ = |i: &usize| found[*i].bits() != expected[*i].bits();
-    let wrong: Vec<usize> = (0..found.len()).filter(differ).collect();
-    if let Some(&first) = wrong.first() {
-        let (found, expected) = (found[first].to_f64(), expected[first].to_f64());
-        let what = what();
-        panic!(
-            "{what}: {} differ, the first {first}: {found:e}, expected {expected:e}",
-            wrong.len()
-        );
-    }
 }
 
 const M: &[usize] = if cfg!(miri) {
@@ -170,16 +149,9 @@ fn every_size_and_layout<T: Number>() {
                         let b = weight.transposed();
                         let packed = PackedMatrix::new(on(isa, 1), b);
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let what = |how| {
-                                format!(
-                                    "{} {how} {m}x{n}x{k}, layouts {layout} {which}",
-                                    isa.name()
-                                )
-                            };
-                            assert_same(&product(isa, a, b, 1), expected, || what("in place"));
-                            assert_same(&packed_product(a, &packed, 1), expected, || {
-                                what("packed")
-                            });
+                            let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
+                            assert_same(&product(isa, a, b, 1), expected, what);
+                            assert_same(&packed_product(a, &packed, 1), expected, what);
                         }
                     }
                 }
@@ -262,16 +234,7 @@ fn errors_against_f64_are_those_of_the_roundings() {
     for isa in Isa::levels() {
         for &(m, n, k) in &sizes {
             let share = share_of_error(isa, (m, n, k));
-            println!(
-                "{} {m}x{n}x{k}: {:.0} % of the tolerance",
-                isa.name(),
-                100.0 * share
-            );
-            assert!(share <= 1.0, "{} {m}x{n}x{k}: {share}", isa.name());
-            assert!(
-                share > 0.2 || cfg!(miri),
-                "{m}x{n}x{k}: the tolerance proves little ({share})"
-            );
+            assert_share(share, 0.2, format_args!("{isa} {m}x{n}x{k}"));
         }
     }
 }

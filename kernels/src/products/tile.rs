@@ -4,7 +4,7 @@
 //! The micro-kernels are [`DotTile`](super::dot_tile::DotTile), for packed operands, and
 //! [`InPlaceTile`](super::in_place::InPlaceTile), for a right operand that is read where it lies.
 
-use crate::vectors::level::MAX_LANES;
+use crate::vectors::MAX_LANES;
 
 /// Terms that are summed in registers before they are added to the running total. It is part of every result:
 /// see [`multiply`](super::multiply) on the order of addition.

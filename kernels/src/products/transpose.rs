@@ -2,11 +2,8 @@
 
 use std::ops::Range;
 
-use super::{tile::WIDTH, view::View};
-use crate::vectors::{
-    element::Real,
-    level::{Task, Vectors, columns_at_once},
-};
+use super::{View, WIDTH};
+use crate::vectors::{Real, Task, Vectors, columns_at_once};
 
 /// Packs rows and columns of a plain format into a panel, `[rows][panel width]`, with zeros for columns beyond
 /// the last.
@@ -22,8 +19,6 @@ pub struct PackColumns<'a, T> {
 }
 
 impl<T: Real, V: Vectors<T>> Task<V> for PackColumns<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute(self, v: V) {
         let width = WIDTH * V::LANES;
@@ -51,11 +46,8 @@ impl<T: Real, V: Vectors<T>> Task<V> for PackColumns<'_, T> {
                 rows: first..columns.end.min(first + lanes),
                 columns: rows.clone(),
             };
-            strip.transpose(
-                V::Transposer::from(v),
-                &mut panel[first - columns.start..],
-                width,
-            );
+            let to = &mut panel[first - columns.start..];
+            strip.transpose(V::Transposer::from(v), to, width);
         }
     }
 }
@@ -76,25 +68,15 @@ pub struct GatherRows<'a, T> {
 impl<T: Real> GatherRows<'_, T> {
     #[inline(always)]
     pub fn gather<V: Vectors<T>>(self, v: V) {
-        let Self {
-            a,
-            rows,
-            columns,
-            gathered,
-            stride,
-        } = self;
         let lanes = <V::Transposer as Vectors<T>>::LANES;
-        for first in columns.clone().step_by(lanes) {
+        for first in self.columns.clone().step_by(lanes) {
             let strip = Strip {
-                from: a.transposed(),
-                rows: first..columns.end.min(first + lanes),
-                columns: rows.clone(),
+                from: self.a.transposed(),
+                rows: first..self.columns.end.min(first + lanes),
+                columns: self.rows.clone(),
             };
-            strip.transpose(
-                V::Transposer::from(v),
-                &mut gathered[first - columns.start..],
-                stride,
-            );
+            let to = &mut self.gathered[first - self.columns.start..];
+            strip.transpose(V::Transposer::from(v), to, self.stride);
         }
     }
 }

@@ -7,26 +7,12 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{
-    blocks::RowBlocks,
-    epilogue::Epilogue,
-    format::Format,
-    kernel::{Kernel, WithKernel},
-    matrix::Matrix,
-    pack_row::PackRow,
-    packed_matrix::PackedMatrix,
-    packed_rows::{PackedRows, PackedTarget},
-    product::{Columns, Product, To},
-    working_memory::{HIDDEN, PACKED},
+    Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
+    PackedTarget, Product, RowBlocks, To, WithKernel,
 };
-use crate::{
-    cpu::Cpu,
-    memory::{
-        large_pages::LargePages,
-        scratch::{Aligned, lend},
-    },
-    rows::source::Source,
-    threads::{shared::Shared, target::Target},
-};
+use crate::memory::{Aligned, LargePages, lend};
+use crate::threads::{Shared, Target};
+use crate::{cpu::Cpu, rows::source::Source};
 
 /// The format that weights are stored and multiplied in. Sums, and everything between products, are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,11 +154,6 @@ struct LinearMap<'a, F: Format> {
 }
 
 fn map<F: WithKernel<Number = f32>>(map: LinearMap<F>) {
-    assert_eq!(
-        map.down.isa(),
-        map.cpu.isa,
-        "a weight packed for another level"
-    );
     map.compute(&*F::kernel(map.cpu.isa));
 }
 
@@ -193,9 +174,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
 
     /// Computes some rows of the result, which no other call computes.
     fn block(&self, on: (Cpu, &dyn Kernel<F>), rows: Range<usize>) {
-        let Self {
-            up, down, epilogue, ..
-        } = *self;
+        let (up, down, epilogue) = (self.up, self.down, self.epilogue);
         let (n_rows, columns, chunks) = (rows.len(), down.columns(), on.1.chunks());
         let elements = rows.start * columns..rows.end * columns;
         let residual = epilogue.residual;

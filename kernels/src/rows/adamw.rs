@@ -1,14 +1,9 @@
 //! AdamW's update of a parameter, and the sum of squares that gradients are clipped by.
 
-use crate::{
-    cpu::Cpu,
-    threads::{parallel, shared::Shared},
-    vectors::{
-        element::{Element, Real},
-        lanes::LANES,
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::threads::{Shared, parallel};
+use crate::vectors::{
+    Element, Level, LevelTask, Real, Slice, SliceMut, Stored, lanes::LANES, with_type,
 };
 
 /// The settings of one update, the same for every element.
@@ -143,8 +138,6 @@ struct UpdateRange<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for UpdateRange<'_, T> {
-    type Output = ();
-
     // Scalar code, which the compiler vectorises with the level's instructions.
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
@@ -176,9 +169,7 @@ pub fn sum_of_squares(cpu: Cpu, x: Slice) -> f64 {
 /// The sum of squares of one piece.
 struct Squares<'a, T>(&'a [T]);
 
-impl<T: Element<Acc: Into<f64>>> LevelTask for Squares<'_, T> {
-    type Output = f64;
-
+impl<T: Element<Acc: Into<f64>>> LevelTask<f64> for Squares<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) -> f64 {
         let mut lanes = [0.0; LANES];

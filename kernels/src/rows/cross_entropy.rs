@@ -3,15 +3,10 @@
 //! A row's loss is `ln Σ exp(x - max) - (x[class] - max)`. Nothing of the size of the logits is kept: the
 //! backward pass computes the probabilities again, which takes less time than reading them from memory.
 
-use crate::{
-    cpu::{Cpu, PIECE},
-    threads::{parallel, shared::Shared},
-    vectors::{
-        element::{Element, Real},
-        lanes::{max, update_and_sum},
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::{Cpu, PIECE};
+use crate::threads::{Shared, parallel};
+use crate::vectors::{
+    Element, Level, LevelTask, Real, Slice, SliceMut, Stored, max, update_and_sum, with_type,
 };
 
 /// Writes each row's loss; 0 for rows without a class.
@@ -77,8 +72,6 @@ struct Losses<'a, T> {
 }
 
 impl<T: Element<Acc: Into<f64>>> LevelTask for Losses<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.x.len() / self.classes.len();
@@ -105,8 +98,6 @@ struct Gradient<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for Gradient<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.x.len() / self.classes.len();

@@ -1,12 +1,7 @@
 //! Inverted dropout with a given mask.
 
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::cpu::Cpu;
+use crate::vectors::{Element, Real, Slice, SliceMut, Stored, with_type};
 
 /// `y = x / divisor` where `keep` is not 0, else 0: a true division, as in NumPy's
 /// `x * mask / (1 - p)`, which a product with the reciprocal does not equal.

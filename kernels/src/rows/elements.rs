@@ -1,15 +1,8 @@
 //! Arithmetic element by element. Each result is rounded once, to the type of the numbers.
 
-use crate::{
-    cpu::{Cpu, PIECE},
-    threads::parallel,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::Loop,
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::cpu::{Cpu, PIECE};
+use crate::threads::parallel;
+use crate::vectors::{Element, Isa, Loop, Real, Slice, SliceMut, Stored, with_type};
 
 /// `y = y + x`.
 ///
@@ -163,7 +156,7 @@ mod tests {
                 let check = |f: &dyn Fn(SliceMut), expected: &dyn Fn(usize) -> f32| {
                     let mut y = y.clone();
                     f(f32::slice_mut(&mut y));
-                    assert!((0..n).all(|i| y[i] == expected(i)), "{}", isa.name());
+                    assert!((0..n).all(|i| y[i] == expected(i)), "{isa}");
                 };
                 let (cpu, s) = (on(isa, 2), f32::slice(&x));
                 check(&|y| add(cpu, y, s), &|i| y[i] + x[i]);

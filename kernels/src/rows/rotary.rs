@@ -1,14 +1,7 @@
 //! Rotary position embedding: pairs of dimensions, rotated by angles given as cosines and sines.
 
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::cpu::Cpu;
+use crate::vectors::{Element, Isa, Level, LevelTask, Real, Slice, SliceMut, Stored, with_type};
 
 /// Which dimensions form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +98,6 @@ struct RotateHeads<'a, T> {
 }
 
 impl<T: Element> LevelTask for RotateHeads<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let turns = || self.cos.iter().zip(self.sin);

@@ -7,15 +7,10 @@
 
 use std::ops::Range;
 
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        lanes::{LANES, max, sum_pairs, update_and_sum},
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::vectors::{
+    Element, Isa, Level, LevelTask, Real, Slice, SliceMut, Stored, lanes::LANES, max, sum_pairs,
+    update_and_sum, with_type,
 };
 
 /// Which elements a row sees.
@@ -27,6 +22,13 @@ pub(crate) struct Seen<'a> {
     pub keep: Option<&'a [u8]>,
 }
 
+impl Seen<'_> {
+    /// All elements of a range.
+    pub fn all(range: Range<usize>) -> Self {
+        Self { range, keep: None }
+    }
+}
+
 /// Writes the softmax of each row of `width` elements of `x` to `y`; both are of one type.
 ///
 /// # Panics
@@ -36,10 +38,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
         cpu.for_rows(y, width, |start, y| {
-            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen {
-                range: 0..width,
-                keep: None,
-            });
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen::all(0..width));
         });
     });
 }
@@ -104,8 +103,6 @@ struct Forward<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for Forward<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         row(self.x, self.y, self.seen, self.scratch);
@@ -120,8 +117,6 @@ struct Backward<'a, T> {
 }
 
 impl<T: Element> LevelTask for Backward<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let mut probabilities = vec![T::Acc::ZERO; self.width];

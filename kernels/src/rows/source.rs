@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use crate::{
-    cpu::Cpu,
-    memory::scratch::{lend, scratch},
-    rows::norm::kind::{Affine, Norm},
-    threads::{parallel, target::Target},
-    vectors::{isa::Isa, prefetch},
-};
+use crate::cpu::Cpu;
+use crate::memory::{lend, scratch::scratch};
+use crate::rows::norm::kind::{Affine, Norm};
+use crate::threads::{Target, parallel};
+use crate::vectors::{Isa, prefetch};
 
 /// f32 rows without gaps, with an optional norm to apply to each.
 #[derive(Clone, Copy)]

@@ -1,13 +1,7 @@
 //! Sums of rows: the gradient of a bias that is added to each of them.
 
-use crate::{
-    cpu::Cpu,
-    threads::parallel,
-    vectors::{
-        element::Element,
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
-};
+use crate::vectors::{Element, Slice, SliceMut, Stored, with_type};
+use crate::{cpu::Cpu, threads::parallel};
 
 /// Rows that are summed in sequence before they are added to the others. It is part of the result, since it
 /// fixes the order of addition.

@@ -6,4 +6,6 @@ pub(crate) mod target;
 pub(crate) mod team;
 
 pub use parallel::{for_chunks, for_pieces_of, threads_for};
+pub(crate) use shared::Shared;
+pub(crate) use target::Target;
 pub use team::with_team;

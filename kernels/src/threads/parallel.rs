@@ -5,10 +5,8 @@
 
 use std::ops::Range;
 
-use super::{
-    shared::Shared,
-    team::{is_here, step, with_team},
-};
+use super::team::{is_here, step};
+use super::{Shared, with_team};
 
 /// Calls `work` with each number below `tasks`, on at most `threads` threads, the caller's among them. A thread
 /// that is done with one takes the next.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::shared::Shared;
+use super::Shared;
 
 /// Row-major memory that several threads write at the same time, each its own pieces.
 pub struct Target<'a, T> {

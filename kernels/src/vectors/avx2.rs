@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
+use super::level::{instructions, token};
+use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
 
 token! {
     /// The proof that the CPU has AVX2 and FMA.

@@ -2,10 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{
-    avx2::Avx2,
-    level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token},
-};
+use super::level::{instructions, token};
+use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, avx2::Avx2};
 
 token! {
     /// The proof that the CPU has AVX-512 F, BW, DQ and VL.

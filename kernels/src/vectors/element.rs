@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
 
-use crate::vectors::{math, math::Separate};
+use crate::vectors::{Separate, math};
 
 /// A stored number: f32, f64, f16 or bf16.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static {
@@ -70,16 +70,20 @@ pub trait Real:
     }
 }
 
-/// Methods that are inlined into code compiled for a level, without the attribute that each of them needs for it.
+/// Functions that are inlined into code compiled for a level, without the attribute that each of them needs for it.
 macro_rules! inlined {
-    ($(fn $name:ident($($arguments:tt)*) -> $out:ty $body:block)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $visibility:vis fn $name:ident$(<$type:ident: $bound:ident>)?($($arguments:tt)*) -> $out:ty $body:block
+    )*) => {
         $(
+            $(#[$doc])*
             #[inline(always)]
-            fn $name($($arguments)*) -> $out $body
+            $visibility fn $name$(<$type: $bound>)?($($arguments)*) -> $out $body
         )*
     };
 }
-pub(super) use inlined;
+pub(crate) use inlined;
 
 impl Real for f32 {
     inlined! {

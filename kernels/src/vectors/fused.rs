@@ -8,11 +8,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use bytemuck::{Pod, TransparentWrapper, Zeroable};
 
-use crate::vectors::{
-    element::{Element, Real, inlined},
-    math,
-    math::Fused,
-};
+use crate::vectors::{Element, Real, inlined, math, math::Fused};
 
 /// An f32 with the [`Fused`] versions of `exp`, `erf` and `tanh`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Pod, Zeroable, TransparentWrapper)]

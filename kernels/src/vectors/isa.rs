@@ -11,10 +11,7 @@ use super::avx2::Avx2;
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
-use super::{
-    level::{Instructions, LevelTask},
-    portable::Portable,
-};
+use super::{Instructions, LevelTask, portable::Portable};
 
 /// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
 /// `avx512_bf16`.
@@ -46,7 +43,7 @@ macro_rules! levels {
 
             /// Computes a task, compiled with this level's instructions. Those for dot products are entered through a
             /// product's kernel instead.
-            pub(crate) fn enter<T: LevelTask>(self, task: T) -> T::Output {
+            pub(crate) fn enter<O>(self, task: impl LevelTask<O>) -> O {
                 match self {
                     $($(#[cfg(target_arch = $arch)])? Self::$level(level) => level$(.$as_level())?.enter(task),)*
                 }
@@ -106,6 +103,12 @@ impl Isa {
     }
 }
 
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Why a level cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsaError {
@@ -117,7 +120,7 @@ pub enum IsaError {
 
 impl fmt::Display for IsaError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let best = Isa::best().name();
+        let best = Isa::best();
         match self {
             Self::Unknown(name) => {
                 let names = NAMES.join(", ");
@@ -126,12 +129,10 @@ impl fmt::Display for IsaError {
                     "{VARIABLE}={name}: expected one of {names}; or unset it for {best}"
                 )
             }
-            Self::Unavailable(name) => {
-                write!(
-                    f,
-                    "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
-                )
-            }
+            Self::Unavailable(name) => write!(
+                f,
+                "{VARIABLE}={name}: this CPU lacks these instructions; its best is {best}, taken when the variable is unset"
+            ),
         }
     }
 }

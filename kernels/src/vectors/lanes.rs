@@ -4,7 +4,7 @@
 //! reassociate, and fix the order of addition, so that a sum has the same bits on every machine and with any
 //! number of threads.
 
-use crate::vectors::element::Real;
+use crate::vectors::Real;
 
 /// Partial sums per row: as many as an AVX-512 register has elements of f32.
 pub const LANES: usize = 16;

@@ -6,7 +6,7 @@
 //! that a `#[target_feature]` function of the level calls ([`Instructions::enter`]): only what is inlined into that
 //! function is compiled with its instructions.
 
-use super::element::Real;
+use super::Real;
 
 /// The vectors of one level with elements of type `T`.
 ///
@@ -180,7 +180,7 @@ pub(super) use instructions;
 /// Instructions that code can be compiled with. A value is the proof that the CPU has them.
 pub trait Instructions: Copy + Send + Sync + 'static {
     /// Computes a task, compiled with these instructions.
-    fn enter<T: Task<Self>>(self, task: T) -> T::Output;
+    fn enter<O>(self, task: impl Task<Self, O>) -> O;
 }
 
 /// A level of instructions.
@@ -195,29 +195,21 @@ pub trait Level: Instructions + Words + Widening + Lookup {
 
 /// An algorithm over instructions of a kind, by the traits that `I` has: vectors, or dot products. Its `compute`, and
 /// everything that it calls, must be `#[inline(always)]`; it is a struct and not a closure, because a closure cannot be
-/// forced inline.
-pub trait Task<I> {
-    /// What it computes, besides what it writes.
-    type Output;
-
+/// forced inline. `O` is what it computes, besides what it writes.
+pub trait Task<I, O = ()> {
     /// Computes it with these instructions.
-    fn compute(self, instructions: I) -> Self::Output;
+    fn compute(self, instructions: I) -> O;
 }
 
 /// A [`Task`] over the vectors of any level, or scalar code for the compiler to vectorise with a level's instructions.
-pub trait LevelTask {
-    /// What it computes, besides what it writes.
-    type Output;
-
+pub trait LevelTask<O = ()> {
     /// Computes it with these instructions.
-    fn compute<L: Level>(self, level: L) -> Self::Output;
+    fn compute<L: Level>(self, level: L) -> O;
 }
 
-impl<L: Level, T: LevelTask> Task<L> for T {
-    type Output = T::Output;
-
+impl<L: Level, O, T: LevelTask<O>> Task<L, O> for T {
     #[inline(always)]
-    fn compute(self, level: L) -> T::Output {
+    fn compute(self, level: L) -> O {
         LevelTask::compute(self, level)
     }
 }
@@ -226,8 +218,6 @@ impl<L: Level, T: LevelTask> Task<L> for T {
 pub struct Loop<F>(pub F);
 
 impl<F: FnOnce()> LevelTask for Loop<F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         (self.0)();
@@ -253,9 +243,9 @@ macro_rules! token {
 
         impl $crate::vectors::level::Instructions for $name {
             #[inline(always)]
-            fn enter<T: $crate::vectors::level::Task<Self>>(self, task: T) -> T::Output {
+            fn enter<O>(self, task: impl $crate::vectors::level::Task<Self, O>) -> O {
                 #[target_feature($(enable = $feature),*)]
-                fn with_instructions<T: $crate::vectors::level::Task<$name>>(token: $name, task: T) -> T::Output {
+                fn with_instructions<O>(token: $name, task: impl $crate::vectors::level::Task<$name, O>) -> O {
                     task.compute(token)
                 }
                 // SAFETY: a token exists only where `new` found these features.

@@ -16,5 +16,15 @@ pub mod portable;
 pub mod prefetch;
 pub mod slice;
 
+pub(crate) use element::{Element, Real, inlined};
+pub(crate) use isa::Isa;
+pub(crate) use lanes::{max, sum, sum_pairs, update_and_sum};
+pub(crate) use level::{
+    Instructions, Level, LevelTask, Lookup, Loop, MAX_LANES, TABLE_LEN, Task, Vectors, Widening,
+    Words, columns_at_once,
+};
+pub(crate) use math::Separate;
+pub(crate) use slice::{Slice, SliceMut, Stored, with_type};
+
 #[cfg(test)]
 mod tests;

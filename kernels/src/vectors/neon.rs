@@ -4,7 +4,8 @@
 
 use std::arch::aarch64::*;
 
-use super::level::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, instructions, token};
+use super::level::{instructions, token};
+use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
 
 type F32x8 = [float32x4_t; 2];
 type F64x4 = [float64x2_t; 2];

@@ -3,11 +3,8 @@
 use std::array::from_fn;
 
 use super::{
-    element::Real,
-    level::{
-        Instructions, Level, Lookup, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
-        instructions,
-    },
+    Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
+    level::instructions,
 };
 
 /// The token of the portable level, which every CPU has.
@@ -23,7 +20,7 @@ type U32x4 = [u32; LANES];
 
 impl Instructions for Portable {
     #[inline(always)]
-    fn enter<T: Task<Self>>(self, task: T) -> T::Output {
+    fn enter<O>(self, task: impl Task<Self, O>) -> O {
         task.compute(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::element::Element;
+use super::Element;
 
 /// Numbers to read.
 #[derive(Clone, Copy, Debug)]

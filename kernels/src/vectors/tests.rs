@@ -29,8 +29,6 @@ fn lanes<T: Real, V: Vectors<T>>(v: V, vector: V::Vector) -> Vec<T> {
 struct ThreeVectors;
 
 impl LevelTask for ThreeVectors {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check::<f32, L>(level);
         Self::check::<f64, L>(level);
@@ -59,7 +57,7 @@ impl ThreeVectors {
 #[test]
 fn every_level_computes_lane_by_lane() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(ThreeVectors);
     }
 }
@@ -67,8 +65,6 @@ fn every_level_computes_lane_by_lane() {
 struct Singles;
 
 impl LevelTask for Singles {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check(level);
     }
@@ -101,7 +97,7 @@ impl Singles {
 #[test]
 fn every_level_widens_and_rounds_to_the_nearest() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(Singles);
     }
 }
@@ -109,8 +105,6 @@ fn every_level_widens_and_rounds_to_the_nearest() {
 struct Places;
 
 impl LevelTask for Places {
-    type Output = ();
-
     fn compute<L: Level>(self, level: L) {
         Self::check(level);
     }
@@ -150,7 +144,7 @@ impl Places {
 #[test]
 fn every_level_looks_up_by_the_lowest_four_bits_alone_and_turns_signs() {
     for isa in Isa::levels() {
-        println!("{}", isa.name());
+        println!("{isa}");
         isa.enter(Places);
     }
 }

@@ -6,8 +6,9 @@ use super::{
 };
 
 /// Rows `some` of each sequence, where sequences have `seq` rows.
-fn rows(data: &[f32], stride: usize, seq: usize, some: Range<usize>) -> Vec<f32> {
-    let sequences = data.chunks_exact(seq * stride);
+fn rows(heads: Heads, seq: usize, some: Range<usize>) -> Vec<f32> {
+    let stride = heads.row_stride;
+    let sequences = heads.data.chunks_exact(seq * stride);
     let part = |rows: &[f32]| rows[some.start * stride..some.end * stride].to_vec();
     sequences.flat_map(part).collect()
 }
@@ -25,16 +26,10 @@ fn panel_shape(way: Way, (batch, n_kv_heads, head_dim): (usize, usize, usize)) -
 /// The case's sequences in steps: each step appends positions up to its end, and attends with the queries of
 /// the new ones. Returns the results in the order of the whole case.
 fn in_steps(way: Way, case: &Case, steps: &[usize], window: Option<usize>) -> Vec<f32> {
-    let Case {
-        batch,
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        ..
-    } = *case;
-    let width = n_heads * head_dim;
-    let mut panels = KeyValuePanels::new(panel_shape(way, (batch, n_kv_heads, head_dim)));
-    let mut out = vec![0.0; batch * case.keys * width];
+    let width = case.n_heads * case.head_dim;
+    let shape = (case.batch, case.n_kv_heads, case.head_dim);
+    let mut panels = KeyValuePanels::new(panel_shape(way, shape));
+    let mut out = vec![0.0; case.batch * case.keys * width];
     let mut start = 0;
     for &end in steps {
         let step = Case {
@@ -45,26 +40,12 @@ fn in_steps(way: Way, case: &Case, steps: &[usize], window: Option<usize>) -> Ve
                 let sequences = keep.chunks_exact(case.keys);
                 sequences.flat_map(|keep| keep[..end].to_vec()).collect()
             }),
-            query: rows(
-                &case.query,
-                case.query_heads().row_stride,
-                case.keys,
-                start..end,
-            ),
-            key_value: rows(
-                &case.key_value,
-                case.key_heads().row_stride,
-                case.keys,
-                start..end,
-            ),
+            query: rows(case.query_heads(), case.keys, start..end),
+            key_value: rows(case.key_heads(), case.keys, start..end),
             ..case.clone()
         };
-        panels.append(
-            on(way.isa, 2),
-            end - start,
-            step.key_heads(),
-            step.value_heads(),
-        );
+        let (keys, values) = (step.key_heads(), step.value_heads());
+        panels.append(on(way.isa, 2), end - start, keys, values);
         if let Some(window) = window {
             panels.drop_before((start + 1).saturating_sub(window));
         }
@@ -97,10 +78,8 @@ fn steps() -> Vec<Vec<usize>> {
 fn steps_behind_a_cache_give_the_bits_of_the_whole() {
     for way in ways() {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 20), (3, 3, 64)] {
-            let case = Case {
-                reach: Reach::Causal,
-                ..Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
-            };
+            let case = Case::new((2, LENGTH, LENGTH), (n_heads, n_kv_heads, head_dim))
+                .reaching(Reach::Causal);
             let left_padded = case.clone().keeping(|b, key| key >= 7 * b);
             let mut sloped = case.clone();
             let slope = |i: usize| (i / LENGTH + 1) as f32 * -0.01 * (i % LENGTH) as f32;
@@ -109,7 +88,7 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
             for case in [case, left_padded, sloped] {
                 let expected = case.compute(way, 1);
                 for steps in steps() {
-                    let what = format!("{} in {} steps", way.name(), steps.len());
+                    let what = format!("{way} in {} steps", steps.len());
                     assert_same(&in_steps(way, &case, &steps, None), &expected, &what);
                 }
             }
@@ -121,18 +100,13 @@ fn steps_behind_a_cache_give_the_bits_of_the_whole() {
 fn what_a_window_dropped_is_not_missed() {
     for way in ways() {
         for window in [1, 5, 130] {
-            let case = Case {
-                reach: Reach::CausalWindow(window),
-                ..Case::new((2, LENGTH, LENGTH), (2, 1, 36))
-            };
+            let case =
+                Case::new((2, LENGTH, LENGTH), (2, 1, 36)).reaching(Reach::CausalWindow(window));
             let expected = case.compute(way, 1);
             for steps in steps() {
-                let what = format!("{} window {window}, {} steps", way.name(), steps.len());
-                assert_same(
-                    &in_steps(way, &case, &steps, Some(window)),
-                    &expected,
-                    &what,
-                );
+                let what = format!("{way} window {window}, {} steps", steps.len());
+                let found = in_steps(way, &case, &steps, Some(window));
+                assert_same(&found, &expected, what);
             }
         }
     }
@@ -147,12 +121,8 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
             // NaN that was there before must not be.
             let mut spoiled = case.clone();
             spoiled.key_value.fill(f32::NAN);
-            panels.append(
-                on(way.isa, 2),
-                300,
-                spoiled.key_heads(),
-                spoiled.value_heads(),
-            );
+            let (keys, values) = (spoiled.key_heads(), spoiled.value_heads());
+            panels.append(on(way.isa, 2), 300, keys, values);
             panels.reset();
             assert_eq!(panels.positions(), 0..0);
             panels.append(on(way.isa, 1), 300, case.key_heads(), case.value_heads());
@@ -164,7 +134,7 @@ fn a_dropped_position_is_seen_by_none_and_its_memory_used_again() {
                 .keeping(|_, key| key >= 140 + round)
                 .compute(way, 1);
             let found = case.attend(way, KeyValue::Packed(&panels), 1);
-            assert_same(&found, &expected, &way.name());
+            assert_same(&found, &expected, way);
             panels.reset();
         }
         let chunk = way.chunk();

@@ -86,12 +86,20 @@ impl Case {
         self
     }
 
+    /// The same case with another reach.
+    pub fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
+    }
+
+    /// Positions of each of the sequences.
+    fn sequences(&self, seq: usize) -> Sequences<'_> {
+        let batch = self.batch;
+        Sequences::Equal { batch, seq }
+    }
+
     pub fn shape(&self) -> Shape<'_> {
         Shape {
-            queries: Sequences::Equal {
-                batch: self.batch,
-                seq: self.queries,
-            },
+            queries: self.sequences(self.queries),
             n_heads: self.n_heads,
             n_kv_heads: self.n_kv_heads,
             head_dim: self.head_dim,
@@ -136,18 +144,12 @@ impl Case {
 
     /// `[batch · queries, n_heads · head_dim]`.
     pub fn compute(&self, way: Way, threads: usize) -> Vec<f32> {
-        self.attend(
-            way,
-            KeyValue::Projected {
-                keys: Sequences::Equal {
-                    batch: self.batch,
-                    seq: self.keys,
-                },
-                key: self.key_heads(),
-                value: self.value_heads(),
-            },
-            threads,
-        )
+        let key_value = KeyValue::Projected {
+            keys: self.sequences(self.keys),
+            key: self.key_heads(),
+            value: self.value_heads(),
+        };
+        self.attend(way, key_value, threads)
     }
 
     pub fn attend(&self, way: Way, key_value: KeyValue, threads: usize) -> Vec<f32> {
@@ -163,13 +165,9 @@ impl Case {
         threads: usize,
     ) -> Vec<f32> {
         let width = self.n_heads * self.head_dim;
-        let biases: Vec<Bias> = self
-            .biases
-            .iter()
-            .map(|(data, strides)| Bias {
-                data,
-                strides: *strides,
-            })
+        let biases = self.biases.iter();
+        let biases: Vec<Bias> = biases
+            .map(|&(ref data, strides)| Bias { data, strides })
             .collect();
         let scoring = Scoring {
             scale: self.scale,

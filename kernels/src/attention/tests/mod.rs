@@ -7,19 +7,19 @@ mod exact;
 mod same_bits;
 mod unseen;
 
-use std::ops::Range;
+use std::{fmt, ops::Range};
 
 use half::bf16;
 
 use super::{
-    attend::attend,
-    cache::{KeyValuePanels, PanelShape},
-    heads::{Heads, Sequences, Shape},
-    key_value::KeyValue,
-    mask::{Bias, Scoring},
-    operand::OperandFormat,
+    Bias, Heads, KeyValue, KeyValuePanels, OperandFormat, PanelShape, Scoring, Sequences, Shape,
+    attend,
 };
-use crate::{products::format::Format, reference::on, vectors::isa::Isa};
+use crate::{
+    products::Format,
+    reference::{assert_same, on},
+    vectors::Isa,
+};
 
 /// An instruction set, and how operands are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,32 +45,18 @@ fn best() -> Way {
     }
 }
 
-impl Way {
-    fn name(self) -> String {
-        format!("{} {:?}", self.isa.name(), self.stored)
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} {}", self.isa, self.stored)
     }
+}
 
+impl Way {
     /// Positions in a chunk.
     fn chunk(self) -> usize {
         match self.stored {
             OperandFormat::F32 => <f32 as Format>::CHUNK,
             OperandFormat::Bf16 => <bf16 as Format>::CHUNK,
         }
-    }
-}
-
-#[track_caller]
-fn assert_same(found: &[f32], expected: &[f32], what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    let differ = |i: &usize| found[*i].to_bits() != expected[*i].to_bits();
-    let wrong: Vec<usize> = (0..found.len()).filter(differ).collect();
-    if let Some(&first) = wrong.first() {
-        panic!(
-            "{what}: {} of {} differ, the first {first}: {:e}, expected {:e}",
-            wrong.len(),
-            found.len(),
-            found[first],
-            expected[first]
-        );
     }
 }

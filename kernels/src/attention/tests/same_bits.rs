@@ -22,8 +22,8 @@ const SIZES: [(usize, usize); 4] = if cfg!(miri) {
 
 /// Some queries of one of the case's sequences, as a case of its own.
 fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
-    let rows = |data: &[f32], stride: usize, rows: Range<usize>| {
-        data[rows.start * stride..rows.end * stride].to_vec()
+    let rows = |heads: Heads, rows: Range<usize>| {
+        heads.data[rows.start * heads.row_stride..rows.end * heads.row_stride].to_vec()
     };
     let (all, keys) = (case.queries, case.keys);
     let first = sequence * all;
@@ -34,15 +34,10 @@ fn part(case: &Case, sequence: usize, queries: Range<usize>) -> Case {
         first_query: case.first_query + queries.start,
         keep: keep.map(|keep| keep[sequence * keys..(sequence + 1) * keys].to_vec()),
         query: rows(
-            &case.query,
-            case.query_heads().row_stride,
+            case.query_heads(),
             first + queries.start..first + queries.end,
         ),
-        key_value: rows(
-            &case.key_value,
-            case.key_heads().row_stride,
-            sequence * keys..(sequence + 1) * keys,
-        ),
+        key_value: rows(case.key_heads(), sequence * keys..(sequence + 1) * keys),
         ..case.clone()
     }
 }
@@ -52,13 +47,10 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
     for way in ways() {
         for reach in REACHES {
             for (queries, keys) in SIZES {
-                let case = Case {
-                    reach,
-                    ..Case::new((2, queries, keys), (4, 2, 20))
-                };
+                let case = Case::new((2, queries, keys), (4, 2, 20)).reaching(reach);
                 let width = 4 * 20;
                 let all = case.compute(way, 1);
-                let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
+                let what = format!("{way} {reach:?} {queries} x {keys}");
                 for threads in [2, 5] {
                     assert_same(&case.compute(way, threads), &all, &what);
                 }
@@ -68,7 +60,7 @@ fn the_batch_the_other_queries_and_the_threads_do_not_change_a_bit() {
                         let expected =
                             &all[(first + some.start) * width..(first + some.end) * width];
                         let found = part(&case, sequence, some.clone()).compute(way, 1);
-                        assert_same(&found, expected, &format!("{what}, queries {some:?}"));
+                        assert_same(&found, expected, format!("{what}, queries {some:?}"));
                     }
                 }
             }
@@ -101,10 +93,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
     for way in ways() {
         for reach in REACHES {
             for (queries, keys) in SIZES {
-                let case = Case {
-                    reach,
-                    ..Case::new((1, queries, keys), (2, 1, 33))
-                };
+                let case = Case::new((1, queries, keys), (2, 1, 33)).reaching(reach);
                 let expected = case.compute(way, 1);
                 for padding in [1, 2, 31, 200] {
                     let stride = case.key_heads().row_stride;
@@ -114,12 +103,9 @@ fn padding_on_the_right_does_not_change_a_bit() {
                     }
                     .keeping(|_, key| key < keys);
                     padded.key_value.resize((keys + padding) * stride, f32::NAN);
-                    let what = format!("{} {reach:?} {queries} x {keys}", &way.name());
-                    assert_same(
-                        &padded.compute(way, 1),
-                        &expected,
-                        &format!("{what} + {padding}"),
-                    );
+                    let what = format!("{way} {reach:?} {queries} x {keys}");
+                    let what = format!("{what} + {padding}");
+                    assert_same(&padded.compute(way, 1), &expected, what);
                 }
             }
         }
@@ -130,10 +116,7 @@ fn padding_on_the_right_does_not_change_a_bit() {
 #[test]
 fn a_shared_head_gives_the_bits_of_copies_of_it() {
     for way in ways() {
-        let shared = Case {
-            reach: Reach::Causal,
-            ..Case::new((2, 40, 40), (6, 1, 12))
-        };
+        let shared = Case::new((2, 40, 40), (6, 1, 12)).reaching(Reach::Causal);
         let mut copied = Case {
             query: shared.query.clone(),
             reach: Reach::Causal,
@@ -152,11 +135,7 @@ fn a_shared_head_gives_the_bits_of_copies_of_it() {
                 }
             }
         }
-        assert_same(
-            &shared.compute(way, 1),
-            &copied.compute(way, 1),
-            &way.name(),
-        );
+        assert_same(&shared.compute(way, 1), &copied.compute(way, 1), way);
     }
 }
 
@@ -171,10 +150,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
     for way in ways() {
         for reach in REACHES {
             let alone = lengths.map(|seq| {
-                let case = Case {
-                    reach,
-                    ..Case::new((1, seq, seq), (4, 2, 20))
-                };
+                let case = Case::new((1, seq, seq), (4, 2, 20)).reaching(reach);
                 let mut case = case.reseeded(seq as u64);
                 case.first_query = 0;
                 case
@@ -207,7 +183,7 @@ fn sequences_without_padding_give_the_bits_of_each_alone() {
             };
             for threads in [1, 3] {
                 let found = all.attend_as(way, &shape, key_value, threads);
-                assert_same(&found, &expected, &format!("{} {reach:?}", way.name()));
+                assert_same(&found, &expected, format!("{way} {reach:?}"));
             }
         }
     }

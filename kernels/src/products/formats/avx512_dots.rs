@@ -4,16 +4,10 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use crate::{
-    products::{
-        format::{Dots, dots},
-        formats::{bf16 as pairs, int8},
-    },
-    vectors::{
-        avx512::{Avx512, Avx512Bf16, Avx512Vnni},
-        level::Words,
-    },
-};
+use crate::products::formats::{bf16 as pairs, int8};
+use crate::products::{Dots, dots};
+use crate::vectors::Words;
+use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 
 impl Avx512Bf16 {
     /// Stores 32 consecutive terms as 16 pairs, rounded as by [`pairs::pack_pairs`], except that subnormal

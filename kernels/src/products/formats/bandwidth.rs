@@ -5,18 +5,12 @@ use std::{hint::black_box, time::Instant};
 
 use half::bf16;
 
-use crate::{
-    products::{
-        epilogue::Epilogue, kernel::WithKernel, multiply::multiply_packed,
-        packed_matrix::PackedMatrix, view::View,
-    },
-    reference::{on, random},
-    threads::{parallel, team::with_team},
-    vectors::{
-        isa::Isa,
-        level::{Level, LevelTask, Vectors},
-    },
+use crate::products::{
+    Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
 };
+use crate::reference::{on, random};
+use crate::threads::{parallel, with_team};
+use crate::vectors::{Isa, Level, LevelTask, Vectors};
 
 /// A plain read of words by `threads` threads, each reading consecutive parts.
 pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) {
@@ -35,8 +29,6 @@ pub fn read_all<W: bytemuck::Pod + Sync>(isa: Isa, words: &[W], threads: usize) 
 struct Read<'a>(&'a [f32]);
 
 impl LevelTask for Read<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, level: L) {
         self.read(level);
@@ -91,7 +83,8 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
                 let read = || read_all(isa, words, threads);
                 let a = View::row_major(&a, m, k);
                 let cpu = on(isa, threads);
-                let multiply = || multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
+                let multiply =
+                    || multiply_columns(cpu, Columns::Packed(&packed), a, &Epilogue::NONE, &mut y);
                 medians(times, read, multiply)
             });
             let per_second = |seconds: f64| 1e-9 * packed.bytes() as f64 / seconds;

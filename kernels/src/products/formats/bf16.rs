@@ -7,13 +7,8 @@
 
 use half::bf16;
 
-use crate::{
-    products::{
-        format::{Dots, Format, dots},
-        tile,
-    },
-    vectors::level::{Level, Vectors},
-};
+use crate::products::{Dots, Format, dots, tile};
+use crate::vectors::{Level, Vectors};
 
 /// As many bytes of a row as a chunk of f32.
 const CHUNK: usize = 2 * tile::CHUNK;

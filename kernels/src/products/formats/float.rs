@@ -1,12 +1,7 @@
 //! f32 and f64, stored as they are computed: a word is one number, and a dot product is a multiply-add.
 
-use crate::{
-    products::{
-        format::{Dots, Format, dots},
-        tile::CHUNK,
-    },
-    vectors::level::{Level, Vectors},
-};
+use crate::products::{CHUNK, Dots, Format, dots};
+use crate::vectors::{Level, Vectors};
 
 macro_rules! stored_as_computed {
     ($type:ty) => {

@@ -29,13 +29,8 @@
 //! row, widened:     f32 scale  start             words: i16 terms 0, 2  i16 terms 1, 3  ..
 //! ```
 
-use crate::{
-    products::{
-        format::{Dots, Format, dots},
-        tile::CHUNK,
-    },
-    vectors::level::{Level, Vectors, Words},
-};
+use crate::products::{CHUNK, Dots, Format, dots};
+use crate::vectors::{Level, Vectors, Words};
 
 // A row's integers have |a| <= 255, a column's |w| <= 127.
 const _: () = assert!(CHUNK * 255 * 127 < 1 << 23);

@@ -5,22 +5,12 @@ use std::hint::black_box;
 
 use half::bf16;
 
-use crate::{
-    memory::scratch::Aligned,
-    products::{
-        dot_tile::{Ahead, DotTile},
-        kernel::{Kernel, WithKernel},
-        pack_panels::pack_panels,
-        pack_rows::pack_rows,
-        peak::peak,
-        tile::Total,
-        view::View,
-        weight::WeightFormat,
-    },
-    reference::{on, random},
-    timing::least,
-    vectors::isa::Isa,
+use crate::products::{
+    Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
+    pack_rows::pack_rows, peak,
 };
+use crate::reference::{on, random};
+use crate::{memory::Aligned, timing::least, vectors::Isa};
 
 /// Seconds that packing the rows takes, and multiplying them, in the order of a block of a larger product: panel by
 /// panel, with all rows.
@@ -67,7 +57,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
         let peak = peak(on(isa, 1), format);
         let kernel = &*F::kernel(isa);
         let per_second = peak * 1e-9;
-        println!("{name} {}: {per_second:.0} G/s per thread", isa.name());
+        println!("{name} {isa}: {per_second:.0} G/s per thread");
         // Few columns, so that a run is over before another process takes its place.
         for (n, k) in [(256, 768), (128, 3072)] {
             let w = random(n * k, 0.0, 1.0, 1);

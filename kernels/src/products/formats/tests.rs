@@ -2,25 +2,14 @@
 
 use half::bf16;
 
-use crate::{
-    memory::scratch::{Aligned, lend},
-    products::{
-        dot_tile::{Ahead, DotTile},
-        epilogue::Epilogue,
-        format::Format,
-        kernel::WithKernel,
-        multiply::{Plain, multiply_packed, multiply_views},
-        pack_panels::pack_panel,
-        pack_rows::pack_rows,
-        packed_matrix::PackedMatrix,
-        tests::Layouts,
-        tile::Total,
-        view::View,
-        working_memory::PACKED,
-    },
-    reference::{self, on},
-    vectors::{element::Real, isa::Isa},
+use crate::memory::{Aligned, lend};
+use crate::products::{
+    Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
+    WithKernel, multiply::multiply_columns, multiply_views, pack_panels::pack_panel,
+    pack_rows::pack_rows, tests::Layouts,
 };
+use crate::reference::{self, assert_same, assert_share, on};
+use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
 fn product<F: WithKernel>(
@@ -137,6 +126,12 @@ const K: &[usize] = if cfg!(miri) {
     ]
 };
 
+const SIZE: (usize, usize, usize) = if cfg!(miri) {
+    (5, 9, 130)
+} else {
+    (31, 77, 300)
+};
+
 fn every_size_and_layout<F: WrittenOut>() {
     let largest = M[M.len() - 1];
     for &k in K {
@@ -152,13 +147,8 @@ fn every_size_and_layout<F: WrittenOut>() {
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let y = product::<F>(isa, a, weight.transposed(), 14);
-                            for (at, (y, expected)) in y.iter().zip(&all_y).enumerate() {
-                                assert!(
-                                    y.to_bits() == expected.to_bits(),
-                                    "{} {m}x{n}x{k}, layouts {layout} {which}, element {at}: {y:e}, expected {expected:e}",
-                                    isa.name()
-                                );
-                            }
+                            let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
+                            assert_same(&y, &all_y[..y.len()], what);
                         }
                     }
                 }
@@ -188,22 +178,14 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     for isa in Isa::levels() {
         let together = product::<F>(isa, a, b, 14);
         for rows in 1..14 {
-            assert!(
-                product::<F>(isa, a, b, rows) == together,
-                "{} {rows}",
-                isa.name()
-            );
+            assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
         }
     }
 }
 
 #[test]
 fn a_row_has_the_same_bits_in_tiles_of_every_height() {
-    let (m, n, k) = if cfg!(miri) {
-        (5, 9, 130)
-    } else {
-        (31, 77, 300)
-    };
+    let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     heights::<f32>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
@@ -214,11 +196,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
 
 #[test]
 fn f32_and_f64_have_the_bits_of_the_products_in_place() {
-    let (m, n, k) = if cfg!(miri) {
-        (5, 9, 130)
-    } else {
-        (31, 77, 300)
-    };
+    let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 7), random(n * k, 8));
     fn check<T: Plain + std::fmt::Debug>(a: &[T], w: &[T], (m, n, k): (usize, usize, usize)) {
         let a = View::row_major(a, m, k);
@@ -226,7 +204,7 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
         for isa in Isa::levels() {
             let mut y = vec![T::of(9.0); m * n];
             multiply_views(on(isa, 1), a, b, &Epilogue::NONE, &mut y);
-            assert_eq!(product::<T>(isa, a, b, 14), y, "{}", isa.name());
+            assert_eq!(product::<T>(isa, a, b, 14), y, "{isa}");
         }
     }
     check(&a, &w, (m, n, k));
@@ -241,8 +219,14 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         let (a, b) = (View::row_major(&[], 3, 0), View::row_major(&[], 0, 5));
         let mut y = [9.0; 15];
         let packed = PackedMatrix::<F>::new(on(isa, 1), b);
-        multiply_packed(on(isa, 1), &packed, a, &Epilogue::NONE, &mut y);
-        assert_eq!(y, [0.0; 15], "{}", isa.name());
+        multiply_columns(
+            on(isa, 1),
+            Columns::Packed(&packed),
+            a,
+            &Epilogue::NONE,
+            &mut y,
+        );
+        assert_eq!(y, [0.0; 15], "{isa}");
     }
     for isa in Isa::levels() {
         check::<f32>(isa);

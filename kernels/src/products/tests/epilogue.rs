@@ -17,11 +17,11 @@ fn the_bias_is_added_once_and_last() {
         let epilogue = Epilogue::bias(Some(&bias));
         let mut y = vec![9.0; m * n];
         multiply(on(isa, 2), a, b, &epilogue, &mut y);
-        assert_same(&y, &expected, || "in place".to_string());
+        assert_same(&y, &expected, "in place");
         y.fill(9.0);
         let packed = PackedMatrix::<f32>::new(on(isa, 2), b);
-        multiply_packed(on(isa, 2), &packed, a, &epilogue, &mut y);
-        assert_same(&y, &expected, || "packed".to_string());
+        multiply_columns(on(isa, 2), Columns::Packed(&packed), a, &epilogue, &mut y);
+        assert_same(&y, &expected, "packed");
     }
 }
 
@@ -74,8 +74,8 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                         }
                     };
                     let mut y = vec![9.0; m * n];
-                    multiply_packed(cpu, &matrix, a, &epilogue, &mut y);
-                    assert_same(&y, &expected, || format!("{} {halves:?}", isa.name()));
+                    multiply_columns(cpu, Columns::Packed(&matrix), a, &epilogue, &mut y);
+                    assert_same(&y, &expected, format_args!("{isa} {halves:?}"));
                 }
             }
         }
@@ -101,7 +101,7 @@ fn rows_that_are_finished_later_have_the_bits_of_those_that_are_finished_at_once
                 let (mut at_once, mut later) = (vec![9.0; m * n], vec![9.0; m * n]);
                 multiply(on(isa, 2), a, b, &epilogue, &mut at_once);
                 epilogue.finish(on(isa, 2), &sums, n, &mut later);
-                assert_same(&later, &at_once, || isa.name().to_string());
+                assert_same(&later, &at_once, isa);
             }
         }
     }

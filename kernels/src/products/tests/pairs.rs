@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::*;
-use crate::threads::team::with_team;
+use crate::threads::with_team;
 
 /// Rows among others, whose panels are read one at a time, against the first `m` of them alone.
 fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
@@ -24,15 +24,14 @@ fn rows_by_themselves<F: WithKernel<Number = T>, T: Number<Acc = T>>(n: usize) {
                 let a = View::row_major(&a[..m * k], m, k);
                 let cpu = on(isa, threads);
                 with_team(threads, || {
-                    multiply_packed(cpu, &packed, a, &Epilogue::NONE, &mut y);
+                    multiply_columns(cpu, Columns::Packed(&packed), a, &Epilogue::NONE, &mut y);
                 });
                 y
             };
             let together = product(rows, 1);
             for (m, threads) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)] {
-                assert_same(&product(m, threads), &together[..m * n], || {
-                    format!("{} {m} rows, {:?}", isa.name(), packed.halves())
-                });
+                let what = format_args!("{isa} {m} rows, {:?}", packed.halves());
+                assert_same(&product(m, threads), &together[..m * n], what);
             }
         }
     }

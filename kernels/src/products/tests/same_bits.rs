@@ -26,15 +26,12 @@ fn a_row_has_the_same_bits_alone_and_anywhere_among_others() {
         for (at, &i) in order.iter().enumerate() {
             let row = View::row_major(&a[i * k..][..k], 1, k);
             let expected = &together[i * n..][..n];
-            assert_same(&moved[at * n..][..n], expected, || {
-                format!("row {i} at {at}")
-            });
-            assert_same(&product(isa, row, b, 1), expected, || {
-                format!("row {i} alone")
-            });
-            assert_same(&packed_product(row, &packed, 1), expected, || {
-                format!("row {i} packed")
-            });
+            let found = &moved[at * n..][..n];
+            assert_same(found, expected, format_args!("row {i} at {at}"));
+            let found = &product(isa, row, b, 1);
+            assert_same(found, expected, format_args!("row {i} alone"));
+            let found = &packed_product(row, &packed, 1);
+            assert_same(found, expected, format_args!("row {i} packed"));
         }
     }
 }
@@ -68,7 +65,7 @@ fn the_thread_count_does_not_change_a_bit() {
             let packed = PackedMatrix::new(on(isa, 3), b);
             let expected = product(isa, a, b, 1);
             for threads in 1..=4 {
-                let what = || format!("{} {m}x{n}x{k}, {threads} threads", isa.name());
+                let what = format_args!("{isa} {m}x{n}x{k}, {threads} threads");
                 assert_same(&product(isa, a, b, threads), &expected, what);
                 assert_same(&packed_product(a, &packed, threads), &expected, what);
             }
@@ -89,7 +86,7 @@ fn concurrent_and_nested_callers_get_the_same_bits() {
         let packed = PackedMatrix::new(on(isa, 2), b);
         let expected = product(isa, a, b, 1);
         let check = |how: &str| {
-            let what = || format!("{m}x{n}x{k} {how}");
+            let what = format_args!("{m}x{n}x{k} {how}");
             assert_same(&product(isa, a, b, 3), &expected, what);
             assert_same(&packed_product(a, &packed, 3), &expected, what);
         };

@@ -3,15 +3,9 @@
 use std::marker::PhantomData;
 
 use super::function::{ActivationFunction, Function, WithFunction};
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        fused::FusedF32,
-        isa::Isa,
-        level::{Level, LevelTask, Loop},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::vectors::{
+    Element, Isa, Level, LevelTask, Loop, Real, Slice, SliceMut, Stored, fused::FusedF32, with_type,
 };
 
 /// Elements that are widened and computed at a time, so that they stay in the first-level cache.
@@ -114,8 +108,6 @@ impl<T: Computed> WithFunction for Apply<'_, T> {
 struct InVectors<'a, F>(&'a mut [f32], PhantomData<F>);
 
 impl<F: Function> LevelTask for InVectors<'_, F> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         if L::HAS_FUSED {

@@ -5,7 +5,7 @@ use super::{
     smooth::*,
     straight::*,
 };
-use crate::vectors::element::Real;
+use crate::vectors::Real;
 
 /// An element-wise activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,132 +3,96 @@
 //! Where a formula cancels and an equal one does not, the latter is used: `x/2 · (1 + tanh u)` is `x · σ(2u)`,
 //! and `tanh(softplus x)` is a ratio of positive sums.
 
-use crate::vectors::element::Real;
+use crate::vectors::{Real, inlined};
 
-/// `x/2 · (1 + erf(x/√2))`.
-#[inline(always)]
-pub fn gelu<R: Real>(x: R) -> R {
-    x * gelu_gate(x)
-}
+inlined! {
+    /// `x/2 · (1 + erf(x/√2))`.
+    pub fn gelu<R: Real>(x: R) -> R { x * gelu_gate(x) }
 
-/// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left as PyTorch's does, with
-/// an error near one unit in the last place of 1, not of the result.
-#[inline(always)]
-pub fn gelu_gate<R: Real>(x: R) -> R {
-    R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
-}
-
-/// Slope of [`gelu`]: `Φ(x) + x φ(x)`.
-#[inline(always)]
-pub fn gelu_slope<R: Real>(x: R) -> R {
-    let density = (x * x * R::of(-0.5)).exp() * R::of(ONE_OVER_SQRT_TAU);
-    gelu_gate(x) + x * density
-}
-
-/// [`gelu`] clipped to `[-10, 10]`; only the upper limit is ever reached.
-#[inline(always)]
-pub fn clipped_gelu<R: Real>(x: R) -> R {
-    gelu(x).at_most(R::of(10.0))
-}
-
-/// Slope of [`clipped_gelu`]; 0 from the limit on.
-#[inline(always)]
-pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
-    if gelu(x) >= R::of(10.0) {
-        R::ZERO
-    } else {
-        gelu_slope(x)
+    /// What [`gelu`] multiplies x by: `Φ(x) = (1 + erf(x/√2)) / 2`. It cancels on the left as PyTorch's does, with
+    /// an error near one unit in the last place of 1, not of the result.
+    pub fn gelu_gate<R: Real>(x: R) -> R {
+        R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
     }
-}
 
-/// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
-#[inline(always)]
-pub fn gelu_tanh<R: Real>(x: R) -> R {
-    x * gelu_tanh_gate(x)
-}
+    /// Slope of [`gelu`]: `Φ(x) + x φ(x)`.
+    pub fn gelu_slope<R: Real>(x: R) -> R {
+        let density = (x * x * R::of(-0.5)).exp() * R::of(ONE_OVER_SQRT_TAU);
+        gelu_gate(x) + x * density
+    }
 
-/// What [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
-#[inline(always)]
-pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
-    sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
-}
+    /// [`gelu`] clipped to `[-10, 10]`; only the upper limit is ever reached.
+    pub fn clipped_gelu<R: Real>(x: R) -> R { gelu(x).at_most(R::of(10.0)) }
 
-/// Slope of [`gelu_tanh`].
-#[inline(always)]
-pub fn gelu_tanh_slope<R: Real>(x: R) -> R {
-    // From 20 on the slope is 0 or 1, and further out its factors would overflow.
-    let x = x.at_most(R::of(20.0)).at_least(R::of(-20.0));
-    let square = x * x;
-    let twice_inner = R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * square * x);
-    let inner_slope = R::of(2.0 * SQRT_2_OVER_PI) * (R::of(1.0) + R::of(3.0 * CUBIC) * square);
-    let (sigmoid, complement) = sigmoid_and_complement(twice_inner);
-    sigmoid + x * sigmoid * complement * inner_slope
-}
+    /// Slope of [`clipped_gelu`]; 0 from the limit on.
+    pub fn clipped_gelu_slope<R: Real>(x: R) -> R {
+        if gelu(x) >= R::of(10.0) { R::ZERO } else { gelu_slope(x) }
+    }
 
-/// `x σ(1.702 x)`.
-#[inline(always)]
-pub fn quick_gelu<R: Real>(x: R) -> R {
-    x * sigmoid(R::of(1.702) * x)
-}
+    /// `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    pub fn gelu_tanh<R: Real>(x: R) -> R { x * gelu_tanh_gate(x) }
 
-/// Slope of [`quick_gelu`].
-#[inline(always)]
-pub fn quick_gelu_slope<R: Real>(x: R) -> R {
-    let scaled = R::of(1.702) * x;
-    let (sigmoid, complement) = sigmoid_and_complement(scaled);
-    sigmoid * (R::of(1.0) + scaled * complement)
-}
+    /// What [`gelu_tanh`] multiplies x by: `σ(2 √(2/π) (x + 0.044715 x³))`.
+    pub fn gelu_tanh_gate<R: Real>(x: R) -> R {
+        sigmoid(R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * x * x * x))
+    }
 
-/// `x σ(x)`.
-#[inline(always)]
-pub fn silu<R: Real>(x: R) -> R {
-    x * sigmoid(x)
-}
+    /// Slope of [`gelu_tanh`].
+    pub fn gelu_tanh_slope<R: Real>(x: R) -> R {
+        // From 20 on the slope is 0 or 1, and further out its factors would overflow.
+        let x = x.at_most(R::of(20.0)).at_least(R::of(-20.0));
+        let square = x * x;
+        let twice_inner = R::of(2.0 * SQRT_2_OVER_PI) * (x + R::of(CUBIC) * square * x);
+        let inner_slope = R::of(2.0 * SQRT_2_OVER_PI) * (R::of(1.0) + R::of(3.0 * CUBIC) * square);
+        let (sigmoid, complement) = sigmoid_and_complement(twice_inner);
+        sigmoid + x * sigmoid * complement * inner_slope
+    }
 
-/// Slope of [`silu`].
-#[inline(always)]
-pub fn silu_slope<R: Real>(x: R) -> R {
-    let (sigmoid, complement) = sigmoid_and_complement(x);
-    sigmoid * (R::of(1.0) + x * complement)
-}
+    /// `x σ(1.702 x)`.
+    pub fn quick_gelu<R: Real>(x: R) -> R { x * sigmoid(R::of(1.702) * x) }
 
-/// `1 / (1 + exp(-x))`.
-#[inline(always)]
-pub fn sigmoid<R: Real>(x: R) -> R {
-    sigmoid_and_complement(x).0
-}
+    /// Slope of [`quick_gelu`].
+    pub fn quick_gelu_slope<R: Real>(x: R) -> R {
+        let scaled = R::of(1.702) * x;
+        let (sigmoid, complement) = sigmoid_and_complement(scaled);
+        sigmoid * (R::of(1.0) + scaled * complement)
+    }
 
-/// Slope of [`sigmoid`].
-#[inline(always)]
-pub fn sigmoid_slope<R: Real>(x: R) -> R {
-    let (sigmoid, complement) = sigmoid_and_complement(x);
-    sigmoid * complement
-}
+    /// `x σ(x)`.
+    pub fn silu<R: Real>(x: R) -> R { x * sigmoid(x) }
 
-/// `tanh(x)`.
-#[inline(always)]
-pub fn tanh<R: Real>(x: R) -> R {
-    x.tanh()
-}
+    /// Slope of [`silu`].
+    pub fn silu_slope<R: Real>(x: R) -> R {
+        let (sigmoid, complement) = sigmoid_and_complement(x);
+        sigmoid * (R::of(1.0) + x * complement)
+    }
 
-/// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which keeps its relative precision far out, unlike `1 - tanh²`.
-#[inline(always)]
-pub fn tanh_slope<R: Real>(x: R) -> R {
-    R::of(4.0) * sigmoid_slope(x + x)
-}
+    /// `1 / (1 + exp(-x))`.
+    pub fn sigmoid<R: Real>(x: R) -> R { sigmoid_and_complement(x).0 }
 
-/// `x tanh(ln(1 + exp(x)))`.
-#[inline(always)]
-pub fn mish<R: Real>(x: R) -> R {
-    let (ratio, _) = tanh_of_softplus(x);
-    x * ratio
-}
+    /// Slope of [`sigmoid`].
+    pub fn sigmoid_slope<R: Real>(x: R) -> R {
+        let (sigmoid, complement) = sigmoid_and_complement(x);
+        sigmoid * complement
+    }
 
-/// Slope of [`mish`].
-#[inline(always)]
-pub fn mish_slope<R: Real>(x: R) -> R {
-    let (ratio, slope) = tanh_of_softplus(x);
-    ratio + x.at_most(R::of(MISH_LINEAR_FROM)) * slope
+    /// `tanh(x)`.
+    pub fn tanh<R: Real>(x: R) -> R { x.tanh() }
+
+    /// Slope of [`tanh`]: `4 σ(2x) σ(-2x)`, which keeps its relative precision far out, unlike `1 - tanh²`.
+    pub fn tanh_slope<R: Real>(x: R) -> R { R::of(4.0) * sigmoid_slope(x + x) }
+
+    /// `x tanh(ln(1 + exp(x)))`.
+    pub fn mish<R: Real>(x: R) -> R {
+        let (ratio, _) = tanh_of_softplus(x);
+        x * ratio
+    }
+
+    /// Slope of [`mish`].
+    pub fn mish_slope<R: Real>(x: R) -> R {
+        let (ratio, slope) = tanh_of_softplus(x);
+        ratio + x.at_most(R::of(MISH_LINEAR_FROM)) * slope
+    }
 }
 
 /// `√softplus(x)`.
@@ -155,17 +119,15 @@ pub fn sqrt_softplus_slope<R: Real>(x: R) -> R {
     inner / (root + root)
 }
 
-/// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
-#[inline(always)]
-pub fn laplace<R: Real>(x: R) -> R {
-    R::of(0.5) * (R::of(1.0) + laplace_argument(x).erf())
-}
+inlined! {
+    /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
+    pub fn laplace<R: Real>(x: R) -> R { R::of(0.5) * (R::of(1.0) + laplace_argument(x).erf()) }
 
-/// Slope of [`laplace`].
-#[inline(always)]
-pub fn laplace_slope<R: Real>(x: R) -> R {
-    let z = laplace_argument(x);
-    (-(z * z)).exp() * R::of(0.5 * std::f64::consts::FRAC_2_SQRT_PI / LAPLACE_WIDTH)
+    /// Slope of [`laplace`].
+    pub fn laplace_slope<R: Real>(x: R) -> R {
+        let z = laplace_argument(x);
+        (-(z * z)).exp() * R::of(0.5 * std::f64::consts::FRAC_2_SQRT_PI / LAPLACE_WIDTH)
+    }
 }
 
 const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
@@ -219,7 +181,6 @@ fn softplus<R: Real>(x: R) -> R {
     }
 }
 
-#[inline(always)]
-fn laplace_argument<R: Real>(x: R) -> R {
-    (x - R::of(LAPLACE_CENTER)) / R::of(LAPLACE_WIDTH)
+inlined! {
+    fn laplace_argument<R: Real>(x: R) -> R { (x - R::of(LAPLACE_CENTER)) / R::of(LAPLACE_WIDTH) }
 }

@@ -3,11 +3,9 @@
 use half::{bf16, f16};
 
 use super::{ActivationFunction, smooth::*, straight::*};
-use crate::{
-    cpu::PIECE,
-    reference::{self, RoundingErrors, alone, on},
-    vectors::{fused::FusedF32, isa::Isa, slice::Stored},
-};
+use crate::cpu::PIECE;
+use crate::reference::{self, RoundingErrors, alone, on};
+use crate::vectors::{Isa, Stored, fused::FusedF32};
 
 /// What `1 + erf` cancels: the error is relative to this and not to the result.
 #[derive(Clone, Copy)]
@@ -323,7 +321,7 @@ fn in_place_each_is_what_its_loop_writes() {
             let of_y = f32::slice_mut(&mut y);
             case.activation.forward(on(isa, 1), f32::slice(&x), of_y);
             case.activation.apply(isa, &mut in_place);
-            assert_eq!(y, in_place, "{} {}", case.name, isa.name());
+            assert_eq!(y, in_place, "{} {isa}", case.name);
         }
     }
 }

@@ -1,10 +1,8 @@
 //! AdamW against its paper, and its sum of squares against f64.
 
 use super::*;
-use crate::{
-    reference::{alone, on},
-    vectors::isa::Isa,
-};
+use crate::reference::{alone, on};
+use crate::vectors::Isa;
 
 const USUAL: Update = Update {
     learning_rate: 0.01,

@@ -1,16 +1,10 @@
 //! Gradients of a norm's input, weight and bias.
 
 use super::kind::{Norm, Statistic};
-use crate::{
-    cpu::Cpu,
-    threads::parallel,
-    vectors::{
-        element::{Element, Real},
-        lanes::{sum, sum_pairs},
-        level::{Level, LevelTask},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::vectors::{
+    Element, Level, LevelTask, Real, Slice, SliceMut, Stored, sum, sum_pairs, with_type,
 };
+use crate::{cpu::Cpu, threads::parallel};
 
 /// Rows whose contributions are summed in sequence before they are added to those of others. It is part of the
 /// result, since it fixes the order of addition.
@@ -120,8 +114,6 @@ struct BackwardRows<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for BackwardRows<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let width = self.gain.len();

@@ -1,14 +1,9 @@
 //! The forward norm of one row: f32 in vectors of f64, other types in loops that the compiler vectorises.
 
 use super::kind::{Affine, Norm, Statistic};
-use crate::{
-    cpu::Cpu,
-    vectors::{
-        element::{Element, Real},
-        isa::Isa,
-        level::{Level, LevelTask, MAX_LANES, Widening},
-        slice::{Slice, SliceMut, Stored, with_type},
-    },
+use crate::cpu::Cpu;
+use crate::vectors::{
+    Element, Isa, Level, LevelTask, MAX_LANES, Real, Slice, SliceMut, Stored, Widening, with_type,
 };
 
 impl Norm {
@@ -120,8 +115,6 @@ impl<'a> SingleRow<'a> {
 }
 
 impl LevelTask for SingleRow<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, level: L) {
         self.write(level);
@@ -203,7 +196,9 @@ fn total<V: Widening>(v: V, [a, b, c, d]: [V::Vector; VECTORS]) -> f64 {
 /// Number types that a norm takes rows of.
 trait NormalizedRows: Element {
     /// Writes the norm of each row of `x` to `y`, on the calling thread.
-    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]);
+    fn normalize(isa: Isa, norm: &Norm, affine: &Affine<Self::Wide>, x: &[Self], y: &mut [Self]) {
+        isa.enter(AnyRows { norm, affine, x, y });
+    }
 }
 
 impl NormalizedRows for f32 {
@@ -215,25 +210,11 @@ impl NormalizedRows for f32 {
     }
 }
 
-macro_rules! as_any_row {
-    ($($type:ty)*) => {
-        $(impl NormalizedRows for $type {
-            fn normalize(
-                isa: Isa,
-                norm: &Norm,
-                affine: &Affine<Self::Wide>,
-                x: &[Self],
-                y: &mut [Self],
-            ) {
-                isa.enter(AnyRows { norm, affine, x, y });
-            }
-        })*
-    };
-}
+impl NormalizedRows for f64 {}
+impl NormalizedRows for half::f16 {}
+impl NormalizedRows for half::bf16 {}
 
-as_any_row!(f64 half::f16 half::bf16);
-
-/// NormalizedRows of any type.
+/// Rows of any type.
 struct AnyRows<'a, T: Element> {
     norm: &'a Norm,
     affine: &'a Affine<T::Wide>,
@@ -242,8 +223,6 @@ struct AnyRows<'a, T: Element> {
 }
 
 impl<T: Element> LevelTask for AnyRows<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
         let Self { norm, affine, .. } = self;

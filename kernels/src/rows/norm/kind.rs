@@ -8,10 +8,7 @@
 //! rounded by 3e-5, which is much beside a deviation of 0.01. There, and in f64, the mean is therefore
 //! subtracted twice: the second pass removes what the first one left.
 
-use crate::vectors::{
-    element::{Element, Real},
-    lanes::{sum, update_and_sum},
-};
+use crate::vectors::{Element, Real, sum, update_and_sum};
 
 /// The statistic whose root a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

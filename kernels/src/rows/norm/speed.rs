@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use super::kind::*;
-use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::isa::Isa};
+use crate::{reference::random, rows::source::RowNorm, timing::least, vectors::Isa};
 
 #[test]
 #[ignore = "measures; needs an idle machine"]
@@ -28,11 +28,8 @@ fn rows_of_a_second_cache() {
                     }
                     black_box(&y);
                 });
-                println!(
-                    "{statistic:?} {width:4} {:12} {:5.2} ns for 16 numbers",
-                    isa.name(),
-                    1e9 * seconds / (x.len() as f64 / 16.0)
-                );
+                let nanoseconds = 1e9 * seconds / (x.len() as f64 / 16.0);
+                println!("{statistic:?} {width:4} {isa:12} {nanoseconds:5.2} ns for 16 numbers");
             }
         }
     }

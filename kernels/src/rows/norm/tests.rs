@@ -3,10 +3,8 @@
 use half::{bf16, f16};
 
 use super::kind::*;
-use crate::{
-    reference::{self, RoundingErrors, WIDTHS, normal, on, random},
-    vectors::{isa::Isa, slice::Stored},
-};
+use crate::reference::{self, RoundingErrors, WIDTHS, assert_share, normal, on, random};
+use crate::vectors::{Isa, Stored};
 
 const LAYER_NORM: Norm = Norm {
     statistic: Statistic::Variance,
@@ -136,15 +134,7 @@ fn every_width_and_type_is_within_its_roundings_of_the_reference() {
                     worst = worst.max(share_of_tolerance::<T>(norm, rows, width, 0.3, 1.5));
                 }
             }
-            println!(
-                "{name} {norm:?}: {:.0} % of the tolerance used",
-                100.0 * worst
-            );
-            assert!(worst <= 1.0, "{name} {norm:?}: {worst} of the tolerance");
-            assert!(
-                worst > 0.15,
-                "{name} {norm:?}: the tolerance proves little ({worst})"
-            );
+            assert_share(worst, 0.15, format_args!("{name} {norm:?}"));
         }
     }
     check::<f32>("f32");
@@ -175,7 +165,7 @@ fn a_first_number_far_from_the_others_costs_no_digits() {
         for isa in Isa::levels() {
             let y = forward(LAYER_NORM, isa, &x, &weight, Some(&bias));
             let share = share_used(LAYER_NORM, &x, &weight, &bias, &y);
-            assert!(share <= 1.0, "{} {width}: {share}", isa.name());
+            assert!(share <= 1.0, "{isa} {width}: {share}");
         }
     }
 }
@@ -191,7 +181,7 @@ fn a_row_where_it_lies_has_the_bits_of_one_elsewhere() {
                 let (mut y, mut row) = (vec![0.0; width], x.clone());
                 norm.row(isa, &x, &affine, &mut y);
                 norm.row_in_place(isa, &mut row, &affine);
-                assert_eq!(row, y, "{norm:?} {} {width}", isa.name());
+                assert_eq!(row, y, "{norm:?} {isa} {width}");
             }
         }
     }
