@@ -76,7 +76,7 @@ impl NormConfig {
     /// Checks width and eps.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if the width is 0 or eps is negative or not finite.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if the width is 0 or eps is negative or not finite.
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
         self.validate_eps()

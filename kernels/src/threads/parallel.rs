@@ -44,7 +44,7 @@ pub fn threads_for(elements: usize, threads: usize) -> usize {
     threads_worth(elements.saturating_mul(WORK_PER_ELEMENT), threads)
 }
 
-/// Calls `work(start, piece)` for each piece of `chunk` elements of `out`, as [`for_tasks`] does; the last piece may be
+/// Calls `work(start, piece)` for each piece of `chunk` elements of `out`, as `for_tasks` does; the last piece may be
 /// shorter.
 pub fn for_chunks<T: Send>(
     threads: usize,
@@ -87,7 +87,7 @@ fn piece(len: usize, chunk: usize, index: usize) -> Range<usize> {
     index * chunk..len.min((index + 1) * chunk)
 }
 
-/// Calls `work(index, piece)` for consecutive pieces of `all` of these lengths, as [`for_tasks`] does.
+/// Calls `work(index, piece)` for consecutive pieces of `all` of these lengths, as `for_tasks` does.
 pub fn for_pieces_of<T: Send>(
     threads: usize,
     all: &mut [T],

@@ -77,7 +77,7 @@ pub fn is_here() -> bool {
     !LED.get().is_null()
 }
 
-/// Runs `work`, in which every [`for_tasks`](super::for_tasks) is done by one team of at most `threads`
+/// Runs `work`, in which every task is done by one team of at most `threads`
 /// threads.
 ///
 /// `work` should not wait for the rayon pool that it runs in: helpers keep workers of that pool until it ends.
