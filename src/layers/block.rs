@@ -3,7 +3,7 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, Topology, getters};
+use crate::config::{BlockConfig, NormPlacement, ParallelNorm, Topology, getters};
 use crate::layers::{
     Attention, BlockFeedForward, BranchScale, Dropout, DropoutSource, ForwardContext, Linear,
     Sublayer, SublayerNorm, SublayerStages,
@@ -29,17 +29,26 @@ impl BlockStages {
     }
 }
 
-/// A sublayer with what configurations put around its inner layer.
-fn finished<L>(
-    sublayer: Sublayer<L>,
-    scale: BranchScale,
-    drop_path: &Dropout,
-    residual: &ResidualConfig,
-) -> Sublayer<L> {
-    sublayer
+/// An inner layer, which drops with probability `p`, with what the configuration puts around it.
+fn around<L>(
+    (role, inner): (&str, L),
+    placement: NormPlacement,
+    p: f64,
+    config: &BlockConfig,
+    vb: &VarBuilder,
+) -> Result<Sublayer<L>> {
+    let (residual, source) = (&config.residual, DropoutSource::default);
+    let norm = SublayerNorm::new(placement, &config.norm, role, vb)?;
+    let scale = match (residual.layer_scale, residual.multiplier) {
+        (true, _) => BranchScale::learned(config.d_model(), role, vb)?,
+        (false, 1.0) => BranchScale::One,
+        (false, factor) => BranchScale::Constant(factor),
+    };
+    Ok(Sublayer::from_parts(inner, norm)?
+        .with_dropout(Dropout::new(p, source())?)
         .with_scale(scale)
-        .with_drop_path(drop_path.clone())
-        .with_source(residual.source)
+        .with_drop_path(Dropout::of_samples(residual.drop_path, source())?)
+        .with_source(residual.source))
 }
 
 /// One transformer block: self-attention, optional cross-attention and a feed-forward, each a residual
@@ -88,32 +97,21 @@ impl TransformerBlock {
     pub fn new(config: &BlockConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let residual = &config.residual;
-        let scale = |role: &str| match (residual.layer_scale, residual.multiplier) {
-            (true, _) => BranchScale::learned(config.d_model(), role, &vb),
-            (false, 1.0) => Ok(BranchScale::One),
-            (false, factor) => Ok(BranchScale::Constant(factor)),
+        let attend = |role, attention| {
+            let inner = (role, Attention::new(attention, vb.pp(role))?);
+            let (placement, p) = (config.attention_placement, residual.attention_dropout);
+            around(inner, placement, p, config, &vb)
         };
-        let drop_path = Dropout::of_samples(residual.drop_path, DropoutSource::default())?;
-        let attend = |role: &str, attention| -> Result<Sublayer<Attention>> {
-            let norm = SublayerNorm::new(config.attention_placement, &config.norm, role, &vb)?;
-            let dropout = Dropout::new(residual.attention_dropout, DropoutSource::default())?;
-            let inner = Attention::new(attention, vb.pp(role))?;
-            let sublayer = Sublayer::from_parts(inner, norm)?.with_dropout(dropout);
-            Ok(finished(sublayer, scale(role)?, &drop_path, residual))
-        };
-        let role = "feed_forward";
         let placement = match config.topology {
             Topology::Parallel(ParallelNorm::Shared) => NormPlacement::None,
             _ => config.feed_forward_placement,
         };
-        let norm = SublayerNorm::new(placement, &config.norm, role, &vb)?;
-        let dropout = Dropout::new(residual.feed_forward_dropout, DropoutSource::default())?;
+        let (role, p) = ("feed_forward", residual.feed_forward_dropout);
         let inner = BlockFeedForward::new(&config.feed_forward, vb.pp(role))?;
-        let feed_forward = Sublayer::from_parts(inner, norm)?.with_dropout(dropout);
+        let feed_forward = around((role, inner), placement, p, config, &vb)?;
         let attention = attend("attention", &config.attention)?;
         let cross = config.cross_attention.as_ref();
         let cross = cross.map(|cross| attend("cross_attention", cross));
-        let feed_forward = finished(feed_forward, scale(role)?, &drop_path, residual);
         let block = Self::from_parts(attention, cross.transpose()?, feed_forward, config.topology)?;
         let dropout = Dropout::new(residual.parallel_dropout, DropoutSource::default())?;
         Ok(block.with_parallel_dropout(dropout))

@@ -294,16 +294,11 @@ impl Stack {
     }
 
     /// The final norm and the dropout behind it.
-    fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
+    pub(crate) fn behind_blocks(&self, x: &Value, train: bool) -> Result<Value> {
         match &self.final_norm {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),
         }
-    }
-
-    /// The final norm and the dropout behind it, of the last block's output.
-    pub(crate) fn forward_behind_blocks(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        Value::through(x, |x| self.behind_blocks(x, train))
     }
 }
 

@@ -86,14 +86,9 @@ pub(crate) fn collecting<R>(
     Ok((result, found))
 }
 
-/// Whether the gradient of this tensor is being collected.
-fn is_collected(of: &Tensor) -> bool {
-    of.is_variable() && COLLECTED.with_borrow(Option::is_some)
-}
-
 /// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
 pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
-    if !is_collected(of) {
+    if !of.is_variable() || COLLECTED.with_borrow(Option::is_none) {
         return gradient.into_tensor(of.shape()).map(Some);
     }
     let lent = gradient.into_lent_tensor(of.shape())?;

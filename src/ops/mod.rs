@@ -1,8 +1,8 @@
 //! Differentiable fused operations: those that candle has only without a backward pass, or not at all.
 //!
-//! On the CPU each is one pass over the data, forward and backward: a [`candle_core::CustomOp1`] (or 2, or 3)
-//! over the kernels of this crate. On other devices the same function is composed of candle's own operations.
-//! The choice depends on the input's device and on nothing else: a transposed, narrowed or broadcast input
+//! On the CPU each is one pass over the data, forward and backward, by the kernels of `candle-blocks-kernels`; a layer's
+//! steps become one node of candle's graph. On other devices the same function is composed of candle's own operations.
+//! The choice depends on the input's device and on nothing else ([`route`]): a transposed, narrowed or broadcast input
 //! gives the values and the gradients of its contiguous copy.
 //!
 //! f32 and f64 compute in their own type, with statistics and long sums in f64; f16 and bf16 compute and sum in

@@ -79,6 +79,9 @@ impl PackedStack {
         relative_bias: Option<&RelativeBias>,
         final_norm: Option<&Norm>,
     ) -> Result<Self> {
+        let in_f32 = |bias: &RelativeBias| -> Result<RelativeBias> {
+            Ok(bias.with_table(bias.table().detach().to_dtype(DType::F32)?))
+        };
         Ok(Self {
             blocks,
             layers,
@@ -248,12 +251,6 @@ impl PackedStack {
             Ok(())
         })
     }
-}
-
-/// The bias in f32 without its graph.
-fn in_f32(bias: &RelativeBias) -> Result<RelativeBias> {
-    let table = bias.table().detach().to_dtype(DType::F32)?;
-    Ok(bias.with_table(table))
 }
 
 /// What a block's sublayers kept, as tensors of the input's shape and type.

@@ -47,15 +47,12 @@ impl LoraConfig {
     }
 
     fn picks(&self, role: &str) -> bool {
-        self.targets.iter().any(|target| is_target(target, role))
+        let is_target = |target: &String| matches(target, local(role)) || matches(target, role);
+        self.targets.iter().any(is_target)
     }
 }
 
-/// Whether a pattern matches a role `blocks.{i}.local`, whole or by its local part.
-fn is_target(target: &str, role: &str) -> bool {
-    matches(target, local(role)) || matches(target, role)
-}
-
+/// `local` of a role `blocks.{i}.local`.
 fn local(role: &str) -> &str {
     role.splitn(3, '.').nth(2).unwrap_or(role)
 }

@@ -6,6 +6,7 @@ use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::error::{Error, Result};
 use crate::layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack};
+use crate::ops::Value;
 use crate::train::Gradients;
 
 /// The result of [`backward_recomputing`].
@@ -98,7 +99,7 @@ pub fn backward_recomputing(
     {
         y = forward(block, &y)?;
     }
-    y = stack.forward_behind_blocks(&y, context.train())?;
+    y = Value::through(&y, |y| stack.behind_blocks(y, context.train()))?;
     let loss = loss(&y)?;
     drop(y);
     let end = snapshot()?;

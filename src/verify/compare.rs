@@ -88,7 +88,8 @@ impl<'a> Comparer<'a> {
             return Err(Outcome::NothingCompared);
         }
         let torch: Vec<f64> = finite.iter().map(|pair| pair.torch).collect();
-        let tolerance = if has_useful_twin(expected) {
+        // A twin of a double-precision value holds the same number, and says nothing about its error.
+        let tolerance = if expected.exact().is_some() && expected.value().dtype() != DType::F64 {
             let exact: Vec<f64> = finite.iter().map(|pair| pair.truth).collect();
             Tolerance::from_twin(&torch, &exact, precisions, peers)
         } else {
@@ -156,9 +157,4 @@ impl<'a> Comparer<'a> {
             Some((keep, width)) => ours.filter(|(i, _)| keep[i / width]).map(pair).collect(),
         })
     }
-}
-
-/// A twin of a double-precision value holds the same number, and says nothing about its error.
-fn has_useful_twin(expected: &Expected) -> bool {
-    expected.exact().is_some() && expected.value().dtype() != DType::F64
 }

@@ -16,7 +16,7 @@ use crate::{
     numbers::bits,
     refused::refusal,
     small::{self, made, numbers, stack},
-    weights::weights,
+    weights::{is_present, weights},
 };
 
 #[test]
@@ -137,9 +137,11 @@ fn parts_that_do_not_fit_each_other_are_refused() {
 fn the_stacks_of_t5_and_albert_can_be_made_from_parts() {
     let encoder = CheckpointOptions::default().part(StackPart::Encoder);
     for (family, options) in [("t5", encoder), ("albert", CheckpointOptions::default())] {
-        let checkpoint = options
-            .open(weights(&format!("families/{family}")))
-            .unwrap();
+        let folder = format!("families/{family}");
+        if !is_present(&folder) {
+            continue;
+        }
+        let checkpoint = options.open(weights(&folder)).unwrap();
         let stack = checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
         let made = Stack::from_parts(
             stack.blocks().to_vec(),

@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use: detected once, at run time.
 //!
 //! Each level is a token type whose values only a check of the CPU can make. Holding a token is the proof that
-//! its instructions may be executed, which is what the `SAFETY` notes in `arch` rely on.
+//! its instructions may be executed, which is what the `SAFETY` notes of the levels rely on.
 
 use std::{fmt, sync::OnceLock};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// A format and the cure.
 #[derive(Clone, Copy)]
-struct Format(&'static str, &'static str);
+pub(super) struct Format(&'static str, &'static str);
 
 const LFS: Format = Format(
     "a Git LFS pointer",
@@ -38,12 +38,8 @@ pub(super) fn explain(path: &Path, start: &[u8]) -> Option<String> {
     Some(format!("it is {name}; {cure}"))
 }
 
-/// Whether a file of this name is of a known format other than safetensors.
-pub(super) fn is_foreign(path: &Path) -> bool {
-    by_extension(path).is_some()
-}
-
-fn by_extension(path: &Path) -> Option<Format> {
+/// The format of a file of this name, if it is a known one other than safetensors.
+pub(super) fn by_extension(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
         "bin" | "pt" | "pth" | "ckpt" | "pkl" => PICKLE,

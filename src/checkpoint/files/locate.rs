@@ -55,7 +55,10 @@ fn in_directory(directory: &Path) -> Result<Located> {
         .collect();
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
-        [] => match paths.iter().find(|path| foreign::is_foreign(path)) {
+        [] => match paths
+            .iter()
+            .find(|path| foreign::by_extension(path).is_some())
+        {
             Some(path) => {
                 let explanation = foreign::explain(path, &[]).unwrap_or_default();
                 format!(
