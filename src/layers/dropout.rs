@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
 use chacha20::ChaCha12Rng;
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_mt::Mt;
 
 use crate::config::getters;
@@ -109,14 +109,9 @@ impl DropoutSource {
             }
             Stream::Seeded(stream) => {
                 let mut rng = lock(stream);
-                let (seed, start) = (rng.get_seed(), rng.get_word_pos());
-                let of = |at: usize| start + 2 * at as u128; // 64 bits for each element
-                let keep = ops::keep_at_least(n, p, |first, bits| {
-                    let mut rng = ChaCha12Rng::from_seed(seed);
-                    rng.set_word_pos(of(first));
-                    rng.fill_bytes(bits);
-                })?;
-                rng.set_word_pos(of(n));
+                let start = rng.get_word_pos();
+                let keep = ops::draw_mask((rng.get_seed(), start), n, p)?;
+                rng.set_word_pos(start + 2 * n as u128); // 64 bits for each element
                 keep
             }
             Stream::NumPy(stream) => {

@@ -1,6 +1,6 @@
 //! Inverted dropout with a given mask.
 
-use candle_blocks_kernels::{rows, threads};
+use candle_blocks_kernels::rows;
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
 use super::tape::{Value, check_float};
@@ -99,23 +99,9 @@ fn check(x: &Value, keep: &Tensor, p: f64) -> Result<()> {
     }
     Ok(())
 }
-/// Elements whose random bits lie in a thread's cache.
-const DRAWN: usize = 1024;
-
-/// A mask of `n` elements: 1 where a uniform number is at least `p`, else 0. `draw` fills in 8 random bytes for each of some
-/// elements, of which it gets the first; each thread calls it.
-pub(crate) fn keep_at_least(
-    n: usize,
-    p: f64,
-    draw: impl Fn(usize, &mut [u8]) + Send + Sync,
-) -> Result<Vec<u8>> {
+/// A mask of `n` elements, 1 where a uniform number of ChaCha12's stream is at least `p`, else 0.
+pub(crate) fn draw_mask(stream: ([u8; 32], u128), n: usize, p: f64) -> Result<Vec<u8>> {
     let mut keep = vec![0; n];
-    let n_threads = threads::threads_for(n, cpu()?.threads);
-    threads::for_chunks(n_threads, &mut keep, DRAWN, |first, keep| {
-        let mut bits = [0; 8 * DRAWN];
-        let bits = &mut bits[..8 * keep.len()];
-        draw(first, bits);
-        rows::keep_at_least(bits, p, keep);
-    });
+    rows::draw_mask(cpu()?, stream, p, &mut keep);
     Ok(keep)
 }

@@ -1,6 +1,10 @@
 //! Inverted dropout with a given mask.
 
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+
 use crate::cpu::Cpu;
+use crate::threads;
 use crate::vectors::{Element, Real, Slice, SliceMut, Stored, with_type};
 
 /// `y = x / divisor` where `keep` is not 0, else 0: a true division, as in NumPy's
@@ -22,16 +26,25 @@ pub fn dropout(cpu: Cpu, x: Slice, keep: &[u8], divisor: f64, y: SliceMut) {
     });
 }
 
-/// `keep = 1` where a uniform number of `[0, 1)` is at least `p`, else 0. Each number is the high 53 bits of 64 random ones,
-/// little-endian, as `rand` makes an `f64`; compared as integers, which is the same comparison.
-///
-/// # Panics
-/// If there are not 8 bytes for each element.
-pub fn keep_at_least(bits: &[u8], p: f64, keep: &mut [u8]) {
-    let (bits, rest) = bits.as_chunks::<8>();
-    assert_eq!((bits.len(), rest.len()), (keep.len(), 0));
+/// A mask out of ChaCha12's stream of a seed, from a position in 32-bit words: `keep = 1` where the next uniform number of
+/// `[0, 1)` is at least `p`, else 0. Each number is the high 53 of 64 bits, as `rand` makes an `f64`. Each thread seeks its part.
+pub fn draw_mask(cpu: Cpu, (seed, position): ([u8; 32], u128), p: f64, keep: &mut [u8]) {
+    /// Elements whose random bits lie in a thread's cache.
+    const DRAWN: usize = 1024;
+    let n_threads = threads::threads_for(keep.len(), cpu.threads);
+    threads::for_chunks(n_threads, keep, DRAWN, |first, keep| {
+        let mut stream = ChaCha12Rng::from_seed(seed);
+        stream.set_word_pos(position + 2 * first as u128);
+        let mut bits = [0; 8 * DRAWN];
+        stream.fill_bytes(&mut bits[..8 * keep.len()]);
+        keep_at_least(&bits, p, keep);
+    });
+}
+
+/// Compares as integers, which is the same comparison.
+fn keep_at_least(bits: &[u8], p: f64, keep: &mut [u8]) {
     let least = (p * (1u64 << 53) as f64).ceil() as u64;
-    for (keep, bits) in keep.iter_mut().zip(bits) {
+    for (keep, bits) in keep.iter_mut().zip(bits.as_chunks().0) {
         *keep = u8::from(u64::from_le_bytes(*bits) >> 11 >= least);
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod source;
 mod sums;
 
 pub use activation::ActivationFunction;
-pub use dropout::{dropout, keep_at_least};
+pub use dropout::{draw_mask, dropout};
 pub use norm::Norm;
 pub use source::{RowNorm, Source};
 pub use sums::column_sums;
