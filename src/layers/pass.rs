@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{AlibiConfig, RotaryConfig};
-use crate::layers::position::{RotaryTables, alibi_bias};
+use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
 use crate::layers::{ForwardContext, mask::Marked};
 
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
@@ -65,6 +65,15 @@ impl<'c> Pass<'c> {
             tables: Memo::default(),
             alibi: Memo::default(),
         }
+    }
+
+    /// Adds the bias by position, if there is one, to what is added to the scores of every block.
+    pub fn with_bias(mut self, bias: Option<&RelativeBias>) -> Result<Self> {
+        if let Some(bias) = bias {
+            let all = self.seen + self.seq;
+            self.additive = Some(bias.beside(self.additive.as_ref(), self.seq, all)?);
+        }
+        Ok(self)
     }
 
     /// The marks of the last `keys` positions.

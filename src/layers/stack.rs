@@ -257,23 +257,8 @@ impl Stack {
     }
 
     /// A pass whose scores get the bias by position too.
-    fn pass<'c>(&self, mut pass: Pass<'c>) -> Result<Pass<'c>> {
-        pass.additive = self.additive(pass.additive.as_ref(), pass.seq, pass.seen)?;
-        Ok(pass)
-    }
-
-    /// The sum of mask and position bias that every block adds to its scores, for `seq` positions after `seen` earlier
-    /// ones.
-    pub(crate) fn additive(
-        &self,
-        mask: Option<&Tensor>,
-        seq: usize,
-        seen: usize,
-    ) -> Result<Option<Tensor>> {
-        match &self.relative_bias {
-            Some(bias) => bias.beside(mask, seq, seen + seq).map(Some),
-            None => Ok(mask.cloned()),
-        }
+    fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
+        pass.with_bias(self.relative_bias.as_ref())
     }
 
     fn apply(

@@ -93,14 +93,18 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
     let all = [batch, n_heads, queries, keys];
-    for bias in mixing.biases {
-        let dims = four(bias.dims());
-        if !dims.is_some_and(|dims| dims.iter().zip(all).all(|(&d, n)| d == 1 || d == n)) {
-            bail!(
-                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {all:?}",
-                bias.dims()
-            );
-        }
+    let mut biases = mixing.biases.iter();
+    biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
+}
+
+/// # Errors
+/// If what is added to scores does not broadcast to `[batch, n_heads, queries, keys]`.
+pub(crate) fn check_broadcast(dims: &[usize], to: [usize; 4]) -> Result<()> {
+    let fits = |dims: [usize; 4]| dims.iter().zip(to).all(|(&dim, n)| dim == 1 || dim == n);
+    if !four(dims).is_some_and(fits) {
+        bail!(
+            "additive mask: has shape {dims:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {to:?}"
+        );
     }
     Ok(())
 }

@@ -38,10 +38,7 @@ impl Value {
         match self {
             Self::Tensor(x) => {
                 let y = Self::Tensor(composed::linear(x, weight, bias)?);
-                match residual {
-                    Some(residual) => residual.add(&y),
-                    None => Ok(y),
-                }
+                y.added_to(residual)
             }
             Self::Taped(x) => match residual {
                 // A half type rounds the product before it is added.

@@ -51,7 +51,7 @@ pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 pub use activation::activate;
 pub(crate) use activation::activation_kernel;
 pub(crate) use adamw::{Moments, Update, adamw, moment_dtype, sum_of_squares};
-pub(crate) use attention::{Mixing, broadcast_strides, four};
+pub(crate) use attention::{Mixing, broadcast_strides, check_broadcast, four};
 pub use cpu::{Route, isa, route};
 pub(crate) use cpu::{cpu, with_team};
 pub use cross_entropy::cross_entropy;

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::with_elements;
 use crate::layers::check_additive;
-use crate::ops::{broadcast_strides, four};
+use crate::ops::{broadcast_strides, check_broadcast, four};
 use candle_blocks_kernels::attention::Bias;
 
 /// What is added to scores, broadcast to `[batch, n_heads, queries, keys]`.
@@ -36,13 +36,7 @@ impl Additive {
     /// # Errors
     /// If it does not broadcast to these lengths.
     pub fn checked(&self, lengths: [usize; 4]) -> Result<Bias<'_>> {
-        let fits = |(&dim, length): (&usize, usize)| dim == 1 || dim == length;
-        if !self.dims.iter().zip(lengths).all(fits) {
-            bail!(
-                "additive mask: has shape {:?}, expected what broadcasts to [batch, n_heads, queries, keys] = {lengths:?}",
-                self.dims
-            );
-        }
+        check_broadcast(&self.dims, lengths)?;
         Ok(Bias {
             data: &self.elements,
             strides: self.strides,

@@ -38,12 +38,9 @@ pub(super) struct PackedMemory {
 impl<'c> PackedPass<'c> {
     /// # Errors
     /// If the context trains, or what is added to the scores is refused by [`Additive::new`].
-    pub fn new(mut pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
+    pub fn new(pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
         check_evaluation(pass.context)?;
-        if let Some(bias) = bias {
-            let (seq, all) = (pass.seq, pass.seen + pass.seq);
-            pass.additive = Some(bias.beside(pass.additive.as_ref(), seq, all)?);
-        }
+        let pass = pass.with_bias(bias)?;
         Ok(Self {
             keep: pass.keep.as_ref().map(elements).transpose()?,
             kept: None,

@@ -179,9 +179,9 @@ impl Shared {
             Ok(stand_in)
         };
         let mut within = context.clone();
-        let seq = Pass::new(context, x.dims())?.seq;
-        if let Some(additive) = stack.additive(context.mask().additive(), seq, 0)? {
-            within = within.with_mask(context.mask().clone().with_additive(cut(&additive)?));
+        let pass = Pass::new(context, x.dims())?.with_bias(stack.relative_bias())?;
+        if let Some(additive) = &pass.additive {
+            within = within.with_mask(context.mask().clone().with_additive(cut(additive)?));
         }
         if let Some(memory) = context.memory() {
             let mask: AttentionMask = match memory.mask.additive() {

@@ -1,8 +1,9 @@
 //! Attention to an encoder's output.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, bail};
 
-use super::{Attention, QueryKeyValue, scores::Attended};
+use super::scores::{Attended, rows};
+use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 
@@ -38,10 +39,7 @@ impl Attention {
                     Some(known) => known.clone(),
                     None => {
                         let (key, value) = project()?;
-                        let rows = |t: Value| -> Result<Tensor> {
-                            t.reshape(vec![pass.batch, memory.keys, t.width()])?
-                                .tensor()
-                        };
+                        let rows = |of: Value| rows(of, pass.batch, memory.keys);
                         cache.keep_memory((rows(key)?, rows(value)?))
                     }
                 };
@@ -58,7 +56,6 @@ impl Attention {
             },
             additive: memory.additive.cloned(),
         };
-        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
-        self.output.apply(&mixed, residual, train)
+        self.attend(&query, &attended, pass, (x, residual))
     }
 }

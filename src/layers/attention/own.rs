@@ -2,7 +2,8 @@
 
 use candle_core::{D, Result, Tensor};
 
-use super::{Attention, QueryKeyValue, scores::Attended};
+use super::scores::{Attended, rows};
+use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{config::Position, layers::Linear};
@@ -26,9 +27,7 @@ impl Attention {
         let (key, value, keys) = match cache {
             None => (key, value, pass.seq),
             Some(cache) => {
-                let rows = |t: Value| -> Result<Tensor> {
-                    t.reshape(vec![pass.batch, pass.seq, t.width()])?.tensor()
-                };
+                let rows = |of: Value| rows(of, pass.batch, pass.seq);
                 let (key, value) = cache.append(
                     (&rows(key)?, &rows(value)?),
                     self.config.n_kv_heads,
@@ -55,8 +54,7 @@ impl Attention {
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,
         };
-        let mixed = self.mix(&query, &attended, pass)?.to_dtype(x.dtype())?;
-        self.output.apply(&mixed, residual, train)
+        self.attend(&query, &attended, pass, (x, residual))
     }
 
     /// Query, key and value, each `[.., width]`.

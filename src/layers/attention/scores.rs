@@ -19,9 +19,26 @@ pub(super) struct Attended<'a> {
     pub additive: Option<Tensor>,
 }
 
+/// Keys or values `[batch, keys, width]`, as caches keep them.
+pub(super) fn rows(of: Value, batch: usize, keys: usize) -> Result<Tensor> {
+    of.reshape(vec![batch, keys, of.width()])?.tensor()
+}
+
 impl Attention {
-    /// `dropout(softmax(scale · q·kᵀ + biases))·v` for queries `[.., seq, n_heads · head_dim]`.
-    pub(super) fn mix(&self, query: &Value, attended: &Attended, pass: &Pass) -> Result<Value> {
+    /// The output, in the type of `x`, that queries `[.., seq, n_heads · head_dim]` of it get; added to `residual`.
+    pub(super) fn attend(
+        &self,
+        query: &Value,
+        attended: &Attended,
+        pass: &Pass,
+        (x, residual): (&Value, Option<&Value>),
+    ) -> Result<Value> {
+        let mixed = self.mix(query, attended, pass)?.to_dtype(x.dtype())?;
+        self.output.apply(&mixed, residual, pass.context.train())
+    }
+
+    /// `dropout(softmax(scale · q·kᵀ + biases))·v`.
+    fn mix(&self, query: &Value, attended: &Attended, pass: &Pass) -> Result<Value> {
         let config = &self.config;
         let Attended {
             key,

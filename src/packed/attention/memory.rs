@@ -11,7 +11,7 @@ use crate::ops::{Reach, Visible};
 use crate::packed::cache::PackedLayerCache;
 use crate::packed::linear::{Finishing, PackedLinear};
 use crate::packed::pass::{PackedMemory, PackedPass};
-use crate::{config::Position, layers::Marked, packed::with_elements};
+use crate::{layers::Marked, packed::with_elements};
 
 impl PackedAttention {
     /// Attention of the input's queries to the pass's memory.
@@ -51,14 +51,7 @@ impl PackedAttention {
                 KeyValue::Packed(panels)
             }
         };
-        let alibi = match &self.config.position {
-            Position::Alibi(alibi) => {
-                let keys = (Marked::Memory, memory.keys);
-                let key = ((*alibi, self.config.n_heads), keys);
-                Some(pass.alibi(key, memory.keep.as_ref())?)
-            }
-            _ => None,
-        };
+        let alibi = self.alibi(pass, (Marked::Memory, memory.keys), memory.keep.as_ref())?;
         let additive = memory.additive.as_ref();
         let scored = Scored {
             keys: memory.keys,

@@ -1,15 +1,16 @@
 //! From queries, keys and values to the output: scores, softmax and values of a tile at a time, and the last projection.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use candle_blocks_kernels::attention::{Bias, Heads, KeyValue, Scoring, Sequences, Shape, attend};
 use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, rows::Source};
-use candle_core::Result;
+use candle_core::{Result, Tensor};
 
 use super::PackedAttention;
 use crate::ops::Reach;
 use crate::packed::{additive::Additive, linear::Finishing, pass::PackedPass};
+use crate::{config::Position, layers::Marked};
 
 scratch!(MIXED_ROWS);
 
@@ -54,6 +55,22 @@ pub(super) struct Output<'a> {
 }
 
 impl PackedAttention {
+    /// The linear bias for each key, if the configuration has one.
+    pub(super) fn alibi(
+        &self,
+        pass: &PackedPass,
+        keys: (Marked, usize),
+        keep: Option<&Tensor>,
+    ) -> Result<Option<Arc<Additive>>> {
+        match &self.config.position {
+            Position::Alibi(alibi) => {
+                let key = ((*alibi, self.config.n_heads), keys);
+                pass.alibi(key, keep).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// What is added to the scores.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::prepare::{Columns, Prepare, Turn};
 use super::{Call, PackedAttention, groups::for_groups};
 use crate::ops::{Reach, Visible};
 use crate::packed::linear::{Finishing, PackedLinear};
-use crate::{config::Position, layers::Marked, packed::cache::PackedLayerCache};
+use crate::{layers::Marked, packed::cache::PackedLayerCache};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
@@ -54,13 +54,7 @@ impl PackedAttention {
         };
         let pass = call.pass;
         let keys = pass.seen() + pass.seq();
-        let alibi = match &self.config.position {
-            Position::Alibi(alibi) => {
-                let key = ((*alibi, self.config.n_heads), (Marked::Sequence, keys));
-                Some(pass.alibi(key, pass.keep())?)
-            }
-            _ => None,
-        };
+        let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let scored = Scored {
             keys,
             keep: pass.marks()?,
