@@ -5,13 +5,7 @@ use crate::{
     model::{Gpt, Size},
     said::assert_says,
     sample::{Sampling, sample},
-};
-
-const SIZE: Size = Size {
-    d_model: 32,
-    n_blocks: 2,
-    n_heads: 2,
-    context: 16,
+    train::SIZE,
 };
 
 fn written(model: &Gpt, prompt: &[u8], n: usize, sampling: Sampling) -> anyhow::Result<Vec<u8>> {

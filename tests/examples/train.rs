@@ -16,7 +16,7 @@ use crate::{
     weights::{is_present, weights},
 };
 
-const SIZE: Size = Size {
+pub const SIZE: Size = Size {
     d_model: 32,
     n_blocks: 2,
     n_heads: 2,

@@ -1,9 +1,11 @@
 //! Small layers with parameters by rule: an encoder and a decoder; `kinds.rs` has the rarer kinds.
 
+use std::collections::BTreeMap;
+
 use candle_blocks::{
     AttentionConfig, BlockConfig, FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement,
     Position, RotaryConfig, Stack, StackConfig,
-    candle_core::{self, DType, Device, Tensor},
+    candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::{VarBuilder, VarMap},
 };
 
@@ -14,19 +16,27 @@ pub const HEADS: usize = 4;
 
 /// A layer made by `make` from parameters without a pattern that it could hide behind.
 pub fn made<L>(make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
+    let value = |i, around, dims: &[usize]| numbers(dims, i).affine(0.4, around).unwrap();
+    made_of(DType::F32, make, value).0
+}
+
+/// A layer made by `make` in a type, with its parameters by name. `value` makes each, in the order of names, of its number,
+/// what it lies around (1 for a norm's, else 0), and its dimensions.
+pub fn made_of<L>(
+    dtype: DType,
+    make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
+    value: impl Fn(usize, f64, &[usize]) -> Tensor,
+) -> (L, BTreeMap<String, Var>) {
     let parameters = VarMap::new();
-    let vb = VarBuilder::from_varmap(&parameters, DType::F32, &Device::Cpu);
+    let vb = VarBuilder::from_varmap(&parameters, dtype, &Device::Cpu);
     let layer = make(vb).unwrap();
-    let parameters = parameters.data().lock().unwrap();
-    let mut names: Vec<&String> = parameters.keys().collect();
-    names.sort();
-    for (i, name) in names.into_iter().enumerate() {
-        let parameter = &parameters[name];
-        let value =
-            numbers(parameter.dims(), i).affine(0.4, if name.contains("norm") { 1.0 } else { 0.0 });
-        parameter.set(&value.unwrap()).unwrap();
+    let parameters = parameters.data().lock().unwrap().clone();
+    let parameters: BTreeMap<String, Var> = parameters.into_iter().collect();
+    for (i, (name, parameter)) in parameters.iter().enumerate() {
+        let around = if name.contains("norm") { 1.0 } else { 0.0 };
+        parameter.set(&value(i, around, parameter.dims())).unwrap();
     }
-    layer
+    (layer, parameters)
 }
 
 /// Numbers of order 1, others for each `start`.

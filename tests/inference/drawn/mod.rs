@@ -2,14 +2,12 @@
 
 mod request;
 
-use std::collections::BTreeMap;
-
 use candle_blocks::{
     Activation, AttentionConfig, BlockConfig, ExpertsConfig, FeedForwardConfig, FeedForwardForm,
     NormConfig, NormPlacement, Position, RotaryConfig, RotaryPairing, StackConfig, Topology,
     Visibility,
     candle_core::{self, DType, Device, Tensor, Var},
-    candle_nn::{VarBuilder, VarMap},
+    candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, NormWeight, ParallelNorm,
         QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
@@ -18,6 +16,8 @@ use candle_blocks::{
 };
 
 pub use request::Request;
+
+use crate::small::made_of;
 
 /// A layer made by `make` in a type from parameters by rule, the same in every type but for rounding.
 pub fn made<L>(dtype: DType, make: impl FnOnce(VarBuilder) -> candle_core::Result<L>) -> L {
@@ -29,24 +29,15 @@ pub fn made_with_parameters<L>(
     dtype: DType,
     make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
 ) -> (L, Vec<(String, Var)>) {
-    let parameters = VarMap::new();
-    let vb = VarBuilder::from_varmap(&parameters, dtype, &Device::Cpu);
-    let layer = make(vb).unwrap();
-    let parameters = parameters.data().lock().unwrap();
-    let mut names: Vec<&String> = parameters.keys().collect();
-    names.sort();
-    for (i, name) in names.into_iter().enumerate() {
-        let parameter = &parameters[name];
-        let around = if name.contains("norm") { 1.0 } else { 0.0 };
-        let value = Draws::new(1000 + i as u64).tensor(parameter.dims());
+    let value = |i, around, dims: &[usize]| {
+        let value = Draws::new(1000 + i as u64).tensor(dims);
         let value = value.affine(0.5, around).unwrap();
         // Rounded to f32, so that the parameters of f32 and f64 are the same.
-        let value = value.to_dtype(DType::F32).unwrap().to_dtype(dtype).unwrap();
-        parameter.set(&value).unwrap();
-    }
-    // In an order that is not another each time, as that of the map is.
-    let by_name: BTreeMap<String, Var> = parameters.clone().into_iter().collect();
-    (layer, by_name.into_iter().collect())
+        let value = value.to_dtype(DType::F32).unwrap();
+        value.to_dtype(dtype).unwrap()
+    };
+    let (layer, parameters) = made_of(dtype, make, value);
+    (layer, parameters.into_iter().collect())
 }
 
 /// Whether scores of self-attention are biased by position.
