@@ -286,20 +286,10 @@ impl TransformerBlock {
             };
             x = cross.apply(&x, train, watch, attend)?;
         }
-        let x = self.before_feed_forward(x)?;
         let feed = |inner: &BlockFeedForward, x: &Value, residual: Option<&Value>| {
             inner.apply(x, residual, train)
         };
         self.feed_forward.apply(&x, train, watch, feed)
-    }
-
-    /// The value that the feed-forward reads. Experts are chosen by candle's own operations, on tensors: all before them
-    /// becomes a graph of its own, so that no step is recorded in two.
-    fn before_feed_forward(&self, x: Value) -> Result<Value> {
-        match self.feed_forward.inner() {
-            BlockFeedForward::Dense(_) => Ok(x),
-            BlockFeedForward::Experts(_) => Value::of(&x.tensor()?),
-        }
     }
 
     /// # Errors
@@ -330,7 +320,6 @@ impl TransformerBlock {
         norm: ParallelNorm,
     ) -> Result<Value> {
         let train = pass.context.train();
-        let x = &self.before_feed_forward(x.clone())?;
         let attention_input = watch.see(self.attention.input(x)?)?;
         let residual = self.attention.residual(x, &attention_input);
         // With dropout of the two branches' sum, the residual comes last.

@@ -62,10 +62,7 @@ impl BlockFeedForward {
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         match self {
             Self::Dense(feed_forward) => feed_forward.apply(x, residual, train),
-            Self::Experts(experts) => {
-                let y = experts.forward_t(&x.clone().tensor()?, train)?;
-                x.beside(&y)?.added_to(residual)
-            }
+            Self::Experts(experts) => experts.apply(x, residual, train),
         }
     }
 

@@ -95,6 +95,11 @@ impl ForwardContext {
         train(&self) -> bool => self.train;
     }
 
+    /// Whether positions were given, and are not counted.
+    pub(crate) fn has_positions(&self) -> bool {
+        self.positions.is_some()
+    }
+
     /// Rows of positions, one for all or one for each of `batch` sequences, for `seq` new tokens behind `seen` earlier
     /// ones.
     ///

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, ModuleT, Result, Shape, Tensor, bail};
 use chacha20::ChaCha12Rng;
 use rand::SeedableRng;
 use rand_mt::Mt;
 
 use crate::config::getters;
-use crate::ops::{self, Value};
+use crate::ops::{self, Route, Value};
 
 /// The random number generator from which a [`Dropout`] draws its masks. Clones share one stream, so several
 /// layers draw from it in the order in which they run.
@@ -104,6 +104,9 @@ impl DropoutSource {
         let n = shape.elem_count();
         let keep: Vec<u8> = match &self.0 {
             Stream::Candle => {
+                if ops::route(device) == Route::Composed {
+                    return ops::drawn_on_device(shape, device, p);
+                }
                 let uniform = Tensor::rand(0f32, 1f32, shape, device)?;
                 return uniform.ge(p as f32);
             }
@@ -121,7 +124,11 @@ impl DropoutSource {
                     .collect()
             }
         };
-        Tensor::from_vec(keep, shape, device)
+        ops::uploaded(
+            &Tensor::from_vec(keep, shape, &Device::Cpu)?,
+            DType::U8,
+            device,
+        )
     }
 }
 

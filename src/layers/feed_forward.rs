@@ -144,9 +144,9 @@ impl FeedForward {
         self.gate.iter().chain([&self.up, &self.down])
     }
 
-    /// Whether a parameter is to get a gradient.
-    pub(super) fn is_tracked(&self) -> bool {
-        self.linears().any(Linear::is_tracked)
+    /// The parameters of all linear layers.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        self.linears().flat_map(Linear::parameters)
     }
 
     /// Every dropout of the layer.

@@ -146,15 +146,12 @@ impl Linear {
         y.added_to(residual)
     }
 
-    /// Whether a parameter is to get a gradient.
-    pub(super) fn is_tracked(&self) -> bool {
+    /// Weight, bias and the adapter's factors.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let own = [Some(&self.weight), self.bias.as_ref()];
         let adapter = self.adapter().into_iter();
         let low_rank = adapter.flat_map(|adapter| [adapter.a(), adapter.b()]);
-        own.into_iter()
-            .flatten()
-            .chain(low_rank)
-            .any(Tensor::track_op)
+        own.into_iter().flatten().chain(low_rank)
     }
 
     /// # Errors

@@ -1,12 +1,12 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
-use candle_core::{D, DType, Device, ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{Activation, FeedForwardConfig, LinearConfig, RoutingWeights, getters};
+use crate::config::{FeedForwardConfig, LinearConfig, RoutingWeights, getters};
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::{self, Value};
+use crate::ops::Value;
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
 /// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
@@ -168,37 +168,56 @@ impl MixtureOfExperts {
         }
     }
 
-    /// For each expert the rows that chose it and their weights `[rows, 1]`.
-    fn route(&self, x: &Tensor, train: bool) -> Result<Vec<Option<(Tensor, Tensor)>>> {
-        let logits = self.router.apply(&Value::of(x)?, None, train)?; // [rows, n_experts]
-        let logits = logits.in_product_type()?.tensor()?;
-        let probabilities = ops::softmax(&logits)?;
-        let known = probabilities
-            .to_device(&Device::Cpu)?
-            .to_dtype(DType::F64)?;
-        let known = known.flatten_all()?.to_vec1::<f64>()?;
+    /// For each expert the places in `[rows, top_k]` that chose it, and the weights of all places.
+    fn route(&self, x: &Value, train: bool) -> Result<(Vec<Vec<usize>>, Value)> {
+        // In f32: rounded to a half type, probabilities would be equal that are not.
+        let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
+        let probabilities = logits.softmax()?;
+        let known = probabilities.on_host()?;
         let Routing { chosen, places } = choose_experts(&known, self.experts.len(), self.top_k);
-        let chosen = Tensor::from_vec(chosen, (x.dim(0)?, self.top_k), x.device())?;
         let weights = match self.weights {
-            RoutingWeights::Softmax => probabilities.gather(&chosen, D::Minus1)?,
+            RoutingWeights::Softmax => probabilities.gather(&chosen, self.top_k)?,
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
-            RoutingWeights::Renormalized => ops::softmax(&logits.gather(&chosen, D::Minus1)?)?,
+            RoutingWeights::Renormalized => logits.gather(&chosen, self.top_k)?.softmax()?,
         };
-        let weights = weights.to_dtype(x.dtype())?.flatten_all()?; // [rows · top_k]
-        let routed = |places: &Vec<usize>| {
+        Ok((places, weights.to_dtype(x.dtype())?))
+    }
+
+    /// The output, added to `residual`.
+    pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
+        let dims = x.dims().to_vec();
+        let width = self.router.weight().dim(1)?;
+        // Rows of another width might fill rows of this one, and be mixed without an error.
+        if dims.last() != Some(&width) {
+            bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");
+        }
+        let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
+        let (places, weights) = self.route(&rows, train)?;
+        let mut used = Vec::new();
+        let mut idle = Vec::new();
+        for (expert, places) in self.experts.iter().zip(places) {
             if places.is_empty() {
-                return Ok(None);
+                idle.extend(expert.parameters());
+                continue;
             }
-            let indices = |of: &dyn Fn(usize) -> usize| {
-                let values: Vec<u32> = places.iter().map(|&place| of(place) as u32).collect();
-                Tensor::new(values, x.device())
-            };
-            let weight = weights.index_select(&indices(&|place| place)?, 0)?;
-            let rows = indices(&|place| place / self.top_k)?;
-            Ok(Some((rows, weight.unsqueeze(1)?)))
+            let chose = places.iter().map(|place| (place / self.top_k) as u32);
+            let y = expert.apply(&rows.select_rows(chose.collect())?, None, train)?;
+            used.push((y, places));
+        }
+        // The gradient of an expert that nobody chose is 0, as transformers' is, and not absent.
+        let sum = rows
+            .mixed(&weights, &used, self.top_k)?
+            .beside_idle(&idle)?;
+        let sum = match &self.shared {
+            None => sum,
+            Some(shared) => {
+                let gate = shared.gate.apply(&rows, None, train)?;
+                let y = shared.feed_forward.apply(&rows, None, train)?;
+                sum.add(&y.gated_rows(&gate)?)?
+            }
         };
-        places.iter().map(routed).collect()
+        sum.reshape(dims)?.added_to(residual)
     }
 
     /// The output in evaluation mode.
@@ -220,32 +239,6 @@ impl ModuleT for MixtureOfExperts {
     /// # Errors
     /// If the last dimension is not `d_model`.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let width = self.router.weight().dim(1)?;
-        // Rows of another width might fill rows of this one, and be mixed without an error.
-        if x.dims().last() != Some(&width) {
-            let found = x.dims();
-            bail!("mixture of experts: input has shape {found:?}, expected [.., {width}]");
-        }
-        let rows = x.reshape((x.elem_count() / width, width))?;
-        let mut sum = rows.zeros_like()?;
-        for (expert, routed) in self.experts.iter().zip(self.route(&rows, train)?) {
-            if let Some((indices, weight)) = routed {
-                let y = expert.forward_t(&rows.index_select(&indices, 0)?, train)?;
-                sum = sum.index_add(&indices, &y.broadcast_mul(&weight)?, 0)?;
-            } else if expert.is_tracked() && rows.dim(0)? > 0 {
-                // Nobody chose it: its gradient is 0, as transformers' is, and not absent. Evaluated, to draw nothing.
-                let zero = rows.narrow(0, 0, 1)?.zeros_like()?;
-                let y = expert.forward_t(&zero, false)?;
-                let y = (&y * y.zeros_like()?)?; // candle stops at a factor that is the number 0
-                sum = sum.index_add(&Tensor::new(&[0u32], rows.device())?, &y, 0)?;
-            }
-        }
-        if let Some(shared) = &self.shared {
-            let gate = shared.gate.apply(&Value::of(&rows)?, None, train)?;
-            let gate = gate.activate(Activation::Sigmoid)?.tensor()?;
-            let y = shared.feed_forward.forward_t(&rows, train)?;
-            sum = (sum + y.broadcast_mul(&gate)?)?;
-        }
-        sum.reshape(x.shape())
+        Value::through(x, |x| self.apply(x, None, train))
     }
 }

@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use crate::config::{AlibiConfig, RotaryConfig};
 use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
 use crate::layers::{ForwardContext, mask::Marked};
+use crate::ops::{Constants, uploaded};
 
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
 pub(crate) struct Pass<'c> {
@@ -20,8 +21,10 @@ pub(crate) struct Pass<'c> {
     pub keep: Option<Tensor>,
     /// Added to the scores of every block.
     pub additive: Option<Tensor>,
+    /// What all passes have on a device in common.
+    pub constants: Constants,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
-    alibi: Memo<AlibiKey, Tensor>,
+    alibi: Memo<(AlibiKey, DType), Tensor>,
 }
 
 /// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
@@ -62,16 +65,27 @@ impl<'c> Pass<'c> {
             seen,
             keep,
             additive: context.mask().additive().cloned(),
+            constants: Constants::default(),
             tables: Memo::default(),
             alibi: Memo::default(),
         }
+    }
+
+    /// The same pass with what earlier passes have left on a device.
+    pub fn with_constants(self, constants: &Constants) -> Self {
+        let constants = constants.clone();
+        Self { constants, ..self }
     }
 
     /// Adds the bias by position, if there is one, to what is added to the scores of every block.
     pub fn with_bias(mut self, bias: Option<&RelativeBias>) -> Result<Self> {
         if let Some(bias) = bias {
             let all = self.seen + self.seq;
-            self.additive = Some(bias.beside(self.additive.as_ref(), self.seq, all)?);
+            let bias = bias.kept_bias(self.seq, all, &self.constants)?;
+            self.additive = Some(match &self.additive {
+                Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
+                None => bias,
+            });
         }
         Ok(self)
     }
@@ -105,16 +119,30 @@ impl<'c> Pass<'c> {
         device: &Device,
     ) -> Result<RotaryTables> {
         self.tables.get(&(config.clone(), dtype), || {
+            if !self.context.has_positions() && self.batch * self.seq > 0 {
+                let range = self.seen..self.seen + self.seq;
+                if let Some(tables) =
+                    RotaryTables::kept(config, range, (dtype, device), &self.constants)?
+                {
+                    return Ok(tables);
+                }
+            }
             let positions = self.context.positions(self.batch, self.seq, self.seen)?;
             RotaryTables::new(config, &positions, dtype, device)
         })
     }
 
-    /// The linear bias of every head for each key, `[batch or 1, n_heads, 1, keys]` in f64 on the CPU.
-    pub fn alibi(&self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Tensor> {
+    /// The linear bias of every head for each key, `[batch or 1, n_heads, 1, keys]`.
+    pub fn alibi(
+        &self,
+        key: AlibiKey,
+        keep: Option<&Tensor>,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Tensor> {
         let ((config, n_heads), (_, keys)) = key;
-        self.alibi
-            .get(&key, || alibi_bias(&config, n_heads, keys, keep))
+        self.alibi.get(&(key, dtype), || {
+            uploaded(&alibi_bias(&config, n_heads, keys, keep)?, dtype, device)
+        })
     }
 
     /// What cross-attention attends to.

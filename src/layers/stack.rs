@@ -10,7 +10,7 @@ use crate::layers::{
     TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
-use crate::ops::Value;
+use crate::ops::{Constants, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
@@ -24,6 +24,8 @@ pub struct Stack {
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
+    /// What passes have left on a device for the next.
+    constants: Constants,
 }
 
 impl Stack {
@@ -76,6 +78,7 @@ impl Stack {
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
+            constants: Constants::default(),
         };
         stack.check_shapes()?;
         Ok(stack)
@@ -258,7 +261,8 @@ impl Stack {
 
     /// A pass whose scores get the bias by position too.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
-        pass.with_bias(self.relative_bias.as_ref())
+        pass.with_constants(&self.constants)
+            .with_bias(self.relative_bias.as_ref())
     }
 
     fn apply(

@@ -1,10 +1,12 @@
 //! Element-wise activations and gates.
 
+use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::{self, elements};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Value, check_float};
-use super::{composed, numbers::Numbers};
+use super::numbers::Numbers;
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
 use crate::config::Activation;
 
 const OP: &str = "activation";
@@ -31,18 +33,7 @@ impl Value {
         if activation == Activation::Identity {
             return Ok(self.clone());
         }
-        let x = match self {
-            Self::Tensor(x) => return Ok(Self::Tensor(composed::activate(x, activation)?)),
-            Self::Taped(x) => x.whole()?,
-        };
-        let kernel = activation_kernel(activation);
-        let mut y = Numbers::new(x.dtype(), x.elem_count())?;
-        kernel.forward(x.cpu(), x.data.read().slice(), y.slice_mut());
-        let (data, slot) = (x.data.clone(), x.slot.clone());
-        Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {
-            kernel.backward(pass.cpu, data.read().slice(), dy.slice_mut());
-            pass.add(&slot, dy)
-        }))
+        on_either!(self, x => Ok(x.activate(activation)?.into()))
     }
 
     /// `activation(self) · up`: a gate.
@@ -50,18 +41,29 @@ impl Value {
         if self.dims() != up.dims() {
             bail!("gate: {:?} and up {:?}", self.dims(), up.dims());
         }
-        let gate = match self {
-            Self::Tensor(gate) => {
-                let gate = composed::activate(gate, activation)?;
-                return Ok(Self::Tensor((gate * up.clone().tensor()?)?));
-            }
-            Self::Taped(gate) => gate.whole()?,
-        };
-        let up = gate.on_tape(up)?.whole()?;
+        on_either!(self, gate => Ok(gate.gate(&gate.on_tape(up)?, activation)?.into()))
+    }
+}
+
+impl Taped<Cpu> {
+    fn activate(&self, activation: Activation) -> Result<Self> {
+        let x = self.whole()?;
+        let kernel = activation_kernel(activation);
+        let mut y = Numbers::new(x.dtype(), x.elem_count())?;
+        kernel.forward(x.engine(), x.data.read().slice(), y.slice_mut());
+        let (data, slot) = (x.data.clone(), x.slot.clone());
+        Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {
+            kernel.backward(pass.engine, data.read().slice(), dy.slice_mut());
+            pass.add(&slot, dy)
+        }))
+    }
+
+    fn gate(&self, up: &Self, activation: Activation) -> Result<Self> {
+        let (gate, up) = (self.whole()?, up.whole()?);
         let kernel = activation_kernel(activation);
         let mut y = Numbers::new(gate.dtype(), gate.elem_count())?;
-        kernel.forward(gate.cpu(), gate.data.read().slice(), y.slice_mut());
-        elements::multiply(gate.cpu(), y.slice_mut(), up.data.read().slice());
+        kernel.forward(gate.engine(), gate.data.read().slice(), y.slice_mut());
+        elements::multiply(gate.engine(), y.slice_mut(), up.data.read().slice());
         let asks = [gate.slot.place, up.slot.place];
         let (of_gate, of_up) = (gate.slot.clone(), up.slot);
         let (gate_data, up) = (gate.data.clone(), up.data);
@@ -70,13 +72,13 @@ impl Value {
             let gate = gate_data.read();
             if of_up.place.is_some() {
                 let mut dup = Numbers::new(dy.dtype(), dy.len())?;
-                kernel.forward(pass.cpu, gate.slice(), dup.slice_mut());
-                elements::multiply(pass.cpu, dup.slice_mut(), dy.slice());
+                kernel.forward(pass.engine, gate.slice(), dup.slice_mut());
+                elements::multiply(pass.engine, dup.slice_mut(), dy.slice());
                 pass.add(&of_up, dup)?;
             }
             if of_gate.place.is_some() {
-                elements::multiply(pass.cpu, dy.slice_mut(), up.read().slice());
-                kernel.backward(pass.cpu, gate.slice(), dy.slice_mut());
+                elements::multiply(pass.engine, dy.slice_mut(), up.read().slice());
+                kernel.backward(pass.engine, gate.slice(), dy.slice_mut());
                 pass.add(&of_gate, dy)?;
             }
             Ok(())

@@ -10,7 +10,7 @@ use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };
 
-use super::{cpu::cpu, tape::Data};
+use super::{cpu::cpu, kernels::Data};
 
 pub(crate) use candle_blocks_kernels::rows::adamw::Update;
 

@@ -1,14 +1,18 @@
 //! `softmax(scale · q·kᵀ + biases)·v` for every head, which keeps nothing for the backward pass but its inputs.
 
+use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{
     AttentionGradients, Differentiable, Dropped, HeadRows, ScoreBias,
 };
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
-use super::tape::{Data, Reading, Slot, Taped, Value};
+use super::kernels::{Data, Reading};
+use super::tape::{Engine, Slot, Taped};
+use super::value::{Value, on_either};
 use super::visible::{Reach, Visible, check_keep};
-use super::{backward::Pass, composed, numbers::Numbers};
+use super::{backward::Pass, numbers::Numbers};
 
 const OP: &str = "attention";
 
@@ -30,10 +34,14 @@ pub(crate) struct Mixing<'a> {
     /// Soft bound of the scores: `soft_cap · tanh(score / soft_cap)`.
     pub soft_cap: Option<f64>,
     /// Added to the scores in this order, each of up to four dimensions that broadcast to
-    /// `[batch, n_heads, queries, keys]`, in the type of the queries.
+    /// `[batch, n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
     /// What each query sees.
     pub visible: &'a Visible<'a>,
+    /// Whether a bias may hide keys with `-inf`.
+    pub has_mask: bool,
+    /// What all attentions of a pass have on a device in common.
+    pub constants: &'a Constants,
     /// Marks `[batch, n_heads, queries, keys]` of what is kept, and the probability of dropping.
     pub dropout: Option<(&'a Tensor, f64)>,
 }
@@ -48,14 +56,10 @@ impl Value {
     /// If shapes or types do not fit, or on the CPU for half types: see [`Self::in_product_type`].
     pub fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
         check([self, key, value], mixing)?;
-        match self {
-            Self::Tensor(query) => {
-                let (key, value) = (key.clone().tensor()?, value.clone().tensor()?);
-                let y = composed::attention(query, &key, &value, mixing)?;
-                Ok(Self::Tensor(y))
-            }
-            Self::Taped(query) => query.attend(key, value, mixing),
-        }
+        on_either!(self, query => {
+            let (key, value) = (query.on_tape(key)?, query.on_tape(value)?);
+            Ok(query.attend(&key, &value, mixing)?.into())
+        })
     }
 }
 
@@ -127,13 +131,12 @@ pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
     strides
 }
 
-impl Taped {
-    fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
+impl Taped<Cpu> {
+    fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
         if !matches!(self.dtype(), DType::F32 | DType::F64) {
             bail!("{OP}: operands of {:?}, expected F32 or F64", self.dtype());
         }
-        let (key, value) = (self.on_tape(key)?, self.on_tape(value)?);
-        let operand = |of: &Taped, heads: usize, seq: usize| Operand {
+        let operand = |of: &Self, heads: usize, seq: usize| Operand {
             data: of.data.clone(),
             slot: of.slot.clone(),
             heads,
@@ -146,20 +149,19 @@ impl Taped {
         } = mixing;
         let bias = |bias: &Tensor| -> Result<Bias> {
             let dims = four(bias.dims()).unwrap_or([1; 4]);
-            let (data, place) = self.parameter(&bias.contiguous()?.flatten_all()?)?;
-            let strides = broadcast_strides(dims);
+            let bias = bias.to_dtype(self.dtype())?;
             Ok(Bias {
-                data,
-                place,
-                strides,
+                data: Cpu::data(&bias)?,
+                place: self.place(&bias),
+                strides: broadcast_strides(dims),
             })
         };
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
             batch: mixing.batch,
             query: operand(self, n_heads, mixing.queries),
-            key: operand(&key, n_kv_heads, mixing.keys),
-            value: operand(&value, n_kv_heads, mixing.keys),
+            key: operand(key, n_kv_heads, mixing.keys),
+            value: operand(value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
@@ -173,7 +175,7 @@ impl Taped {
             *last = n_heads * head_dim;
         }
         let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
-        step.with(|attention| attention.forward(self.cpu(), y.slice_mut()))?;
+        step.with(|attention| attention.forward(self.engine(), y.slice_mut()))?;
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
         let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
@@ -271,7 +273,7 @@ impl Attended {
 
 impl Attended {
     /// Hands the gradients of all that went in to the pass.
-    fn backward(&self, pass: &mut Pass, dy: Numbers) -> Result<()> {
+    fn backward(&self, pass: &mut Pass<Cpu>, dy: Numbers) -> Result<()> {
         let new = |of: &Operand| Numbers::new(dy.dtype(), of.elem_count(self.batch));
         let (mut dq, mut dk, mut dv) = (new(&self.query)?, new(&self.key)?, new(&self.value)?);
         let zeros = |bias: &Bias| -> Result<Option<Numbers>> {
@@ -280,7 +282,7 @@ impl Attended {
             wanted.transpose()
         };
         let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
-        let cpu = pass.cpu;
+        let cpu = pass.engine;
         self.with(|attention| {
             let of_biases = of_biases.iter_mut();
             let to = AttentionGradients {

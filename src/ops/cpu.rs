@@ -3,13 +3,16 @@
 use std::sync::OnceLock;
 
 use candle_blocks_kernels::{Cpu, threads};
-use candle_core::{Device, Result, utils::get_num_threads};
+use candle_core::{Device, Result, bail, utils::get_num_threads};
 
 /// The instruction set that the environment asks for, or else the fastest, and candle's number of threads.
 ///
 /// # Errors
-/// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
+/// If the environment asks for an instruction set that is unknown, or that this CPU lacks, or to rehearse what is unknown.
 pub(crate) fn cpu() -> Result<Cpu> {
+    if let Err(reason) = asked_to_rehearse() {
+        bail!("{reason}");
+    }
     Cpu::selected(n_threads()).map_err(candle_core::Error::wrap)
 }
 
@@ -43,10 +46,44 @@ pub enum Route {
 /// How everything in [`ops`](crate::ops) and [`layers`](crate::layers) computes on `device`: whatever the dtype, the shapes
 /// and the mode, by kernels on the CPU and composed elsewhere.
 pub fn route(device: &Device) -> Route {
-    match device.is_cpu() {
+    match device.is_cpu() && rehearsed().is_none() {
         true => Route::Kernels,
         false => Route::Composed,
     }
+}
+
+/// Whose operations a composed step is made of: they differ in what they can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Cuda,
+    Metal,
+}
+
+/// The back end that computes composed steps on a device, or as which the CPU computes them.
+pub(crate) fn backend(device: &Device) -> Backend {
+    match device {
+        Device::Metal(_) => Backend::Metal,
+        Device::Cuda(_) => Backend::Cuda,
+        Device::Cpu => rehearsed().unwrap_or(Backend::Cuda),
+    }
+}
+
+/// The environment variable that has the CPU compute as another device does, to try that without having it: `cuda` or
+/// `metal`.
+const REHEARSE: &str = "CANDLE_BLOCKS_REHEARSE";
+
+fn rehearsed() -> Option<Backend> {
+    asked_to_rehearse().clone().ok().flatten()
+}
+
+fn asked_to_rehearse() -> &'static std::result::Result<Option<Backend>, String> {
+    static REHEARSED: OnceLock<std::result::Result<Option<Backend>, String>> = OnceLock::new();
+    REHEARSED.get_or_init(|| match std::env::var(REHEARSE).as_deref() {
+        Err(_) => Ok(None),
+        Ok("cuda") => Ok(Some(Backend::Cuda)),
+        Ok("metal") => Ok(Some(Backend::Metal)),
+        Ok(other) => Err(format!("{REHEARSE} is {other:?}, expected cuda or metal")),
+    })
 }
 
 /// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`,

@@ -1,10 +1,11 @@
 //! The loss of classification, and of language models above all.
 
-use candle_blocks_kernels::rows::cross_entropy as kernel;
-use candle_core::{D, DType, Result, Tensor, bail};
+use candle_blocks_kernels::{Cpu, rows::cross_entropy as kernel};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::numbers::Numbers;
-use super::tape::{Value, check_float};
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
 
 const OP: &str = "cross_entropy";
 
@@ -44,22 +45,30 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
             classes.len()
         );
     }
-    let x = match Value::of(logits)? {
-        Value::Tensor(logits) => return composed(&logits, &classes, counted),
-        Value::Taped(x) => x.whole()?,
-    };
-    let mut losses = vec![0.0; classes.len()];
-    kernel::losses(x.cpu(), x.data.read().slice(), &classes, &mut losses);
-    let mean = Numbers::of_scalar(x.dtype(), losses.iter().sum::<f64>() / counted as f64)?;
-    let (data, slot) = (x.data.clone(), x.slot.clone());
-    x.computed((mean, vec![]), &[slot.place], move |pass, dy| {
-        let x = data.read();
-        let factor = dy.scalar() / counted as f64;
-        let mut dx = Numbers::new(dy.dtype(), x.slice().len())?;
-        kernel::gradient(pass.cpu, x.slice(), &classes, factor, dx.slice_mut());
-        pass.add(&slot, dx)
-    })
-    .tensor()
+    on_either!(Value::of(logits)?, x => x.cross_entropy(classes, counted)?.finish())
+}
+
+impl Taped<Cpu> {
+    fn cross_entropy(&self, classes: Vec<Option<usize>>, counted: usize) -> Result<Self> {
+        let mut losses = vec![0.0; classes.len()];
+        kernel::losses(
+            self.engine(),
+            self.data.read().slice(),
+            &classes,
+            &mut losses,
+        );
+        let mean = Numbers::of_scalar(self.dtype(), losses.iter().sum::<f64>() / counted as f64)?;
+        let (data, slot) = (self.data.clone(), self.slot.clone());
+        Ok(
+            self.computed((mean, vec![]), &[slot.place], move |pass, dy| {
+                let x = data.read();
+                let factor = dy.scalar() / counted as f64;
+                let mut dx = Numbers::new(dy.dtype(), x.slice().len())?;
+                kernel::gradient(pass.engine, x.slice(), &classes, factor, dx.slice_mut());
+                pass.add(&slot, dx)
+            }),
+        )
+    }
 }
 
 /// Each row's class, or `None` for a row to ignore; checked against the logits.
@@ -90,33 +99,12 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
     targets.into_iter().enumerate().map(class).collect()
 }
 
-/// The same, composed of candle's own operations.
-fn composed(logits: &Tensor, classes: &[Option<usize>], counted: usize) -> Result<Tensor> {
-    let wide = match logits.dtype() {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    };
-    let device = logits.device();
-    let n_classes = logits.dim(D::Minus1)?;
-    let x = logits.reshape(((), n_classes))?.to_dtype(wide)?;
-    let index = |class: &Option<usize>| class.unwrap_or(0) as u32;
-    let indices: Vec<u32> = classes.iter().map(index).collect();
-    let indices = Tensor::from_vec(indices, (classes.len(), 1), device)?;
-    let weight = |class: &Option<usize>| f64::from(u8::from(class.is_some())) / counted as f64;
-    let weights: Vec<f64> = classes.iter().map(weight).collect();
-    let weights = Tensor::from_vec(weights, (classes.len(), 1), &candle_core::Device::Cpu)?;
-    let weights = weights.to_dtype(wide)?.to_device(device)?;
-    // The loss does not depend on what is subtracted, so that this needs no gradient.
-    let shifted = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
-    let losses = (shifted.exp()?.sum_keepdim(1)?.log()? - shifted.gather(&indices, 1)?)?;
-    (losses * weights)?.sum_all()?.to_dtype(logits.dtype())
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
+    use crate::ops::Route;
 
     /// What other devices compute, run on the CPU.
     #[test]
@@ -128,9 +116,12 @@ mod tests {
         let logits = Var::from_tensor(&logits).unwrap();
         let targets = Tensor::new(&[4i64, 0, -100, 2, 2, -100, 1], &Device::Cpu).unwrap();
         let all = classes(&logits, &targets).unwrap();
+        let Value::Composed(x) = Value::on(Route::Composed, &logits).unwrap() else {
+            panic!("composed");
+        };
         let both = [
             cross_entropy(&logits, &targets).unwrap(),
-            composed(&logits, &all, 5).unwrap(),
+            x.cross_entropy(all, 5).unwrap().finish().unwrap(),
         ];
         let numbers = both.map(|loss| {
             let gradients = loss.backward().unwrap();

@@ -1,10 +1,11 @@
 //! Inverted dropout with a given mask.
 
-use candle_blocks_kernels::rows;
+use candle_blocks_kernels::{Cpu, rows};
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, bail};
 
-use super::tape::{Value, check_float};
-use super::{composed, cpu::cpu, numbers::Numbers};
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
+use super::{cpu::cpu, numbers::Numbers};
 
 const OP: &str = "dropout";
 
@@ -28,20 +29,29 @@ impl Value {
     /// As [`dropout`].
     pub fn dropout(&self, keep: &Tensor, p: f64) -> Result<Value> {
         check(self, keep, p)?;
-        let x = match self {
-            Self::Tensor(x) => return Ok(Self::Tensor(composed::dropout(x, keep, 1.0 - p)?)),
-            Self::Taped(x) => x.whole()?,
-        };
+        on_either!(self, x => Ok(x.dropout(keep, p)?.into()))
+    }
+}
+
+impl Taped<Cpu> {
+    fn dropout(&self, keep: &Tensor, p: f64) -> Result<Self> {
+        let x = self.whole()?;
         let mask = Mask::new(keep, p)?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         mask.apply(|keep, divisor| {
-            rows::dropout(x.cpu(), x.data.read().slice(), keep, divisor, y.slice_mut());
+            rows::dropout(
+                x.engine(),
+                x.data.read().slice(),
+                keep,
+                divisor,
+                y.slice_mut(),
+            );
         })?;
         let slot = x.slot.clone();
         Ok(x.mapped(y, &[slot.place], move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
             mask.apply(|keep, divisor| {
-                rows::dropout(pass.cpu, dy.slice(), keep, divisor, dx.slice_mut());
+                rows::dropout(pass.engine, dy.slice(), keep, divisor, dx.slice_mut());
             })?;
             pass.add(&slot, dx)
         }))

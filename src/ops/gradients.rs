@@ -86,13 +86,24 @@ pub(crate) fn collecting<R>(
     Ok((result, found))
 }
 
+/// As [`handed_over`], of a tensor on a device.
+pub fn handed_over_from_device(gradient: Tensor, of: &Tensor) -> Result<Option<Tensor>> {
+    if !of.is_variable() || COLLECTED.with_borrow(Option::is_none) {
+        return Ok(Some(gradient));
+    }
+    collect(Collected::plain(gradient), of)
+}
+
 /// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
 pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
     if !of.is_variable() || COLLECTED.with_borrow(Option::is_none) {
         return gradient.into_tensor(of.shape()).map(Some);
     }
     let lent = gradient.into_lent_tensor(of.shape())?;
-    let found = Collected(Arc::new(Place::Lent(lent)));
+    collect(Collected(Arc::new(Place::Lent(lent))), of)
+}
+
+fn collect(found: Collected, of: &Tensor) -> Result<Option<Tensor>> {
     COLLECTED.with_borrow_mut(|all| {
         let Some(all) = all else { return Ok(()) };
         let sum = match all.get(&of.id()) {

@@ -15,10 +15,37 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::backend::BackendStorage;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Device, Layout, MetalStorage, Result,
+    Shape, Tensor, bail,
+};
+
+use super::cpu::{Route, route};
+use super::ledger::issued;
 
 /// The name of these operations in candle's graph.
 const NAME: &str = "tape";
+
+/// The forward pass of an operation of two tensors, the same on every device.
+macro_rules! every_device {
+    ($a:pat, $la:pat, $b:pat, $lb:pat => $result:expr) => {
+        every_device!(cpu_fwd, CpuStorage, $a, $la, $b, $lb, $result);
+        every_device!(cuda_fwd, CudaStorage, $a, $la, $b, $lb, $result);
+        every_device!(metal_fwd, MetalStorage, $a, $la, $b, $lb, $result);
+    };
+    ($name:ident, $storage:ty, $a:pat, $la:pat, $b:pat, $lb:pat, $result:expr) => {
+        fn $name(
+            &self,
+            $a: &$storage,
+            $la: &Layout,
+            $b: &$storage,
+            $lb: &Layout,
+        ) -> Result<($storage, Shape)> {
+            $result
+        }
+    };
+}
 
 /// How the gradients of such an operation are computed.
 pub trait Backward: Send + Sync + 'static {
@@ -26,25 +53,73 @@ pub trait Backward: Send + Sync + 'static {
     fn backward(&self, cotangent: &Tensor) -> Result<Vec<Option<Tensor>>>;
 }
 
+/// The result of an operation, computed in advance.
+pub enum Computed {
+    /// On the CPU; the forward pass moves it out.
+    Moved(Mutex<Option<(CpuStorage, Shape)>>),
+    /// Without a graph, on any device; the forward pass copies it.
+    Copied(Tensor),
+}
+
+impl Computed {
+    pub fn moved(values: CpuStorage, shape: Shape) -> Self {
+        Self::Moved(Mutex::new(Some((values, shape))))
+    }
+}
+
 /// The result of an operation on these inputs, as a tensor whose cotangent goes to `backward`.
-pub fn recorded(
-    inputs: &[Tensor],
-    (values, shape): (CpuStorage, Shape),
-    backward: impl Backward,
-) -> Result<Tensor> {
+pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) -> Result<Tensor> {
     let found = Found::default();
-    let mut chain = Tensor::zeros((), candle_core::DType::F32, &Device::Cpu)?;
+    let device = match &result {
+        Computed::Moved(_) => Device::Cpu,
+        Computed::Copied(tensor) => tensor.device().clone(),
+    };
+    let mut chain = Tensor::zeros((), DType::F32, &device)?;
     for (index, input) in inputs.iter().enumerate() {
         if input.track_op() {
             let found = found.clone();
+            take_down(&["copy"], &chain);
             chain = chain.apply_op2(input, Input { index, found })?;
         }
     }
-    chain.apply_op1(Output {
-        result: Mutex::new(Some((values, shape))),
-        backward: Box::new(backward),
-        found,
-    })
+    let backward = Box::new(backward);
+    match result {
+        Computed::Moved(result) => chain.apply_op1(Output {
+            result,
+            backward,
+            found,
+        }),
+        Computed::Copied(tensor) => {
+            let result = Mutex::default();
+            take_down(&["copy"], &tensor);
+            chain.apply_op2(
+                &tensor,
+                Output {
+                    result,
+                    backward,
+                    found,
+                },
+            )
+        }
+    }
+}
+
+/// Takes down what candle does for the graph.
+fn take_down(names: &[&'static str], of: &Tensor) {
+    if route(of.device()) == Route::Composed {
+        names.iter().for_each(|name| issued(name, &[of], None));
+    }
+}
+
+/// How candle adds a gradient to those that it knows of a tensor.
+const ADDED: [&str; 2] = ["zeros", "add"];
+
+/// A copy of a contiguous tensor's storage, of which it is the beginning.
+fn copied<S: BackendStorage>(storage: &S, layout: &Layout) -> Result<(S, Shape)> {
+    if !layout.is_contiguous() || layout.start_offset() != 0 {
+        bail!("{NAME}: a result that is a view");
+    }
+    Ok((storage.try_clone(layout)?, layout.shape().clone()))
 }
 
 /// The gradients on their way from the operation to the inputs' nodes, of each thread whose backward pass is between
@@ -62,15 +137,7 @@ impl CustomOp2 for Input {
         NAME
     }
 
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
-    }
+    every_device! { chain, layout, _, _ => copied(chain, layout) }
 
     fn bwd(
         &self,
@@ -79,7 +146,10 @@ impl CustomOp2 for Input {
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let before = before.track_op().then(|| grad.clone());
+        let before = before.track_op().then(|| {
+            take_down(&ADDED, grad);
+            grad.clone()
+        });
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::current().id();
         // Nothing is left where nobody else needs a gradient, or all others were collected elsewhere.
@@ -90,13 +160,16 @@ impl CustomOp2 for Input {
         {
             found.remove(&thread);
         }
+        if let Some(gradient) = &gradient {
+            take_down(&ADDED, gradient);
+        }
         Ok((before, gradient))
     }
 }
 
 /// The node of the operation itself.
 struct Output {
-    /// Computed in advance, and moved out by the forward pass.
+    /// Moved out by the forward pass; nothing where it copies.
     result: Mutex<Option<(CpuStorage, Shape)>>,
     backward: Box<dyn Backward>,
     found: Found,
@@ -116,9 +189,35 @@ impl CustomOp1 for Output {
     }
 
     fn bwd(&self, chain: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        self.of_chain(chain, grad)
+    }
+}
+
+impl CustomOp2 for Output {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    every_device! { _, _, result, layout => copied(result, layout) }
+
+    fn bwd(
+        &self,
+        chain: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((self.of_chain(chain, grad)?, None))
+    }
+}
+
+impl Output {
+    /// Computes all gradients, which the chain's nodes hand out; of the chain itself it is 0.
+    fn of_chain(&self, chain: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let gradients = self.backward.backward(grad)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.insert(thread::current().id(), gradients);
+        take_down(&["zeros", "zeros", "add"], chain);
         chain.zeros_like().map(Some)
     }
 }
@@ -145,7 +244,7 @@ mod tests {
     fn weighted(inputs: &[Tensor]) -> Tensor {
         let value = |t: &Tensor| t.to_scalar::<f64>().unwrap();
         let terms = inputs.iter().enumerate().map(|(k, t)| k as f64 * value(t));
-        let result = (CpuStorage::F64(vec![terms.sum()]), Shape::from(()));
+        let result = Computed::moved(CpuStorage::F64(vec![terms.sum()]), Shape::from(()));
         recorded(inputs, result, Weighted(inputs.to_vec())).unwrap()
     }
 

@@ -1,10 +1,12 @@
 //! `y = x·Wᵀ + b` with its three gradients.
 
+use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::products::{Added, Matrix, multiply};
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::tape::{Taped, Value, check_float};
-use super::{composed, numbers::Numbers};
+use super::numbers::Numbers;
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
 
 const OP: &str = "linear";
 
@@ -35,35 +37,31 @@ impl Value {
         residual: Option<&Value>,
     ) -> Result<Value> {
         check(self, weight, bias)?;
-        match self {
-            Self::Tensor(x) => {
-                let y = Self::Tensor(composed::linear(x, weight, bias)?);
-                y.added_to(residual)
-            }
-            Self::Taped(x) => match residual {
-                // A half type rounds the product before it is added.
-                Some(residual) if is_half(x.dtype()) => {
-                    residual.add(&x.linear(weight, bias, None)?)
-                }
-                residual => x.linear(weight, bias, residual),
-            },
-        }
+        on_either!(self, x => {
+            let residual = residual.map(|residual| x.on_tape(residual)).transpose()?;
+            Ok(x.linear(weight, bias, residual.as_ref())?.into())
+        })
     }
 }
 
-impl Taped {
+impl Taped<Cpu> {
     fn linear(
         &self,
         weight: &Tensor,
         bias: Option<&Tensor>,
-        residual: Option<&Value>,
-    ) -> Result<Value> {
+        residual: Option<&Self>,
+    ) -> Result<Self> {
+        if let Some(residual) = residual
+            && is_half(self.dtype())
+        {
+            // A half type rounds the product before it is added.
+            return residual.add(&self.linear(weight, bias, None)?);
+        }
         let (d_out, d_in) = weight.dims2()?;
         let x = self.whole()?;
         let (weight, of_weight) = x.parameter(weight)?;
         let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
-        let residual = residual.map(|residual| x.on_tape(residual)?.whole());
-        let residual = residual.transpose()?;
+        let residual = residual.map(Self::whole).transpose()?;
         let mut dims = x.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = d_out;
@@ -83,7 +81,7 @@ impl Taped {
             };
             let a = Matrix::new(x_data.slice(), (rows, d_in), (d_in, 1));
             let b = w_data.matrix((d_out, d_in)).transposed();
-            multiply(x.cpu(), a, b, added, y.slice_mut());
+            multiply(x.engine(), a, b, added, y.slice_mut());
         }
         let of_bias = bias.and_then(|(_, place)| place);
         let of_residual = residual.map(|residual| residual.slot);
@@ -104,7 +102,7 @@ impl Taped {
                 let x = Matrix::new(x.slice(), (rows, d_in), (d_in, 1));
                 let mut dweight = Numbers::new(dtype, d_out * d_in)?;
                 let a = of_dy().transposed();
-                multiply(pass.cpu, a, x, Added::default(), dweight.slice_mut());
+                multiply(pass.engine, a, x, Added::default(), dweight.slice_mut());
                 pass.add_parameter(of_weight, dweight)?;
             }
             pass.add_column_sums(of_bias, &dy, d_out)?;
@@ -120,7 +118,7 @@ impl Taped {
                     bias: None,
                 };
                 let b = weight.matrix((d_out, d_in));
-                multiply(pass.cpu, of_dy(), b, added, dx.slice_mut());
+                multiply(pass.engine, of_dy(), b, added, dx.slice_mut());
                 pass.add(&of_x, dx)?;
             }
             match &of_residual {

@@ -1,10 +1,12 @@
 //! LayerNorm and RMSNorm over the last dimension.
 
+use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::norm::{Gain, Norm, Statistic};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Value, check_float};
-use super::{composed, numbers::Numbers};
+use super::numbers::Numbers;
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
 use crate::config::{NormConfig, NormKind, NormWeight};
 
 const OP: &str = "norm";
@@ -47,12 +49,13 @@ impl Value {
         config: &NormConfig,
     ) -> Result<Value> {
         check(self, weight, bias, config)?;
-        let x = match self {
-            Self::Tensor(x) => {
-                return Ok(Self::Tensor(composed::norm(x, weight, bias, config)?));
-            }
-            Self::Taped(x) => x.whole()?,
-        };
+        on_either!(self, x => Ok(x.norm(weight, bias, config)?.into()))
+    }
+}
+
+impl Taped<Cpu> {
+    fn norm(&self, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<Self> {
+        let x = self.whole()?;
         let norm = norm_kernel(config);
         let (weight, of_weight) = x.parameter(weight)?;
         let bias = bias.map(|bias| x.parameter(bias)).transpose()?;
@@ -61,7 +64,13 @@ impl Value {
             let (x_data, w_data) = (x.data.read(), weight.read());
             let bias = bias.as_ref().map(|(bias, _)| bias.read());
             let bias = bias.as_ref().map(|bias| bias.slice());
-            norm.forward(x.cpu(), x_data.slice(), w_data.slice(), bias, y.slice_mut());
+            norm.forward(
+                x.engine(),
+                x_data.slice(),
+                w_data.slice(),
+                bias,
+                y.slice_mut(),
+            );
         }
         let of_bias = bias.and_then(|(_, place)| place);
         let asks = [x.slot.place, of_weight, of_bias];
@@ -73,7 +82,7 @@ impl Value {
             let (x, weight) = (data.read(), weight.read());
             let of_parameters = [dweight.slice_mut(), dbias.slice_mut()];
             let (x, weight, to) = (x.slice(), weight.slice(), dx.slice_mut());
-            norm.backward(pass.cpu, x, weight, dy.slice(), to, of_parameters);
+            norm.backward(pass.engine, x, weight, dy.slice(), to, of_parameters);
             pass.add(&of_x, dx)?;
             pass.add_parameter(of_weight, dweight)?;
             pass.add_parameter(of_bias, dbias)

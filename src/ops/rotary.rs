@@ -1,10 +1,12 @@
 //! Rotary position embedding, given cosines and sines.
 
+use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::rows::rotary::{Direction, Pairing, Rotation};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Data, Value, check_float};
-use super::{composed, numbers::Numbers};
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
+use super::{array::wide, kernels::Data, numbers::Numbers};
 use crate::config::RotaryPairing;
 
 const OP: &str = "rotate";
@@ -31,7 +33,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) ->
 impl Value {
     /// As [`rotate()`], for `[batch, seq, n_heads, head_dim]`.
     pub fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Value> {
-        let [batch, seq, heads, head_dim] = *self.dims() else {
+        let [batch, seq, _, head_dim] = *self.dims() else {
             let found = self.dims();
             bail!("{OP}: {found:?}, expected [batch, seq, n_heads, head_dim]");
         };
@@ -40,7 +42,11 @@ impl Value {
             && rows == seq
             && (tables == 1 || tables == batch)
             && 2 * pairs <= head_dim;
-        if !fits || cos.dtype() != self.dtype() || sin.dtype() != self.dtype() {
+        let of_type = |table: &Tensor| match self {
+            Self::Kernels(_) => table.dtype() == self.dtype(),
+            Self::Composed(_) => wide(table.dtype()) == wide(self.dtype()),
+        };
+        if !fits || !of_type(cos) || !of_type(sin) {
             bail!(
                 "{OP}: cos {:?} {:?} and sin {:?} do not fit an input of {:?} {:?}",
                 cos.dtype(),
@@ -50,10 +56,20 @@ impl Value {
                 self.dims()
             );
         }
-        let x = match self {
-            Self::Tensor(x) => return Ok(Self::Tensor(composed::rotate(x, cos, sin, pairing)?)),
-            Self::Taped(x) => x.whole()?,
+        on_either!(self, x => Ok(x.rotate(cos, sin, pairing)?.into()))
+    }
+}
+
+impl Taped<Cpu> {
+    fn rotate(&self, cos: &Tensor, sin: &Tensor, pairing: RotaryPairing) -> Result<Self> {
+        let x = self.whole()?;
+        let [_, seq, heads, head_dim] = *x.dims() else {
+            bail!(
+                "{OP}: {:?}, expected [batch, seq, n_heads, head_dim]",
+                x.dims()
+            );
         };
+        let (tables, _, pairs) = cos.dims3()?;
         let turn = Turn {
             cos: x.parameter(&cos.detach())?.0,
             sin: x.parameter(&sin.detach())?.0,
@@ -63,14 +79,14 @@ impl Value {
         };
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         turn.with(Direction::Forward, |rotation| {
-            rotation.apply(x.cpu(), x.data.read().slice(), y.slice_mut());
+            rotation.apply(x.engine(), x.data.read().slice(), y.slice_mut());
         });
         let slot = x.slot.clone();
         // The transpose of a rotation is the rotation by the opposite angle.
         Ok(x.mapped(y, &[slot.place], move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
             turn.with(Direction::Back, |rotation| {
-                rotation.apply(pass.cpu, dy.slice(), dx.slice_mut());
+                rotation.apply(pass.engine, dy.slice(), dx.slice_mut());
             });
             pass.add(&slot, dx)
         }))

@@ -1,10 +1,11 @@
 //! Softmax over the last dimension.
 
-use candle_blocks_kernels::rows::softmax as kernel;
+use candle_blocks_kernels::{Cpu, rows::softmax as kernel};
 use candle_core::{Result, Tensor, bail};
 
-use super::tape::{Data, Value, check_float};
-use super::{composed, numbers::Numbers};
+use super::tape::{Taped, check_float};
+use super::value::{Value, on_either};
+use super::{kernels::Data, numbers::Numbers};
 
 const OP: &str = "softmax";
 
@@ -28,17 +29,25 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
 impl Value {
     /// As [`softmax`].
     pub fn softmax(&self) -> Result<Value> {
-        let x = match self {
-            Self::Tensor(x) => return Ok(Self::Tensor(composed::softmax(x, None)?)),
-            Self::Taped(x) => x.whole()?,
-        };
+        on_either!(self, x => Ok(x.softmax()?.into()))
+    }
+}
+
+impl Taped<Cpu> {
+    fn softmax(&self) -> Result<Self> {
+        let x = self.whole()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
-        kernel::softmax(x.cpu(), x.data.read().slice(), y.slice_mut(), x.slot.width);
+        kernel::softmax(
+            x.engine(),
+            x.data.read().slice(),
+            y.slice_mut(),
+            x.slot.width,
+        );
         let (y, slot) = (Data::from(y), x.slot.clone());
         Ok(x.mapped(y.clone(), &[slot.place], move |pass, dy| {
             let mut dx = Numbers::new(dy.dtype(), dy.len())?;
             let (y, to) = (y.read(), dx.slice_mut());
-            kernel::gradient(pass.cpu, y.slice(), dy.slice(), to, slot.width);
+            kernel::gradient(pass.engine, y.slice(), dy.slice(), to, slot.width);
             pass.add(&slot, dx)
         }))
     }

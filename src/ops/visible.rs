@@ -11,6 +11,8 @@ use crate::config::Visibility;
 pub struct Visible<'a> {
     /// `[batch, keys]`, u8, 1 for a key that is kept; `None` keeps all.
     pub keep: Option<&'a Tensor>,
+    /// The same marks on the host.
+    pub on_host: Option<&'a Tensor>,
     /// Whether queries see later keys.
     pub visibility: Visibility,
     /// A sliding window. Causal: the last `window` keys, the query's own included. Bidirectional: the keys at
@@ -25,10 +27,33 @@ impl Default for Visible<'_> {
     fn default() -> Self {
         Self {
             keep: None,
+            on_host: None,
             visibility: Visibility::Bidirectional,
             window: None,
             first_query: 0,
         }
+    }
+}
+
+impl Visible<'_> {
+    /// Whether each of these queries sees a key.
+    pub(crate) fn all_see(&self, queries: usize, keys: usize) -> Result<bool> {
+        let reach = Reach::of(self);
+        let Some(marks) = self.on_host.or(self.keep) else {
+            return Ok((0..queries).all(|query| !reach.range(query, keys).is_empty()));
+        };
+        let rows = marks.to_device(&Device::Cpu)?.to_vec2::<u8>()?;
+        Ok(rows.iter().all(|row| {
+            let mut kept = vec![0; keys + 1]; // before each key
+            for (key, &mark) in row.iter().enumerate() {
+                kept[key + 1] = kept[key] + usize::from(mark != 0);
+            }
+            let sees = |query| {
+                let range = reach.range(query, keys);
+                kept[range.end] > kept[range.start]
+            };
+            (0..queries).all(sees)
+        }))
     }
 }
 
@@ -55,7 +80,7 @@ pub(super) fn check_keep(
 }
 
 /// The keys that a query may see by its position.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reach {
     visibility: Visibility,
     window: Option<usize>,

@@ -146,7 +146,7 @@ impl<'c> PackedPass<'c> {
     /// The linear bias of every head and key.
     pub fn alibi(&self, key: AlibiKey, keep: Option<&Tensor>) -> Result<Arc<Additive>> {
         self.alibi.get(&key, || {
-            Additive::new(&self.pass.alibi(key, keep)?).map(Arc::new)
+            Additive::new(&self.pass.alibi(key, keep, (DType::F64, &Device::Cpu))?).map(Arc::new)
         })
     }
 }

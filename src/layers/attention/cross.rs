@@ -55,6 +55,7 @@ impl Attention {
                 ..Visible::default()
             },
             additive: memory.additive.cloned(),
+            has_mask: memory.additive.is_some(),
         };
         self.attend(&query, &attended, pass, (x, residual))
     }

@@ -46,6 +46,7 @@ impl Attention {
             keys: (Marked::Sequence, keys),
             visible: Visible {
                 keep: keep.as_ref(),
+                on_host: None,
                 visibility: self.config.visibility,
                 window: self.config.window,
                 first_query: keys - pass.seq,
@@ -53,6 +54,7 @@ impl Attention {
             additive: additive
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,
+            has_mask: pass.context.mask().additive().is_some(),
         };
         self.attend(&query, &attended, pass, (x, residual))
     }
@@ -68,9 +70,9 @@ impl Attention {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
                 let all = fused.apply(x, None, train)?;
                 Ok([
-                    all.columns(0..q)?,
-                    all.columns(q..q + kv)?,
-                    all.columns(q + kv..q + 2 * kv)?,
+                    all.columns(0..q),
+                    all.columns(q..q + kv),
+                    all.columns(q + kv..q + 2 * kv),
                 ])
             }
         }
@@ -81,7 +83,7 @@ impl Attention {
         let Position::Rotary(rotary) = &self.config.position else {
             return Ok(x);
         };
-        let tables = pass.rotary_tables(rotary, x.dtype(), &x.device())?;
+        let tables = pass.rotary_tables(rotary, x.sum_type(), &x.device())?;
         let head_dim = self.config.head_dim;
         let (dims, heads) = (x.dims().to_vec(), x.width() / head_dim);
         x.reshape(vec![pass.batch, pass.seq, heads, head_dim])?

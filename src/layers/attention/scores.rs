@@ -17,6 +17,8 @@ pub(super) struct Attended<'a> {
     pub visible: Visible<'a>,
     /// Added to the scores.
     pub additive: Option<Tensor>,
+    /// Whether that may hide keys.
+    pub has_mask: bool,
 }
 
 /// Keys or values `[batch, keys, width]`, as caches keep them.
@@ -46,16 +48,18 @@ impl Attention {
             keys,
             visible,
             additive,
+            has_mask,
         } = attended;
-        let (dtype, device) = (query.dtype(), query.device());
+        let device = query.device();
         let mut biases = Vec::new();
         if let Position::Alibi(alibi) = &config.position {
-            let bias = pass.alibi(((*alibi, config.n_heads), *keys), visible.keep)?;
-            biases.push(bias.to_dtype(dtype)?.to_device(&device)?);
+            let key = ((*alibi, config.n_heads), *keys);
+            let marks = visible.on_host.or(visible.keep);
+            biases.push(pass.alibi(key, marks, (query.dtype(), &device))?);
         }
         if let Some(additive) = additive {
             check_additive(additive)?;
-            biases.push(additive.to_dtype(dtype)?);
+            biases.push(additive.clone());
         }
         let scores = [pass.batch, config.n_heads, pass.seq, keys.1];
         let dropped = self.dropout.mask(&scores, &device, pass.context.train())?;
@@ -69,6 +73,8 @@ impl Attention {
             soft_cap: config.soft_cap,
             biases: &biases,
             visible,
+            has_mask: *has_mask,
+            constants: &pass.constants,
             dropout: dropped.as_ref().map(|keep| (keep, self.dropout.p())),
         };
         query.attend(key, value, &mixing)

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{RelativeBiasConfig, Visibility};
+use crate::ops::{self, Buckets, Constants};
 
 /// A learned relative position bias: adds `table[bucket(key - query), head]` to the scores, as transformers'
 /// `T5Attention.compute_bias` and `MPNetEncoder.compute_position_bias` do.
@@ -65,40 +66,33 @@ impl RelativeBias {
         }
     }
 
-    /// The bias added to `mask`, if there is one.
-    pub(crate) fn beside(
-        &self,
-        mask: Option<&Tensor>,
-        queries: usize,
-        keys: usize,
-    ) -> Result<Tensor> {
-        let bias = self.bias(queries, keys)?;
-        match mask {
-            Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias),
-            None => Ok(bias),
-        }
-    }
-
     /// The bias `[1, n_heads, queries, keys]` for the last `queries` of `keys` positions.
     ///
     /// # Errors
     /// If there are more queries than keys.
     pub fn bias(&self, queries: usize, keys: usize) -> Result<Tensor> {
+        self.kept_bias(queries, keys, &Constants::default())
+    }
+
+    /// As [`Self::bias`], with what earlier calls have left on the table's device.
+    pub(crate) fn kept_bias(
+        &self,
+        queries: usize,
+        keys: usize,
+        constants: &Constants,
+    ) -> Result<Tensor> {
         if queries > keys {
             bail!("relative bias: {queries} queries of {keys} positions, expected at most as many");
         }
-        let mut buckets = Vec::with_capacity(queries * keys);
-        for query in keys - queries..keys {
-            for key in 0..keys {
-                buckets.push(self.bucket(key as i64 - query as i64));
-            }
-        }
-        let buckets = Tensor::from_vec(buckets, queries * keys, self.table.device())?;
-        self.table
-            .index_select(&buckets, 0)? // [queries · keys, n_heads]
-            .reshape((queries, keys, self.config.n_heads))?
-            .permute((2, 0, 1))?
-            .unsqueeze(0)
+        let before = keys - queries;
+        let bucket = |query: usize, key: usize| self.bucket(key as i64 - (before + query) as i64);
+        let buckets = Buckets {
+            queries,
+            keys,
+            of: &bucket,
+            name: format!("{queries} {keys} {:?} {:?}", self.config, self.visibility),
+        };
+        ops::relative_bias(&self.table, &buckets, constants)
     }
 
     /// The row of the table for a key `relative` positions after the query.

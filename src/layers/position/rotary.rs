@@ -1,10 +1,11 @@
 //! Cosine and sine tables of rotary position embeddings, with every scaling of transformers.
 
-use std::f64::consts::TAU;
+use std::{f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{RotaryConfig, RotaryScaling};
+use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
 ///
@@ -43,8 +44,11 @@ impl RotaryTables {
         );
         // Rounded on the CPU: Metal has no f64.
         let table = |values: Vec<f64>| {
-            let exact = Tensor::from_vec(values, shape, &Device::Cpu)?;
-            exact.to_dtype(dtype)?.to_device(device)
+            uploaded(
+                &Tensor::from_vec(values, shape, &Device::Cpu)?,
+                dtype,
+                device,
+            )
         };
         Ok(Self {
             cos: table(angles().map(|angle| angle.cos() * factor).collect())?,
@@ -52,6 +56,44 @@ impl RotaryTables {
         })
     }
 }
+
+impl RotaryTables {
+    /// The tables of a range of positions out of longer ones that stay on a device; `None` on the CPU, and where they
+    /// depend on the length.
+    pub(crate) fn kept(
+        config: &RotaryConfig,
+        range: Range<usize>,
+        (dtype, device): (DType, &Device),
+        constants: &Constants,
+    ) -> Result<Option<Self>> {
+        let by_length = matches!(
+            config.scaling,
+            RotaryScaling::DynamicNtk { .. } | RotaryScaling::LongRope { .. }
+        );
+        if by_length || route(device) == Route::Kernels {
+            return Ok(None);
+        }
+        let n = range.end.next_power_of_two().max(LEAST_KEPT);
+        let kept = |cosines: bool| {
+            let name = format!(
+                "{} {n} {config:?}",
+                if cosines { "cosines" } else { "sines" }
+            );
+            let table = constants.table(name, (dtype, device), || {
+                let all = Self::new(config, &[(0..n as u32).collect()], dtype, device)?;
+                Ok(if cosines { all.cos } else { all.sin })
+            })?;
+            table.narrow(1, range.start, range.len())
+        };
+        Ok(Some(Self {
+            cos: kept(true)?,
+            sin: kept(false)?,
+        }))
+    }
+}
+
+/// Positions of the shortest tables that are kept.
+const LEAST_KEPT: usize = 512;
 
 /// Radians per position of every pair, and the factor on cosine and sine, for sequences up to `seq`.
 ///

@@ -2,12 +2,24 @@
 
 use std::{f64::consts::TAU, slice};
 
-use candle_core::{Device, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
-use super::*;
-use crate::ops::{Value, Visible};
-use crate::{Visibility, ops};
+use crate::config::{Activation, NormConfig, NormWeight, RotaryPairing, Visibility};
+use crate::ops::{self, Mixing, Route, Value, Visible, constants::Constants};
+
+/// The value of a tensor as other devices compute, on the CPU.
+fn on(x: &Tensor) -> Value {
+    Value::on(Route::Composed, x).unwrap()
+}
+
+fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<Tensor> {
+    on(x).norm(weight, bias, config)?.tensor()
+}
+
+fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    on(x).activate(activation)?.tensor()
+}
 
 fn random(shape: &[usize], mean: f64, deviation: f64, seed: u64) -> Var {
     let mut rng = chacha20::ChaCha12Rng::seed_from_u64(seed);
@@ -161,7 +173,9 @@ fn activations_agree_at_kinks_and_far_out() {
 fn softmax_agrees() {
     let x = random(&[3, 9], 0.0, 2.0, 6);
     let fused = |a: &[Tensor]| ops::softmax(&a[0]);
-    compare(&TYPES, "softmax", &[x], &fused, &|a| softmax(&a[0], None));
+    compare(&TYPES, "softmax", &[x], &fused, &|a| {
+        on(&a[0]).softmax()?.tensor()
+    });
 }
 
 #[test]
@@ -178,7 +192,8 @@ fn rotations_agree() {
             &|a| ops::rotate(&a[0], &table(0, &a[0])?, &table(1, &a[0])?, pairing),
             &|a| {
                 let rows = a[0].transpose(1, 2)?;
-                rotate(&rows, &table(0, &rows)?, &table(1, &rows)?, pairing)?.transpose(1, 2)
+                let turned = on(&rows).rotate(&table(0, &rows)?, &table(1, &rows)?, pairing)?;
+                turned.tensor()?.transpose(1, 2)
             },
         );
     }
@@ -199,6 +214,7 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             for window in [None, Some(1), Some(2)] {
                 cases.push(Visible {
                     keep,
+                    on_host: None,
                     visibility,
                     window,
                     first_query: 2,
@@ -214,6 +230,7 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
         random(&[4, 1, keys], 0.0, 1.0, 4),
         random(&[batch, 1, queries, keys], 0.0, 1.0, 5),
     ];
+    let constants = Constants::default();
     for (i, visible) in cases.iter().enumerate() {
         let (n_biases, soft_cap) = (i % 3, (i % 2 == 1).then_some(1.5));
         let dropout = (i % 4 > 1).then_some((&dropped, 0.3));
@@ -225,12 +242,14 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             &|a| {
                 let query = Value::of(&a[0])?;
                 let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
-                let mixing = mixing(&a[3..], visible, soft_cap, dropout);
+                let mixing = mixing(&a[3..], visible, soft_cap, dropout, &constants);
                 query.attend(&key, &value, &mixing)?.tensor()
             },
             &|a| {
-                let mixing = mixing(&a[3..], visible, soft_cap, dropout);
-                attention(&a[0], &a[1], &a[2], &mixing)
+                let query = on(&a[0]);
+                let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
+                let mixing = mixing(&a[3..], visible, soft_cap, dropout, &constants);
+                query.attend(&key, &value, &mixing)?.tensor()
             },
         );
     }
@@ -241,6 +260,7 @@ fn mixing<'a>(
     visible: &'a Visible<'a>,
     soft_cap: Option<f64>,
     dropout: Option<(&'a Tensor, f64)>,
+    constants: &'a Constants,
 ) -> Mixing<'a> {
     Mixing {
         batch: 2,
@@ -251,7 +271,9 @@ fn mixing<'a>(
         scale: 0.7,
         soft_cap,
         biases,
+        has_mask: false,
         visible,
+        constants,
         dropout,
     }
 }
@@ -263,7 +285,7 @@ fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
         &Device::Cpu,
     )
     .unwrap();
-    let y = softmax(&x, None).unwrap();
+    let y = on(&x).softmax().unwrap().tensor().unwrap();
     assert_eq!(numbers(&y)[..3], [0.0; 3]);
     let dx = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let dx = numbers(dx.get(&x).unwrap());
@@ -281,7 +303,7 @@ fn dropout_agrees_to_the_bit() {
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         let x = slice::from_ref(&x);
         let fused = value_and_gradients(x, dtype, &|a| ops::dropout(&a[0], &keep, 0.3));
-        let composed = value_and_gradients(x, dtype, &|a| dropout(&a[0], &keep, 1.0 - 0.3));
+        let composed = value_and_gradients(x, dtype, &|a| on(&a[0]).dropout(&keep, 0.3)?.tensor());
         for (a, b) in fused.unwrap().iter().zip(&composed.unwrap()) {
             assert_eq!(numbers(a), numbers(b));
         }

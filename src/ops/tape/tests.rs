@@ -1,8 +1,8 @@
-use candle_core::Var;
+use candle_core::{Device, Var};
 
 use super::*;
 use crate::config::{Activation, NormConfig};
-use crate::ops;
+use crate::ops::{self, Route};
 
 /// A float that differs from element to element.
 fn variable(dims: &[usize], salt: f64, dtype: DType) -> Var {
@@ -61,15 +61,13 @@ impl Parts {
     }
 
     /// On one tape: the input is read four times, a weight twice, and columns of one value are read by themselves.
-    fn taped(&self) -> Result<Tensor> {
-        let x = Value::of(&self.x)?;
+    fn taped(&self, route: Route) -> Result<Tensor> {
+        let x = Value::on(route, &self.x)?;
         let normal = x.norm(&self.gain, None, &config())?;
         let once = normal.linear(&self.weights[0], Some(&self.bias), None)?;
         let twice = x.linear(&self.weights[0], None, None)?;
-        let (gate, up) = (once.columns(0..3)?, twice.columns(3..6)?);
-        let hidden = gate
-            .gate(&up, Activation::Silu)?
-            .add(&once.columns(3..6)?)?;
+        let (gate, up) = (once.columns(0..3), twice.columns(3..6));
+        let hidden = gate.gate(&up, Activation::Silu)?.add(&once.columns(3..6))?;
         let back = hidden.linear(&self.weights[1], None, Some(&x))?;
         back.scale(0.5)?
             .multiply_rows(&self.gain)?
@@ -94,12 +92,14 @@ fn config() -> NormConfig {
 
 #[test]
 fn a_tape_gives_the_values_of_its_steps_one_by_one_and_their_gradients() {
-    for (dtype, epsilon) in [
+    let types = [
         (DType::F32, f64::from(f32::EPSILON)),
         (DType::F64, f64::EPSILON),
-    ] {
+    ];
+    let both = [Route::Kernels, Route::Composed];
+    for (route, (dtype, epsilon)) in both.iter().flat_map(|&route| types.map(|of| (route, of))) {
         let parts = Parts::new(dtype);
-        let (taped, expected) = (parts.taped().unwrap(), parts.one_by_one().unwrap());
+        let (taped, expected) = (parts.taped(route).unwrap(), parts.one_by_one().unwrap());
         for (a, b) in values(&taped).iter().zip(values(&expected)) {
             assert!((a - b).abs() <= 4.0 * epsilon, "{a} {b}");
         }
@@ -125,21 +125,25 @@ fn a_tape_gives_the_values_of_its_steps_one_by_one_and_their_gradients() {
 #[test]
 fn nothing_is_recorded_of_constants() {
     let parts = Parts::new(DType::F32);
-    let x = Value::of(&parts.x.detach()).unwrap();
-    let y = x.linear(&parts.weights[0].detach(), None, None).unwrap();
-    assert!(!y.tensor().unwrap().track_op());
+    for route in [Route::Kernels, Route::Composed] {
+        let x = Value::on(route, &parts.x.detach()).unwrap();
+        let y = x.linear(&parts.weights[0].detach(), None, None).unwrap();
+        assert!(!y.tensor().unwrap().track_op());
+    }
 }
 
 #[test]
 fn a_value_that_ends_a_tape_may_still_be_used_on_it() {
     let x = variable(&[2, 3], 0.0, DType::F64);
-    let on_tape = Value::of(&x).unwrap();
-    let doubled = on_tape.scale(2.0).unwrap();
-    let first = doubled.clone().tensor().unwrap();
-    let second = doubled.scale(3.0).unwrap().tensor().unwrap();
-    let sum = (first + second).unwrap().sum_all().unwrap();
-    let gradient = sum.backward().unwrap();
-    assert_eq!(values(gradient.get(&x).unwrap()), [8.0; 6]);
+    for route in [Route::Kernels, Route::Composed] {
+        let on_tape = Value::on(route, &x).unwrap();
+        let doubled = on_tape.scale(2.0).unwrap();
+        let first = doubled.clone().tensor().unwrap();
+        let second = doubled.scale(3.0).unwrap().tensor().unwrap();
+        let sum = (first + second).unwrap().sum_all().unwrap();
+        let gradient = sum.backward().unwrap();
+        assert_eq!(values(gradient.get(&x).unwrap()), [8.0; 6]);
+    }
 }
 
 #[test]

@@ -59,6 +59,7 @@ impl PackedAttention {
             keys,
             keep: pass.marks()?,
             reach: Reach::of(&Visible {
+                on_host: None,
                 keep: None,
                 visibility: self.config.visibility,
                 window: self.config.window,

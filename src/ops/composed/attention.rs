@@ -1,0 +1,230 @@
+use candle_core::{DType, Result};
+
+use crate::ops::array::wide;
+use crate::ops::attention::{Mixing, four};
+use crate::ops::constants::Hidden;
+use crate::ops::tape::Slot;
+
+use super::elements::dropped;
+use super::softmax::{of_any, of_finite, slope};
+use super::{Array, Composed, Pass, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
+        let &Mixing {
+            batch,
+            queries,
+            keys,
+            n_heads,
+            n_kv_heads,
+            ..
+        } = mixing;
+        let mut dims = self.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = value.slot.columns.len() / n_kv_heads * n_heads;
+        }
+        let operands = [
+            (self, n_heads, queries),
+            (key, n_kv_heads, keys),
+            (value, n_kv_heads, keys),
+        ];
+        let asks = operands.iter().map(|(of, ..)| of.slot.place);
+        let places = mixing.biases.iter().map(|bias| self.place(bias));
+        let asks: Vec<Option<usize>> = asks.chain(places.clone()).collect();
+        if operands.iter().any(|(of, ..)| of.elem_count() == 0) {
+            let slots = operands.map(|(of, ..)| (of.slot.clone(), of.dims().to_vec()));
+            let zeros = self.view()?.zeros(&dims)?;
+            return Ok(self.computed((zeros, dims), &asks, move |pass, dy| {
+                slots
+                    .iter()
+                    .try_for_each(|(slot, dims)| pass.add(slot, dy.zeros(dims)?))
+            }));
+        }
+        let [query, key, value] =
+            operands.map(|(of, heads, seq)| Heads::new(of, [batch, seq, heads]));
+        let wide = wide(self.dtype());
+        let device = self.data.device();
+        let attention = Attention {
+            query: query?,
+            key: key?,
+            value: value?,
+            scale: mixing.scale,
+            soft_cap: mixing.soft_cap,
+            hidden: Hidden::new(
+                mixing.visible,
+                (queries, keys),
+                (wide, device),
+                mixing.constants,
+            )?,
+            has_mask: mixing.has_mask,
+            biases: mixing.biases.iter().map(Array::of).zip(places).collect(),
+            dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
+            dtype: self.dtype(),
+        };
+        let (p, _) = attention.probabilities()?;
+        let y = attention.in_rows(attention.mixed(&p)?)?.reshape(&dims)?;
+        Ok(self.computed((y, dims), &asks, move |pass, dy| {
+            attention.backward(pass, &dy)
+        }))
+    }
+}
+
+/// Queries, keys or values, head by head.
+struct Heads {
+    data: Array, // [batch, heads, seq, head_dim]
+    slot: Slot,
+}
+
+impl Heads {
+    fn new(of: &Taped<Composed>, [batch, seq, heads]: [usize; 3]) -> Result<Self> {
+        let (width, columns) = (of.slot.width, &of.slot.columns);
+        let head_dim = columns.len() / heads;
+        let fits = width % head_dim == 0 && columns.start % head_dim == 0;
+        let heads_in_rows = match fits {
+            // Heads beside them are left where they are.
+            true => of
+                .data
+                .reshape(&[batch, seq, width / head_dim, head_dim])?
+                .narrow(2, columns.start / head_dim, heads)?,
+            false => of.view()?.reshape(&[batch, seq, heads, head_dim])?,
+        };
+        Ok(Self {
+            data: heads_in_rows.transpose(1, 2)?.contiguous()?,
+            slot: of.slot.clone(),
+        })
+    }
+}
+
+struct Attention {
+    query: Heads,
+    key: Heads,
+    value: Heads,
+    scale: f64,
+    soft_cap: Option<f64>,
+    hidden: Hidden,
+    /// Whether a bias may hide keys with `-inf`.
+    has_mask: bool,
+    biases: Vec<(Array, Option<usize>)>,
+    dropout: Option<(Array, f64)>,
+    /// Of the products; everything between them is in f32 or f64.
+    dtype: DType,
+}
+
+impl Attention {
+    /// The probabilities `[batch, n_heads, queries, keys]` before dropout, and what the soft cap's `tanh` was.
+    fn probabilities(&self) -> Result<(Array, Option<Array>)> {
+        let scores = self
+            .stacked(&self.query.data)?
+            .matmul(&self.key.data.transpose(2, 3)?)?;
+        let [batch, n_heads, queries, keys] = self.sizes();
+        let scores = scores.reshape(&[batch, n_heads, queries, keys])?;
+        let mut scores = scores.widened()?;
+        let mut bent = None;
+        match self.soft_cap {
+            None => scores = scores.affine(self.scale, 0.0)?,
+            Some(cap) => {
+                let tanh = scores.affine(self.scale / cap, 0.0)?.tanh()?;
+                scores = tanh.affine(cap, 0.0)?;
+                bent = Some(tanh);
+            }
+        }
+        for (bias, _) in &self.biases {
+            scores = scores.add(&bias.widened()?)?;
+        }
+        if let Some(added) = &self.hidden.added {
+            scores = scores.add(added)?;
+        }
+        let p = match self.hidden.all_see && !self.has_mask {
+            true => of_finite(&scores)?,
+            false => of_any(&scores)?,
+        };
+        Ok((p, bent))
+    }
+
+    fn sizes(&self) -> [usize; 4] {
+        let (query, key) = (self.query.data.dims(), self.key.data.dims());
+        [query[0], query[1], query[2], key[2]]
+    }
+
+    /// The heads that share a key/value head as more rows of one, `[batch, n_kv_heads, heads · queries, ..]`.
+    fn stacked(&self, x: &Array) -> Result<Array> {
+        let (dims, n_kv_heads) = (x.dims(), self.key.data.dims()[1]);
+        let rows = dims[1] / n_kv_heads * dims[2];
+        x.reshape(&[dims[0], n_kv_heads, rows, dims[3]])
+    }
+
+    /// Probabilities as the product with the values reads them.
+    fn kept(&self, p: &Array) -> Result<Array> {
+        let p = match &self.dropout {
+            Some((keep, divisor)) => dropped(p, keep, *divisor)?,
+            None => p.clone(),
+        };
+        self.stacked(&p.to_dtype(self.dtype)?)
+    }
+
+    /// `[batch, n_heads, queries, head_dim]`
+    fn mixed(&self, p: &Array) -> Result<Array> {
+        let [batch, n_heads, queries, _] = self.sizes();
+        let mixed = self.kept(p)?.matmul(&self.value.data)?;
+        mixed.reshape(&[batch, n_heads, queries, mixed.width()])
+    }
+
+    /// From heads to rows: `[batch, seq, heads · head_dim]`.
+    fn in_rows(&self, heads: Array) -> Result<Array> {
+        let [batch, n, seq, head_dim] = four(heads.dims()).unwrap_or_default();
+        heads.transpose(1, 2)?.reshape(&[batch, seq, n * head_dim])
+    }
+
+    fn backward(&self, pass: &mut Pass<Composed>, dy: &Array) -> Result<()> {
+        let [batch, n_heads, queries, keys] = self.sizes();
+        let (p, bent) = self.probabilities()?;
+        let head_dim = self.value.data.width();
+        let dy = dy.reshape(&[batch, queries, n_heads, head_dim])?;
+        let dy = self.stacked(&dy.transpose(1, 2)?.contiguous()?)?;
+        let by_group = |x: Array, like: &Array| x.reshape(like.dims());
+
+        let dvalue = self.kept(&p)?.transpose(2, 3)?.matmul(&dy)?;
+        let dp = dy.matmul(&self.value.data.transpose(2, 3)?)?;
+        let dp = dp.reshape(&[batch, n_heads, queries, keys])?.widened()?;
+        let dp = match &self.dropout {
+            Some((keep, divisor)) => dropped(&dp, keep, *divisor)?,
+            None => dp,
+        };
+        let mut dscores = slope(&p, &dp)?;
+        for (bias, place) in &self.biases {
+            if place.is_some() {
+                let gradient = summed_to(&dscores, bias.dims())?.to_dtype(bias.dtype())?;
+                pass.add_parameter(*place, gradient)?;
+            }
+        }
+        if let Some(tanh) = bent {
+            dscores = dscores.mul(&tanh.sqr()?.affine(-1.0, 1.0)?)?;
+        }
+        let dscores = self.stacked(&dscores.affine(self.scale, 0.0)?.to_dtype(self.dtype)?)?;
+        let dquery = by_group(dscores.matmul(&self.key.data)?, &self.query.data)?;
+        let dkey = dscores
+            .transpose(2, 3)?
+            .matmul(&self.stacked(&self.query.data)?)?;
+        for (of, gradient) in [
+            (&self.query, dquery),
+            (&self.key, dkey),
+            (&self.value, dvalue),
+        ] {
+            if of.slot.place.is_some() {
+                pass.add(&of.slot, self.in_rows(gradient)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sum over the dimensions along which an array of `dims` was broadcast.
+fn summed_to(x: &Array, dims: &[usize]) -> Result<Array> {
+    let mut sum = x.clone();
+    for (dim, n) in four(dims).unwrap_or_default().into_iter().enumerate() {
+        if n == 1 && sum.dims()[dim] > 1 {
+            sum = sum.sum(dim)?;
+        }
+    }
+    sum.reshape(dims)
+}

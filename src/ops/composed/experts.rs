@@ -1,0 +1,129 @@
+use candle_core::{Result, Tensor};
+
+use super::{Array, Composed, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn gather(&self, columns: &[u32], n: usize) -> Result<Self> {
+        let dims = vec![self.rows(), n];
+        let ids = Array::upload_ids(columns.to_vec(), &dims, self.data.device())?;
+        let (slot, of_all) = (self.slot.clone(), self.dims().to_vec());
+        let y = self.view()?.gather(&ids)?;
+        Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {
+            pass.add(&slot, dy.zeros(&of_all)?.scatter_add(&ids, &dy)?)
+        }))
+    }
+
+    pub(in crate::ops) fn select_rows(&self, rows: Vec<u32>) -> Result<Self> {
+        let dims = vec![rows.len(), self.slot.width];
+        let ids = Array::upload_ids(rows, &[dims[0]], self.data.device())?;
+        let (slot, of_all) = (self.slot.clone(), self.dims().to_vec());
+        let y = self.view()?.select_rows(&ids)?;
+        Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {
+            // In f32: a half type would stop growing.
+            let sum = dy.widened()?.zeros(&of_all)?;
+            pass.add(
+                &slot,
+                sum.add_rows(&ids, &dy.widened()?)?.to_dtype(dy.dtype())?,
+            )
+        }))
+    }
+
+    pub(in crate::ops) fn mixed(
+        &self,
+        weights: &Self,
+        experts: Vec<(Self, Vec<usize>)>,
+        top_k: usize,
+    ) -> Result<Self> {
+        let dims = self.dims().to_vec();
+        let (n_places, width) = (self.rows() * top_k, self.slot.width);
+        // The experts' rows one behind the other, and where each place's row lies among them.
+        let mut lies = vec![0u32; n_places];
+        let all = experts.iter().flat_map(|(_, places)| places);
+        all.enumerate()
+            .for_each(|(row, &place)| lies[place] = row as u32);
+        let order: Vec<u32> = experts
+            .iter()
+            .flat_map(|(_, places)| places)
+            .map(|&place| place as u32)
+            .collect();
+        let device = self.data.device();
+        let lies = Array::upload_ids(lies, &[n_places], device)?;
+        let order = Array::upload_ids(order, &[n_places], device)?;
+        let rows: Vec<Array> = experts
+            .iter()
+            .map(|(rows, _)| rows.view())
+            .collect::<Result<_>>()?;
+        let by_place =
+            Array::cat(&rows, 0)?
+                .select_rows(&lies)?
+                .reshape(&[self.rows(), top_k, width])?;
+        // `[rows, 1, top_k]·[rows, top_k, width]`, which sums in f32.
+        let factors = weights.view()?.reshape(&[self.rows(), 1, top_k])?;
+        let y = factors.matmul(&by_place)?.reshape(&dims)?;
+        let slots: Vec<_> = experts
+            .iter()
+            .map(|(rows, places)| (rows.slot.clone(), places.len()))
+            .collect();
+        let asks = slots
+            .iter()
+            .map(|(slot, _)| slot.place)
+            .chain([weights.slot.place]);
+        let asks: Vec<_> = asks.collect();
+        let of_weights = weights.slot.clone();
+        Ok(self.mapped(y, &asks, move |pass, dy| {
+            let dy = dy.reshape(&[n_places / top_k.max(1), 1, width])?;
+            if of_weights.place.is_some() {
+                let dweights = dy.matmul(&by_place.transpose(1, 2)?)?;
+                pass.add(
+                    &of_weights,
+                    dweights.reshape(&[n_places / top_k.max(1), top_k])?,
+                )?;
+            }
+            let drows = factors
+                .transpose(1, 2)?
+                .matmul(&dy)?
+                .reshape(&[n_places, width])?;
+            let drows = drows.select_rows(&order)?;
+            let mut start = 0;
+            for (slot, n) in &slots {
+                pass.add(slot, drows.narrow(0, start, *n)?)?;
+                start += n;
+            }
+            Ok(())
+        }))
+    }
+
+    pub(in crate::ops) fn times_column(&self, column: &Self) -> Result<Self> {
+        let (x, factors) = (self.view()?, column.view()?);
+        let slots = [self.slot.clone(), column.slot.clone()];
+        let asks = [slots[0].place, slots[1].place];
+        let y = x.mul(&factors)?;
+        Ok(self.mapped(y, &asks, move |pass, dy| {
+            if slots[1].place.is_some() {
+                let products = dy.widened()?.mul(&x.widened()?)?;
+                let sums = products.sum(dy.dims().len() - 1)?;
+                pass.add(&slots[1], sums.to_dtype(dy.dtype())?)?;
+            }
+            pass.add(&slots[0], dy.mul(&factors)?)
+        }))
+    }
+
+    pub(in crate::ops) fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Self> {
+        let places: Vec<_> = parameters
+            .iter()
+            .map(|of| (self.place(of), of.dims().to_vec()))
+            .collect();
+        let asks: Vec<_> = places
+            .iter()
+            .map(|(place, _)| *place)
+            .chain([self.slot.place])
+            .collect();
+        let slot = self.slot.clone();
+        Ok(self.mapped(self.view()?, &asks, move |pass, dy| {
+            for (place, dims) in places.iter().filter(|(place, _)| place.is_some()) {
+                pass.add_parameter(*place, dy.zeros(dims)?)?;
+            }
+            pass.add(&slot, dy)
+        }))
+    }
+}

@@ -1,0 +1,44 @@
+use candle_core::{Result, Tensor};
+
+use super::{Array, Composed, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn linear(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Self>,
+    ) -> Result<Self> {
+        let of_weight = self.place(weight);
+        let of_bias = bias.and_then(|bias| self.place(bias));
+        let weight = Array::of(weight);
+        let mut dims = self.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = weight.dims()[0];
+        }
+        let x = self.view()?.rows()?;
+        let mut y = x.matmul(&weight.transpose(0, 1)?)?;
+        if let Some(bias) = bias {
+            y = y.add(&Array::of(bias))?;
+        }
+        // The weight's gradient alone reads the input.
+        let (slot, x) = (self.slot.clone(), of_weight.map(|_| x));
+        let asks = [slot.place, of_weight, of_bias];
+        // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows.
+        let y = self.computed((y.reshape(&dims)?, dims), &asks, move |pass, dy| {
+            let dy = dy.rows()?;
+            if let Some(x) = &x {
+                pass.add_parameter(of_weight, dy.transpose(0, 1)?.matmul(x)?)?;
+            }
+            pass.add_column_sums(of_bias, || Ok(dy.clone()), dy.dtype())?;
+            match slot.place {
+                Some(_) => pass.add(&slot, dy.matmul(&weight)?),
+                None => Ok(()),
+            }
+        });
+        match residual {
+            Some(residual) => residual.add(&y),
+            None => Ok(y),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+use candle_core::{DType, Result, Tensor};
+
+use crate::config::{NormConfig, NormKind, NormWeight};
+
+use super::{Array, Composed, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn norm(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        config: &NormConfig,
+    ) -> Result<Self> {
+        let (of_weight, of_bias) = (self.place(weight), bias.and_then(|bias| self.place(bias)));
+        let norm = Norm {
+            config: *config,
+            dtype: self.dtype(),
+            gain: gain(&Array::of(weight), config)?,
+        };
+        let (slot, x) = (self.slot.clone(), self.view()?);
+        let bias = bias.map(|bias| Array::of(bias).widened()).transpose()?;
+        let y = norm.forward(&x, bias.as_ref())?;
+        let asks = [slot.place, of_weight, of_bias];
+        Ok(self.mapped(y, &asks, move |pass, dy| {
+            let (normal, deviation) = norm.normal(&x.widened()?)?;
+            let dy = dy.widened()?;
+            let of_parameters = norm.config.weight != NormWeight::Absent;
+            if of_parameters {
+                pass.add_column_sums(of_weight, || dy.mul(&normal), norm.dtype)?;
+            }
+            pass.add_column_sums(of_bias, || Ok(dy.clone()), norm.dtype)?;
+            if slot.place.is_none() {
+                return Ok(());
+            }
+            // `dx = (g - mean(g) - n · mean(g · n)) / deviation` with `g = dy · gain`; RMSNorm has no mean of `g`.
+            let g = dy.mul(&norm.gain)?;
+            let along = normal.mul(&mean(&g.mul(&normal)?)?)?;
+            let centered = match norm.config.kind {
+                NormKind::LayerNorm => g.sub(&mean(&g)?)?,
+                NormKind::RmsNorm => g,
+            };
+            let dx = centered.sub(&along)?.div(&deviation)?;
+            pass.add(&slot, dx.to_dtype(norm.dtype)?)
+        }))
+    }
+}
+
+/// What a norm does to rows, and its gain in f32 or f64.
+struct Norm {
+    config: NormConfig,
+    /// The type of the rows.
+    dtype: DType,
+    gain: Array,
+}
+
+impl Norm {
+    fn forward(&self, x: &Array, bias: Option<&Array>) -> Result<Array> {
+        if x.is_empty() {
+            return Ok(x.clone());
+        }
+        let wide = x.widened()?;
+        let is_rms = self.config.kind == NormKind::RmsNorm;
+        let plain = self.config.weight == NormWeight::Plain;
+        let y = if wide.dtype() == DType::F64 || (is_rms && plain && self.dtype != wide.dtype()) {
+            // A plain RMSNorm rounds half types before it multiplies.
+            let normal = self.normal(&wide)?.0;
+            let normal = match is_rms && plain {
+                true => normal.to_dtype(self.dtype)?.widened()?,
+                false => normal,
+            };
+            added(normal.mul(&self.gain)?, bias)?
+        } else if is_rms {
+            added(wide.rms_norm(&self.gain, self.config.eps)?, bias)?
+        } else {
+            let zeros = || self.gain.zeros(self.gain.dims());
+            let bias = bias.map_or_else(zeros, |bias| Ok(bias.clone()))?;
+            centered(&wide)?.layer_norm(&self.gain, &bias, self.config.eps)?
+        };
+        y.to_dtype(self.dtype)
+    }
+
+    /// Rows before the gain, and what they were divided by.
+    fn normal(&self, wide: &Array) -> Result<(Array, Array)> {
+        let centered = match self.config.kind {
+            // Twice, because the first mean is rounded.
+            NormKind::LayerNorm => centered(&centered(wide)?)?,
+            NormKind::RmsNorm => wide.clone(),
+        };
+        let deviation = mean(&centered.sqr()?)?
+            .affine(1.0, self.config.eps)?
+            .sqrt()?;
+        Ok((centered.div(&deviation)?, deviation))
+    }
+}
+
+/// The factor on normal rows, in f32 or f64.
+fn gain(weight: &Array, config: &NormConfig) -> Result<Array> {
+    let weight = weight.widened()?;
+    match config.weight {
+        NormWeight::Plain | NormWeight::Absent => Ok(weight),
+        NormWeight::OnePlus => weight.affine(1.0, 1.0),
+    }
+}
+
+fn added(y: Array, bias: Option<&Array>) -> Result<Array> {
+    match bias {
+        Some(bias) => y.add(bias),
+        None => Ok(y),
+    }
+}
+
+fn centered(x: &Array) -> Result<Array> {
+    x.sub(&mean(x)?)
+}
+
+/// The mean of each row.
+fn mean(x: &Array) -> Result<Array> {
+    x.sum(x.dims().len() - 1)?
+        .affine(1.0 / x.width() as f64, 0.0)
+}

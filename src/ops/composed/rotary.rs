@@ -1,0 +1,69 @@
+use candle_core::{DType, Result, Tensor};
+
+use crate::config::RotaryPairing;
+
+use super::{Array, Composed, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn rotate(
+        &self,
+        cos: &Tensor,
+        sin: &Tensor,
+        pairing: RotaryPairing,
+    ) -> Result<Self> {
+        let (slot, dtype) = (self.slot.clone(), self.dtype());
+        let (cos, sin) = (Array::of(cos).widened()?, Array::of(sin).widened()?);
+        let turned = move |x: &Array, sin: &Array| {
+            rotated(&x.widened()?, &cos, sin, pairing)?.to_dtype(dtype)
+        };
+        let y = turned(&self.view()?, &sin)?;
+        // The transpose of a rotation is the rotation by the opposite angle.
+        Ok(self.mapped(y, &[slot.place], move |pass, dy| {
+            pass.add(&slot, turned(&dy, &sin.affine(-1.0, 0.0)?)?)
+        }))
+    }
+}
+
+/// `x` `[batch, seq, heads, head_dim]` with its first `2 · pairs` dimensions turned.
+fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Result<Array> {
+    let turns = 2 * cos.width();
+    let rest = x.width() - turns;
+    if turns == 0 || x.is_empty() {
+        return Ok(x.clone());
+    }
+    let turning = x.narrow(3, 0, turns)?;
+    let turned = match (pairing, x.dtype()) {
+        // candle's kernels of f64 are not everywhere.
+        (_, DType::F64) => by_parts(&turning, cos, sin, pairing)?,
+        (RotaryPairing::Halves, _) => turning.rope_halves(cos, sin)?,
+        (RotaryPairing::Interleaved, _) => {
+            let heads = turning.transpose(1, 2)?; // [batch, heads, seq, ..]
+            heads.rope_neighbors(cos, sin)?.transpose(1, 2)?
+        }
+    };
+    match rest {
+        0 => Ok(turned),
+        _ => Array::cat(&[turned, x.narrow(3, turns, rest)?], 3),
+    }
+}
+
+/// `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
+fn by_parts(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Result<Array> {
+    let pairs = cos.width();
+    let (cos, sin) = (cos.unsqueeze(2)?, sin.unsqueeze(2)?); // [batch or 1, seq, 1, pairs]
+    let dims = x.dims();
+    let (split, along) = match pairing {
+        RotaryPairing::Halves => ([dims[0], dims[1], dims[2], 2, pairs], 3),
+        RotaryPairing::Interleaved => ([dims[0], dims[1], dims[2], pairs, 2], 4),
+    };
+    let split = x.reshape(&split)?;
+    let half = |i: usize| {
+        let half = split.narrow(along, i, 1)?;
+        half.reshape(&[dims[0], dims[1], dims[2], pairs])
+    };
+    let (a, b) = (half(0)?, half(1)?);
+    let first = a.mul(&cos)?.sub(&b.mul(&sin)?)?;
+    let second = b.mul(&cos)?.add(&a.mul(&sin)?)?;
+    let parts = [first.unsqueeze(along)?, second.unsqueeze(along)?];
+    Array::cat(&parts, along)?.reshape(dims)
+}

@@ -1,0 +1,46 @@
+use candle_core::{DType, Result};
+
+use super::{Array, Composed, Taped};
+
+impl Taped<Composed> {
+    pub(in crate::ops) fn softmax(&self) -> Result<Self> {
+        let (slot, dtype) = (self.slot.clone(), self.dtype());
+        let y = of_any(&self.view()?.widened()?)?;
+        let kept = y.clone();
+        Ok(
+            self.mapped(y.to_dtype(dtype)?, &[slot.place], move |pass, dy| {
+                pass.add(&slot, slope(&kept, &dy.widened()?)?.to_dtype(dtype)?)
+            }),
+        )
+    }
+}
+
+/// Softmax over the last dimension; a row of nothing but `-inf` gives zeros.
+pub(super) fn of_any(x: &Array) -> Result<Array> {
+    if x.is_empty() {
+        return Ok(x.clone()); // candle has no maximum over no elements
+    }
+    let max = x.max()?;
+    let lowest = max.full(f64::NEG_INFINITY)?;
+    let zeros = max.zeros(max.dims())?;
+    let e = x.sub(&max.eq(&lowest)?.select(&zeros, &max)?)?.exp()?;
+    let total = e.sum(e.dims().len() - 1)?;
+    e.div(&total.eq(&zeros)?.select(&total.full(1.0)?, &total)?)
+}
+
+/// Softmax over the last dimension, of which every row has a finite number.
+pub(super) fn of_finite(x: &Array) -> Result<Array> {
+    match x.dtype() {
+        DType::F64 => of_any(x),
+        _ => x.softmax(),
+    }
+}
+
+/// `y · (dy - Σ y · dy)`.
+pub(super) fn slope(y: &Array, dy: &Array) -> Result<Array> {
+    if y.is_empty() {
+        return Ok(y.clone());
+    }
+    let along = y.mul(dy)?.sum(y.dims().len() - 1)?;
+    y.mul(&dy.sub(&along)?)
+}

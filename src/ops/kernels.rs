@@ -1,0 +1,271 @@
+//! Tapes whose steps are computed by the kernels: numbers in recycled memory.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use candle_blocks_kernels::rows::{column_sums, elements};
+use candle_blocks_kernels::{Cpu, Slice, SliceMut, products::Matrix};
+use candle_core::{DType, Layout, Result, Storage, Tensor};
+
+use super::backward::Pass;
+use super::cpu::{cpu, with_team};
+use super::graph::Computed;
+use super::tape::{Engine, Slot, Taped};
+use super::{gradients::handed_over, numbers::Numbers, value::Value};
+
+/// Numbers that a step reads.
+#[derive(Clone)]
+pub(crate) enum Data {
+    Numbers(Arc<Numbers>),
+    /// A contiguous tensor, or a matrix of any strides.
+    Tensor(Tensor),
+}
+
+/// Read access to [`Data`].
+pub(crate) enum Reading<'a> {
+    Numbers(&'a Numbers),
+    Tensor(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
+}
+
+impl From<Numbers> for Data {
+    fn from(numbers: Numbers) -> Self {
+        Self::Numbers(Arc::new(numbers))
+    }
+}
+
+impl Engine for Cpu {
+    type Data = Data;
+    type Output = Numbers;
+    type Sum = Numbers;
+
+    fn new() -> Result<Self> {
+        cpu()
+    }
+
+    fn data(tensor: &Tensor) -> Result<Data> {
+        tensor.detach().contiguous().map(Data::Tensor)
+    }
+
+    fn dtype(data: &Data) -> DType {
+        match data {
+            Data::Numbers(numbers) => numbers.dtype(),
+            Data::Tensor(tensor) => tensor.dtype(),
+        }
+    }
+
+    fn reshaped(data: Data, _: &[usize]) -> Result<Data> {
+        Ok(data)
+    }
+
+    fn copied(of: &Taped<Self>) -> Result<Numbers> {
+        let mut numbers = Numbers::new(of.dtype(), of.elem_count())?;
+        let (width, columns) = (of.slot.width, of.slot.columns.clone());
+        copy_columns(of.data.read().slice(), width, columns, &mut numbers);
+        Ok(numbers)
+    }
+
+    fn of(value: &Value) -> Option<&Taped<Self>> {
+        match value {
+            Value::Kernels(value) => Some(value),
+            Value::Composed(_) => None,
+        }
+    }
+
+    fn tensor(data: Data, dims: &[usize]) -> Result<Tensor> {
+        match data {
+            Data::Tensor(tensor) => tensor.reshape(dims),
+            Data::Numbers(numbers) => own(numbers).into_tensor(dims),
+        }
+    }
+
+    fn result(data: Data, dims: &[usize]) -> Result<Computed> {
+        Ok(match data {
+            Data::Tensor(tensor) => Computed::Copied(tensor.reshape(dims)?),
+            Data::Numbers(numbers) => Computed::moved(own(numbers).into_storage(), dims.into()),
+        })
+    }
+
+    fn cotangent(tensor: &Tensor) -> Result<Numbers> {
+        let tensor = Data::Tensor(tensor.contiguous()?);
+        Ok(Numbers::copied(tensor.read().slice()))
+    }
+
+    fn add(self, sum: &mut Option<Numbers>, to: &Slot, gradient: Numbers) -> Result<()> {
+        match sum {
+            None if to.is_whole() => *sum = Some(gradient),
+            Some(sum) if to.is_whole() => elements::add(self, sum.slice_mut(), gradient.slice()),
+            sum => {
+                let rows = gradient.len() / to.columns.len().max(1);
+                if sum.is_none() {
+                    *sum = Some(Numbers::zeros(gradient.dtype(), rows * to.width)?);
+                }
+                if let Some(sum) = sum {
+                    add_columns(sum, to, &gradient);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn total(sum: Numbers, _: &[usize]) -> Result<Numbers> {
+        Ok(sum)
+    }
+
+    fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
+        handed_over(gradient, of)
+    }
+
+    fn working<R>(work: impl FnOnce() -> R) -> R {
+        with_team(work)
+    }
+}
+
+/// Runs `$body` with mutable and shared slices of one type.
+macro_rules! same_type {
+    ($to:expr, $from:expr, |$a:ident, $b:ident| $body:expr) => {
+        match ($to, $from) {
+            (candle_blocks_kernels::SliceMut::F32($a), candle_blocks_kernels::Slice::F32($b)) => {
+                $body
+            }
+            (candle_blocks_kernels::SliceMut::F64($a), candle_blocks_kernels::Slice::F64($b)) => {
+                $body
+            }
+            (candle_blocks_kernels::SliceMut::F16($a), candle_blocks_kernels::Slice::F16($b)) => {
+                $body
+            }
+            (candle_blocks_kernels::SliceMut::Bf16($a), candle_blocks_kernels::Slice::Bf16($b)) => {
+                $body
+            }
+            _ => candle_core::bail!("operands of two types"),
+        }
+    };
+}
+pub(super) use same_type;
+
+/// Numbers that nobody else reads as a rule.
+fn own(numbers: Arc<Numbers>) -> Numbers {
+    Arc::try_unwrap(numbers).unwrap_or_else(|shared| Numbers::copied(shared.slice()))
+}
+
+impl Taped<Cpu> {
+    /// A parameter of a step on this value's tape: its numbers, and the place of its gradient.
+    pub fn parameter(&self, tensor: &Tensor) -> Result<(Data, Option<usize>)> {
+        let readable = match tensor.rank() {
+            2 => tensor.clone(),
+            _ => tensor.detach().contiguous()?,
+        };
+        Ok((Data::Tensor(readable), self.place(tensor)))
+    }
+}
+
+impl Pass<Cpu> {
+    /// Adds to the gradient of a parameter, if it asks for one.
+    pub fn add_parameter(&mut self, place: Option<usize>, gradient: Numbers) -> Result<()> {
+        self.add(&Slot::whole(place, gradient.len()), gradient)
+    }
+
+    /// Adds the sums of columns, of which there are `width`, to the gradient of a vector, if it asks for one.
+    pub fn add_column_sums(
+        &mut self,
+        of: Option<usize>,
+        rows: &Numbers,
+        width: usize,
+    ) -> Result<()> {
+        if of.is_none() {
+            return Ok(());
+        }
+        let mut sums = Numbers::new(rows.dtype(), width)?;
+        column_sums(self.engine, rows.slice(), sums.slice_mut());
+        self.add_parameter(of, sums)
+    }
+}
+
+impl Data {
+    pub fn read(&self) -> Reading<'_> {
+        match self {
+            Self::Numbers(numbers) => Reading::Numbers(numbers),
+            Self::Tensor(tensor) => {
+                let (storage, layout) = tensor.storage_and_layout();
+                Reading::Tensor(Box::new(storage), layout)
+            }
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// All numbers, of which a tensor's begin at its first one.
+    pub fn slice(&self) -> Slice<'_> {
+        match self {
+            Self::Numbers(numbers) => numbers.slice(),
+            Self::Tensor(storage, layout) => {
+                let all = storage_slice(storage);
+                // A view without elements may begin behind the last one.
+                let start = layout.start_offset().min(all.len());
+                let end = match layout.is_contiguous() {
+                    true => (start + layout.shape().elem_count()).min(all.len()),
+                    false => all.len(),
+                };
+                all.part(start..end)
+            }
+        }
+    }
+
+    /// A matrix of any strides, as a parameter may be; `shape` is that of numbers without a layout.
+    pub fn matrix(&self, shape: (usize, usize)) -> Matrix<'_> {
+        let strides = match self {
+            Self::Tensor(_, layout) if layout.dims().len() == 2 => {
+                (layout.stride()[0], layout.stride()[1])
+            }
+            _ => (shape.1, 1),
+        };
+        Matrix::new(self.slice(), shape, strides)
+    }
+}
+
+/// The numbers of a tensor's storage, which is on the CPU and of a float type: a tape takes no others.
+fn storage_slice(storage: &Storage) -> Slice<'_> {
+    use candle_core::CpuStorage::*;
+    match storage {
+        Storage::Cpu(F32(numbers)) => Slice::F32(numbers),
+        Storage::Cpu(F64(numbers)) => Slice::F64(numbers),
+        Storage::Cpu(F16(numbers)) => Slice::F16(numbers),
+        Storage::Cpu(BF16(numbers)) => Slice::Bf16(numbers),
+        _ => unreachable!("floats on the CPU, as checked when the tensor came to the tape"),
+    }
+}
+
+/// Copies some columns of rows of `width` numbers.
+fn copy_columns(from: Slice, width: usize, columns: Range<usize>, to: &mut Numbers) {
+    use candle_blocks_kernels::SliceMut::*;
+    fn copy<T: Copy>(from: &[T], width: usize, columns: Range<usize>, to: &mut [T]) {
+        let rows = to.chunks_exact_mut(columns.len().max(1));
+        for (to, from) in rows.zip(from.chunks_exact(width)) {
+            to.copy_from_slice(&from[columns.clone()]);
+        }
+    }
+    match (from, to.slice_mut()) {
+        (Slice::F32(from), F32(to)) => copy(from, width, columns, to),
+        (Slice::F64(from), F64(to)) => copy(from, width, columns, to),
+        (Slice::F16(from), F16(to)) => copy(from, width, columns, to),
+        (Slice::Bf16(from), Bf16(to)) => copy(from, width, columns, to),
+        _ => unreachable!("the copy has the type of what is copied"),
+    }
+}
+
+fn add_columns(sum: &mut Numbers, slot: &Slot, gradient: &Numbers) {
+    fn add<T: Copy>(sum: &mut [T], slot: &Slot, gradient: &[T], plus: impl Fn(T, T) -> T) {
+        let rows = gradient.chunks_exact(slot.columns.len().max(1));
+        for (sum, gradient) in sum.chunks_exact_mut(slot.width).zip(rows) {
+            for (sum, &gradient) in sum[slot.columns.clone()].iter_mut().zip(gradient) {
+                *sum = plus(*sum, gradient);
+            }
+        }
+    }
+    match (sum.slice_mut(), gradient.slice()) {
+        (SliceMut::F32(sum), Slice::F32(gradient)) => add(sum, slot, gradient, |a, b| a + b),
+        (SliceMut::F64(sum), Slice::F64(gradient)) => add(sum, slot, gradient, |a, b| a + b),
+        (SliceMut::F16(sum), Slice::F16(gradient)) => add(sum, slot, gradient, |a, b| a + b),
+        (SliceMut::Bf16(sum), Slice::Bf16(gradient)) => add(sum, slot, gradient, |a, b| a + b),
+        _ => unreachable!("gradients have the type of their value"),
+    }
+}
