@@ -17,6 +17,8 @@ mod device;
 mod double;
 #[path = "shared/judged.rs"]
 mod judged;
+#[path = "shared/rehearsal.rs"]
+mod rehearsal;
 #[path = "shared/types.rs"]
 mod types;
 #[path = "shared/weights.rs"]
@@ -31,6 +33,7 @@ use candle_blocks::{
 };
 use committed::Committed;
 use device::device;
+use double::has_f64;
 use types::computable;
 use weights::{is_present, left_out, weights};
 
@@ -78,7 +81,7 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
         fs::write(path(), table(&rows)).unwrap();
         return;
     }
-    if !is_present("families") || device().is_metal() {
+    if !is_present("families") || !has_f64("the table in f64") {
         return left_out("the table is not held against a part of the checkpoints or types");
     }
     let text = fs::read_to_string(path()).unwrap();
@@ -94,6 +97,15 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
         listed.len(),
         today.len(),
     );
+}
+
+#[test]
+fn the_run_passes_as_on_cuda_and_on_metal() {
+    if rehearsal::rehearsed().is_some() {
+        return;
+    }
+    rehearsal::rehearse("cuda", &[]);
+    rehearsal::rehearse("metal", &[]);
 }
 
 fn path() -> PathBuf {

@@ -177,7 +177,7 @@ impl Attention {
 
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.
     fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
-        let x = x.in_product_type()?;
+        let x = x.widened()?;
         let x = match self.config.clip {
             Some(clip) => x.clamp(clip)?,
             None => x,

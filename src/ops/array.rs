@@ -2,10 +2,14 @@
 //!
 //! This is all that devices without kernels of this crate are asked to do. Views cost nothing and are not taken down.
 
+use candle_blocks_kernels::products::{Added, multiply};
 use candle_core::{D, DType, Device, Result, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
+use super::cpu::cpu;
+use super::kernels::Data;
 use super::ledger::{Transfer, issued, moved};
+use super::numbers::Numbers;
 
 /// A tensor on a device, without a graph.
 #[derive(Clone, Debug)]
@@ -26,7 +30,8 @@ unary! {
     abs => Tensor::abs;
     erf => Tensor::erf;
     exp => Tensor::exp;
-    gelu_erf => Tensor::gelu_erf;
+    /// `x · Φ(x)`.
+    gelu_erf => exact_gelu;
     log => Tensor::log;
     sigmoid => candle_nn::ops::sigmoid;
     silu => Tensor::silu;
@@ -76,7 +81,7 @@ impl Array {
 
     /// The same numbers on another device.
     pub fn moved_to(&self, device: &Device) -> Result<Self> {
-        moved(Transfer::Up, &self.0);
+        moved(Transfer::Up, &self.0)?;
         self.0.to_device(device).map(Self)
     }
 
@@ -84,13 +89,16 @@ impl Array {
     pub fn download(&self) -> Result<Vec<f64>> {
         // A view would move all that is around it.
         let flat = self.contiguous()?.at_its_beginning()?;
-        moved(Transfer::Down, &flat.0);
+        moved(Transfer::Down, &flat.0)?;
         let host = flat.0.to_device(&Device::Cpu)?.flatten_all()?;
         host.to_dtype(DType::F64)?.to_vec1()
     }
 
     /// One number everywhere.
     pub fn filled(value: f64, dims: &[usize], dtype: DType, device: &Device) -> Result<Self> {
+        if dims.contains(&0) {
+            return Tensor::zeros(dims, dtype, device).map(Self);
+        }
         let filled = match dtype {
             DType::F64 => Tensor::full(value, dims, device)?,
             DType::F32 => Tensor::full(value as f32, dims, device)?,
@@ -98,14 +106,14 @@ impl Array {
             DType::BF16 => Tensor::full(bf16::from_f64(value), dims, device)?,
             other => bail!("numbers of type {other:?}; expected F32, F64, F16 or BF16"),
         };
-        issued("fill", &[&filled], None);
+        issued("const_set", &[&filled], None)?;
         Ok(Self(filled))
     }
 
     /// Numbers of `0` in the same type on the same device.
     pub fn zeros(&self, dims: &[usize]) -> Result<Self> {
         let zeros = Tensor::zeros(dims, self.dtype(), self.device())?;
-        issued("zeros", &[&zeros], None);
+        issued("zeros", &[&zeros], None)?;
         Ok(Self(zeros))
     }
 
@@ -130,7 +138,7 @@ impl Array {
     /// Uniform random numbers of `[0, 1)`, in f32.
     pub fn uniform(dims: &[usize], device: &Device) -> Result<Self> {
         let uniform = Tensor::rand(0f32, 1f32, dims, device)?;
-        issued("rand_uniform", &[&uniform], None);
+        issued("rand_uniform", &[&uniform], None)?;
         Ok(Self(uniform))
     }
 
@@ -166,15 +174,15 @@ impl Array {
     /// The numbers in other dimensions, copied where they do not lie in order.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
         if !self.0.is_contiguous() {
-            issued("copy", &[&self.0], None);
+            issued("copy", &[&self.0], None)?;
         }
         self.0.reshape(dims).map(Self)
     }
 
     /// A row of numbers for all but the last dimension.
     pub fn rows(&self) -> Result<Self> {
-        let width = self.width();
-        self.reshape(&[self.0.elem_count() / width.max(1), width])
+        let (last, before) = self.dims().split_last().unwrap_or((&1, &[]));
+        self.reshape(&[before.iter().product(), *last])
     }
 
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
@@ -192,7 +200,7 @@ impl Array {
     /// The numbers in order, copied where they are not.
     pub fn contiguous(&self) -> Result<Self> {
         if !self.0.is_contiguous() {
-            issued("copy", &[&self.0], None);
+            issued("copy", &[&self.0], None)?;
         }
         self.0.contiguous().map(Self)
     }
@@ -202,7 +210,7 @@ impl Array {
         if self.0.layout().start_offset() == 0 {
             return Ok(self.clone());
         }
-        issued("copy", &[&self.0], None);
+        issued("copy", &[&self.0], None)?;
         self.0.copy().map(Self)
     }
 
@@ -214,7 +222,7 @@ impl Array {
         if self.is_empty() {
             return Ok(self.clone());
         }
-        issued(name, &[&self.0], None);
+        issued(name, &[&self.0], None)?;
         operation(&self.0).map(Self)
     }
 
@@ -231,7 +239,7 @@ impl Array {
                 .broadcast_shape_binary_op(other.0.shape(), name)?;
             return self.reshape(shape.dims());
         }
-        issued(name, &[&self.0, &other.0], None);
+        issued(name, &[&self.0, &other.0], None)?;
         operation(&self.0, &other.0).map(Self)
     }
 
@@ -250,7 +258,7 @@ impl Array {
         if self.is_empty() {
             return Tensor::zeros(self.dims(), dtype, self.device()).map(Self);
         }
-        issued("to_dtype", &[&self.0], Some(dtype));
+        issued("to_dtype", &[&self.0], Some(dtype))?;
         self.0.to_dtype(dtype).map(Self)
     }
 
@@ -264,7 +272,7 @@ impl Array {
         if if_kept.is_empty() {
             return Ok(if_kept.clone());
         }
-        issued("where_cond", &[&self.0, &if_kept.0], None);
+        issued("where_cond", &[&self.0, &if_kept.0], None)?;
         self.0.where_cond(&if_kept.0, &other.0).map(Self)
     }
 
@@ -275,13 +283,13 @@ impl Array {
             dims[dim] = 1;
             return self.zeros(&dims);
         }
-        issued("sum", &[&self.0], None);
+        issued("sum", &[&self.0], None)?;
         self.0.sum_keepdim(dim).map(Self)
     }
 
     /// The largest number of each row, as a row of one. Without columns there is none.
     pub fn max(&self) -> Result<Self> {
-        issued("max", &[&self.0], None);
+        issued("max", &[&self.0], None)?;
         self.0.max_keepdim(D::Minus1).map(Self)
     }
 
@@ -294,16 +302,11 @@ impl Array {
         if dims.contains(&0) || a.is_empty() {
             return self.zeros(&dims);
         }
-        issued("matmul", &[&a.0, &b.0], None);
-        if a.dtype() == DType::BF16 && a.device().is_cpu() {
-            // candle's CPU has no product of bfloat16. Rounded once, as on a GPU.
-            let wide = |x: &Tensor| x.to_dtype(DType::F32);
-            return wide(&a.0)?
-                .matmul(&wide(&b.0)?)?
-                .to_dtype(DType::BF16)
-                .map(Self);
+        issued("matmul", &[&a.0, &b.0], None)?;
+        match a.device().is_cpu() {
+            true => rehearsed_product(&a.0, &b.0)?.reshape(dims).map(Self),
+            false => a.0.matmul(&b.0).map(Self),
         }
-        a.0.matmul(&b.0).map(Self)
     }
 
     /// As it is, where both back ends' products read its strides: each matrix in order or transposed, one behind the
@@ -335,7 +338,7 @@ impl Array {
             return self.narrow(0, 0, 0)?.reshape(&[n_ids, self.width()]);
         }
         let table = self.contiguous()?;
-        issued("index_select", &[&table.0, &ids.0], None);
+        issued("index_select", &[&ids.0, &table.0], None)?;
         table.0.index_select(&ids.0, 0).map(Self)
     }
 
@@ -346,7 +349,7 @@ impl Array {
         }
         // CUDA takes no view that begins later.
         let (x, rows) = (self.contiguous()?.at_its_beginning()?, rows.contiguous()?);
-        issued("index_add", &[&x.0, &ids.0, &rows.0], None);
+        issued("index_add", &[&ids.0, &x.0, &rows.0], None)?;
         x.0.index_add(&ids.0, &rows.0, 0).map(Self)
     }
 
@@ -356,7 +359,7 @@ impl Array {
             return self.narrow(0, 0, 0)?.reshape(ids.dims());
         }
         let (x, ids) = (self.contiguous()?, ids.contiguous()?);
-        issued("gather", &[&x.0, &ids.0], None);
+        issued("gather", &[&ids.0, &x.0], None)?;
         x.0.gather(&ids.0, D::Minus1).map(Self)
     }
 
@@ -366,7 +369,7 @@ impl Array {
             return Ok(self.clone());
         }
         let (x, ids, source) = (self.contiguous()?, ids.contiguous()?, source.contiguous()?);
-        issued("scatter_add", &[&x.0, &ids.0, &source.0], None);
+        issued("scatter_add", &[&ids.0, &x.0, &source.0], None)?;
         x.0.scatter_add(&ids.0, &source.0, D::Minus1).map(Self)
     }
 
@@ -381,7 +384,7 @@ impl Array {
             _ => with_elements.map(|part| &part.0).collect(),
         };
         for part in &parts {
-            issued("cat", &[part], None);
+            issued("cat", &[part], None)?;
         }
         Tensor::cat(&parts, dim).map(Self)
     }
@@ -424,6 +427,31 @@ impl Array {
             candle_nn::rotary_emb::rope_i(x, &cos.0, &sin.0)
         })
     }
+}
+
+/// candle's `gelu_erf`, in a rehearsal with CUDA's digits: the CPU's are lost in `1 + erf`.
+fn exact_gelu(x: &Tensor) -> Result<Tensor> {
+    match x.device().is_cpu() {
+        true => x.to_dtype(DType::F64)?.gelu_erf()?.to_dtype(x.dtype()),
+        false => x.gelu_erf(),
+    }
+}
+
+/// The product in a rehearsal, by this crate's kernels: candle's CPU has none of bfloat16, and adds up f32 in one chain, whose
+/// error is many times that of parallel sums.
+fn rehearsed_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.rank() > 2 {
+        let each = (0..a.dim(0)?).map(|i| rehearsed_product(&a.get(i)?, &b.get(i)?));
+        return Tensor::stack(&each.collect::<Result<Vec<_>>>()?, 0);
+    }
+    let ((rows, inner), (_, columns)) = (a.dims2()?, b.dims2()?);
+    let dtype = a.dtype();
+    let (a, b) = (Data::Tensor(a.clone()), Data::Tensor(b.clone()));
+    let (a, b) = (a.read(), b.read());
+    let (a, b) = (a.matrix((rows, inner)), b.matrix((inner, columns)));
+    let mut y = Numbers::new(dtype, rows * columns)?;
+    multiply(cpu()?, a, b, Added::default(), y.slice_mut());
+    y.into_tensor((rows, columns))
 }
 
 /// f32 for half types, other types unchanged.

@@ -53,7 +53,7 @@ impl Value {
     /// `self`, `key` and `value` each `[.., seq, heads · head_dim]`; the result is `[.., queries, n_heads · head_dim]`.
     ///
     /// # Errors
-    /// If shapes or types do not fit, or on the CPU for half types: see [`Self::in_product_type`].
+    /// If shapes or types do not fit, or for half types: see [`Self::widened`].
     pub fn attend(&self, key: &Value, value: &Value, mixing: &Mixing) -> Result<Value> {
         check([self, key, value], mixing)?;
         on_either!(self, query => {
@@ -95,6 +95,10 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
             "{OP}: queries {query}, {queries} in {n_heads} heads, do not fit keys {key} and values {value}, {keys} in {n_kv_heads}, in a batch of {batch}; expected [batch, seq, heads · head_dim] of one type"
         );
     }
+    let dtype = operands[0].dtype();
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        bail!("{OP}: operands of {dtype:?}, expected F32 or F64");
+    }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
     let all = [batch, n_heads, queries, keys];
     let mut biases = mixing.biases.iter();
@@ -133,9 +137,6 @@ pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
 
 impl Taped<Cpu> {
     fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
-        if !matches!(self.dtype(), DType::F32 | DType::F64) {
-            bail!("{OP}: operands of {:?}, expected F32 or F64", self.dtype());
-        }
         let operand = |of: &Self, heads: usize, seq: usize| Operand {
             data: of.data.clone(),
             slot: of.slot.clone(),

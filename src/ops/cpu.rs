@@ -72,7 +72,8 @@ pub(crate) fn backend(device: &Device) -> Backend {
 /// `metal`.
 const REHEARSE: &str = "CANDLE_BLOCKS_REHEARSE";
 
-fn rehearsed() -> Option<Backend> {
+/// The back end as which the CPU computes, where the environment asks for that.
+pub(super) fn rehearsed() -> Option<Backend> {
     asked_to_rehearse().clone().ok().flatten()
 }
 

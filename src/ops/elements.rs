@@ -72,14 +72,6 @@ impl Value {
     pub fn widened(&self) -> Result<Value> {
         self.to_dtype(wide(self.dtype()))
     }
-
-    /// The value in the type that products of its type are computed in on its device: f32 for half types by kernels.
-    pub fn in_product_type(&self) -> Result<Value> {
-        match self {
-            Self::Kernels(_) => self.widened(),
-            Self::Composed(_) => Ok(self.clone()),
-        }
-    }
 }
 
 impl Taped<Cpu> {

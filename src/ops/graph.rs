@@ -78,7 +78,7 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
     for (index, input) in inputs.iter().enumerate() {
         if input.track_op() {
             let found = found.clone();
-            take_down(&["copy"], &chain);
+            take_down(&["copy"], &chain)?;
             chain = chain.apply_op2(input, Input { index, found })?;
         }
     }
@@ -91,7 +91,7 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
         }),
         Computed::Copied(tensor) => {
             let result = Mutex::default();
-            take_down(&["copy"], &tensor);
+            take_down(&["copy"], &tensor)?;
             chain.apply_op2(
                 &tensor,
                 Output {
@@ -105,10 +105,13 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
 }
 
 /// Takes down what candle does for the graph.
-fn take_down(names: &[&'static str], of: &Tensor) {
+fn take_down(names: &[&'static str], of: &Tensor) -> Result<()> {
     if route(of.device()) == Route::Composed {
-        names.iter().for_each(|name| issued(name, &[of], None));
+        names
+            .iter()
+            .try_for_each(|name| issued(name, &[of], None))?;
     }
+    Ok(())
 }
 
 /// How candle adds a gradient to those that it knows of a tensor.
@@ -146,10 +149,10 @@ impl CustomOp2 for Input {
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let before = before.track_op().then(|| {
-            take_down(&ADDED, grad);
-            grad.clone()
-        });
+        let before = before.track_op().then(|| grad.clone());
+        if let Some(gradient) = &before {
+            take_down(&ADDED, gradient)?;
+        }
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::current().id();
         // Nothing is left where nobody else needs a gradient, or all others were collected elsewhere.
@@ -161,7 +164,7 @@ impl CustomOp2 for Input {
             found.remove(&thread);
         }
         if let Some(gradient) = &gradient {
-            take_down(&ADDED, gradient);
+            take_down(&ADDED, gradient)?;
         }
         Ok((before, gradient))
     }
@@ -217,7 +220,7 @@ impl Output {
         let gradients = self.backward.backward(grad)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.insert(thread::current().id(), gradients);
-        take_down(&["zeros", "zeros", "add"], chain);
+        take_down(&["zeros", "zeros", "add"], chain)?;
         chain.zeros_like().map(Some)
     }
 }

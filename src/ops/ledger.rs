@@ -2,7 +2,11 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Result, Tensor};
+
+use super::cpu::rehearsed;
+
+mod table;
 
 /// Something that a device was asked to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +53,10 @@ pub fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Operation>) {
 }
 
 /// Takes down an operation on these operands, and the type that it converts them to.
-pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) {
+///
+/// # Errors
+/// In a rehearsal, if the device's back end lacks it.
+pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>) -> Result<()> {
     take_down(|| {
         // Equal types once: `u8:f32` of a choice between two.
         let mut types: Vec<&str> = operands.iter().map(|of| of.dtype().as_str()).collect();
@@ -66,11 +73,11 @@ pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>
                 .collect(),
             bytes: 0,
         }
-    });
+    })
 }
 
-/// Takes down a transfer.
-pub(crate) fn moved(direction: Transfer, tensor: &Tensor) {
+/// Takes down a transfer; errors as for [`issued`].
+pub(crate) fn moved(direction: Transfer, tensor: &Tensor) -> Result<()> {
     take_down(|| Operation {
         name: match direction {
             Transfer::Up => "upload",
@@ -79,13 +86,21 @@ pub(crate) fn moved(direction: Transfer, tensor: &Tensor) {
         types: tensor.dtype().as_str().to_string(),
         layouts: vec![(tensor.dims().to_vec(), tensor.stride().to_vec())],
         bytes: tensor.elem_count() * tensor.dtype().size_in_bytes(),
-    });
+    })
 }
 
-fn take_down(operation: impl FnOnce() -> Operation) {
+fn take_down(operation: impl FnOnce() -> Operation) -> Result<()> {
     LEDGER.with_borrow_mut(|ledger| {
-        if let Some(ledger) = ledger {
-            ledger.push(operation());
+        if ledger.is_none() && rehearsed().is_none() {
+            return Ok(());
         }
-    });
+        let operation = operation();
+        if let Some(backend) = rehearsed() {
+            table::check(&operation, backend)?;
+        }
+        if let Some(ledger) = ledger {
+            ledger.push(operation);
+        }
+        Ok(())
+    })
 }

@@ -14,6 +14,8 @@ mod kinds;
 mod numbers;
 #[path = "../shared/refused.rs"]
 mod refused;
+#[path = "../shared/rehearsal.rs"]
+mod rehearsal;
 #[path = "../shared/small.rs"]
 mod small;
 #[path = "../shared/weights.rs"]
@@ -27,5 +29,6 @@ mod packed;
 mod packed_cache;
 mod packed_groups;
 mod random_blocks;
+mod rehearsal_of_all;
 mod same_bits;
 mod serving;

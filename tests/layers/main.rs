@@ -26,6 +26,8 @@ mod numbers;
 mod random;
 #[path = "../shared/reference.rs"]
 mod reference;
+#[path = "../shared/rehearsal.rs"]
+mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
 #[path = "../shared/types.rs"]
@@ -49,4 +51,5 @@ mod plain_numbers;
 mod properties;
 mod properties_in_training;
 mod public_types;
+mod rehearsal_of_all;
 mod subject;

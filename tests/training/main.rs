@@ -20,6 +20,8 @@ mod message;
 mod numbers;
 #[path = "../shared/reference.rs"]
 mod reference;
+#[path = "../shared/rehearsal.rs"]
+mod rehearsal;
 #[path = "../shared/said.rs"]
 mod said;
 #[path = "../shared/small.rs"]
@@ -38,6 +40,7 @@ mod loss_curve;
 mod optimisation;
 mod peft;
 mod recompute;
+mod rehearsal_of_all;
 mod training_in_parts;
 mod training_mode;
 mod zero_factors;

@@ -1,6 +1,5 @@
-use candle_core::{DType, Result};
+use candle_core::Result;
 
-use crate::ops::array::wide;
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
 use crate::ops::tape::Slot;
@@ -42,8 +41,7 @@ impl Taped<Composed> {
         }
         let [query, key, value] =
             operands.map(|(of, heads, seq)| Heads::new(of, [batch, seq, heads]));
-        let wide = wide(self.dtype());
-        let device = self.data.device();
+        let (dtype, device) = (self.dtype(), self.data.device());
         let attention = Attention {
             query: query?,
             key: key?,
@@ -53,13 +51,12 @@ impl Taped<Composed> {
             hidden: Hidden::new(
                 mixing.visible,
                 (queries, keys),
-                (wide, device),
+                (dtype, device),
                 mixing.constants,
             )?,
             has_mask: mixing.has_mask,
             biases: mixing.biases.iter().map(Array::of).zip(places).collect(),
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
-            dtype: self.dtype(),
         };
         let (p, _) = attention.probabilities()?;
         let y = attention.in_rows(attention.mixed(&p)?)?.reshape(&dims)?;
@@ -106,19 +103,17 @@ struct Attention {
     has_mask: bool,
     biases: Vec<(Array, Option<usize>)>,
     dropout: Option<(Array, f64)>,
-    /// Of the products; everything between them is in f32 or f64.
-    dtype: DType,
 }
 
 impl Attention {
     /// The probabilities `[batch, n_heads, queries, keys]` before dropout, and what the soft cap's `tanh` was.
     fn probabilities(&self) -> Result<(Array, Option<Array>)> {
+        let key = &self.key.data;
         let scores = self
             .stacked(&self.query.data)?
-            .matmul(&self.key.data.transpose(2, 3)?)?;
+            .matmul(&key.transpose(2, 3)?)?;
         let [batch, n_heads, queries, keys] = self.sizes();
-        let scores = scores.reshape(&[batch, n_heads, queries, keys])?;
-        let mut scores = scores.widened()?;
+        let mut scores = scores.reshape(&[batch, n_heads, queries, keys])?;
         let mut bent = None;
         match self.soft_cap {
             None => scores = scores.affine(self.scale, 0.0)?,
@@ -129,7 +124,7 @@ impl Attention {
             }
         }
         for (bias, _) in &self.biases {
-            scores = scores.add(&bias.widened()?)?;
+            scores = scores.add(&bias.to_dtype(scores.dtype())?)?;
         }
         if let Some(added) = &self.hidden.added {
             scores = scores.add(added)?;
@@ -153,13 +148,12 @@ impl Attention {
         x.reshape(&[dims[0], n_kv_heads, rows, dims[3]])
     }
 
-    /// Probabilities as the product with the values reads them.
+    /// The heads that share a key/value head as more rows of one, of probabilities after dropout.
     fn kept(&self, p: &Array) -> Result<Array> {
-        let p = match &self.dropout {
-            Some((keep, divisor)) => dropped(p, keep, *divisor)?,
-            None => p.clone(),
-        };
-        self.stacked(&p.to_dtype(self.dtype)?)
+        match &self.dropout {
+            Some((keep, divisor)) => self.stacked(&dropped(p, keep, *divisor)?),
+            None => self.stacked(p),
+        }
     }
 
     /// `[batch, n_heads, queries, head_dim]`
@@ -178,14 +172,14 @@ impl Attention {
     fn backward(&self, pass: &mut Pass<Composed>, dy: &Array) -> Result<()> {
         let [batch, n_heads, queries, keys] = self.sizes();
         let (p, bent) = self.probabilities()?;
-        let head_dim = self.value.data.width();
-        let dy = dy.reshape(&[batch, queries, n_heads, head_dim])?;
+        let operands = [&self.query, &self.key, &self.value];
+        let [query, key, value] = operands.map(|of| &of.data);
+        let dy = dy.reshape(&[batch, queries, n_heads, value.width()])?;
         let dy = self.stacked(&dy.transpose(1, 2)?.contiguous()?)?;
-        let by_group = |x: Array, like: &Array| x.reshape(like.dims());
 
         let dvalue = self.kept(&p)?.transpose(2, 3)?.matmul(&dy)?;
-        let dp = dy.matmul(&self.value.data.transpose(2, 3)?)?;
-        let dp = dp.reshape(&[batch, n_heads, queries, keys])?.widened()?;
+        let dp = dy.matmul(&value.transpose(2, 3)?)?;
+        let dp = dp.reshape(&[batch, n_heads, queries, keys])?;
         let dp = match &self.dropout {
             Some((keep, divisor)) => dropped(&dp, keep, *divisor)?,
             None => dp,
@@ -200,16 +194,10 @@ impl Attention {
         if let Some(tanh) = bent {
             dscores = dscores.mul(&tanh.sqr()?.affine(-1.0, 1.0)?)?;
         }
-        let dscores = self.stacked(&dscores.affine(self.scale, 0.0)?.to_dtype(self.dtype)?)?;
-        let dquery = by_group(dscores.matmul(&self.key.data)?, &self.query.data)?;
-        let dkey = dscores
-            .transpose(2, 3)?
-            .matmul(&self.stacked(&self.query.data)?)?;
-        for (of, gradient) in [
-            (&self.query, dquery),
-            (&self.key, dkey),
-            (&self.value, dvalue),
-        ] {
+        let dscores = self.stacked(&dscores.affine(self.scale, 0.0)?)?;
+        let dquery = dscores.matmul(key)?.reshape(query.dims())?;
+        let dkey = dscores.transpose(2, 3)?.matmul(&self.stacked(query)?)?;
+        for (of, gradient) in operands.into_iter().zip([dquery, dkey, dvalue]) {
             if of.slot.place.is_some() {
                 pass.add(&of.slot, self.in_rows(gradient)?)?;
             }

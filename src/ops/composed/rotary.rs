@@ -32,13 +32,19 @@ fn rotated(x: &Array, cos: &Array, sin: &Array, pairing: RotaryPairing) -> Resul
         return Ok(x.clone());
     }
     let turning = x.narrow(3, 0, turns)?;
+    let of_all = |table: &Array| match *table.dims() {
+        [1, seq, pairs] => table.reshape(&[seq, pairs]),
+        _ => Ok(table.clone()),
+    };
     let turned = match (pairing, x.dtype()) {
         // candle's kernels of f64 are not everywhere.
         (_, DType::F64) => by_parts(&turning, cos, sin, pairing)?,
-        (RotaryPairing::Halves, _) => turning.rope_halves(cos, sin)?,
+        (RotaryPairing::Halves, _) => turning.rope_halves(&of_all(cos)?, &of_all(sin)?)?,
         (RotaryPairing::Interleaved, _) => {
             let heads = turning.transpose(1, 2)?; // [batch, heads, seq, ..]
-            heads.rope_neighbors(cos, sin)?.transpose(1, 2)?
+            heads
+                .rope_neighbors(&of_all(cos)?, &of_all(sin)?)?
+                .transpose(1, 2)?
         }
     };
     match rest {

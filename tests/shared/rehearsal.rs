@@ -1,0 +1,34 @@
+//! The tests of a program once more, with the CPU computing as a GPU does.
+//!
+//! Layers on CUDA and Metal are composed of candle's operations. The environment variable `CANDLE_BLOCKS_REHEARSE` has the
+//! CPU do the same, and refuse what the table of candle's back ends says that the device lacks.
+
+use std::process::Command;
+
+/// The variable, whose value is a back end.
+pub const VARIABLE: &str = "CANDLE_BLOCKS_REHEARSE";
+
+/// The back end as which the CPU computes.
+pub fn rehearsed() -> Option<String> {
+    std::env::var(VARIABLE).ok()
+}
+
+/// Runs the tests of this program as a back end, but for those whose names contain one of `left_out`. Returns what they
+/// print.
+#[track_caller]
+pub fn rehearse(backend: &str, left_out: &[&str]) -> String {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    for name in left_out {
+        program.args(["--skip", name]);
+    }
+    let output = program
+        .args(["--nocapture"])
+        .env(VARIABLE, backend)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, counts) = text.rsplit_once("test result: ").unwrap_or_default();
+    println!("as {backend}: {counts}");
+    assert!(output.status.success(), "as {backend}:\n{text}");
+    text
+}
