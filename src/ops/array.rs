@@ -2,6 +2,8 @@
 //!
 //! This is all that devices without kernels of this crate are asked to do. Views cost nothing and are not taken down.
 
+use std::cell::RefCell;
+
 use candle_blocks_kernels::products::{Added, multiply};
 use candle_core::{D, DType, Device, Result, Tensor, WithDType, bail};
 use half::{bf16, f16};
@@ -108,6 +110,29 @@ impl Array {
         };
         issued("const_set", &[&filled], None)?;
         Ok(Self(filled))
+    }
+
+    /// `[1, n]` ones in the type and on the device of `like`. The latest are kept: every bias of a layer asks for the same.
+    pub fn ones(n: usize, like: &Self) -> Result<Self> {
+        const KEPT: usize = 4;
+        thread_local! {
+            static ONES: RefCell<Vec<Array>> = const { RefCell::new(Vec::new()) };
+        }
+        let fits = |known: &Self| {
+            known.width() == n
+                && known.dtype() == like.dtype()
+                && known.device().same_device(like.device())
+        };
+        if let Some(known) = ONES.with_borrow(|ones| ones.iter().find(|known| fits(known)).cloned())
+        {
+            return Ok(known);
+        }
+        let ones = Self::filled(1.0, &[1, n], like.dtype(), like.device())?;
+        ONES.with_borrow_mut(|known| {
+            known.truncate(KEPT - 1);
+            known.insert(0, ones.clone());
+        });
+        Ok(ones)
     }
 
     /// Numbers of `0` in the same type on the same device.

@@ -193,8 +193,9 @@ impl Pass<Composed> {
 /// The sum of each column of all rows: a product with ones, which sums in f32, and reads rows as they lie.
 fn column_sums(x: &Array) -> Result<Array> {
     let rows = x.rows()?;
-    let ones = Array::filled(1.0, &[1, rows.dims()[0]], x.dtype(), x.device())?;
-    ones.matmul(&rows)?.reshape(&[rows.width()])
+    Array::ones(rows.dims()[0], x)?
+        .matmul(&rows)?
+        .reshape(&[rows.width()])
 }
 
 #[cfg(test)]

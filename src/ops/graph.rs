@@ -1,12 +1,13 @@
 //! An operation of any number of tensors as nodes of candle's graph, whose operations have at most three
 //! arguments.
 //!
-//! A chain of scalar nodes runs through the tracked inputs, one node for each, and the operation is behind the
+//! A chain of nodes runs through the tracked inputs, one node for each, and the operation is behind the
 //! last. In the backward pass candle therefore reaches the operation first, which computes all gradients at
-//! once; each node of the chain then hands out the gradient of its input.
+//! once; each node of the chain then hands out the gradient of its input. The chain's tensors have no elements, so that no
+//! device computes anything for it.
 //!
 //! ```text
-//! 0 → Input(a) → Input(b) → .. → Output → result          forward
+//! [] → Input(a) → Input(b) → .. → Output → result          forward
 //!         ↑          ↑
 //!         a          b
 //! ```
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Device, Layout, MetalStorage, Result,
     Shape, Tensor, bail,
@@ -74,11 +75,10 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
         Computed::Moved(_) => Device::Cpu,
         Computed::Copied(tensor) => tensor.device().clone(),
     };
-    let mut chain = Tensor::zeros((), DType::F32, &device)?;
+    let mut chain = Tensor::zeros(0, DType::F32, &device)?;
     for (index, input) in inputs.iter().enumerate() {
         if input.track_op() {
             let found = found.clone();
-            take_down(&["copy"], &chain)?;
             chain = chain.apply_op2(input, Input { index, found })?;
         }
     }
@@ -91,7 +91,7 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
         }),
         Computed::Copied(tensor) => {
             let result = Mutex::default();
-            take_down(&["copy"], &tensor)?;
+            take_down("copy", &tensor)?;
             chain.apply_op2(
                 &tensor,
                 Output {
@@ -105,17 +105,12 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
 }
 
 /// Takes down what candle does for the graph.
-fn take_down(names: &[&'static str], of: &Tensor) -> Result<()> {
-    if route(of.device()) == Route::Composed {
-        names
-            .iter()
-            .try_for_each(|name| issued(name, &[of], None))?;
+fn take_down(name: &'static str, of: &Tensor) -> Result<()> {
+    match route(of.device()) {
+        Route::Kernels => Ok(()),
+        Route::Composed => issued(name, &[of], None),
     }
-    Ok(())
 }
-
-/// How candle adds a gradient to those that it knows of a tensor.
-const ADDED: [&str; 2] = ["zeros", "add"];
 
 /// A copy of a contiguous tensor's storage, of which it is the beginning.
 fn copied<S: BackendStorage>(storage: &S, layout: &Layout) -> Result<(S, Shape)> {
@@ -140,7 +135,10 @@ impl CustomOp2 for Input {
         NAME
     }
 
-    every_device! { chain, layout, _, _ => copied(chain, layout) }
+    every_device! { chain, layout, _, _ => {
+        let shape = layout.shape();
+        Ok((chain.device().zeros_impl(shape, DType::F32)?, shape.clone()))
+    } }
 
     fn bwd(
         &self,
@@ -150,9 +148,6 @@ impl CustomOp2 for Input {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let before = before.track_op().then(|| grad.clone());
-        if let Some(gradient) = &before {
-            take_down(&ADDED, gradient)?;
-        }
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread::current().id();
         // Nothing is left where nobody else needs a gradient, or all others were collected elsewhere.
@@ -164,7 +159,8 @@ impl CustomOp2 for Input {
             found.remove(&thread);
         }
         if let Some(gradient) = &gradient {
-            take_down(&ADDED, gradient)?;
+            take_down("zeros", gradient)?;
+            take_down("add", gradient)?;
         }
         Ok((before, gradient))
     }
@@ -220,7 +216,6 @@ impl Output {
         let gradients = self.backward.backward(grad)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.insert(thread::current().id(), gradients);
-        take_down(&["zeros", "zeros", "add"], chain)?;
         chain.zeros_like().map(Some)
     }
 }

@@ -36,6 +36,7 @@ mod types;
 mod weights;
 
 mod attention_weights;
+mod counts;
 mod devices;
 mod dropout;
 mod each_layer;

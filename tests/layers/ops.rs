@@ -101,9 +101,10 @@ fn linear_of_views_ranks_and_rows_alone_has_the_bits_of_the_whole() {
 #[test]
 fn linear_over_nothing_is_the_bias_and_of_nothing_is_empty() {
     if !device().is_cpu() {
-        return left_out("products over nothing: candle's own have none");
+        return left_out("products over nothing: candle has no sum of nothing for the loss");
     }
-    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+    let dtypes = [DType::F32, DType::F64, DType::F16, DType::BF16];
+    for dtype in computable(dtypes, "products over nothing in f64") {
         for (rows, d_in, d_out) in [(2, 0, 3), (0, 4, 3), (2, 4, 0), (0, 0, 0)] {
             let var =
                 |shape: &[usize], seed| Var::from_tensor(&random_in(dtype, shape, seed)).unwrap();
@@ -184,7 +185,7 @@ fn every_rank_and_type_and_empty_inputs_keep_shape_and_type() {
         ] {
             if shape.contains(&0) && !device().is_cpu() {
                 left_out(&format!(
-                    "gradients of {shape:?}: candle's own have none of nothing"
+                    "gradients of {shape:?}: candle has no sum of nothing for the loss"
                 ));
                 continue;
             }

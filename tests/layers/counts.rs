@@ -1,0 +1,109 @@
+//! How much a GPU is asked to do, counted in a rehearsal.
+
+use std::collections::BTreeMap;
+
+use candle_blocks::{
+    Checkpoint, ForwardContext, Stack,
+    candle_core::{DType, Device, Tensor},
+    ops::{Operation, recorded},
+};
+
+use crate::{
+    rehearsal::{rehearse, rehearsed},
+    weights::{is_present, weights},
+};
+
+/// A checkpoint, and at most so many operations for one of its layers: forward, and forward and back. Half of what
+/// they were when candle's own graph computed the backward pass (commit 516cc03).
+const LAYERS: [(&str, [usize; 2]); 3] = [
+    ("tiny-bert", [35, 160]),
+    ("families/llama", [40, 160]),
+    ("families/qwen3_moe", [120, 400]),
+];
+
+fn operations(of: &[Operation]) -> usize {
+    of.iter().filter(|operation| operation.bytes == 0).count()
+}
+
+fn by_name(of: &[Operation]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for operation in of {
+        *counts.entry(operation.name).or_default() += 1;
+    }
+    counts
+}
+
+fn transfers(of: &[Operation], name: &str) -> (usize, usize) {
+    let of = of.iter().filter(|operation| operation.name == name);
+    of.fold((0, 0), |(n, bytes), operation| {
+        (n + 1, bytes + operation.bytes)
+    })
+}
+
+fn opened(name: &str, trainable: bool) -> (Stack, Tensor) {
+    let checkpoint = Checkpoint::open(weights(name)).unwrap();
+    let stack = match trainable {
+        true => checkpoint
+            .trainable(DType::F32, &Device::Cpu)
+            .unwrap()
+            .stack()
+            .unwrap(),
+        false => checkpoint.stack(DType::F32, &Device::Cpu).unwrap(),
+    };
+    let d_model = checkpoint.config().blocks[0].d_model();
+    (
+        stack,
+        Tensor::randn(0f32, 1., (2, 8, d_model), &Device::Cpu).unwrap(),
+    )
+}
+
+#[test]
+fn a_layer_issues_few_operations_and_waits_for_nothing() {
+    if rehearsed().is_none() {
+        rehearse_counts();
+        return;
+    }
+    let context = ForwardContext::evaluation();
+    for (name, most) in LAYERS {
+        if !is_present(name) {
+            continue;
+        }
+        let (stack, x) = opened(name, false);
+        // The first pass uploads masks and tables, which stay.
+        stack.forward_with(&x, &context).unwrap();
+        let (_, forward) = recorded(|| stack.forward_with(&x, &context).unwrap());
+        let (trained, x) = opened(name, true);
+        trained.forward_with(&x, &context).unwrap();
+        let (_, both) = recorded(|| {
+            let y = trained.forward_with(&x, &context).unwrap();
+            y.sqr().unwrap().mean_all().unwrap().backward().unwrap();
+        });
+        let n_layers = stack.layers().len();
+        let found = [&forward, &both].map(|of| operations(of).div_ceil(n_layers));
+        println!(
+            "{name}: {found:?} operations a layer, of {most:?}; {:?}",
+            transfers(&forward, "upload")
+        );
+        for (found, most) in found.iter().zip(most) {
+            assert!(
+                *found <= most,
+                "{name}: {found} operations a layer, of {most}: {:?} and {:?}",
+                by_name(&forward),
+                by_name(&both)
+            );
+        }
+        // Experts are chosen on the host, which waits for their probabilities once for each layer.
+        let waits = if name.contains("moe") { n_layers } else { 0 };
+        assert_eq!(transfers(&forward, "download").0, waits, "{name}");
+        if waits == 0 {
+            assert_eq!(transfers(&forward, "upload").0, 0, "{name}");
+        }
+    }
+}
+
+fn rehearse_counts() {
+    for backend in ["cuda", "metal"] {
+        let text = rehearse(backend, &[]);
+        assert!(text.contains("counts::a_layer"), "{text}");
+    }
+}
