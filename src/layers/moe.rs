@@ -194,17 +194,19 @@ impl MixtureOfExperts {
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
         let (places, weights) = self.route(&rows, train)?;
-        let mut used = Vec::new();
-        let mut idle = Vec::new();
-        for (expert, places) in self.experts.iter().zip(places) {
-            if places.is_empty() {
-                idle.extend(expert.parameters());
-                continue;
-            }
-            let chose = places.iter().map(|place| (place / self.top_k) as u32);
-            let y = expert.apply(&rows.select_rows(chose.collect())?, None, train)?;
-            used.push((y, places));
-        }
+        let all = self.experts.iter().zip(places);
+        let (used, idle): (Vec<_>, Vec<_>) = all.partition(|(_, places)| !places.is_empty());
+        let row = |place: &usize| (place / self.top_k) as u32;
+        let rows_of = used
+            .iter()
+            .map(|(_, places)| places.iter().map(row).collect());
+        let dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
+        let computed = dealt.into_iter().zip(used);
+        let computed = computed
+            .map(|(rows, (expert, places))| Ok((expert.apply(&rows, None, train)?, places)));
+        let used = computed.collect::<Result<Vec<_>>>()?;
+        let idle = idle.iter().flat_map(|(expert, _)| expert.parameters());
+        let idle: Vec<&Tensor> = idle.collect();
         // The gradient of an expert that nobody chose is 0, as transformers' is, and not absent.
         let sum = rows
             .mixed(&weights, &used, self.top_k)?

@@ -58,6 +58,11 @@ impl<E: Engine> Pass<E> {
         }
     }
 
+    /// The gradient found so far of the value at a place.
+    pub fn sum(&mut self, place: usize) -> &mut Option<E::Sum> {
+        &mut self.gradients[place]
+    }
+
     /// Takes the gradient found so far of a whole value: who adds to it while computing the next part puts back the sum.
     pub fn take(&mut self, slot: &Slot) -> Option<E::Sum> {
         match slot.is_whole() {

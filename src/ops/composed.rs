@@ -32,10 +32,17 @@ pub(crate) struct Composed;
 
 /// The gradients found so far of one value.
 pub(crate) enum Sum {
-    /// Of all columns.
+    /// Of all of it.
     Whole(Array),
-    /// Of some columns each, `[rows, columns]`.
-    Columns(Vec<(Range<usize>, Array)>),
+    /// Of some columns each, or some rows.
+    Parts(Along, Vec<(Range<usize>, Array)>),
+}
+
+/// What parts of a matrix are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Along {
+    Rows,
+    Columns,
 }
 
 impl Engine for Composed {
@@ -86,35 +93,41 @@ impl Engine for Composed {
     }
 
     fn add(self, sum: &mut Option<Sum>, to: &Slot, gradient: Array) -> Result<()> {
-        let added = match (sum.take(), to.is_whole()) {
-            (None, true) => Sum::Whole(gradient),
-            (Some(Sum::Whole(sum)), true) => Sum::Whole(sum.add(&gradient.reshape(sum.dims())?)?),
-            (Some(Sum::Columns(parts)), true) => {
-                let all = joined(parts, to.width)?;
-                Sum::Whole(gradient.add(&all.reshape(gradient.dims())?)?)
+        if !to.is_whole() {
+            let rows = gradient.tensor().elem_count() / to.columns.len().max(1);
+            let gradient = gradient.reshape(&[rows, to.columns.len()])?;
+            return add_part(
+                sum,
+                (Along::Columns, to.width),
+                to.columns.clone(),
+                gradient,
+            );
+        }
+        *sum = Some(Sum::Whole(match sum.take() {
+            None => gradient,
+            Some(Sum::Whole(sum)) => sum.add(&gradient.reshape(sum.dims())?)?,
+            Some(Sum::Parts(along, parts)) => {
+                let n = match along {
+                    Along::Columns => to.width,
+                    Along::Rows => gradient.tensor().elem_count() / to.width.max(1),
+                };
+                gradient.add(&joined(parts, (along, n))?.reshape(gradient.dims())?)?
             }
-            (None, false) => Sum::Columns(vec![part(to, &gradient)?]),
-            (Some(Sum::Columns(mut parts)), false) => {
-                let (columns, gradient) = part(to, &gradient)?;
-                match parts.iter_mut().find(|(known, _)| *known == columns) {
-                    Some((_, sum)) => *sum = sum.add(&gradient)?,
-                    None => parts.push((columns, gradient)),
-                }
-                Sum::Columns(parts)
-            }
-            (Some(Sum::Whole(sum)), false) => {
-                let all = joined(vec![part(to, &gradient)?], to.width)?;
-                Sum::Whole(sum.add(&all.reshape(sum.dims())?)?)
-            }
-        };
-        *sum = Some(added);
+        }));
         Ok(())
     }
 
     fn total(sum: Sum, dims: &[usize]) -> Result<Array> {
         match sum {
             Sum::Whole(sum) => sum.reshape(dims),
-            Sum::Columns(parts) => joined(parts, dims.last().copied().unwrap_or(1))?.reshape(dims),
+            Sum::Parts(along, parts) => {
+                let (last, before) = dims.split_last().unwrap_or((&1, &[]));
+                let n = match along {
+                    Along::Columns => *last,
+                    Along::Rows => before.iter().product(),
+                };
+                joined(parts, (along, n))?.reshape(dims)
+            }
         }
     }
 
@@ -138,38 +151,71 @@ impl Taped<Composed> {
     }
 }
 
-/// The columns of a slot with their gradient in rows.
-fn part(to: &Slot, gradient: &Array) -> Result<(Range<usize>, Array)> {
-    let n_columns = to.columns.len();
-    let rows = gradient.tensor().elem_count() / n_columns.max(1);
-    Ok((to.columns.clone(), gradient.reshape(&[rows, n_columns])?))
+/// Adds the gradient of some rows or columns of a matrix, which has `n` of them.
+fn add_part(
+    sum: &mut Option<Sum>,
+    (along, n): (Along, usize),
+    range: Range<usize>,
+    gradient: Array,
+) -> Result<()> {
+    *sum = Some(match sum.take() {
+        None => Sum::Parts(along, vec![(range, gradient)]),
+        Some(Sum::Parts(known, mut parts)) if known == along => {
+            match parts.iter_mut().find(|(of, _)| *of == range) {
+                Some((_, sum)) => *sum = sum.add(&gradient)?,
+                None => parts.push((range, gradient)),
+            }
+            Sum::Parts(along, parts)
+        }
+        Some(Sum::Parts(..)) => bail!("gradients of rows beside those of columns"),
+        Some(Sum::Whole(sum)) => {
+            let all = joined(vec![(range, gradient)], (along, n))?;
+            Sum::Whole(sum.add(&all.reshape(sum.dims())?)?)
+        }
+    });
+    Ok(())
 }
 
-/// Rows of `width` columns from parts that do not overlap; columns that no part has are 0.
-fn joined(mut parts: Vec<(Range<usize>, Array)>, width: usize) -> Result<Array> {
-    parts.sort_by_key(|(columns, _)| columns.start);
+/// A matrix of `n` rows or columns from parts that do not overlap; what no part has is 0.
+fn joined(mut parts: Vec<(Range<usize>, Array)>, (along, n): (Along, usize)) -> Result<Array> {
+    parts.sort_by_key(|(range, _)| range.start);
+    let dim = along as usize;
     let mut all: Vec<Array> = Vec::new();
     let mut end = 0;
-    for (columns, part) in parts {
-        if columns.start < end {
-            bail!("gradients of columns {columns:?} and of others before {end}");
+    let missing = |like: &Array, n: usize| {
+        let mut dims = like.dims().to_vec();
+        dims[dim] = n;
+        like.zeros(&dims)
+    };
+    for (range, part) in parts {
+        if range.start < end {
+            bail!("gradients of {range:?} and of others before {end}");
         }
-        if columns.start > end {
-            all.push(part.zeros(&[part.dims()[0], columns.start - end])?);
+        if range.start > end {
+            all.push(missing(&part, range.start - end)?);
         }
-        end = columns.end;
+        end = range.end;
         all.push(part);
     }
-    if end < width
-        && let Some(last) = all.last()
-    {
-        let rest = last.zeros(&[last.dims()[0], width - end])?;
+    if let Some(last) = all.last().filter(|_| end < n) {
+        let rest = missing(last, n - end)?;
         all.push(rest);
     }
-    Array::cat(&all, 1)
+    Array::cat(&all, dim)
 }
 
 impl Pass<Composed> {
+    /// Adds to the gradient of some of a value's rows, of which it has `n`.
+    fn add_rows(
+        &mut self,
+        place: usize,
+        n: usize,
+        rows: Range<usize>,
+        gradient: Array,
+    ) -> Result<()> {
+        add_part(self.sum(place), (Along::Rows, n), rows, gradient)
+    }
+
     /// Adds to the gradient of a parameter, in its type, if it asks for one.
     fn add_parameter(&mut self, place: Option<usize>, gradient: Array) -> Result<()> {
         let width = gradient.width();

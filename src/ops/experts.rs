@@ -33,9 +33,9 @@ impl Value {
         on_either!(self, x => Ok(x.gather(columns, n)?.into()))
     }
 
-    /// Rows of `[rows, width]`, of which one may stand several times.
-    pub fn select_rows(&self, rows: Vec<u32>) -> Result<Value> {
-        on_either!(self, x => Ok(x.select_rows(rows)?.into()))
+    /// For each list the rows with its numbers, of `[rows, width]`; a row may stand in several.
+    pub fn deal_rows(&self, rows: &[Vec<u32>]) -> Result<Vec<Value>> {
+        on_either!(self, x => Ok(x.deal_rows(rows)?.into_iter().map(Value::from).collect()))
     }
 
     /// `Σ weight · row` over the rows of `experts` that belong to a row of this value, in the order of the experts. For each
@@ -101,6 +101,12 @@ impl Taped<Cpu> {
                 pass.add(&slot, dx)
             }),
         )
+    }
+
+    fn deal_rows(&self, rows: &[Vec<u32>]) -> Result<Vec<Self>> {
+        rows.iter()
+            .map(|rows| self.select_rows(rows.clone()))
+            .collect()
     }
 
     fn select_rows(&self, rows: Vec<u32>) -> Result<Self> {

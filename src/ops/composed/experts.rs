@@ -13,19 +13,36 @@ impl Taped<Composed> {
         }))
     }
 
-    pub(in crate::ops) fn select_rows(&self, rows: Vec<u32>) -> Result<Self> {
-        let dims = vec![rows.len(), self.slot.width];
-        let ids = Array::upload_ids(rows, &[dims[0]], self.data.device())?;
-        let (slot, of_all) = (self.slot.clone(), self.dims().to_vec());
-        let y = self.view()?.select_rows(&ids)?;
-        Ok(self.computed((y, dims), &[slot.place], move |pass, dy| {
-            // In f32: a half type would stop growing.
-            let sum = dy.widened()?.zeros(&of_all)?;
-            pass.add(
-                &slot,
-                sum.add_rows(&ids, &dy.widened()?)?.to_dtype(dy.dtype())?,
+    pub(in crate::ops) fn deal_rows(&self, rows: &[Vec<u32>]) -> Result<Vec<Self>> {
+        let (all, width) = (rows.concat(), self.slot.width);
+        let (n_all, n_rows) = (all.len(), self.rows());
+        let ids = Array::upload_ids(all, &[n_all], self.data.device())?;
+        let dealt = self.view()?.select_rows(&ids)?;
+        let slot = self.slot.clone();
+        let dealt = self.computed(
+            (dealt, vec![n_all, width]),
+            &[slot.place],
+            move |pass, dy| {
+                // In f32: a half type would stop growing.
+                let wide = dy.widened()?;
+                let sum = wide.zeros(&[n_rows, width])?.add_rows(&ids, &wide)?;
+                pass.add(&slot, sum.to_dtype(dy.dtype())?)
+            },
+        );
+        let mut start = 0;
+        let mut part = |rows: &Vec<u32>| {
+            let (range, place) = (start..start + rows.len(), dealt.slot.place);
+            start = range.end;
+            let dims = vec![range.len(), width];
+            let part = dealt.data.narrow(0, range.start, range.len())?;
+            Ok(
+                self.computed((part, dims), &[place], move |pass, dy| match place {
+                    Some(place) => pass.add_rows(place, n_all, range.clone(), dy),
+                    None => Ok(()),
+                }),
             )
-        }))
+        };
+        rows.iter().map(&mut part).collect()
     }
 
     pub(in crate::ops) fn mixed(
