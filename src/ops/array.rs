@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use candle_blocks_kernels::products::{Added, multiply};
-use candle_core::{D, DType, Device, Result, Tensor, WithDType, bail};
+use candle_core::{D, DType, Device, Result, Tensor, Var, WithDType, bail};
 use half::{bf16, f16};
 
 use super::cpu::cpu;
@@ -167,6 +167,12 @@ impl Array {
         Ok(Self(uniform))
     }
 
+    /// Sets a variable of the same shape and type to these numbers, which do not share its storage.
+    pub fn store(&self, variable: &Var) -> Result<()> {
+        issued("copy", &[&self.0], None)?;
+        variable.set(&self.0)
+    }
+
     pub fn tensor(&self) -> &Tensor {
         &self.0
     }
@@ -239,7 +245,7 @@ impl Array {
     }
 
     /// In a storage of its own; candle's `copy` keeps what lies around a view, and on Metal the storage too.
-    fn copied(&self) -> Result<Self> {
+    pub fn copied(&self) -> Result<Self> {
         issued("copy", &[&self.0], None)?;
         self.0.force_contiguous().map(Self)
     }
