@@ -104,7 +104,7 @@ impl Gradients {
     /// If candle cannot scale it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
         let found = self.by_role.find(role);
-        let scaled = found.map(|gradient| gradient.tensor().affine(self.scale, 0.0));
+        let scaled = found.map(|gradient| gradient.scaled(self.scale));
         Ok(scaled.transpose()?)
     }
 
@@ -139,7 +139,7 @@ impl Gradients {
             // Bits stay those of a plain sum where nobody scaled.
             let gradient = match scale == factor {
                 true => gradient,
-                false => Collected::plain(gradient.tensor().affine(scale / factor, 0.0)?),
+                false => Collected::plain(gradient.scaled(scale / factor)?),
             };
             match self.by_role.find_mut(&role) {
                 Some(sum) => *sum = sum.plus(gradient.tensor())?,

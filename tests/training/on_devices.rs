@@ -7,7 +7,7 @@ use candle_blocks::{
     train::{AdamW, AdamWConfig, Gradients, ParameterGroup},
 };
 
-use crate::device::device;
+use crate::{device::device, numbers::bits};
 
 /// What `work` asks of the device under test, if it is asked: nothing where kernels compute.
 fn asked<R>(work: impl FnOnce() -> R) -> (R, Option<Vec<Operation>>) {
@@ -71,5 +71,31 @@ fn a_step_asks_for_four_copies_of_a_parameter_and_for_one_transfer() {
         step(&all[1..], copies + moments + CONSTANT);
         step(&all[1..], copies + CONSTANT);
         step(&all, copies + CONSTANT + 20);
+    }
+}
+
+#[test]
+fn factors_on_gradients_of_half_types_are_not_rounded() {
+    let values: Vec<f32> = (1..100).map(|i| i as f32).collect();
+    let wide = Tensor::new(values, &device()).unwrap();
+    for dtype in [DType::F16, DType::BF16] {
+        let values = wide.to_dtype(dtype).unwrap();
+        let all = vec![("p".to_string(), Var::from_tensor(&values).unwrap())];
+        let ((once, sum), asked) = asked(|| {
+            let mut scaled = gradients(&all);
+            scaled.scale(0.11);
+            let once = scaled.get("p").unwrap().unwrap();
+            let mut sum = gradients(&all);
+            sum.accumulate(scaled).unwrap();
+            (once, sum.get("p").unwrap().unwrap())
+        });
+        let Some(asked) = asked else { continue };
+        let rounded = (&wide * 0.22).unwrap().to_dtype(dtype).unwrap();
+        assert_eq!(bits(&once), bits(&rounded));
+        let twice = (&values + &values).unwrap();
+        assert_eq!(bits(&sum), bits(&(twice + rounded).unwrap()));
+        let names: Vec<&str> = asked.iter().map(|operation| operation.name).collect();
+        let scaling = ["to_dtype", "affine", "to_dtype"];
+        assert_eq!(names, [&scaling[..], &scaling, &["add"]].concat());
     }
 }
