@@ -1,6 +1,6 @@
-//! AdamW's update in place, and the sum of squares of a gradient.
+//! AdamW's steps in place, and the sum of squares of gradients.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use candle_blocks_kernels::rows::adamw::{
     sum_of_squares as kernel_sum_of_squares, update as kernel_update,
@@ -10,7 +10,9 @@ use candle_core::{
     CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail,
 };
 
-use super::{cpu::cpu, kernels::Data};
+use super::array::{Array, wide};
+use super::cpu::{Route, cpu, route};
+use super::{composed, constants::uploaded, kernels::Data, tape::check_float};
 
 pub(crate) use candle_blocks_kernels::rows::adamw::Update;
 
@@ -23,105 +25,147 @@ pub(crate) enum Moments {
     F32(Vec<f32>, Vec<f32>),
     /// Of an f64 parameter on the CPU.
     F64(Vec<f64>, Vec<f64>),
-    /// Of a parameter on another device.
-    Device(Tensor, Tensor),
+    /// Of a parameter on another device: its place in those of all that took their last step together.
+    Shared {
+        of: Arc<[Array; 2]>,
+        at: Range<usize>,
+    },
 }
 
 impl Moments {
-    /// The moments before the first step.
-    pub fn zeros(parameter: &Tensor) -> Result<Self> {
-        let n = parameter.elem_count();
-        Ok(match (parameter.device(), parameter.dtype()) {
-            (Device::Cpu, DType::F64) => Self::F64(vec![0.0; n], vec![0.0; n]),
-            (Device::Cpu, _) => Self::F32(vec![0.0; n], vec![0.0; n]),
-            (device, dtype) => {
-                let zeros = Tensor::zeros(parameter.shape(), moment_dtype(dtype), device)?;
-                Self::Device(zeros.clone(), zeros)
+    /// The moments before the first step of a parameter that computes on this route.
+    pub fn zeros(route: Route, parameter: &Tensor) -> Result<Self> {
+        let (n, dtype) = (parameter.elem_count(), moment_dtype(parameter.dtype()));
+        Ok(match (route, dtype) {
+            (Route::Kernels, DType::F64) => Self::F64(vec![0.0; n], vec![0.0; n]),
+            (Route::Kernels, _) => Self::F32(vec![0.0; n], vec![0.0; n]),
+            (Route::Composed, dtype) => {
+                let zeros = Array::filled(0.0, &[n], dtype, parameter.device())?;
+                Self::alone([zeros.clone(), zeros])
             }
         })
     }
 
+    /// On a device, of one parameter.
+    fn alone(both: [Array; 2]) -> Self {
+        let at = 0..both[0].width();
+        let of = Arc::new(both);
+        Self::Shared { of, at }
+    }
+
     /// First and second moment in the shape of their parameter.
-    pub fn to_tensors(&self, parameter: &Tensor) -> Result<(Tensor, Tensor)> {
-        fn both<T: WithDType>(first: &[T], second: &[T], of: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub fn to_tensors(&self, parameter: &Tensor) -> Result<[Tensor; 2]> {
+        fn both<T: WithDType>(first: &[T], second: &[T], of: &Tensor) -> Result<[Tensor; 2]> {
             let tensor = |values| Tensor::from_slice(values, of.shape(), &Device::Cpu);
-            Ok((tensor(first)?, tensor(second)?))
+            Ok([tensor(first)?, tensor(second)?])
         }
         match self {
             Self::F32(first, second) => both(first, second, parameter),
             Self::F64(first, second) => both(first, second, parameter),
-            Self::Device(first, second) => Ok((first.clone(), second.clone())),
+            Self::Shared { of, at } => {
+                let [first, second] = own(of, at)?.map(|part| part.reshape(parameter.dims()));
+                Ok([first?.into_tensor(), second?.into_tensor()])
+            }
         }
     }
 
     /// The inverse of [`Self::to_tensors`]. The moments must have the parameter's shape.
     pub fn from_tensors(parameter: &Tensor, first: &Tensor, second: &Tensor) -> Result<Self> {
-        let dtype = moment_dtype(parameter.dtype());
-        let place = |moment: &Tensor| moment.to_dtype(dtype)?.to_device(parameter.device());
-        let (first, second) = (place(first)?.contiguous()?, place(second)?.contiguous()?);
-        let (first_flat, second_flat) = (first.flatten_all()?, second.flatten_all()?);
-        Ok(match (parameter.device(), dtype) {
-            (Device::Cpu, DType::F64) => Self::F64(first_flat.to_vec1()?, second_flat.to_vec1()?),
-            (Device::Cpu, _) => Self::F32(first_flat.to_vec1()?, second_flat.to_vec1()?),
-            _ => Self::Device(first, second),
+        let (device, dtype) = (parameter.device(), moment_dtype(parameter.dtype()));
+        let place = |moment: &Tensor| uploaded(moment, dtype, device)?.flatten_all();
+        let (first, second) = (place(first)?, place(second)?);
+        Ok(match (route(device), dtype) {
+            (Route::Kernels, DType::F64) => Self::F64(first.to_vec1()?, second.to_vec1()?),
+            (Route::Kernels, _) => Self::F32(first.to_vec1()?, second.to_vec1()?),
+            (Route::Composed, _) => Self::alone([Array::of(&first), Array::of(&second)]),
         })
     }
+
+    /// Has them in memory of their own, so that they do not keep that of parameters that step on without this one.
+    pub fn leave(&mut self) -> Result<()> {
+        if let Self::Shared { of, at } = self {
+            *self = Self::alone(own(of, at)?);
+        }
+        Ok(())
+    }
+}
+
+/// A part of both moments, without what lies around it: a transfer would take that along.
+fn own(of: &[Array; 2], at: &Range<usize>) -> Result<[Array; 2]> {
+    if at.len() == of[0].width() {
+        return Ok(of.clone());
+    }
+    let part = |all: &Array| all.narrow(0, at.start, at.len())?.copied();
+    Ok([part(&of[0])?, part(&of[1])?])
 }
 
 /// The type of the moments of a parameter.
 pub(crate) fn moment_dtype(parameter: DType) -> DType {
-    match parameter {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    }
+    wide(parameter)
 }
 
-/// Moves a parameter and its moments by one step.
-pub(crate) fn adamw(
-    parameter: &Var,
-    gradient: &Tensor,
-    moments: &mut Moments,
-    update: &Update,
-) -> Result<()> {
-    if parameter.dims() != gradient.dims() || parameter.dtype() != gradient.dtype() {
-        bail!(
-            "{OP}: the gradient is {:?} {:?}, its parameter {:?} {:?}",
-            gradient.dtype(),
-            gradient.dims(),
-            parameter.dtype(),
-            parameter.dims()
-        );
+/// A parameter and what moves it.
+pub(crate) struct Step<'a> {
+    pub parameter: &'a Var,
+    pub gradient: &'a Tensor,
+    pub moments: &'a mut Moments,
+    pub update: Update,
+}
+
+/// Moves parameters and their moments by one step.
+pub(crate) fn adamw(steps: Vec<Step>) -> Result<()> {
+    let mut together = Vec::new();
+    for step in steps {
+        let (parameter, gradient) = (step.parameter, step.gradient);
+        if parameter.dims() != gradient.dims() || parameter.dtype() != gradient.dtype() {
+            bail!(
+                "{OP}: the gradient is {:?} {:?}, its parameter {:?} {:?}",
+                gradient.dtype(),
+                gradient.dims(),
+                parameter.dtype(),
+                parameter.dims()
+            );
+        }
+        if parameter.elem_count() == 0 {
+            continue; // candle takes the strides of `[3, 0]` for repeated elements
+        }
+        if let Moments::Shared { .. } = step.moments {
+            together.push(step);
+            continue;
+        }
+        let in_place = InPlace {
+            update: &step.update,
+            moments: RefCell::new(step.moments),
+        };
+        parameter.inplace_op2(&gradient.contiguous()?, &in_place)?;
     }
-    if parameter.elem_count() == 0 {
-        return Ok(()); // candle takes the strides of `[3, 0]` for repeated elements
-    }
-    match moments {
-        Moments::Device(first, second) => composed(parameter, gradient, first, second, update),
-        _ => {
-            let moments = RefCell::new(moments);
-            parameter.inplace_op2(&gradient.contiguous()?, &Step { update, moments })
+    composed::adamw(together, composed::TOGETHER)
+}
+
+/// `Σ x²` over all numbers of tensors on any device. Summed in f64 on the CPU, elsewhere in f32, or f64 for f64; for another
+/// device, the host waits once.
+pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
+    let (mut sum, mut on_devices) = (0.0, Vec::new());
+    for x in of {
+        check_float(OP, x)?;
+        match route(x.device()) {
+            Route::Kernels => {
+                let x = Data::Tensor(x.contiguous()?);
+                sum += kernel_sum_of_squares(cpu()?, x.read().slice());
+            }
+            Route::Composed => on_devices.push(*x),
         }
     }
+    Ok(sum + composed::sum_of_squares(&on_devices, composed::TOGETHER)?)
 }
 
-/// `Σ x²` of a tensor on any device; summed in f64 on the CPU, elsewhere in f32, or f64 for f64.
-pub(crate) fn sum_of_squares(x: &Tensor) -> Result<f64> {
-    if !x.device().is_cpu() {
-        let wide = x.to_dtype(moment_dtype(x.dtype()))?;
-        return wide.sqr()?.sum_all()?.to_dtype(DType::F64)?.to_scalar();
-    }
-    super::tape::check_float(OP, x)?;
-    let x = Data::Tensor(x.contiguous()?);
-    Ok(kernel_sum_of_squares(cpu()?, x.read().slice()))
-}
-
-struct Step<'a> {
+struct InPlace<'a> {
     update: &'a Update,
     /// candle takes operations by shared reference.
     moments: RefCell<&'a mut Moments>,
 }
 
-impl InplaceOp2 for Step<'_> {
+impl InplaceOp2 for InPlace<'_> {
     fn name(&self) -> &'static str {
         OP
     }
@@ -157,36 +201,11 @@ impl InplaceOp2 for Step<'_> {
         let moments = match &mut **moments {
             Moments::F32(first, second) => [SliceMut::F32(first), SliceMut::F32(second)],
             Moments::F64(first, second) => [SliceMut::F64(first), SliceMut::F64(second)],
-            Moments::Device(..) => bail!("{OP}: moments of another device"),
+            Moments::Shared { .. } => bail!("{OP}: moments of another device"),
         };
         kernel_update(cpu()?, self.update, parameter, gradient, moments);
         Ok(())
     }
-}
-
-/// The same, composed of candle's own operations.
-fn composed(
-    parameter: &Var,
-    gradient: &Tensor,
-    first: &mut Tensor,
-    second: &mut Tensor,
-    update: &Update,
-) -> Result<()> {
-    let dtype = first.dtype();
-    let (first_correction, second_correction) = update.bias_corrections();
-    let gradient = gradient
-        .to_dtype(dtype)?
-        .affine(update.gradient_scale, 0.0)?;
-    *first = (&*first + ((&gradient - &*first)? * (1.0 - update.beta1))?)?;
-    *second = ((&*second * update.beta2)? + (gradient.sqr()? * (1.0 - update.beta2))?)?;
-    let root = ((second.sqrt()? / second_correction.sqrt())? + update.eps)?;
-    let step_size = update.learning_rate / first_correction;
-    let kept = parameter
-        .as_detached_tensor()
-        .to_dtype(dtype)?
-        .affine(1.0 - update.learning_rate * update.weight_decay, 0.0)?;
-    let next = (kept - ((&*first / root)? * step_size)?)?;
-    parameter.set(&next.to_dtype(parameter.dtype())?)
 }
 
 #[cfg(test)]
@@ -203,57 +222,30 @@ mod tests {
         gradient_scale: 1.0,
     };
 
-    /// What other devices compute, run on the CPU.
-    #[test]
-    fn the_composed_step_is_the_kernels() {
-        let tensor = |k: f64| {
-            let values: Vec<f64> = (0..60).map(|i| (f64::from(i) * k).sin()).collect();
-            Tensor::from_vec(values, (5, 12), &Device::Cpu).unwrap()
-        };
-        let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-        let (a, b) = (tensor(0.3), tensor(0.3));
-        let (a, b) = (Var::from_tensor(&a).unwrap(), Var::from_tensor(&b).unwrap());
-        let mut moments = Moments::zeros(&a).unwrap();
-        let zeros = a.zeros_like().unwrap();
-        let (mut first, mut second) = (zeros.clone(), zeros);
-        for step in 1..=5 {
-            let update = Update {
-                weight_decay: 0.1,
-                step,
-                gradient_scale: 0.7,
-                ..UPDATE
-            };
-            // Not contiguous.
-            let gradient = tensor(step as f64).reshape((12, 5)).unwrap().t().unwrap();
-            adamw(&a, &gradient, &mut moments, &update).unwrap();
-            composed(&b, &gradient, &mut first, &mut second, &update).unwrap();
-        }
-        let (m, v) = moments.to_tensors(&a).unwrap();
-        for (ours, theirs) in [(&*a, &*b), (&m, &first), (&v, &second)] {
-            for (x, y) in values(ours).iter().zip(values(theirs)) {
-                assert!((x - y).abs() < 1e-14, "{x} {y}");
-            }
-        }
-        let squares: f64 = values(&a).iter().map(|x| x * x).sum();
-        assert!((sum_of_squares(&a.t().unwrap()).unwrap() / squares - 1.0).abs() < 1e-14);
+    fn step(parameter: &Var, gradient: &Tensor) -> Result<()> {
+        let moments = &mut Moments::zeros(route(parameter.device()), parameter)?;
+        adamw(vec![Step {
+            parameter,
+            gradient,
+            moments,
+            update: UPDATE,
+        }])
     }
 
     #[test]
     fn a_parameter_without_elements_takes_its_step() {
         for shape in [(0, 3), (3, 0)] {
             let parameter = Var::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-            let mut moments = Moments::zeros(&parameter).unwrap();
-            adamw(&parameter, &parameter.detach(), &mut moments, &UPDATE).unwrap();
+            step(&parameter, &parameter.detach()).unwrap();
         }
     }
 
     #[test]
     fn a_gradient_of_another_shape_or_type_is_refused() {
         let parameter = Var::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
-        let mut moments = Moments::zeros(&parameter).unwrap();
         for (shape, dtype) in [((3, 2), DType::F32), ((2, 3), DType::F64)] {
             let gradient = Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
-            let refused = adamw(&parameter, &gradient, &mut moments, &UPDATE);
+            let refused = step(&parameter, &gradient);
             assert!(refused.unwrap_err().to_string().contains("its parameter"));
         }
     }

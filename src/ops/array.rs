@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use candle_blocks_kernels::products::{Added, multiply};
-use candle_core::{D, DType, Device, Result, Tensor, WithDType, bail};
+use candle_core::{D, DType, Device, Result, Tensor, Var, WithDType, bail};
 use half::{bf16, f16};
 
 use super::cpu::cpu;
@@ -167,6 +167,12 @@ impl Array {
         Ok(Self(uniform))
     }
 
+    /// Sets a variable of the same shape and type to these numbers, which do not share its storage.
+    pub fn store(&self, variable: &Var) -> Result<()> {
+        issued("copy", &[&self.0], None)?;
+        variable.set(&self.0)
+    }
+
     pub fn tensor(&self) -> &Tensor {
         &self.0
     }
@@ -235,8 +241,13 @@ impl Array {
         if self.0.layout().start_offset() == 0 {
             return Ok(self.clone());
         }
+        self.copied()
+    }
+
+    /// In a storage of its own; candle's `copy` keeps what lies around a view, and on Metal the storage too.
+    pub fn copied(&self) -> Result<Self> {
         issued("copy", &[&self.0], None)?;
-        self.0.copy().map(Self)
+        self.0.force_contiguous().map(Self)
     }
 
     fn elementwise(
@@ -484,5 +495,24 @@ pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Storage;
+
+    use super::*;
+
+    #[test]
+    fn a_view_is_copied_to_the_beginning_of_a_storage_that_holds_nothing_else() {
+        let all = Array::upload(vec![1., 2., 3., 4.], &[4], DType::F32, &Device::Cpu).unwrap();
+        let copied = all.narrow(0, 1, 2).unwrap().at_its_beginning().unwrap();
+        let (storage, layout) = copied.tensor().storage_and_layout();
+        let Storage::Cpu(storage) = &*storage else {
+            panic!("another device");
+        };
+        assert_eq!(layout.start_offset(), 0);
+        assert_eq!(storage.as_slice::<f32>().unwrap(), [2.0, 3.0]);
     }
 }

@@ -5,6 +5,7 @@
 //! and bf16 multiply matrices in theirs, and compute and sum everything else in f32.
 
 mod activation;
+mod adamw;
 mod attention;
 mod cross_entropy;
 mod elements;
@@ -25,6 +26,8 @@ use super::gradients::handed_over_from_device;
 use super::graph::Computed;
 use super::tape::{Engine, Slot, Taped};
 use super::value::Value;
+
+pub(super) use adamw::{TOGETHER, adamw, sum_of_squares};
 
 /// Composes steps of candle's operations.
 #[derive(Clone, Copy)]

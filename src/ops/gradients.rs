@@ -8,6 +8,9 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Tensor, TensorId};
 
+use super::array::Array;
+use super::cpu::{Route, route};
+use super::ledger::issued;
 use super::numbers::{Numbers, give_back};
 
 /// A gradient whose memory may be recycled. Clones share the gradient.
@@ -36,7 +39,24 @@ impl Collected {
 
     /// The sum of this gradient and another.
     pub fn plus(&self, other: &Tensor) -> Result<Self> {
+        if route(other.device()) == Route::Composed {
+            issued("add", &[self.tensor(), other], None)?;
+        }
         Ok(Self::plain((self.tensor() + other)?.detach()))
+    }
+
+    /// This gradient, multiplied.
+    pub fn scaled(&self, factor: f64) -> Result<Tensor> {
+        let x = self.tensor();
+        match route(x.device()) {
+            Route::Kernels => x.affine(factor, 0.0),
+            Route::Composed if factor == 1.0 => Ok(x.clone()),
+            // CUDA rounds factors to the array's type.
+            Route::Composed => {
+                let scaled = Array::of(x).widened()?.affine(factor, 0.0)?;
+                scaled.to_dtype(x.dtype()).map(Array::into_tensor)
+            }
+        }
     }
 }
 

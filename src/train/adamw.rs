@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::Parameters,
     error::{Error, Result},
-    ops::{self, MemoryKeeper, Moments, Update},
+    ops::{self, MemoryKeeper, Moments, Step, Update},
     train::{Gradients, ParameterGroup, parameters::NONE_TO_TRAIN},
 };
 
@@ -61,7 +61,8 @@ impl AdamWConfig {
 /// Adam with decoupled weight decay (Loshchilov and Hutter 2017, <https://arxiv.org/abs/1711.05101>): the steps of
 /// `torch.optim.AdamW` up to rounding.
 ///
-/// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. The moments of
+/// On the CPU a step is one parallel pass over each parameter, its gradient and its two moments. On another device all
+/// parameters of a group and type are moved together, and the host waits once, for the norm of the gradients. The moments of
 /// f16 and bf16 parameters are f32. A parameter without a gradient in a step stays as it is, including its step count.
 ///
 /// The [module](crate::train) shows it in a loop.
@@ -120,7 +121,7 @@ impl AdamW {
                     return Err(Error::input(role, reason));
                 }
                 states.push(State {
-                    moments: Moments::zeros(&variable)?,
+                    moments: Moments::zeros(ops::route(variable.device()), &variable)?,
                     step: 0,
                     weight_decay: group.weight_decay,
                     learning_rate_scale: group.learning_rate_scale,
@@ -193,29 +194,35 @@ impl AdamW {
             let reason = "no trained parameter has one; does the loss depend on the layers, and was nothing detached?";
             return Err(Error::input("gradients", reason));
         }
-        let mut at = Vec::with_capacity(by_role.len());
+        let mut given = vec![None; self.parameters.len()];
         for (role, gradient) in by_role {
-            at.push(self.position_of(role, gradient.tensor())?);
+            given[self.position_of(role, gradient.tensor())?] = Some(gradient.tensor());
         }
-        for (i, (_, gradient)) in at.into_iter().zip(by_role) {
-            let state = &mut self.states[i];
+        let mut steps = Vec::with_capacity(by_role.len());
+        let own = self.parameters.iter().zip(&mut self.states);
+        for (((_, parameter), state), gradient) in own.zip(given) {
+            let Some(gradient) = gradient else {
+                state.moments.leave()?;
+                continue;
+            };
+            state.step += 1;
             let update = Update {
                 learning_rate: self.config.learning_rate * state.learning_rate_scale * factor,
                 beta1: self.config.beta1,
                 beta2: self.config.beta2,
                 eps: self.config.eps,
                 weight_decay: state.weight_decay,
-                step: state.step + 1,
+                step: state.step,
                 gradient_scale,
             };
-            ops::adamw(
-                &self.parameters[i].1,
-                gradient.tensor(),
-                &mut state.moments,
-                &update,
-            )?;
-            state.step += 1;
+            steps.push(Step {
+                parameter,
+                gradient,
+                moments: &mut state.moments,
+                update,
+            });
         }
+        ops::adamw(steps)?;
         self.n_updates += 1;
         Ok(())
     }

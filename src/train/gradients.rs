@@ -104,7 +104,7 @@ impl Gradients {
     /// If candle cannot scale it.
     pub fn get(&self, role: &str) -> Result<Option<Tensor>> {
         let found = self.by_role.find(role);
-        let scaled = found.map(|gradient| gradient.tensor().affine(self.scale, 0.0));
+        let scaled = found.map(|gradient| gradient.scaled(self.scale));
         Ok(scaled.transpose()?)
     }
 
@@ -139,7 +139,7 @@ impl Gradients {
             // Bits stay those of a plain sum where nobody scaled.
             let gradient = match scale == factor {
                 true => gradient,
-                false => Collected::plain(gradient.tensor().affine(scale / factor, 0.0)?),
+                false => Collected::plain(gradient.scaled(scale / factor)?),
             };
             match self.by_role.find_mut(&role) {
                 Some(sum) => *sum = sum.plus(gradient.tensor())?,
@@ -154,7 +154,8 @@ impl Gradients {
         self.scale *= factor;
     }
 
-    /// The global norm of all gradients, `√Σ g²`.
+    /// The global norm of all gradients, `√Σ g²`: summed in f64 on the CPU, elsewhere in their type and at least f32, with one
+    /// transfer.
     ///
     /// # Errors
     /// If a gradient contains NaN or infinity; the message names the first such parameter. Also if they were scaled by
@@ -170,14 +171,15 @@ impl Gradients {
         if let Some(known) = self.norm.get() {
             return Ok(known * self.scale.abs());
         }
-        let mut squares = 0.0;
-        for (role, gradient) in &self.by_role {
-            let square = ops::sum_of_squares(gradient.tensor())?;
-            if !square.is_finite() {
-                let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
-                return Err(Error::input(role, reason));
+        let all: Vec<&Tensor> = self.by_role.iter().map(|(_, g)| g.tensor()).collect();
+        let squares = ops::sum_of_squares(&all)?;
+        if !squares.is_finite() {
+            for (role, gradient) in &self.by_role {
+                if !ops::sum_of_squares(&[gradient.tensor()])?.is_finite() {
+                    let reason = "its gradient holds NaN or infinity; lower the learning rate, clip, or skip this batch";
+                    return Err(Error::input(role, reason));
+                }
             }
-            squares += square;
         }
         Ok(self.norm.get_or_init(|| squares.sqrt()) * self.scale.abs())
     }

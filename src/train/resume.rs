@@ -31,7 +31,7 @@ impl AdamW {
         let mut metadata = HashMap::new();
         for ((role, variable), state) in self.parameters.iter().zip(&self.states) {
             metadata.insert(format!("step.{role}"), state.step.to_string());
-            let (first, second) = state.moments.to_tensors(variable)?;
+            let [first, second] = state.moments.to_tensors(variable)?;
             let values = [variable.as_detached_tensor(), first, second];
             for (part, tensor) in PARTS.into_iter().zip(values) {
                 tensors.push((format!("{part}.{role}"), tensor));

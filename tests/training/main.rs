@@ -37,6 +37,7 @@ mod initialization;
 mod lora;
 mod lora_start;
 mod loss_curve;
+mod on_devices;
 mod optimisation;
 mod peft;
 mod recompute;
