@@ -191,7 +191,7 @@ impl Taped<Cpu> {
                     |to, dy, rows| {
                         for (row, &place) in rows.chunks_exact(width.max(1)).zip(places) {
                             let dy = &dy[place / top_k * width..][..width];
-                            let product = |(&a, &b)| f64::from(a) * f64::from(b);
+                            let product = |(a, b): (&_, &_)| wide_product(a, b);
                             set(&mut to[place], dy.iter().zip(row).map(product).sum());
                         }
                     }
@@ -232,27 +232,37 @@ impl Taped<Cpu> {
 }
 
 /// Rounds once; f16 and bf16 as candle does, by way of f32.
-fn set<T: Rounded>(to: &mut T, value: f64) {
+fn set<T: Real>(to: &mut T, value: f64) {
     *to = T::rounded(value);
 }
 
-trait Rounded {
-    fn rounded(value: f64) -> Self;
+fn wide_product<T: Real>(a: &T, b: &T) -> f64 {
+    a.wide() * b.wide()
 }
 
-macro_rules! rounded {
-    ($($type:ty: $value:ident => $rounded:expr;)*) => {
-        $(impl Rounded for $type {
+trait Real {
+    fn rounded(value: f64) -> Self;
+    fn wide(&self) -> f64;
+}
+
+macro_rules! real {
+    ($($type:ty: $value:ident => $rounded:expr, $of:ident => $wide:expr;)*) => {
+        $(impl Real for $type {
             fn rounded($value: f64) -> Self {
                 $rounded
+            }
+
+            fn wide(&self) -> f64 {
+                let $of = *self;
+                $wide
             }
         })*
     };
 }
 
-rounded! {
-    f32: value => value as f32;
-    f64: value => value;
-    f16: value => f16::from_f32(value as f32);
-    bf16: value => bf16::from_f32(value as f32);
+real! {
+    f32: value => value as f32, of => of.into();
+    f64: value => value, of => of;
+    f16: value => f16::from_f32(value as f32), of => of.into();
+    bf16: value => bf16::from_f32(value as f32), of => of.into();
 }
