@@ -237,7 +237,7 @@ fn unsafe_code_stays_in_the_kernels() {
     }
 }
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -245,6 +245,7 @@ const DOCUMENTS: [&str; 10] = [
     "benches/README.md",
     "docs/choices.md",
     "docs/conformance.md",
+    "docs/devices.md",
     "docs/families.md",
     "docs/performance.md",
     "weights/README.md",
