@@ -92,7 +92,7 @@ impl Engine for Composed {
     }
 
     fn cotangent(tensor: &Tensor) -> Result<Array> {
-        Ok(Array::of(tensor))
+        Array::of(tensor).contiguous()
     }
 
     fn add(self, sum: &mut Option<Sum>, to: &Slot, gradient: Array) -> Result<()> {
