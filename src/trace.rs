@@ -81,8 +81,7 @@ impl TraceInput {
             let Some(mask) = mask else {
                 return Ok(AttentionMask::none());
             };
-            let mask = mask.to_device(self.hidden_states.device())?;
-            let mask = AttentionMask::marks(&mask, of)?;
+            let mask = AttentionMask::of_keys(mask, of, self.hidden_states.device())?;
             of.check(mask.keep(), batch, keys)?;
             Ok(mask)
         };
