@@ -156,7 +156,8 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
-    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`.
+    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`; on the CPU, which converts
+    /// every type and is where they are written and compared.
     pub fn stages(
         &self,
         device: &Device,
@@ -171,13 +172,15 @@ impl ComputeArgs {
             Form::Plain if backward => trace::run_backward(checkpoint, input, dtype, device),
             Form::Plain => trace::run(checkpoint, input, dtype, device),
         };
-        stages.map_err(|error| match error {
+        let stages = stages.map_err(|error| match error {
             // It knows only the tensor's name.
             Error::InvalidInput { .. } => {
                 anyhow::Error::new(error).context(path.display().to_string())
             }
             other => other.into(),
-        })
+        })?;
+        let on_cpu = |(name, stage): (String, Tensor)| Ok((name, stage.to_device(&Device::Cpu)?));
+        stages.into_iter().map(on_cpu).collect()
     }
 }
 
