@@ -9,6 +9,7 @@ mod activation;
 mod attention;
 mod block;
 mod block_feed_forward;
+mod cached_rows;
 mod context;
 mod dropout;
 mod evaluation;
