@@ -14,8 +14,10 @@ use candle_blocks::{
     Activation, Attention, AttentionConfig, AttentionMask, BlockConfig, Checkpoint, Dropout,
     DropoutSource, FeedForward, FeedForwardConfig, FeedForwardForm, ForwardContext, Linear,
     LinearConfig, Norm, NormConfig, NormPlacement, TransformerBlock,
-    candle_core::{DType, Module, ModuleT, Tensor},
+    candle_core::{DType, Device, Module, ModuleT, Tensor},
     candle_nn::{VarBuilder, VarMap},
+    config::Initialization,
+    train::Fresh,
 };
 
 use crate::{
@@ -24,7 +26,7 @@ use crate::{
     numbers::{bits, numbers},
     reference::{Reference, assert_passed},
     types::computable,
-    weights::weights,
+    weights::{left_out, weights},
 };
 
 /// Runs another test of this file on the device of that name.
@@ -145,6 +147,26 @@ fn a_checkpoint_loads_onto_the_device() {
         for (role, variable) in loader.parameters() {
             assert!(variable.device().same_device(&device()), "{name}: {role}");
         }
+    }
+}
+
+/// Layers that share a parameter may be asked for by a handle each. On Metal candle itself takes them for two devices.
+#[test]
+fn a_parameter_is_one_for_all_handles_of_its_device() {
+    let other = match device() {
+        Device::Cpu => Device::Cpu,
+        Device::Cuda(_) => Device::new_cuda(0).unwrap(),
+        Device::Metal(_) => return left_out("two handles of one device: on Metal they are two"),
+    };
+    let fresh = Fresh::new(Initialization::layers(), 1, DType::F32, &device());
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let loader = checkpoint.trainable(DType::F32, &device()).unwrap();
+    let role = "blocks.0.feed_forward.up.bias";
+    let shape = checkpoint.config().blocks[0].feed_forward.d_ff;
+    for vb in [fresh.var_builder(), loader.var_builder()] {
+        let first = vb.get(shape, role).unwrap();
+        let again = vb.set_device(other.clone()).get(shape, role).unwrap();
+        assert_eq!(again.id(), first.id());
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
+use candle_blocks::device::check_dtype;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
 use clap::ValueEnum;
@@ -117,13 +118,15 @@ pub enum Form {
 
 impl ComputeArgs {
     pub fn device(&self) -> Result<Device> {
-        match self.device {
+        let device = match self.device {
             DeviceName::Cpu => Ok(Device::Cpu),
             DeviceName::Cuda => Device::new_cuda(0)
                 .context("--device cuda needs an NVIDIA GPU and a build with `--features cuda`"),
             DeviceName::Metal => Device::new_metal(0)
                 .context("--device metal needs an Apple GPU and a build with `--features metal`"),
-        }
+        }?;
+        check_dtype(self.dtype, &device)?;
+        Ok(device)
     }
 
     /// How to hold the weights for a run with gradients or without.
