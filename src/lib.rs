@@ -148,10 +148,10 @@
 //!
 //! # Modules
 //!
-//! Each depends only on those before it: [`config`] (plain data), [`ops`] (differentiable operations),
-//! [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`] (files to layers),
-//! [`train`] (what training needs besides gradients) and [`trace`] (every stage of a forward pass by
-//! name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
+//! Each depends only on those before it: [`config`] (plain data), [`device`] (types that one lacks), [`ops`]
+//! (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
+//! (files to layers), [`train`] (what training needs besides gradients) and [`trace`] (every stage of a forward pass
+//! by name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
 //!
 //! Features: `hub` (downloads from the Hugging Face Hub), `cli` (the program `candle-blocks`), and candle's
 //! `cuda`, `metal`, `accelerate` and `mkl`.
@@ -159,6 +159,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod device;
 
 mod error;
 pub mod layers;

@@ -81,8 +81,7 @@ impl TraceInput {
             let Some(mask) = mask else {
                 return Ok(AttentionMask::none());
             };
-            let mask = mask.to_device(self.hidden_states.device())?;
-            let mask = AttentionMask::marks(&mask, of)?;
+            let mask = AttentionMask::of_keys(mask, of, self.hidden_states.device())?;
             of.check(mask.keep(), batch, keys)?;
             Ok(mask)
         };
@@ -111,7 +110,11 @@ impl TraceInput {
 
     /// The input in the given type on the given device.
     fn moved(&self, dtype: DType, device: &Device) -> Result<Self> {
-        let move_ = |t: &Tensor| t.to_dtype(dtype)?.to_device(device);
+        // By way of the CPU, which converts every type.
+        let move_ = |t: &Tensor| {
+            let t = t.to_device(&Device::Cpu)?.to_dtype(dtype)?;
+            t.to_device(device)
+        };
         Ok(Self {
             hidden_states: move_(&self.hidden_states)?,
             encoder_hidden_states: self.encoder_hidden_states.as_ref().map(move_).transpose()?,

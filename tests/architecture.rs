@@ -14,15 +14,22 @@ use package::package;
 /// The crate of the kernels, as the sources name it.
 const KERNELS: &str = "candle_blocks_kernels";
 
-/// Each module and those it may use. `config` and `error` lie below all.
+/// Each module and those it may use. `config`, `device` and `error` lie below all.
 const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
+    ("device", &["error"]),
     ("ops", &[KERNELS, "config", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", KERNELS, "config", "error"]),
-    ("checkpoint", &["packed", "layers", "config", "error"]),
-    ("train", &["checkpoint", "layers", "ops", "config", "error"]),
+    (
+        "checkpoint",
+        &["packed", "layers", "config", "device", "error"],
+    ),
+    (
+        "train",
+        &["checkpoint", "layers", "ops", "config", "device", "error"],
+    ),
     (
         "trace",
         &["checkpoint", "packed", "layers", "config", "error"],

@@ -12,6 +12,7 @@ use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{Precision, each_matches, matches};
+use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
@@ -59,10 +60,7 @@ impl<'c> Loader<'c> {
         device: &Device,
         parameters: Option<Parameters>,
     ) -> Result<Self> {
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
-            let reason = format!("it is {dtype:?}, expected F32, F16, BF16 or F64");
-            return Err(Error::input("dtype", reason));
-        }
+        check_dtype(dtype, device)?;
         let unused = &checkpoint.plan.unused;
         if checkpoint.strictness == Strictness::Strict && !unused.is_empty() {
             // A renamed parameter is both missing and unused: the missing one says more.
@@ -238,7 +236,7 @@ impl Backend<'_> {
         // Layers that share a parameter train it together.
         if let Some(variable) = parameters.find(role) {
             // A converted copy would not move with the variable.
-            if variable.dtype() != dtype || !variable.device().same_device(device) {
+            if variable.dtype() != dtype || !is_one(variable.device(), device) {
                 let reason = format!(
                     "it is asked for as {dtype:?}, but was loaded as {:?}; a shared parameter has one dtype and device",
                     variable.dtype()

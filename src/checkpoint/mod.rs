@@ -191,7 +191,8 @@ impl Checkpoint {
     /// A loader of parameters as plain tensors, for inference.
     ///
     /// # Errors
-    /// If `dtype` is not a floating-point type, or the files contain unknown tensors and [`Strictness`] forbids them.
+    /// If `dtype` is not a floating-point type that `device` computes in, or the files contain unknown tensors and
+    /// [`Strictness`] forbids them.
     pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, None)
     }

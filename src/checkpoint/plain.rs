@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::checkpoint::files::{TensorFiles, floating};
 use crate::checkpoint::scheme::Orientation;
 use crate::config::{Activation, NormConfig, NormPlacement};
+use crate::device::check_dtype;
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Linear, Mlp, Norm, Sublayer, SublayerNorm};
 use names::{Layer, NORM_NAMES, find_layers};
@@ -255,6 +256,7 @@ impl PlainFile {
     }
 
     fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        check_dtype(dtype, device)?;
         let tensor = floating(self.files.read(name)?, self.files.path(), name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }

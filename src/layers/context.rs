@@ -1,6 +1,6 @@
 //! What a forward pass needs besides its input.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::config::{getters, setters};
 use crate::{Error, Result, layers::AttentionMask};
@@ -67,7 +67,9 @@ impl ForwardContext {
         if dtype.is_float() {
             return fail(format!("is {dtype:?}, expected an integer type"));
         }
-        let rows = position_ids.to_dtype(DType::I64)?.to_vec2::<i64>()?;
+        // On the CPU: CUDA and Metal do not convert every integer type.
+        let rows = position_ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
+        let rows = rows.to_vec2::<i64>()?;
         let last = u32::MAX;
         if let Some(other) = rows.iter().flatten().find(|&&p| u32::try_from(p).is_err()) {
             return fail(format!("holds {other}, expected 0 to {last}"));

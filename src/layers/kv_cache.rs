@@ -2,12 +2,13 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::ledger::Ledger;
+use super::{cached_rows::CachedRows, ledger::Ledger};
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///
-/// It remembers the keys, values and padding mask of the positions seen so far, without their graph. A clone is
-/// independent, so several continuations can start from one prompt.
+/// It remembers the keys, values and padding mask of the positions seen so far, without their graph. New ones are written
+/// behind the earlier ones, in memory that doubles where its room ends. A clone is independent, so several continuations
+/// can start from one prompt.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) layers: Vec<LayerCache>,
@@ -37,7 +38,7 @@ impl KvCache {
         let seen = before.seen();
         self.ledger = before;
         for layer in &mut self.layers {
-            layer.truncate(seen)?;
+            layer.truncate(seen);
             if seen == 0 {
                 layer.memory = None;
             }
@@ -56,7 +57,7 @@ pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerCache {
     n_kv_heads: usize,
-    kept: Option<(Tensor, Tensor)>,
+    kept: Option<CachedRows>,
     /// Positions appended so far, dropped ones included.
     appended: usize,
     /// Keys and values of an encoder's output, projected once.
@@ -64,7 +65,7 @@ pub(super) struct LayerCache {
 }
 
 impl LayerCache {
-    /// Appends new keys and values; returns all that the new queries may see. With a window of `w`,
+    /// Appends new keys and values; returns all that the new queries may see, where they are kept. With a window of `w`,
     /// the oldest new query sees `w - 1` earlier keys, and older ones are dropped.
     ///
     /// # Errors
@@ -75,49 +76,41 @@ impl LayerCache {
         n_kv_heads: usize,
         window: Option<usize>,
     ) -> Result<(Tensor, Tensor)> {
-        let all = match &self.kept {
-            None => (key.clone(), value.clone()),
-            Some((old_key, old_value)) => {
-                let (batch, kept, width) = old_key.dims3()?;
+        let kept = match &mut self.kept {
+            None => self.kept.insert(CachedRows::of([key, value])?),
+            Some(kept) => {
+                let (old, _) = kept.views()?;
+                let (batch, _, width) = old.dims3()?;
                 let fits = (batch, key.dim(1)?, width) == key.dims3()?
                     && n_kv_heads == self.n_kv_heads
-                    && old_key.dtype() == key.dtype();
+                    && old.dtype() == key.dtype();
                 if !fits {
                     bail!(
                         "the cache is of a batch of {batch} with {} key/value heads of {} in {:?}, the new keys are {:?} in {n_kv_heads} heads in {:?}; make another with new_cache",
                         self.n_kv_heads,
                         width / self.n_kv_heads,
-                        old_key.dtype(),
+                        old.dtype(),
                         key.dims(),
                         key.dtype()
                     );
                 }
-                let keep = window.map_or(kept, |w| kept.min(w - 1));
-                let join = |old: &Tensor, new: &Tensor| {
-                    Tensor::cat(&[&old.narrow(1, kept - keep, keep)?, new], 1)
-                };
-                (join(old_key, key)?, join(old_value, value)?)
+                let keep = window.map_or(kept.len(), |w| kept.len().min(w - 1));
+                kept.append([key, value], keep)?;
+                kept
             }
         };
         self.appended += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
-        let kept = (without_graph(&all.0), without_graph(&all.1));
-        Ok(self.kept.insert(kept).clone())
+        kept.views()
     }
 
     /// Forgets the positions from `seen` on.
-    fn truncate(&mut self, seen: usize) -> Result<()> {
-        if let Some((key, value)) = &self.kept {
-            let kept = key
-                .dim(1)?
-                .saturating_sub(self.appended.saturating_sub(seen));
-            self.kept = Some((key.narrow(1, 0, kept)?, value.narrow(1, 0, kept)?));
-        }
-        if seen == 0 {
-            self.kept = None;
+    fn truncate(&mut self, seen: usize) {
+        match &mut self.kept {
+            Some(kept) if seen > 0 => kept.forget_last(self.appended.saturating_sub(seen)),
+            _ => self.kept = None,
         }
         self.appended = self.appended.min(seen);
-        Ok(())
     }
 
     /// Keeps the keys and values of an encoder's output, and returns them.

@@ -1,9 +1,9 @@
 //! What a cache knows of the positions seen so far, in whatever form it keeps their keys and values.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use crate::config::{AttentionConfig, Visibility, getters};
-use crate::layers::ForwardContext;
+use crate::layers::{ForwardContext, marks::Marks};
 
 /// The positions seen so far: of how many sequences, how many, and which of them are kept.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct Ledger {
     /// Positions that a window has dropped since are counted too.
     seen: usize,
     /// `[batch, seen]`, 1 = keep; `None` while nothing is masked.
-    keep: Option<Tensor>,
+    keep: Option<Marks>,
 }
 
 impl Ledger {
@@ -30,9 +30,9 @@ impl Ledger {
     /// taken in then.
     pub fn extend(
         &mut self,
-        new: Option<&Tensor>,
+        new: Option<&Marks>,
         (batch, seq): (usize, usize),
-    ) -> Result<Option<Tensor>> {
+    ) -> Result<Option<Marks>> {
         let seen = self.seen;
         if seen > 0 && batch != self.batch {
             bail!(
@@ -41,21 +41,21 @@ impl Ledger {
             );
         }
         if let Some(new) = new
-            && new.dims() != [batch, seq]
+            && new.host.dims() != [batch, seq]
         {
             bail!(
                 "attention_mask: has shape {:?}, expected [batch, new positions] = [{batch}, {seq}]; \
                  the cache remembers the mask of the {seen} earlier positions",
-                new.dims()
+                new.host.dims()
             );
         }
         let old = self.keep.as_ref().filter(|_| seen > 0);
         self.keep = match old.or(new) {
             None => None,
             Some(like) => {
-                let ones = |n| Tensor::ones((batch, n), DType::U8, like.device());
-                let marks = |of: Option<&Tensor>, n| of.map_or_else(|| ones(n), |t| Ok(t.clone()));
-                Some(Tensor::cat(&[marks(old, seen)?, marks(new, seq)?], 1)?)
+                let ones = |n| Marks::ones((batch, n), like.device.device());
+                let marks = |of: Option<&Marks>, n| of.map_or_else(|| ones(n), |m| Ok(m.clone()));
+                Some(marks(old, seen)?.cat(&marks(new, seq)?)?)
             }
         };
         (self.batch, self.seen) = (batch, seen + seq);
@@ -67,7 +67,7 @@ impl Ledger {
         if seen < self.seen {
             self.seen = seen;
             self.keep = match self.keep.take() {
-                Some(keep) if seen > 0 => Some(keep.narrow(1, 0, seen)?),
+                Some(keep) if seen > 0 => Some(keep.narrow(0, seen)?),
                 _ => None,
             };
         }

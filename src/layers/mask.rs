@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::marks::Marks;
 use crate::config::getters;
 use crate::{Error, Result};
 
@@ -11,7 +12,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct AttentionMask {
-    keep: Option<Tensor>,     // [batch, keys] u8
+    keep: Option<Marks>,      // [batch, keys]
     additive: Option<Tensor>, // broadcasts to [batch, n_heads, queries, keys]
 }
 
@@ -28,11 +29,11 @@ impl AttentionMask {
     /// # Errors
     /// If the rank is not 2 or a value is neither 0 nor 1.
     pub fn padding(mask: &Tensor) -> Result<Self> {
-        Self::marks(mask, Marked::Sequence)
+        Self::of_keys(mask, Marked::Sequence, mask.device())
     }
 
-    /// As [`Self::padding`], of the keys that `of` names in errors.
-    pub(crate) fn marks(mask: &Tensor, of: Marked) -> Result<Self> {
+    /// As [`Self::padding`], of the keys that `of` names in errors, and on `device`.
+    pub(crate) fn of_keys(mask: &Tensor, of: Marked, device: &Device) -> Result<Self> {
         let fail = |reason| Err(Error::input(of.mask(), reason));
         let &[_, keys] = mask.dims() else {
             return fail(format!(
@@ -40,7 +41,8 @@ impl AttentionMask {
                 mask.dims()
             ));
         };
-        // In f64: what f32 would round to 1 must not become 0 as an integer. On the CPU: Metal has no f64.
+        // In f64: what f32 would round to 1 must not become 0 as an integer. On the CPU: Metal has no f64, and neither
+        // Metal nor CUDA converts every integer type.
         let values = mask.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
         let values = values.flatten_all()?.to_vec1::<f64>()?;
         if let Some(at) = values.iter().position(|&v| v != 0.0 && v != 1.0) {
@@ -51,8 +53,10 @@ impl AttentionMask {
                 at % keys
             ));
         }
+        let marks = values.into_iter().map(|value| value as u8).collect();
+        let marks = Tensor::from_vec(marks, mask.shape(), &Device::Cpu)?;
         Ok(Self {
-            keep: Some(mask.to_dtype(DType::U8)?.contiguous()?),
+            keep: Some(Marks::new(marks, device)?),
             additive: None,
         })
     }
@@ -67,9 +71,14 @@ impl AttentionMask {
 
     getters! {
         /// The key-padding mask, if any: `[batch, keys]` of `u8`, 1 = keep.
-        keep(&self) -> Option<&Tensor> => self.keep.as_ref();
+        keep(&self) -> Option<&Tensor> => Some(&self.keep.as_ref()?.device);
         /// The additive mask, if any.
         additive(&self) -> Option<&Tensor> => self.additive.as_ref();
+    }
+
+    /// The key-padding mask, if any, on the device and on the host.
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        self.keep.as_ref()
     }
 }
 

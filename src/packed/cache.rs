@@ -4,7 +4,7 @@ use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, Tensor, bail};
 
-use crate::layers::Ledger;
+use crate::layers::{Ledger, Marks};
 
 /// The key/value cache of a [`PackedStack`](crate::PackedStack), created by
 /// [`PackedStack::new_cache`](crate::PackedStack::new_cache).
@@ -124,13 +124,13 @@ impl PackedKvCache {
         }
     }
 
-    /// Takes in new positions; returns the marks of all, `[batch, all]`.
+    /// Takes in new positions; returns the marks of all, `[batch, all]` on the CPU.
     ///
     /// # Errors
     /// As [`Ledger::extend`].
     pub(super) fn extend(
         &mut self,
-        new: Option<&Tensor>,
+        new: Option<&Marks>,
         sizes: (usize, usize),
     ) -> Result<Option<Tensor>> {
         let batch = self.ledger.batch();
@@ -138,7 +138,7 @@ impl PackedKvCache {
         if batch != self.ledger.batch() {
             self.forget_memory();
         }
-        Ok(keep)
+        Ok(keep.map(|marks| marks.host))
     }
 }
 

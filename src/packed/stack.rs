@@ -164,7 +164,7 @@ impl PackedStack {
         }
         let seen = cache.seen();
         let added = |cache: &mut PackedKvCache| {
-            let keep = cache.extend(context.mask().keep(), sizes)?;
+            let keep = cache.extend(context.mask().marks(), sizes)?;
             let pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
             self.apply(x, &pass, Some(cache), None)
         };

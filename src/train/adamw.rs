@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use candle_core::{DType, Tensor, Var, backprop::GradStore};
+use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use candle_nn::Optimizer;
 use serde::{Deserialize, Serialize};
 
@@ -277,7 +277,9 @@ impl Optimizer for AdamW {
 /// # Errors
 /// If it is not a scalar, or is NaN or infinite, so that no step should be taken.
 pub fn loss_value(loss: &Tensor) -> Result<f64> {
-    let value = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
+    // On the CPU: Metal has no f64.
+    let value = loss.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    let value = value.flatten_all()?.to_vec1::<f64>()?;
     match value[..] {
         [value] if value.is_finite() => Ok(value),
         [value] => {

@@ -11,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::checkpoint::Parameters;
 use crate::config::{Draw, Initialization, StackConfig};
+use crate::device::{check_dtype, is_one};
 use crate::layers::{Stack, torch_bound};
 
 /// Creates fresh parameters, as variables, for the layers that request them.
@@ -69,7 +70,7 @@ impl Fresh {
     /// Creates a stack of the given configuration.
     ///
     /// # Errors
-    /// If the configuration is invalid.
+    /// If the configuration is invalid, or [`check_dtype`] refuses the type on the device.
     pub fn stack(&self, config: &StackConfig) -> crate::error::Result<Stack> {
         config.validate()?;
         Ok(Stack::new(config, self.var_builder())?)
@@ -94,6 +95,7 @@ impl SimpleBackend for Fresh {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
+        check_dtype(dtype, device)?;
         let mut made = self.made();
         if let Some(known) = made.parameters.find(role) {
             if known.shape() != &shape {
@@ -101,7 +103,7 @@ impl SimpleBackend for Fresh {
                 bail!("{role} is asked for with shape {shape:?}, but was made with {known:?}");
             }
             // A converted copy would not move with the variable.
-            if known.dtype() != dtype || !known.device().same_device(device) {
+            if known.dtype() != dtype || !is_one(known.device(), device) {
                 let known = known.dtype();
                 bail!(
                     "{role} is asked for as {dtype:?}, but was made as {known:?}; a shared parameter has one dtype and device"

@@ -49,6 +49,35 @@ fn a_cache_of_another_type_is_refused_and_stays_as_it_was() {
     assert_eq!(next(&mut cache), next(&mut begun()));
 }
 
+/// Token by token through every length, of which each has a clone that goes on with other tokens, and a refused call.
+#[test]
+fn clones_go_on_differently_and_each_as_if_alone() {
+    let layers = stack(&small::decoder());
+    let plain = ForwardContext::evaluation();
+    let token = |seed: usize| numbers(&[2, 1, WIDTH], seed);
+    let step = |cache: &mut KvCache, seed| {
+        bits(&layers.forward_cached(&token(seed), &plain, cache).unwrap())
+    };
+    let alone = |seeds: &[usize]| {
+        let mut cache = layers.new_cache();
+        let last = seeds.iter().map(|&seed| step(&mut cache, seed)).last();
+        last.unwrap()
+    };
+    let mut cache = layers.new_cache();
+    for n in 0..24 {
+        let seeds: Vec<usize> = (0..n).collect();
+        let mut other = cache.clone();
+        let ours = step(&mut cache, n);
+        let theirs = [90, 91, 92].map(|seed| step(&mut other, seed));
+        let wide = numbers(&[2, 1, WIDTH + 1], 1);
+        assert!(layers.forward_cached(&wide, &plain, &mut cache).is_err());
+        let after = |seed: &[usize]| alone(&[&seeds[..], seed].concat());
+        assert_eq!(ours, after(&[n]), "{n}");
+        assert_eq!(theirs[0], after(&[90]), "{n}");
+        assert_eq!(theirs[2], after(&[90, 91, 92]), "{n}");
+    }
+}
+
 /// Else each step of a stack of variables would keep the graph of all steps before it.
 #[test]
 fn what_a_cache_gives_has_no_graph() {

@@ -45,6 +45,7 @@ mod family_properties;
 mod feed_forward;
 mod gradients;
 mod instruction_sets;
+mod marks_and_positions;
 mod op_gradients;
 mod ops;
 mod parity;

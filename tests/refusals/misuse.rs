@@ -3,7 +3,11 @@
 use std::{collections::HashMap, fs};
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, Error, ForwardContext, Precision, Stack, verify::Fixture,
+    AttentionMask, Checkpoint, Error, ForwardContext, PlainFile, Precision, Stack,
+    checkpoint::{scheme::Orientation, write::write_safetensors},
+    config::Initialization,
+    train::Fresh,
+    verify::Fixture,
 };
 use candle_core::{DType, Device, Module, Tensor};
 
@@ -168,15 +172,23 @@ fn a_mixture_of_experts_does_not_mix_rows_of_another_width() {
 }
 
 #[test]
-fn weights_are_not_loaded_as_integers() {
-    if !is_present("families/llama") {
-        return;
+fn weights_are_neither_loaded_nor_drawn_as_integers() {
+    let (dtype, cpu) = (DType::U8, &Device::Cpu);
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let fresh = Fresh::new(Initialization::layers(), 1, dtype, cpu);
+    let plain = tempfile::tempdir().unwrap();
+    let path = plain.path().join("mlp.safetensors");
+    let weight = ("W1".to_string(), input(1, 2, 3).squeeze(0).unwrap());
+    write_safetensors(&path, &[weight], None).unwrap();
+    let plain = PlainFile::open(path).unwrap();
+    let plain = plain.with_orientation(Orientation::OutIn);
+    for message in [
+        said(checkpoint.block(0, dtype, cpu)),
+        said(fresh.stack(checkpoint.config())),
+        said(plain.linears(dtype, cpu)),
+    ] {
+        assert_eq!(message, "dtype: it is U8, expected F32, F16, BF16 or F64");
     }
-    let (checkpoint, _, _) = llama();
-    assert_eq!(
-        said(checkpoint.block(0, DType::U8, &Device::Cpu)),
-        "dtype: it is U8, expected F32, F16, BF16 or F64"
-    );
 }
 
 #[test]

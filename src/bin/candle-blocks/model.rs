@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
+use candle_blocks::device::check_dtype;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
 use clap::ValueEnum;
@@ -117,13 +118,15 @@ pub enum Form {
 
 impl ComputeArgs {
     pub fn device(&self) -> Result<Device> {
-        match self.device {
+        let device = match self.device {
             DeviceName::Cpu => Ok(Device::Cpu),
             DeviceName::Cuda => Device::new_cuda(0)
                 .context("--device cuda needs an NVIDIA GPU and a build with `--features cuda`"),
             DeviceName::Metal => Device::new_metal(0)
                 .context("--device metal needs an Apple GPU and a build with `--features metal`"),
-        }
+        }?;
+        check_dtype(self.dtype, &device)?;
+        Ok(device)
     }
 
     /// How to hold the weights for a run with gradients or without.
@@ -156,7 +159,8 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
-    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`.
+    /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`; on the CPU, which converts
+    /// every type and is where they are written and compared.
     pub fn stages(
         &self,
         device: &Device,
@@ -171,13 +175,15 @@ impl ComputeArgs {
             Form::Plain if backward => trace::run_backward(checkpoint, input, dtype, device),
             Form::Plain => trace::run(checkpoint, input, dtype, device),
         };
-        stages.map_err(|error| match error {
+        let stages = stages.map_err(|error| match error {
             // It knows only the tensor's name.
             Error::InvalidInput { .. } => {
                 anyhow::Error::new(error).context(path.display().to_string())
             }
             other => other.into(),
-        })
+        })?;
+        let on_cpu = |(name, stage): (String, Tensor)| Ok((name, stage.to_device(&Device::Cpu)?));
+        stages.into_iter().map(on_cpu).collect()
     }
 }
 
