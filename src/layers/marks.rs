@@ -35,8 +35,8 @@ impl Marks {
 
     /// Those of `n` keys from `start` on.
     pub fn narrow(&self, start: usize, n: usize) -> Result<Self> {
-        let host = self.host.narrow(1, start, n)?;
-        self.beside(host, || self.device.narrow(1, start, n))
+        let host = self.host.narrow(1, start, n)?.contiguous()?;
+        self.beside(host, || self.device.narrow(1, start, n)?.contiguous())
     }
 
     /// Made of these: on the host, and with the device's operations where that is another.

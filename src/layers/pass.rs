@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{AlibiConfig, RotaryConfig};
 use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
-use crate::layers::{ForwardContext, mask::Marked};
+use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
 use crate::ops::{Constants, uploaded};
 
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
@@ -18,7 +18,7 @@ pub(crate) struct Pass<'c> {
     /// Positions before this pass's.
     pub seen: usize,
     /// `[batch, all positions]`, 1 = keep.
-    pub keep: Option<Tensor>,
+    pub keep: Option<Marks>,
     /// Added to the scores of every block.
     pub additive: Option<Tensor>,
     /// What all passes have on a device in common.
@@ -36,7 +36,7 @@ pub(crate) struct PassMemory<'c> {
     pub hidden_states: &'c Tensor,
     pub keys: usize,
     /// `[batch, keys]`, 1 = keep.
-    pub keep: Option<&'c Tensor>,
+    pub keep: Option<&'c Marks>,
     /// Added to the scores of every block.
     pub additive: Option<&'c Tensor>,
 }
@@ -47,7 +47,7 @@ impl<'c> Pass<'c> {
     /// # Errors
     /// If they are not one to three.
     pub fn new(context: &'c ForwardContext, dims: &[usize]) -> Result<Self> {
-        let keep = context.mask().keep().cloned();
+        let keep = context.mask().marks().cloned();
         Ok(Self::behind(context, batch_and_seq(dims)?, 0, keep))
     }
 
@@ -56,7 +56,7 @@ impl<'c> Pass<'c> {
         context: &'c ForwardContext,
         (batch, seq): (usize, usize),
         seen: usize,
-        keep: Option<Tensor>,
+        keep: Option<Marks>,
     ) -> Self {
         Self {
             context,
@@ -94,10 +94,10 @@ impl<'c> Pass<'c> {
     ///
     /// # Errors
     /// If the mask is not of all positions.
-    pub fn keep_of_last(&self, keys: usize) -> Result<Option<Tensor>> {
+    pub fn keep_of_last(&self, keys: usize) -> Result<Option<Marks>> {
         self.check_keep()?;
         let all = self.seen + self.seq;
-        let last = |keep: &Tensor| keep.narrow(1, all - keys, keys)?.contiguous();
+        let last = |keep: &Marks| keep.narrow(all - keys, keys);
         self.keep.as_ref().map(last).transpose()
     }
 
@@ -105,7 +105,7 @@ impl<'c> Pass<'c> {
     /// If the mask is not of all positions.
     pub fn check_keep(&self) -> Result<()> {
         let all = self.seen + self.seq;
-        Ok(Marked::Sequence.check(self.keep.as_ref(), self.batch, all)?)
+        Ok(Marked::Sequence.check(self.keep.as_ref().map(|keep| &keep.host), self.batch, all)?)
     }
 
     /// Cosines and sines of this pass's positions.
@@ -166,7 +166,7 @@ impl<'c> Pass<'c> {
         Ok(PassMemory {
             hidden_states: &memory.hidden_states,
             keys,
-            keep: memory.mask.keep(),
+            keep: memory.mask.marks(),
             additive: memory.mask.additive(),
         })
     }

@@ -247,7 +247,6 @@ impl Stack {
         let before = cache.ledger.clone();
         let added = |cache: &mut KvCache| {
             let keep = cache.ledger.extend(context.mask().marks(), sizes)?;
-            let keep = keep.map(|marks| marks.device);
             let pass = self.pass(Pass::behind(context, sizes, before.seen(), keep))?;
             Value::through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
         };

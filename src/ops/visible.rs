@@ -11,7 +11,7 @@ use crate::config::Visibility;
 pub struct Visible<'a> {
     /// `[batch, keys]`, u8, 1 for a key that is kept; `None` keeps all.
     pub keep: Option<&'a Tensor>,
-    /// The same marks on the host.
+    /// The same marks on the host; given where `keep` is.
     pub on_host: Option<&'a Tensor>,
     /// Whether queries see later keys.
     pub visibility: Visibility,
@@ -39,10 +39,10 @@ impl Visible<'_> {
     /// Whether each of these queries sees a key.
     pub(crate) fn all_see(&self, queries: usize, keys: usize) -> Result<bool> {
         let reach = Reach::of(self);
-        let Some(marks) = self.on_host.or(self.keep) else {
+        let Some(marks) = self.on_host else {
             return Ok((0..queries).all(|query| !reach.range(query, keys).is_empty()));
         };
-        let rows = marks.to_device(&Device::Cpu)?.to_vec2::<u8>()?;
+        let rows = marks.to_vec2::<u8>()?;
         Ok(rows.iter().all(|row| {
             let mut kept = vec![0; keys + 1]; // before each key
             for (key, &mark) in row.iter().enumerate() {

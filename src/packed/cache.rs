@@ -2,7 +2,7 @@
 
 use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, bail};
 
 use crate::layers::{Ledger, Marks};
 
@@ -124,7 +124,7 @@ impl PackedKvCache {
         }
     }
 
-    /// Takes in new positions; returns the marks of all, `[batch, all]` on the CPU.
+    /// Takes in new positions; returns the marks of all, `[batch, all]`.
     ///
     /// # Errors
     /// As [`Ledger::extend`].
@@ -132,13 +132,13 @@ impl PackedKvCache {
         &mut self,
         new: Option<&Marks>,
         sizes: (usize, usize),
-    ) -> Result<Option<Tensor>> {
+    ) -> Result<Option<Marks>> {
         let batch = self.ledger.batch();
         let keep = self.ledger.extend(new, sizes)?;
         if batch != self.ledger.batch() {
             self.forget_memory();
         }
-        Ok(keep.map(|marks| marks.host))
+        Ok(keep)
     }
 }
 

@@ -42,7 +42,11 @@ impl<'c> PackedPass<'c> {
         check_evaluation(pass.context)?;
         let pass = pass.with_bias(bias)?;
         Ok(Self {
-            keep: pass.keep.as_ref().map(elements).transpose()?,
+            keep: pass
+                .keep
+                .as_ref()
+                .map(|keep| elements(&keep.host))
+                .transpose()?,
             kept: None,
             additive: pass.additive.as_ref().map(Additive::new).transpose()?,
             memory: OnceCell::new(),
@@ -66,14 +70,14 @@ impl<'c> PackedPass<'c> {
         /// The rows that are computed, if not all.
         kept(&self) -> Option<&[usize]> => Some(&self.kept.as_ref()?.rows);
         /// The mask of all positions.
-        keep(&self) -> Option<&Tensor> => self.pass.keep.as_ref();
+        keep(&self) -> Option<&Tensor> => self.pass.keep.as_ref().map(|keep| &keep.host);
     }
 
     /// Leaves out the padding around each sequence, where that changes nothing for the rest.
     pub fn leave_out_padding(&mut self) {
         let fits = |keep: &Tensor| keep.dims() == [self.pass.batch, self.pass.seq];
         if let Some(marks) = &self.keep
-            && self.pass.keep.as_ref().is_some_and(fits)
+            && self.keep().is_some_and(fits)
             && self.pass.seen == 0
             && self.additive.is_none()
         {
@@ -121,8 +125,8 @@ impl<'c> PackedPass<'c> {
         let made = PackedMemory {
             hidden_states: memory.hidden_states.clone(),
             keys: memory.keys,
-            keep: memory.keep.cloned(),
-            marks: memory.keep.map(elements).transpose()?,
+            keep: memory.keep.map(|keep| keep.host.clone()),
+            marks: memory.keep.map(|keep| elements(&keep.host)).transpose()?,
             additive: memory.additive.map(Additive::new).transpose()?,
         };
         Ok(self.memory.get_or_init(|| made))

@@ -51,7 +51,8 @@ impl Attention {
             value,
             keys: (Marked::Memory, memory.keys),
             visible: Visible {
-                keep: memory.keep,
+                keep: memory.keep.map(|keep| &keep.device),
+                on_host: memory.keep.map(|keep| &keep.host),
                 ..Visible::default()
             },
             additive: memory.additive.cloned(),

@@ -45,8 +45,8 @@ impl Attention {
             value,
             keys: (Marked::Sequence, keys),
             visible: Visible {
-                keep: keep.as_ref(),
-                on_host: None,
+                keep: keep.as_ref().map(|keep| &keep.device),
+                on_host: keep.as_ref().map(|keep| &keep.host),
                 visibility: self.config.visibility,
                 window: self.config.window,
                 first_query: keys - pass.seq,

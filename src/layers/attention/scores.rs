@@ -54,8 +54,7 @@ impl Attention {
         let mut biases = Vec::new();
         if let Position::Alibi(alibi) = &config.position {
             let key = ((*alibi, config.n_heads), *keys);
-            let marks = visible.on_host.or(visible.keep);
-            biases.push(pass.alibi(key, marks, (query.dtype(), &device))?);
+            biases.push(pass.alibi(key, visible.on_host, (query.dtype(), &device))?);
         }
         if let Some(additive) = additive {
             check_additive(additive)?;

@@ -214,7 +214,7 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
             for window in [None, Some(1), Some(2)] {
                 cases.push(Visible {
                     keep,
-                    on_host: None,
+                    on_host: keep,
                     visibility,
                     window,
                     first_query: 2,
