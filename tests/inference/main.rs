@@ -6,6 +6,8 @@ mod all;
 mod committed;
 #[path = "../shared/device.rs"]
 mod device;
+#[path = "../shared/double.rs"]
+mod double;
 #[path = "../shared/judged.rs"]
 mod judged;
 #[path = "../shared/kinds.rs"]

@@ -265,8 +265,8 @@ fn errors_name_the_argument_and_what_was_expected() {
         ),
         (ops::linear(&integers, &x, None), ["linear", "U32", "F32"]),
         (
-            ops::linear(&x, &x.to_dtype(DType::F64).unwrap(), None),
-            ["weight F64", "F32", "to_dtype"],
+            ops::linear(&x, &x.to_dtype(DType::F16).unwrap(), None),
+            ["weight F16", "F32", "to_dtype"],
         ),
         (ops::linear(&short, &x, None), ["input", "[3]", "[.., 4]"]),
         (

@@ -6,7 +6,10 @@ use candle_blocks::{
     verify::{Comparer, Expected},
 };
 
-use crate::{all::OTHERS, committed::present, device::device, numbers::bits, weights::weights};
+use crate::{
+    all::OTHERS, committed::present, device::device, numbers::bits, types::computable,
+    weights::weights,
+};
 
 pub const BATCH: usize = 3;
 pub const SEQ: usize = 9;
@@ -19,9 +22,10 @@ pub struct Subject {
     pub dtype: DType,
 }
 
-/// Every committed checkpoint in every type.
+/// Every committed checkpoint in every type that the device computes in.
 pub fn subjects() -> impl Iterator<Item = Subject> {
-    let types = |name| [DType::F32, DType::F64].map(|dtype| (name, dtype));
+    let dtypes = computable([DType::F32, DType::F64], "what holds of any block in f64");
+    let types = move |name| dtypes.clone().into_iter().map(move |dtype| (name, dtype));
     present(OTHERS, |&name| name)
         .into_iter()
         .flat_map(types)

@@ -166,11 +166,13 @@ fn a_file_of_another_training_is_refused_and_changes_nothing() {
         let values = optimizer.parameters();
         assert_eq!(numbers(&values[0].1)[..2], [7.0, 8.0]);
     }
-    let wide = Var::new(&[7f64, 8.], &device()).unwrap();
-    let both = vec![("a".to_string(), wide), saved.parameters()[1].clone()];
-    let mut optimizer = AdamW::new([ParameterGroup::new(both, 0.0)], CONFIG).unwrap();
-    let refusal = message(optimizer.restore(&path));
-    assert_says(refusal, &["value.a", "F32", "F64"]);
+    if has_f64("restoring into f64") {
+        let wide = Var::new(&[7f64, 8.], &device()).unwrap();
+        let both = vec![("a".to_string(), wide), saved.parameters()[1].clone()];
+        let mut optimizer = AdamW::new([ParameterGroup::new(both, 0.0)], CONFIG).unwrap();
+        let refusal = message(optimizer.restore(&path));
+        assert_says(refusal, &["value.a", "F32", "F64"]);
+    }
     let mut optimizer = make(&[a]);
     let other = message(optimizer.restore(weights("tiny-bert/model.safetensors")));
     assert_says(other, &["not a training state"]);
