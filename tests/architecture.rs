@@ -19,7 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("config", &["error"]),
     ("device", &["error"]),
-    ("ops", &[KERNELS, "config", "error"]),
+    ("ops", &[KERNELS, "config", "device", "error"]),
     ("layers", &["ops", "config", "error"]),
     ("packed", &["layers", "ops", KERNELS, "config", "error"]),
     (

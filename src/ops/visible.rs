@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::Visibility;
+use crate::{config::Visibility, device::is_one};
 
 /// Which keys each query may see. The default is all of them.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub(super) fn check_keep(
             let found = keep.shape();
             bail!("attention: keep has shape {found:?}; expected [{batch}, {keys}]");
         }
-        if !keep.device().same_device(device) {
+        if !is_one(keep.device(), device) {
             bail!("attention: keep and queries are on different devices; move one with to_device")
         }
     }
