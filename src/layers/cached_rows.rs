@@ -4,6 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use candle_core::{Result, Tensor};
 
+use crate::ops;
+
 /// Rows of keys and of values, each `[batch, kept, width]` in a buffer `[batch, room, width]`. New ones are written behind
 /// them, and those that are dropped stay where they were: rows that are kept move only where the room ends.
 ///
@@ -72,6 +74,7 @@ impl CachedRows {
 fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
     let buffer = |like: &Tensor| {
         let (batch, _, width) = like.dims3()?;
+        ops::asked("zeros", like)?;
         Tensor::zeros((batch, 2 * n, width), like.dtype(), like.device())
     };
     Ok(Arc::new([buffer(like[0])?, buffer(like[1])?]))
@@ -81,7 +84,10 @@ fn buffers(like: [&Tensor; 2], n: usize) -> Result<Arc<[Tensor; 2]>> {
 fn write(rows: &Tensor, to: &Tensor, at: usize) -> Result<()> {
     match rows.elem_count() {
         0 => Ok(()),
-        _ => to.slice_set(&rows.contiguous()?, 1, at),
+        _ => {
+            ops::asked("cat", rows)?;
+            to.slice_set(&rows.contiguous()?, 1, at)
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::ops;
+
 /// Which keys are kept, `[batch, keys]` of `u8`, 1 = keep: the same on the device that computes with them and on the CPU.
 /// What is chosen by them on the CPU needs no copy from the device, which would wait for all its work.
 #[derive(Clone, Debug)]
@@ -30,7 +32,11 @@ impl Marks {
     pub fn cat(&self, behind: &Self) -> Result<Self> {
         let join = |first: &Tensor, then: &Tensor| Tensor::cat(&[first, then], 1);
         let host = join(&self.host, &behind.host)?;
-        self.beside(host, || join(&self.device, &behind.device))
+        self.beside(host, || {
+            ops::asked("cat", &self.device)?;
+            ops::asked("cat", &behind.device)?;
+            join(&self.device, &behind.device)
+        })
     }
 
     /// Those of `n` keys from `start` on.

@@ -23,6 +23,7 @@ pub(crate) struct Pass<'c> {
     pub additive: Option<Tensor>,
     /// What all passes have on a device in common.
     pub constants: Constants,
+    last: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
 }
@@ -66,6 +67,7 @@ impl<'c> Pass<'c> {
             keep,
             additive: context.mask().additive().cloned(),
             constants: Constants::default(),
+            last: Memo::default(),
             tables: Memo::default(),
             alibi: Memo::default(),
         }
@@ -97,7 +99,7 @@ impl<'c> Pass<'c> {
     pub fn keep_of_last(&self, keys: usize) -> Result<Option<Marks>> {
         self.check_keep()?;
         let all = self.seen + self.seq;
-        let last = |keep: &Marks| keep.narrow(all - keys, keys);
+        let last = |keep: &Marks| self.last.get(&keys, || keep.narrow(all - keys, keys));
         self.keep.as_ref().map(last).transpose()
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{DType, Device, DeviceLocation, Result, Shape, Tensor};
+use candle_core::{DType, Device, DeviceLocation, Result, Shape, Tensor, TensorId};
 
 use super::array::Array;
 use super::cpu::{Route, route};
@@ -32,6 +32,8 @@ pub(crate) enum What {
         keys: usize,
         lowest: f64,
     },
+    /// What is added to the scores of keys that marks drop, `[batch, 1, 1, keys]`, and whether every query sees a key.
+    Marked(TensorId, bool),
     /// Numbers of a layer's own, told apart by its text.
     Table(String),
 }
@@ -135,13 +137,23 @@ impl Hidden {
             )
         });
         let by_marks = visible.keep.map(|keep| {
-            let marks = Array::of(keep).to_dtype(dtype)?;
-            let added = match all_see {
-                true => marks.affine(-LOWEST, LOWEST)?,
-                false => marks.log()?, // 0 or `-inf`
-            };
-            let batch = keep.dims()[0];
-            added.reshape(&[batch, 1, 1, keys])
+            let what = What::Marked(keep.id(), all_see);
+            let location = device.location();
+            constants.get(
+                Key {
+                    what,
+                    dtype,
+                    location,
+                },
+                || {
+                    let marks = Array::of(keep).to_dtype(dtype)?;
+                    let added = match all_see {
+                        true => marks.affine(-LOWEST, LOWEST)?,
+                        false => marks.log()?, // 0 or `-inf`
+                    };
+                    added.reshape(&[keep.dims()[0], 1, 1, keys])
+                },
+            )
         });
         let added = match (by_position.transpose()?, by_marks.transpose()?) {
             (Some(a), Some(b)) => Some(a.add(&b)?),

@@ -1,8 +1,10 @@
 //! The loss of classification, and of language models above all.
 
 use candle_blocks_kernels::{Cpu, rows::cross_entropy as kernel};
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
+use super::cpu::{Route, route};
+use super::ledger::{Transfer, moved};
 use super::numbers::Numbers;
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
@@ -87,7 +89,13 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
         let dtype = targets.dtype();
         bail!("{OP}: targets are {dtype:?}; expected U32, or I64 with {IGNORE_INDEX} for none");
     }
-    let targets = targets.flatten_all()?.to_dtype(DType::I64)?;
+    if route(targets.device()) == Route::Composed {
+        moved(Transfer::Down, targets)?;
+    }
+    let targets = targets
+        .to_device(&Device::Cpu)?
+        .flatten_all()?
+        .to_dtype(DType::I64)?;
     let class = |(row, target): (usize, i64)| match usize::try_from(target) {
         Ok(class) if class < n_classes => Ok(Some(class)),
         _ if target == IGNORE_INDEX => Ok(None),
@@ -101,10 +109,9 @@ fn classes(logits: &Tensor, targets: &Tensor) -> Result<Vec<Option<usize>>> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Var;
 
     use super::*;
-    use crate::ops::Route;
 
     /// What other devices compute, run on the CPU.
     #[test]

@@ -22,8 +22,7 @@ use candle_core::{
     Shape, Tensor, bail,
 };
 
-use super::cpu::{Route, route};
-use super::ledger::issued;
+use super::ledger::asked;
 
 /// The name of these operations in candle's graph.
 const NAME: &str = "tape";
@@ -91,7 +90,7 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
         }),
         Computed::Copied(tensor) => {
             let result = Mutex::default();
-            take_down("copy", &tensor)?;
+            asked("copy", &tensor)?;
             chain.apply_op2(
                 &tensor,
                 Output {
@@ -101,14 +100,6 @@ pub fn recorded(inputs: &[Tensor], result: Computed, backward: impl Backward) ->
                 },
             )
         }
-    }
-}
-
-/// Takes down what candle does for the graph.
-fn take_down(name: &'static str, of: &Tensor) -> Result<()> {
-    match route(of.device()) {
-        Route::Kernels => Ok(()),
-        Route::Composed => issued(name, &[of], None),
     }
 }
 
@@ -159,8 +150,8 @@ impl CustomOp2 for Input {
             found.remove(&thread);
         }
         if let Some(gradient) = &gradient {
-            take_down("zeros", gradient)?;
-            take_down("add", gradient)?;
+            asked("zeros", gradient)?;
+            asked("add", gradient)?;
         }
         Ok((before, gradient))
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::cpu::rehearsed;
+use super::cpu::{Route, rehearsed, route};
 
 mod table;
 
@@ -74,6 +74,15 @@ pub(crate) fn issued(name: &'static str, operands: &[&Tensor], to: Option<DType>
             bytes: 0,
         }
     })
+}
+
+/// Takes down what candle is asked for outside of [`Array`](super::array::Array), where layers are composed; errors as for
+/// [`issued`].
+pub(crate) fn asked(name: &'static str, of: &Tensor) -> Result<()> {
+    match route(of.device()) {
+        Route::Kernels => Ok(()),
+        Route::Composed => issued(name, &[of], None),
+    }
 }
 
 /// Takes down a transfer; errors as for [`issued`].

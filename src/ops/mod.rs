@@ -66,6 +66,7 @@ pub use cross_entropy::cross_entropy;
 pub(crate) use dropout::draw_mask;
 pub use dropout::dropout;
 pub(crate) use gradients::{Collected, collecting};
+pub(crate) use ledger::asked;
 pub use ledger::{Operation, recorded};
 pub use linear::linear;
 pub use norm::norm;

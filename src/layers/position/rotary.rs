@@ -1,6 +1,6 @@
 //! Cosine and sine tables of rotary position embeddings, with every scaling of transformers.
 
-use std::{f64::consts::TAU, ops::Range};
+use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -74,20 +74,23 @@ impl RotaryTables {
             return Ok(None);
         }
         let n = range.end.next_power_of_two().max(LEAST_KEPT);
-        let kept = |cosines: bool| {
-            let name = format!(
-                "{} {n} {config:?}",
-                if cosines { "cosines" } else { "sines" }
-            );
-            let table = constants.table(name, (dtype, device), || {
-                let all = Self::new(config, &[(0..n as u32).collect()], dtype, device)?;
-                Ok(if cosines { all.cos } else { all.sin })
-            })?;
+        // Both are made for the first that is missing.
+        let made = OnceCell::new();
+        let all = || -> Result<&Self> {
+            if let Some(made) = made.get() {
+                return Ok(made);
+            }
+            let all = Self::new(config, &[(0..n as u32).collect()], dtype, device)?;
+            Ok(made.get_or_init(|| all))
+        };
+        let kept = |name: &str, of: fn(&Self) -> &Tensor| {
+            let name = format!("{name} {n} {config:?}");
+            let table = constants.table(name, (dtype, device), || Ok(of(all()?).clone()))?;
             table.narrow(1, range.start, range.len())
         };
         Ok(Some(Self {
-            cos: kept(true)?,
-            sin: kept(false)?,
+            cos: kept("cosines", |all| &all.cos)?,
+            sin: kept("sines", |all| &all.sin)?,
         }))
     }
 }
