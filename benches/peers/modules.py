@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
@@ -17,6 +16,8 @@ class Weights:
     """A checkpoint's tensors by name, whatever prefix they have."""
 
     def __init__(self, directory: Path):
+        from safetensors.torch import load_file  # not needed for weights that are drawn
+
         self.config = json.loads((directory / "config.json").read_text())
         self.tensors = load_file(directory / "model.safetensors")
 

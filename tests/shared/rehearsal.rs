@@ -5,6 +5,8 @@
 
 use std::process::Command;
 
+use crate::device::DEVICE_VARIABLE;
+
 /// The variable, whose value is a back end.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_REHEARSE";
 
@@ -24,6 +26,7 @@ pub fn rehearse(backend: &str, left_out: &[&str]) -> String {
     let output = program
         .args(["--nocapture"])
         .env(VARIABLE, backend)
+        .env_remove(DEVICE_VARIABLE) // it is the CPU's, also where a GPU is under test
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

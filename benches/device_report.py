@@ -1,0 +1,121 @@
+"""What `device.py` found, as Markdown."""
+
+import statistics
+
+PEERS = {"ours": "candle-blocks", "eager": "PyTorch", "compiled": "PyTorch compiled"}
+
+
+def median(entry: dict, peer: str) -> float | None:
+    times = entry.get(peer, {}).get("ms")
+    return statistics.median(times) if times else None
+
+
+def ratio(entry: dict, peer: str) -> float | None:
+    """Its time over ours: above 1 this crate is faster."""
+    theirs, ours = median(entry, peer), median(entry, "ours")
+    return theirs / ours if theirs and ours else None
+
+
+def line(entry: dict) -> str:
+    """A case in a line, for whoever waits."""
+    times = [f"{title} {number(median(entry, peer))} ms" for peer, title in PEERS.items() if peer in entry]
+    return f"{entry['name']}: {', '.join(times)}"
+
+
+def times_ours(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def failures(record: dict) -> list[str]:
+    """What is wrong with this crate here."""
+    found = [f"{test['program']}: {name}" for test in record["tests"] for name in test["failures"]]
+    found += [f"{test['program']}: no result" for test in record["tests"] if test["error"]]
+    found += [f"{entry['name']}: {entry['ours']['error']}" for entry in record["cases"] if "error" in entry.get("ours", {})]
+    return found + ([record["broken"]] if "broken" in record else [])
+
+
+def left_out(record: dict) -> list[str]:
+    """Lines, each once."""
+    found = list(record["left_out"])
+    for test in record["tests"]:
+        found += [f"{text} (tests: {test['program']})" for text in test["left_out"][:4]]
+        if more := test["left_out"][4:]:
+            found.append(f"{len(more)} more that {test['log']} has after LEFT OUT (tests: {test['program']})")
+    reasons = {}
+    for entry in record["cases"]:
+        for peer in ("eager", "compiled"):
+            if "error" in entry.get(peer, {}):
+                reasons.setdefault(f"{PEERS[peer]}: {entry[peer]['error']}", []).append(entry["name"])
+    return found + [f"{reason} ({', '.join(names)})" for reason, names in reasons.items()]
+
+
+def summary(record: dict) -> list[str]:
+    lines = []
+    if record["device"] == "cpu":
+        lines.append("**No GPU.** The CPU computed what CUDA would be asked for, and its training is compared with itself.")
+    if record["smoke"]:
+        lines.append("**Small sizes** (`--smoke`): the times mean nothing.")
+    if record["tests"]:
+        sums = {kind: sum(test[kind] for test in record["tests"]) for kind in ("passed", "failed", "ignored")}
+        broken = "".join(f", {test['program']} without a result" for test in record["tests"] if test["error"])
+        lines.append("**Tests:** " + ", ".join(f"{n} {kind}" for kind, n in sums.items()) + broken + ".")
+    measured = [entry for entry in record["cases"] if median(entry, "ours")]
+    if record["cases"]:
+        lines.append(f"**Results:** {len(measured)} of {len(record['cases'])} cases agree with the CPU in f32.")
+    spans = []
+    for peer in ("eager", "compiled"):
+        if ratios := [found for entry in record["cases"] if (found := ratio(entry, peer))]:
+            spans.append(f"{peer} {min(ratios):.2f} to {max(ratios):.2f}")
+    if spans and not record["smoke"]:
+        lines.append(f"**Speed:** PyTorch's time over ours: {', '.join(spans)}; above 1 this crate is faster.")
+    return lines
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    cells = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells)
+
+
+def markdown(record: dict) -> str:
+    device = record["machine"].get("device", "unknown")
+    parts = [f"# candle-blocks on {device} ({record['device']})"]
+    parts.append(f"`benches/device.py {record['options']}`, {record['date']}.")
+    parts.append("\n".join(f"- {text}" for text in summary(record)))
+    if wrong := failures(record):
+        parts += ["## Failed", "\n".join(f"- {text.splitlines()[0]}" for text in wrong)]
+        shown = {name: text for test in record["tests"] for name, text in test["failures"].items() if text}
+        shown |= {test["program"]: test["error"] for test in record["tests"] if test["error"]}
+        shown |= {"the benchmark": record["broken"]} if "broken" in record else {}
+        parts += [f"{name}:\n\n```text\n{text}\n```" for name, text in shown.items()]
+    parts += ["## Machine", "\n".join(f"- {name}: {fact}" for name, fact in record["machine"].items())]
+    if record["tests"]:
+        heads = ["tests", "passed", "failed", "ignored", "s", "whole output"]
+        rows = [[t["program"], t["passed"], t["failed"], t["ignored"], f"{t['seconds']:.0f}", f"`{t['log']}`"] for t in record["tests"]]
+        parts += ["## Tests", table(heads, rows)]
+    if record["cases"]:
+        parts += ["## Times and memory", *times(record["cases"])]
+    parts += ["## Left out", "\n".join(f"- {text}" for text in left_out(record)) or "Nothing."]
+    return "\n\n".join(parts) + "\n"
+
+
+def times(entries: list[dict]) -> list[str]:
+    rows, issued = [], []
+    for entry in entries:
+        ours = entry.get("ours", {})
+        found = [number(median(entry, peer)) for peer in PEERS] + [times_ours(ratio(entry, peer)) for peer in ("eager", "compiled")]
+        rows.append([entry["name"], *found, f"{ours['deviation']:.0e}" if "deviation" in ours else "failed" if "error" in ours else "–"])
+        moved = [f"{n} ({size} B)" if n else "0" for n, size in (ours.get(way, (0, 0)) for way in ("uploads", "downloads"))]
+        memory = ["{} / {}".format(*(number(entry.get(peer, {}).get(kind)) for kind in ("sampled_mb", "held_mb"))) for peer in PEERS]
+        issued.append([entry["name"], ours.get("operations", "–"), *(moved if "ms" in ours else "––"), *memory])
+    return [
+        "Medians in ms, the device idle before and after each call; the distance is that of our result from the CPU's in f32.",
+        table(["case", *PEERS.values(), "PyTorch / ours", "compiled / ours", "distance"], rows),
+        "What one call of ours asks the device for, and peak memory in MB: nvidia-smi's sampled every 20 ms, above what was used before, "
+        "with the process's context / what the library itself says (PyTorch's `max_memory_allocated`, what Metal holds).",
+        table(["case", "operations", "uploads", "downloads", *PEERS.values()], issued),
+    ]
+

@@ -1,0 +1,201 @@
+"""The report on a device from canned results, without cargo, a GPU or PyTorch: `python3 benches/test_device.py`."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import device
+import device_report as report
+
+TESTS = """\
+LEFT OUT: layers in f64: the device has no f64
+running 3 tests
+test ops::rows ... ok
+test ops::sums ... FAILED
+LEFT OUT: layers in f64: the device has no f64
+test devices::kernels ... ignored
+
+failures:
+
+---- ops::sums stdout ----
+
+thread 'ops::sums' panicked at tests/layers/ops.rs:7:5:
+the sum is 3, not 4
+as cuda: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out
+
+failures:
+    ops::sums
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
+
+error: test failed, to rerun pass `--test layers`
+"""
+
+
+def ours(ms, **more):
+    return {"ms": ms, "deviation": 3e-7, "operations": 33, "uploads": [0, 0], "downloads": [1, 4], "held_mb": None, "sampled_mb": 700.0} | more
+
+
+def record(**changes):
+    entries = [
+        {"name": "forward bert-base 32 x 128 f32", "ours": ours([2.0, 1.0, 9.0]), "eager": {"ms": [3.0], "held_mb": 512.5, "sampled_mb": 1024.0}, "compiled": {"ms": [1.0]}},
+        {"name": "train bert-base 8 x 128 f32", "ours": ours([4.0]), "eager": {"ms": [8.0]}, "compiled": {"error": "no compiler"}},
+        {"name": "decode llama-8b 1 x 512 f32", "ours": ours([1234.5]), "compiled": {"error": "no compiler"}},
+    ]
+    return {
+        "date": "2026-01-01", "options": "cuda", "device": "cuda", "smoke": False, "left_out": [],
+        "machine": {"device": "NVIDIA H100", "environment": "A=b|c"}, "cases": entries,
+        "tests": [device.read_tests("training", TESTS.replace("FAILED. 1 passed; 1 failed", "ok. 5 passed; 0 failed"), None) | {"seconds": 61.4, "log": "r-training.txt"}],
+    } | changes
+
+
+class Tests(unittest.TestCase):
+    def test_counts_and_failures_are_read_from_the_output(self):
+        found = device.read_tests("layers", TESTS, "exit status 101")
+        self.assertEqual((found["passed"], found["failed"], found["ignored"], found["error"]), (1, 1, 1, None))
+        self.assertEqual(list(found["failures"]), ["ops::sums"])
+        self.assertRegex(found["failures"]["ops::sums"], "^thread 'ops::sums' panicked.*\nthe sum is 3, not 4")
+        self.assertEqual(found["left_out"], ["layers in f64: the device has no f64"])
+
+    def test_a_program_that_is_not_built_or_dies_is_a_failure_with_its_last_lines(self):
+        found = device.read_tests("layers", "Compiling\nerror: nvcc is not there\n", "exit status 101")
+        self.assertEqual(found["error"], "exit status 101\nCompiling\nerror: nvcc is not there")
+        died = device.read_tests("layers", TESTS.replace("FAILED. 1 passed; 1 failed", "ok. 2 passed; 0 failed"), "ended by SIGSEGV")
+        self.assertIn("ended by SIGSEGV", died["error"])
+        found |= {"seconds": 1.0, "log": "r-layers.txt"}
+        text = report.markdown(record(tests=[found]))
+        self.assertIn("- layers: no result", text)
+        self.assertIn("error: nvcc is not there", text)
+        self.assertIn("layers without a result", text)
+
+
+class Processes(unittest.TestCase):
+    def test_an_answer_is_the_last_line(self):
+        program = "print('noise'); print('{\"ms\": [1]}')"
+        self.assertEqual(device.answer([sys.executable, "-c", program], device.environment(), 20), {"ms": [1]})
+
+    def test_what_has_no_answer_says_why(self):
+        for program, expected in [
+            ("import sys; sys.exit('noise\\nError: wrong: 2e-1 away\\n\\nCaused by:\\n    rounding')", r"^wrong: 2e-1 away Caused by: rounding \(exit status 1\)$"),
+            ("import sys; sys.exit('one\\nValueError: two')", r"^ValueError: two \(exit status 1\)$"),
+            ("pass", r"^ ?\(no answer\)$"),
+            ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL"),
+            ("import time; time.sleep(60)", "not at its end after 2 s"),
+        ]:
+            found = device.answer([sys.executable, "-c", program], device.environment(), 2)
+            self.assertRegex(found["error"], expected)
+
+    def test_a_rehearsal_is_never_inherited(self):
+        with mock.patch.dict(os.environ, {"CANDLE_BLOCKS_REHEARSE": "metal"}):
+            self.assertNotIn("CANDLE_BLOCKS_REHEARSE", device.environment())
+
+
+class Machine(unittest.TestCase):
+    """With programs in place of those of a driver and of a Mac, which print what those print."""
+
+    def on(self, **programs: str):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name, script in programs.items():
+            path = Path(folder.name) / name.replace("_smi", "-smi")
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+        changes = mock.patch.dict(os.environ, {"PATH": f"{folder.name}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "3,1"})
+        changes.start()
+        self.addCleanup(changes.stop)
+
+    def test_an_nvidia_gpu_is_the_first_of_those_that_are_visible(self):
+        nvidia_smi = """
+            [ $# = 0 ] && { echo '| NVIDIA-SMI 580.65   Driver Version: 580.65   CUDA Version: 13.0  |'; exit; }
+            case "$*" in
+              '-i 3 --query-gpu=name '*) echo 'NVIDIA H100' ;;
+              '-i 3 --query-gpu=driver_version '*) echo 580.65 ;;
+              *) echo 'Field is not a valid field to query.'; exit 2 ;;
+            esac"""
+        self.on(nvidia_smi=nvidia_smi, nvcc="echo 'Cuda compilation tools, release 12.9, V12.9.41'")
+        found = device.describe("cuda")
+        self.assertEqual((found["device"], found["driver_version"], found["CUDA"]), ("NVIDIA H100", "580.65", "12.9, the driver's 13.0"))
+        self.assertNotIn("compute_cap", found)
+        self.assertIn("CUDA_VISIBLE_DEVICES=3,1", found["environment"])
+        self.assertRegex(found["candle"], r"^\d+\.\d+")
+
+    def test_a_mac_is_named_without_its_serial_number(self):
+        displays = "cat <<'END'\n    Apple M4 Pro:\n      Chipset Model: Apple M4 Pro\n      Total Number of Cores: 20\n      Metal Support: Metal 4\nEND"
+        self.on(system_profiler=displays, sw_vers="echo 26.1", sysctl='[ "$2" = hw.memsize ] && echo 25769803776 || echo Apple M4 Pro')
+        found = device.describe("metal")
+        self.assertEqual([found[name] for name in ("device", "Total Number of Cores", "Metal Support")], ["Apple M4 Pro", "20", "Metal 4"])
+        self.assertEqual((found["macOS"], found["memory"]), ("26.1", "25769803776 bytes"))
+
+    def test_memory_is_sampled_while_another_process_runs(self):
+        self.on(nvidia_smi="for mib in 100 100 600 300; do echo $mib; done; exec sleep 60")
+        with device.Memory("cuda") as memory:
+            while len(memory.samples) < 4:
+                time.sleep(0.01)
+        self.assertAlmostEqual(memory.peak_mb(), 500 * 1.048576)
+
+    def test_memory_that_is_not_told_is_none(self):
+        self.on(nvidia_smi="echo '[N/A]'")
+        with device.Memory("cuda") as memory:
+            pass
+        self.assertIsNone(memory.peak_mb())
+
+
+class Cases(unittest.TestCase):
+    def test_every_case_has_a_name_of_its_own_and_a_tolerance(self):
+        for smoke in (False, True):
+            found = device.cases(argparse.Namespace(device="cuda", smoke=smoke, compile="default"))
+            self.assertEqual(len({case["name"] for case in found}), 7)
+            self.assertEqual({case["tolerance"] for case in found if case["dtype"] == "f32"}, {1e-5})
+
+
+class Report(unittest.TestCase):
+    def test_the_table_has_medians_ratios_and_what_was_not_measured(self):
+        text = report.markdown(record())
+        self.assertIn("# candle-blocks on NVIDIA H100 (cuda)", text)
+        self.assertIn("| forward bert-base 32 x 128 f32 | 2 | 3 | 1 | 1.50 | 0.50 | 3e-07 |", text)
+        self.assertIn("| train bert-base 8 x 128 f32 | 4 | 8 | – | 2.00 | – | 3e-07 |", text)
+        self.assertIn("| decode llama-8b 1 x 512 f32 | 1234 | – | – | – | – | 3e-07 |", text)
+        self.assertIn("| forward bert-base 32 x 128 f32 | 33 | 0 | 1 (4 B) | 700 / – | 1024 / 512 | – / – |", text)
+        self.assertIn("**Speed:** PyTorch's time over ours: eager 1.50 to 2.00, compiled 0.50 to 0.50;", text)
+        self.assertIn("**Tests:** 5 passed, 0 failed, 1 ignored.", text)
+        self.assertIn("**Results:** 3 of 3 cases", text)
+        self.assertIn("- environment: A=b|c\n", text)
+        self.assertNotIn("## Failed", text)
+        self.assertEqual(report.failures(record()), [])
+
+    def test_what_was_left_out_is_said_once_for_all_cases(self):
+        text = report.markdown(record(left_out=["PyTorch: python has no torch"]))
+        self.assertIn("- PyTorch: python has no torch\n", text)
+        self.assertIn("- PyTorch compiled: no compiler (train bert-base 8 x 128 f32, decode llama-8b 1 x 512 f32)", text)
+        self.assertIn("- layers in f64: the device has no f64 (tests: training)", text)
+        self.assertIn("Nothing.", report.markdown(record(cases=[], tests=[])))
+
+    def test_a_wrong_result_and_a_failed_test_stand_first(self):
+        test = device.read_tests("layers", TESTS, "exit status 101") | {"seconds": 1.0, "log": "r-layers.txt"}
+        entry = {"name": "forward m f32", "ours": {"error": "wrong: 2e-1 away (exit status 1)"}, "eager": {"ms": [3.0]}}
+        found = record(tests=[test], cases=[entry])
+        text = report.markdown(found)
+        self.assertEqual(report.failures(found), ["layers: ops::sums", "forward m f32: wrong: 2e-1 away (exit status 1)"])
+        self.assertLess(text.index("wrong: 2e-1 away"), text.index("## Machine"))
+        self.assertIn("the sum is 3, not 4", text)
+        self.assertIn("| forward m f32 | – | 3 | – | – | – | failed |", text)
+        self.assertIn("**Results:** 0 of 1 cases", text)
+
+    def test_what_is_not_of_a_gpu_says_so(self):
+        text = report.markdown(record(device="cpu", smoke=True))
+        self.assertIn("**No GPU.**", text)
+        self.assertIn("the times mean nothing", text)
+
+    def test_a_benchmark_that_is_not_built_is_a_failure(self):
+        found = record(broken="device: cargo fails", cases=[])
+        self.assertEqual(report.failures(found), ["device: cargo fails"])
+        self.assertIn("- device: cargo fails", report.markdown(found))
+
+
+if __name__ == "__main__":
+    unittest.main()
