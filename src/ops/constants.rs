@@ -1,6 +1,7 @@
 //! What passes through a stack have on a device in common: masks and tables, made once and read by every layer.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use candle_core::{DType, Device, DeviceLocation, Result, Shape, Tensor, TensorId};
 
@@ -15,16 +16,21 @@ pub(crate) struct Constants(Arc<Mutex<Vec<(Key, Array)>>>);
 /// How many are kept, the latest: a pass reads a few.
 const KEPT: usize = 16;
 
+/// How many numbers they have together, unless the latest alone has more: 64 MB of f32, the masks of four causal passes of 2048.
+const MOST: usize = 16 * 1024 * 1024;
+
+/// Each thread has its own: on CUDA it works on a stream of its own, which waits for no other.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Key {
-    pub what: What,
-    pub dtype: DType,
-    pub location: DeviceLocation,
+struct Key {
+    what: What,
+    dtype: DType,
+    location: DeviceLocation,
+    thread: ThreadId,
 }
 
 /// What an array holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum What {
+enum What {
     /// What is added to the scores of keys that a query does not see by its position, `[1, 1, queries, keys]`.
     Hidden {
         reach: Reach,
@@ -40,21 +46,33 @@ pub(crate) enum What {
 
 impl Constants {
     /// What belongs to a key, which `make` makes the first time.
-    pub fn get(&self, key: Key, make: impl FnOnce() -> Result<Array>) -> Result<Array> {
+    fn get(
+        &self,
+        what: What,
+        (dtype, device): (DType, &Device),
+        make: impl FnOnce() -> Result<Array>,
+    ) -> Result<Array> {
+        let (location, thread) = (device.location(), thread::current().id());
+        let key = Key {
+            what,
+            dtype,
+            location,
+            thread,
+        };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, array)) = known.iter().find(|(of, _)| *of == key) {
             return Ok(array.clone());
         }
-        let array = make()?;
-        if known.len() >= KEPT {
+        known.push((key, make()?));
+        let size = |(_, array): &(Key, Array)| array.tensor().elem_count();
+        while known.len() > 1
+            && (known.len() > KEPT || known.iter().map(size).sum::<usize>() > MOST)
+        {
             known.remove(0);
         }
-        known.push((key, array.clone()));
-        Ok(array)
+        Ok(known[known.len() - 1].1.clone())
     }
-}
 
-impl Constants {
     /// A tensor of a layer's own, told apart by its text.
     pub fn table(
         &self,
@@ -62,16 +80,9 @@ impl Constants {
         (dtype, device): (DType, &Device),
         make: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let what = What::Table(text);
-        let location = device.location();
-        let made = self.get(
-            Key {
-                what,
-                dtype,
-                location,
-            },
-            || Ok(Array::of(&make()?)),
-        );
+        let made = self.get(What::Table(text), (dtype, device), || {
+            Ok(Array::of(&make()?))
+        });
         Ok(made?.into_tensor())
     }
 }
@@ -120,45 +131,65 @@ impl Hidden {
                 keys,
                 lowest,
             };
-            let location = device.location();
-            constants.get(
-                Key {
-                    what,
-                    dtype,
-                    location,
-                },
-                || {
-                    let mut added = vec![lowest; queries * keys];
-                    for query in 0..queries {
-                        added[query * keys..][reach.range(query, keys)].fill(0.0);
-                    }
-                    Array::upload(added, &[1, 1, queries, keys], dtype, device)
-                },
-            )
+            constants.get(what, (dtype, device), || {
+                let mut added = vec![lowest; queries * keys];
+                for query in 0..queries {
+                    added[query * keys..][reach.range(query, keys)].fill(0.0);
+                }
+                Array::upload(added, &[1, 1, queries, keys], dtype, device)
+            })
         });
         let by_marks = visible.keep.map(|keep| {
             let what = What::Marked(keep.id(), all_see);
-            let location = device.location();
-            constants.get(
-                Key {
-                    what,
-                    dtype,
-                    location,
-                },
-                || {
-                    let marks = Array::of(keep).to_dtype(dtype)?;
-                    let added = match all_see {
-                        true => marks.affine(-LOWEST, LOWEST)?,
-                        false => marks.log()?, // 0 or `-inf`
-                    };
-                    added.reshape(&[keep.dims()[0], 1, 1, keys])
-                },
-            )
+            constants.get(what, (dtype, device), || {
+                let marks = Array::of(keep).to_dtype(dtype)?;
+                let added = match all_see {
+                    true => marks.affine(-LOWEST, LOWEST)?,
+                    false => marks.log()?, // 0 or `-inf`
+                };
+                added.reshape(&[keep.dims()[0], 1, 1, keys])
+            })
         });
         let added = match (by_position.transpose()?, by_marks.transpose()?) {
             (Some(a), Some(b)) => Some(a.add(&b)?),
             (a, b) => a.or(b),
         };
         Ok(Self { added, all_see })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a table of `n` numbers is made.
+    fn made(constants: &Constants, n: usize) -> usize {
+        let mut count = 0;
+        let table = constants.table(n.to_string(), (DType::U8, &Device::Cpu), || {
+            count += 1;
+            Tensor::zeros(n, DType::U8, &Device::Cpu)
+        });
+        assert_eq!(table.unwrap().elem_count(), n);
+        count
+    }
+
+    #[test]
+    fn each_thread_makes_what_it_asks_for_once() {
+        let constants = Constants::default();
+        assert_eq!([made(&constants, 5), made(&constants, 5)], [1, 0]);
+        let there = constants.clone();
+        let other = std::thread::spawn(move || made(&there, 5));
+        assert_eq!(other.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn the_oldest_go_where_there_are_many_or_they_are_large() {
+        let constants = Constants::default();
+        let all: usize = (1..=KEPT + 1).map(|n| made(&constants, n)).sum();
+        assert_eq!(all, KEPT + 1);
+        assert_eq!([made(&constants, 2), made(&constants, 1)], [0, 1]);
+        assert_eq!(made(&constants, MOST + 1), 1);
+        assert_eq!([made(&constants, MOST + 1), made(&constants, 1)], [0, 1]);
+        assert_eq!(made(&constants, MOST + 1), 1);
     }
 }

@@ -1,3 +1,5 @@
+//! Activations and their slopes; gates.
+
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 use candle_blocks_kernels::rows::activation::{LAPLACE_CENTER, LAPLACE_WIDTH};

@@ -1,3 +1,5 @@
+//! Attention, of which the backward pass computes the probabilities again.
+
 use candle_core::Result;
 
 use crate::ops::attention::{Mixing, four};

@@ -1,3 +1,5 @@
+//! The mean loss of rows of logits.
+
 use candle_core::Result;
 
 use super::{Array, Composed, Taped};

@@ -1,3 +1,5 @@
+//! Sums, factors, conversions and dropout.
+
 use candle_core::{DType, Result, Tensor};
 
 use super::{Array, Composed, Taped};

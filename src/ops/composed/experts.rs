@@ -1,3 +1,5 @@
+//! Rows dealt to experts, and mixed again.
+
 use candle_core::{Result, Tensor};
 
 use super::{Array, Composed, Taped};

@@ -1,3 +1,5 @@
+//! `y = x·Wᵀ + b`.
+
 use candle_core::{Result, Tensor};
 
 use super::{Array, Composed, Taped};

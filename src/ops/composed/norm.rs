@@ -1,3 +1,5 @@
+//! LayerNorm and RMSNorm.
+
 use candle_core::{DType, Result, Tensor};
 
 use crate::config::{NormConfig, NormKind, NormWeight};

@@ -1,3 +1,5 @@
+//! A table's rows in the order of queries and keys.
+
 use candle_core::{Device, Result, Tensor};
 
 use crate::ops::{constants::Constants, relative_bias::Buckets};

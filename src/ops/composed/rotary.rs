@@ -1,3 +1,5 @@
+//! Rotary positions.
+
 use candle_core::{DType, Result, Tensor};
 
 use crate::config::RotaryPairing;

@@ -1,3 +1,5 @@
+//! Softmax over the last dimension, and its slope.
+
 use candle_core::{DType, Result};
 
 use super::{Array, Composed, Taped};
