@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use crate::config::{FeedForwardConfig, LinearConfig, RoutingWeights, getters};
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::Value;
+use crate::ops::{Scores, Value};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
 /// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
@@ -172,14 +172,16 @@ impl MixtureOfExperts {
     fn route(&self, x: &Value, train: bool) -> Result<(Vec<Vec<usize>>, Value)> {
         // In f32: rounded to a half type, probabilities would be equal that are not.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
-        let probabilities = logits.softmax()?;
+        let probabilities = logits.softmax(Scores::Finite)?;
         let known = probabilities.on_host()?;
         let Routing { chosen, places } = choose_experts(&known, self.experts.len(), self.top_k);
         let weights = match self.weights {
             RoutingWeights::Softmax => probabilities.gather(&chosen, self.top_k)?,
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
-            RoutingWeights::Renormalized => logits.gather(&chosen, self.top_k)?.softmax()?,
+            RoutingWeights::Renormalized => logits
+                .gather(&chosen, self.top_k)?
+                .softmax(Scores::Finite)?,
         };
         Ok((places, weights.to_dtype(x.dtype())?))
     }

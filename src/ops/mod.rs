@@ -74,6 +74,7 @@ pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
 pub(crate) use relative_bias::{Buckets, relative_bias};
 pub use rotary::rotate;
+pub(crate) use softmax::Scores;
 pub use softmax::softmax;
 pub(crate) use value::Value;
 pub(crate) use visible::{Reach, Visible};

@@ -23,18 +23,27 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 {
         bail!("{OP}: the input is a scalar; expected a last dimension to sum over")
     }
-    Value::of(x)?.softmax()?.tensor()
+    Value::of(x)?.softmax(Scores::Any)?.tensor()
+}
+
+/// What a softmax may be asked of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scores {
+    /// A row may be all `-inf`.
+    Any,
+    /// Each row has a finite number: candle's fused operation will do.
+    Finite,
 }
 
 impl Value {
     /// As [`softmax`].
-    pub fn softmax(&self) -> Result<Value> {
-        on_either!(self, x => Ok(x.softmax()?.into()))
+    pub fn softmax(&self, scores: Scores) -> Result<Value> {
+        on_either!(self, x => Ok(x.softmax(scores)?.into()))
     }
 }
 
 impl Taped<Cpu> {
-    fn softmax(&self) -> Result<Self> {
+    fn softmax(&self, _: Scores) -> Result<Self> {
         let x = self.whole()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;
         kernel::softmax(

@@ -4,10 +4,11 @@ use candle_core::Result;
 
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
+use crate::ops::softmax::Scores;
 use crate::ops::tape::Slot;
 
 use super::elements::dropped;
-use super::softmax::{of_any, of_finite, slope};
+use super::softmax::{slope, softmax};
 use super::{Array, Composed, Pass, Taped};
 
 impl Taped<Composed> {
@@ -131,11 +132,11 @@ impl Attention {
         if let Some(added) = &self.hidden.added {
             scores = scores.add(added)?;
         }
-        let p = match self.hidden.all_see && !self.has_mask {
-            true => of_finite(&scores)?,
-            false => of_any(&scores)?,
+        let scores_are = match self.hidden.all_see && !self.has_mask {
+            true => Scores::Finite,
+            false => Scores::Any,
         };
-        Ok((p, bent))
+        Ok((softmax(&scores, scores_are)?, bent))
     }
 
     fn sizes(&self) -> [usize; 4] {

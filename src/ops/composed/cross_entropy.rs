@@ -2,7 +2,9 @@
 
 use candle_core::Result;
 
+use super::softmax::softmax;
 use super::{Array, Composed, Taped};
+use crate::ops::softmax::Scores;
 
 impl Taped<Composed> {
     /// The mean loss of rows of logits, of which `counted` have a class.
@@ -26,7 +28,7 @@ impl Taped<Composed> {
         let step = move |pass: &mut super::Pass<Composed>, dy: Array| {
             let minus_one = Array::filled(-1.0, &[n_rows, 1], x.dtype(), x.device())?;
             let factor = weights.mul(&dy.to_dtype(x.dtype())?)?;
-            let dx = super::softmax::of_any(&x)?.scatter_add(&ids, &minus_one)?;
+            let dx = softmax(&x, Scores::Any)?.scatter_add(&ids, &minus_one)?;
             pass.add(&slot, dx.mul(&factor)?.to_dtype(dtype)?)
         };
         Ok(self.computed((mean.to_dtype(dtype)?, vec![]), &[self.slot.place], step))

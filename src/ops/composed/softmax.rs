@@ -3,11 +3,12 @@
 use candle_core::{DType, Result};
 
 use super::{Array, Composed, Taped};
+use crate::ops::softmax::Scores;
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn softmax(&self) -> Result<Self> {
+    pub(in crate::ops) fn softmax(&self, scores: Scores) -> Result<Self> {
         let (slot, dtype) = (self.slot.clone(), self.dtype());
-        let y = of_any(&self.view()?.widened()?)?;
+        let y = softmax(&self.view()?.widened()?, scores)?;
         let kept = y.clone();
         Ok(
             self.mapped(y.to_dtype(dtype)?, &[slot.place], move |pass, dy| {
@@ -18,9 +19,12 @@ impl Taped<Composed> {
 }
 
 /// Softmax over the last dimension; a row of nothing but `-inf` gives zeros.
-pub(super) fn of_any(x: &Array) -> Result<Array> {
+pub(super) fn softmax(x: &Array, scores: Scores) -> Result<Array> {
     if x.is_empty() {
         return Ok(x.clone()); // candle has no maximum over no elements
+    }
+    if scores == Scores::Finite && x.dtype() != DType::F64 {
+        return x.softmax();
     }
     let max = x.max()?;
     let lowest = max.full(f64::NEG_INFINITY)?;
@@ -28,14 +32,6 @@ pub(super) fn of_any(x: &Array) -> Result<Array> {
     let e = x.sub(&max.eq(&lowest)?.select(&zeros, &max)?)?.exp()?;
     let total = e.sum(e.dims().len() - 1)?;
     e.div(&total.eq(&zeros)?.select(&total.full(1.0)?, &total)?)
-}
-
-/// Softmax over the last dimension, of which every row has a finite number.
-pub(super) fn of_finite(x: &Array) -> Result<Array> {
-    match x.dtype() {
-        DType::F64 => of_any(x),
-        _ => x.softmax(),
-    }
 }
 
 /// `y · (dy - Σ y · dy)`.

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, RotaryPairing, Visibility};
-use crate::ops::{self, Mixing, Route, Value, Visible, constants::Constants};
+use crate::ops::{self, Mixing, Route, Scores, Value, Visible, constants::Constants};
 
 /// The value of a tensor as other devices compute, on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -174,7 +174,7 @@ fn softmax_agrees() {
     let x = random(&[3, 9], 0.0, 2.0, 6);
     let fused = |a: &[Tensor]| ops::softmax(&a[0]);
     compare(&TYPES, "softmax", &[x], &fused, &|a| {
-        on(&a[0]).softmax()?.tensor()
+        on(&a[0]).softmax(Scores::Any)?.tensor()
     });
 }
 
@@ -285,7 +285,7 @@ fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
         &Device::Cpu,
     )
     .unwrap();
-    let y = on(&x).softmax().unwrap().tensor().unwrap();
+    let y = on(&x).softmax(Scores::Any).unwrap().tensor().unwrap();
     assert_eq!(numbers(&y)[..3], [0.0; 3]);
     let dx = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let dx = numbers(dx.get(&x).unwrap());
