@@ -108,7 +108,7 @@ pub(crate) fn collecting<R>(
 
 /// As [`handed_over`], of a tensor on a device.
 pub fn handed_over_from_device(gradient: Tensor, of: &Tensor) -> Result<Option<Tensor>> {
-    if !of.is_variable() || COLLECTED.with_borrow(Option::is_none) {
+    if !is_collected(of) {
         return Ok(Some(gradient));
     }
     collect(Collected::plain(gradient), of)
@@ -116,11 +116,16 @@ pub fn handed_over_from_device(gradient: Tensor, of: &Tensor) -> Result<Option<T
 
 /// Hands over the gradient of a tensor: returns it for candle, or `None` if it is collected.
 pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
-    if !of.is_variable() || COLLECTED.with_borrow(Option::is_none) {
+    if !is_collected(of) {
         return gradient.into_tensor(of.shape()).map(Some);
     }
     let lent = gradient.into_lent_tensor(of.shape())?;
     collect(Collected(Arc::new(Place::Lent(lent))), of)
+}
+
+/// Whether the gradient of a tensor goes past candle's store.
+fn is_collected(of: &Tensor) -> bool {
+    of.is_variable() && COLLECTED.with_borrow(Option::is_some)
 }
 
 fn collect(found: Collected, of: &Tensor) -> Result<Option<Tensor>> {
