@@ -91,6 +91,10 @@ impl Engine for Composed {
         ))
     }
 
+    fn zeros(like: &Array, dims: &[usize]) -> Result<Array> {
+        like.zeros(dims)
+    }
+
     fn cotangent(tensor: &Tensor) -> Result<Array> {
         Array::of(tensor).contiguous()
     }

@@ -1,29 +1,22 @@
 //! What a mixture of experts does between its router and its experts.
 
+use std::ops::{AddAssign, Mul, Range};
 use std::sync::Arc;
 
 use candle_blocks_kernels::{Cpu, Slice, SliceMut};
 use candle_core::{Result, Tensor, bail};
 
-use half::{bf16, f16};
-
-use crate::config::Activation;
-
 use super::kernels::{Data, same_type};
-use super::numbers::Numbers;
-use super::tape::{Slot, Taped};
+use super::numbers::{Number, Numbers, widened};
+use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
+use crate::config::Activation;
 
 impl Value {
     /// All numbers on the host, for which a device is waited for.
     pub fn on_host(&self) -> Result<Vec<f64>> {
         match self {
-            Self::Kernels(x) => Ok(match x.whole()?.data.read().slice() {
-                Slice::F32(numbers) => numbers.iter().map(|&v| v.into()).collect(),
-                Slice::F64(numbers) => numbers.to_vec(),
-                Slice::F16(numbers) => numbers.iter().map(|&v| v.into()).collect(),
-                Slice::Bf16(numbers) => numbers.iter().map(|&v| v.into()).collect(),
-            }),
+            Self::Kernels(x) => Ok(widened(x.whole()?.data.read().slice())),
             Self::Composed(x) => x.data.download(),
         }
     }
@@ -144,19 +137,17 @@ impl Taped<Cpu> {
         let weights = weights.whole()?;
         let mut y = Numbers::zeros(self.dtype(), self.elem_count())?;
         for (expert, places) in &experts {
-            let (weights, rows) = (weights.data.read(), expert.data.read());
+            let among = Among {
+                places,
+                top_k,
+                width,
+            };
+            let (rows, weights) = (expert.data.read(), weights.data.read());
             same_types!(
                 y.slice_mut(),
                 rows.slice(),
                 weights.slice(),
-                |to, rows, weights| {
-                    for (row, &place) in rows.chunks_exact(width.max(1)).zip(places) {
-                        let to = &mut to[place / top_k * width..][..width];
-                        to.iter_mut()
-                            .zip(row)
-                            .for_each(|(to, &from)| *to += from * weights[place]);
-                    }
-                }
+                |to, rows, weights| { among.add(to, rows, weights) }
             );
         }
         let asks = experts.iter().map(|(expert, _)| expert.slot.place);
@@ -165,38 +156,34 @@ impl Taped<Cpu> {
         let n_weights = weights.elem_count();
         let part = |(expert, places): (Self, _)| (expert.slot, expert.data, places);
         let experts: Vec<(Slot, Data, Vec<usize>)> = experts.into_iter().map(part).collect();
-        // Of an expert's row `dy · weight`, of a weight `Σ dy · row`.
         Ok(self.mapped(y, &asks, move |pass, dy| {
             let mut dweights = Numbers::zeros(dy.dtype(), n_weights)?;
             for (of_rows, rows, places) in &experts {
-                let mut drows = Numbers::new(dy.dtype(), places.len() * width)?;
-                let (weights, rows) = (of_weights.read(), rows.read());
-                same_types!(
-                    drows.slice_mut(),
-                    dy.slice(),
-                    weights.slice(),
-                    |to, dy, weights| {
-                        for (to, &place) in to.chunks_exact_mut(width.max(1)).zip(places) {
-                            let dy = &dy[place / top_k * width..][..width];
-                            to.iter_mut()
-                                .zip(dy)
-                                .for_each(|(to, &dy)| *to = dy * weights[place]);
-                        }
-                    }
-                );
-                same_types!(
-                    dweights.slice_mut(),
-                    dy.slice(),
-                    rows.slice(),
-                    |to, dy, rows| {
-                        for (row, &place) in rows.chunks_exact(width.max(1)).zip(places) {
-                            let dy = &dy[place / top_k * width..][..width];
-                            let product = |(a, b): (&_, &_)| wide_product(a, b);
-                            set(&mut to[place], dy.iter().zip(row).map(product).sum());
-                        }
-                    }
-                );
-                pass.add(of_rows, drows)?;
+                let among = Among {
+                    places,
+                    top_k,
+                    width,
+                };
+                if of_rows.place.is_some() {
+                    let mut drows = Numbers::new(dy.dtype(), places.len() * width)?;
+                    let weights = of_weights.read();
+                    same_types!(
+                        drows.slice_mut(),
+                        dy.slice(),
+                        weights.slice(),
+                        |to, dy, weights| { among.row_gradients(to, dy, weights) }
+                    );
+                    pass.add(of_rows, drows)?;
+                }
+                if slot.place.is_some() {
+                    let rows = rows.read();
+                    same_types!(
+                        dweights.slice_mut(),
+                        dy.slice(),
+                        rows.slice(),
+                        |to, dy, rows| { among.weight_gradients(to, dy, rows) }
+                    );
+                }
             }
             pass.add(&slot, dweights)
         }))
@@ -206,63 +193,74 @@ impl Taped<Cpu> {
         let places = (0..self.rows()).collect();
         self.mixed(column, vec![(self.clone(), places)], 1)
     }
+}
 
-    fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Self> {
-        let x = self.whole()?;
-        let places: Vec<_> = parameters
-            .iter()
-            .map(|of| (self.place(of), of.elem_count()))
-            .collect();
-        let asks: Vec<_> = places
-            .iter()
-            .map(|(place, _)| *place)
-            .chain([x.slot.place])
-            .collect();
-        if asks.iter().all(Option::is_none) {
-            return Ok(x);
+/// An expert's rows among all: the place of each in the weights, `top_k` for each row of the mixture.
+struct Among<'a> {
+    places: &'a [usize],
+    top_k: usize,
+    width: usize,
+}
+
+impl Among<'_> {
+    /// The row of the mixture at a place.
+    fn row(&self, place: usize) -> Range<usize> {
+        let start = place / self.top_k * self.width;
+        start..start + self.width
+    }
+
+    /// `to += weight · row`
+    fn add<T: Number + Mul<Output = T> + AddAssign>(
+        &self,
+        to: &mut [T],
+        rows: &[T],
+        weights: &[T],
+    ) {
+        for (row, &place) in rows.chunks_exact(self.width.max(1)).zip(self.places) {
+            let to = to[self.row(place)].iter_mut().zip(row);
+            to.for_each(|(to, &from)| *to += from * weights[place]);
         }
-        let slot = x.slot.clone();
-        Ok(x.mapped(x.copy(), &asks, move |pass, dy| {
-            for &(place, n) in places.iter().filter(|(place, _)| place.is_some()) {
-                pass.add_parameter(place, Numbers::zeros(dy.dtype(), n)?)?;
-            }
-            pass.add(&slot, dy)
-        }))
+    }
+
+    /// `to = weight · dy`
+    fn row_gradients<T: Number + Mul<Output = T>>(&self, to: &mut [T], dy: &[T], weights: &[T]) {
+        for (to, &place) in to.chunks_exact_mut(self.width.max(1)).zip(self.places) {
+            let to = to.iter_mut().zip(&dy[self.row(place)]);
+            to.for_each(|(to, &dy)| *to = dy * weights[place]);
+        }
+    }
+
+    /// `to = Σ dy · row`, rounded once.
+    fn weight_gradients<T: Number>(&self, to: &mut [T], dy: &[T], rows: &[T]) {
+        for (row, &place) in rows.chunks_exact(self.width.max(1)).zip(self.places) {
+            let products = dy[self.row(place)].iter().zip(row);
+            let products = products.map(|(dy, row)| dy.wide() * row.wide());
+            to[place] = T::rounded(products.sum());
+        }
     }
 }
 
-/// Rounds once; f16 and bf16 as candle does, by way of f32.
-fn set<T: Real>(to: &mut T, value: f64) {
-    *to = T::rounded(value);
-}
-
-fn wide_product<T: Real>(a: &T, b: &T) -> f64 {
-    a.wide() * b.wide()
-}
-
-trait Real {
-    fn rounded(value: f64) -> Self;
-    fn wide(&self) -> f64;
-}
-
-macro_rules! real {
-    ($($type:ty: $value:ident => $rounded:expr, $of:ident => $wide:expr;)*) => {
-        $(impl Real for $type {
-            fn rounded($value: f64) -> Self {
-                $rounded
-            }
-
-            fn wide(&self) -> f64 {
-                let $of = *self;
-                $wide
-            }
-        })*
-    };
-}
-
-real! {
-    f32: value => value as f32, of => of.into();
-    f64: value => value, of => of;
-    f16: value => f16::from_f32(value as f32), of => of.into();
-    bf16: value => bf16::from_f32(value as f32), of => of.into();
+impl<E: Engine> Taped<E> {
+    fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Self> {
+        let idle = parameters
+            .iter()
+            .filter_map(|of| Some((self.place(of)?, of.dims().to_vec())));
+        let idle: Vec<(usize, Vec<usize>)> = idle.collect();
+        let x = self.whole()?;
+        if idle.is_empty() {
+            return Ok(x);
+        }
+        let slot = x.slot.clone();
+        Ok(x.mapped(
+            x.data.clone(),
+            &[Some(idle[0].0), slot.place],
+            move |pass, dy| {
+                for (place, dims) in &idle {
+                    let width = dims.last().copied().unwrap_or(1);
+                    pass.add(&Slot::whole(Some(*place), width), E::zeros(&dy, dims)?)?;
+                }
+                pass.add(&slot, dy)
+            },
+        ))
+    }
 }

@@ -85,6 +85,10 @@ impl Engine for Cpu {
         })
     }
 
+    fn zeros(like: &Numbers, dims: &[usize]) -> Result<Numbers> {
+        Numbers::zeros(like.dtype(), dims.iter().product())
+    }
+
     fn cotangent(tensor: &Tensor) -> Result<Numbers> {
         let tensor = Data::Tensor(tensor.contiguous()?);
         Ok(Numbers::copied(tensor.read().slice()))

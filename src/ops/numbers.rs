@@ -5,6 +5,50 @@ use candle_blocks_kernels::{Slice, SliceMut};
 use candle_core::{CpuStorage, DType, Device, Result, Shape, Tensor, bail};
 use half::{bf16, f16};
 
+/// A type of numbers.
+pub trait Number: Copy {
+    /// The nearest number; f16 and bf16 through f32, as the kernels round.
+    fn rounded(value: f64) -> Self;
+
+    /// The same number; exact.
+    fn wide(self) -> f64;
+}
+
+macro_rules! number {
+    ($($type:ty: $value:ident => $rounded:expr, $of:ident => $wide:expr;)*) => {
+        $(impl Number for $type {
+            fn rounded($value: f64) -> Self {
+                $rounded
+            }
+
+            fn wide(self) -> f64 {
+                let $of = self;
+                $wide
+            }
+        })*
+    };
+}
+
+number! {
+    f32: value => value as f32, of => of.into();
+    f64: value => value, of => of;
+    f16: value => f16::from_f32(value as f32), of => of.into();
+    bf16: value => bf16::from_f32(value as f32), of => of.into();
+}
+
+/// Numbers of any type as f64.
+pub fn widened(numbers: Slice) -> Vec<f64> {
+    fn wide<T: Number>(numbers: &[T]) -> Vec<f64> {
+        numbers.iter().map(|number| number.wide()).collect()
+    }
+    match numbers {
+        Slice::F32(numbers) => wide(numbers),
+        Slice::F64(numbers) => wide(numbers),
+        Slice::F16(numbers) => wide(numbers),
+        Slice::Bf16(numbers) => wide(numbers),
+    }
+}
+
 /// Owned numbers.
 pub enum Numbers {
     F32(Buffer<f32>),
@@ -65,24 +109,13 @@ impl Numbers {
     /// One number, rounded; errors as for [`Self::new`].
     pub fn of_scalar(dtype: DType, value: f64) -> Result<Self> {
         let mut one = Self::new(dtype, 1)?;
-        match one.slice_mut() {
-            SliceMut::F32(to) => to[0] = value as f32,
-            SliceMut::F64(to) => to[0] = value,
-            // Through f32, as the kernels round.
-            SliceMut::F16(to) => to[0] = f16::from_f32(value as f32),
-            SliceMut::Bf16(to) => to[0] = bf16::from_f32(value as f32),
-        }
+        map_buffer!(&mut one, buffer => buffer[0] = Number::rounded(value));
         Ok(one)
     }
 
     /// The first number.
     pub fn scalar(&self) -> f64 {
-        match self.slice() {
-            Slice::F32(numbers) => numbers[0].into(),
-            Slice::F64(numbers) => numbers[0],
-            Slice::F16(numbers) => numbers[0].into(),
-            Slice::Bf16(numbers) => numbers[0].into(),
-        }
+        map_buffer!(self, buffer => buffer[0].wide())
     }
 
     pub fn dtype(&self) -> DType {

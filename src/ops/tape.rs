@@ -54,6 +54,9 @@ pub(crate) trait Engine: Copy + Send + Sync + 'static {
     /// The result of a tape for candle's graph.
     fn result(data: Self::Data, dims: &[usize]) -> Result<Computed>;
 
+    /// Zeros of these dimensions, in the type and on the device of other numbers.
+    fn zeros(like: &Self::Output, dims: &[usize]) -> Result<Self::Output>;
+
     /// The gradient of the value that a tape ended in.
     fn cotangent(tensor: &Tensor) -> Result<Self::Output>;
 

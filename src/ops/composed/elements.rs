@@ -79,7 +79,7 @@ impl Taped<Composed> {
     }
 }
 
-/// What is kept divided by `divisor`, and 0 elsewhere; a true division, as a candle's `/` by a number is not.
+/// What is kept divided by `divisor`, and 0 elsewhere; a true division, which candle's `/` by a number is not.
 pub(super) fn dropped(x: &Array, keep: &Array, divisor: f64) -> Result<Array> {
     let wide = x.contiguous()?.widened()?;
     let kept = wide.div(&wide.full(divisor)?)?;

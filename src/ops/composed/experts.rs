@@ -1,6 +1,6 @@
 //! Rows dealt to experts, and mixed again.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::{Array, Composed, Taped};
 
@@ -53,56 +53,39 @@ impl Taped<Composed> {
         experts: Vec<(Self, Vec<usize>)>,
         top_k: usize,
     ) -> Result<Self> {
-        let dims = self.dims().to_vec();
-        let (n_places, width) = (self.rows() * top_k, self.slot.width);
+        let (n_rows, width) = (self.rows(), self.slot.width);
         // The experts' rows one behind the other, and where each place's row lies among them.
-        let mut lies = vec![0u32; n_places];
-        let all = experts.iter().flat_map(|(_, places)| places);
-        all.enumerate()
-            .for_each(|(row, &place)| lies[place] = row as u32);
         let order: Vec<u32> = experts
             .iter()
-            .flat_map(|(_, places)| places)
-            .map(|&place| place as u32)
+            .flat_map(|(_, places)| places.iter().map(|&place| place as u32))
             .collect();
+        let n_places = order.len();
+        let mut lies = vec![0u32; n_places];
+        for (row, &place) in order.iter().enumerate() {
+            lies[place as usize] = row as u32;
+        }
         let device = self.data.device();
         let lies = Array::upload_ids(lies, &[n_places], device)?;
         let order = Array::upload_ids(order, &[n_places], device)?;
-        let rows: Vec<Array> = experts
-            .iter()
-            .map(|(rows, _)| rows.view())
-            .collect::<Result<_>>()?;
-        let by_place =
-            Array::cat(&rows, 0)?
-                .select_rows(&lies)?
-                .reshape(&[self.rows(), top_k, width])?;
+        let rows = experts.iter().map(|(rows, _)| rows.view());
+        let rows = Array::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?;
+        let by_place = rows.select_rows(&lies)?.reshape(&[n_rows, top_k, width])?;
         // `[rows, 1, top_k]·[rows, top_k, width]`, which sums in f32.
-        let factors = weights.view()?.reshape(&[self.rows(), 1, top_k])?;
-        let y = factors.matmul(&by_place)?.reshape(&dims)?;
-        let slots: Vec<_> = experts
-            .iter()
-            .map(|(rows, places)| (rows.slot.clone(), places.len()))
-            .collect();
-        let asks = slots
-            .iter()
-            .map(|(slot, _)| slot.place)
-            .chain([weights.slot.place]);
-        let asks: Vec<_> = asks.collect();
+        let factors = weights.view()?.reshape(&[n_rows, 1, top_k])?;
+        let y = factors.matmul(&by_place)?.reshape(self.dims())?;
+        let slot = |(rows, places): &(Self, Vec<usize>)| (rows.slot.clone(), places.len());
+        let slots: Vec<_> = experts.iter().map(slot).collect();
         let of_weights = weights.slot.clone();
+        let asks = slots.iter().map(|(slot, _)| slot.place);
+        let asks: Vec<_> = asks.chain([of_weights.place]).collect();
         Ok(self.mapped(y, &asks, move |pass, dy| {
-            let dy = dy.reshape(&[n_places / top_k.max(1), 1, width])?;
+            let dy = dy.reshape(&[n_rows, 1, width])?;
             if of_weights.place.is_some() {
                 let dweights = dy.matmul(&by_place.transpose(1, 2)?)?;
-                pass.add(
-                    &of_weights,
-                    dweights.reshape(&[n_places / top_k.max(1), top_k])?,
-                )?;
+                pass.add(&of_weights, dweights.reshape(&[n_rows, top_k])?)?;
             }
-            let drows = factors
-                .transpose(1, 2)?
-                .matmul(&dy)?
-                .reshape(&[n_places, width])?;
-            let drows = drows.select_rows(&order)?;
+            let drows = factors.transpose(1, 2)?.matmul(&dy)?;
+            let drows = drows.reshape(&[n_places, width])?.select_rows(&order)?;
             let mut start = 0;
             for (slot, n) in &slots {
                 pass.add(slot, drows.narrow(0, start, *n)?)?;
@@ -124,25 +107,6 @@ impl Taped<Composed> {
                 pass.add(&slots[1], sums.to_dtype(dy.dtype())?)?;
             }
             pass.add(&slots[0], dy.mul(&factors)?)
-        }))
-    }
-
-    pub(in crate::ops) fn beside_idle(&self, parameters: &[&Tensor]) -> Result<Self> {
-        let places: Vec<_> = parameters
-            .iter()
-            .map(|of| (self.place(of), of.dims().to_vec()))
-            .collect();
-        let asks: Vec<_> = places
-            .iter()
-            .map(|(place, _)| *place)
-            .chain([self.slot.place])
-            .collect();
-        let slot = self.slot.clone();
-        Ok(self.mapped(self.view()?, &asks, move |pass, dy| {
-            for (place, dims) in places.iter().filter(|(place, _)| place.is_some()) {
-                pass.add_parameter(*place, dy.zeros(dims)?)?;
-            }
-            pass.add(&slot, dy)
         }))
     }
 }
