@@ -11,7 +11,14 @@ use super::visible::{Reach, Visible};
 
 /// Masks and tables on devices. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Constants(Arc<Mutex<Vec<(Key, Array)>>>);
+pub(crate) struct Constants {
+    arrays: Latest<Array>,
+    hidden: Latest<Hidden>,
+}
+
+/// What was made last.
+#[derive(Clone, Debug)]
+struct Latest<V>(Arc<Mutex<Vec<(Key, V)>>>);
 
 /// How many are kept, the latest: a pass reads a few.
 const KEPT: usize = 16;
@@ -28,30 +35,41 @@ struct Key {
     thread: ThreadId,
 }
 
-/// What an array holds.
+/// What was made.
 #[derive(Clone, Debug, PartialEq)]
 enum What {
     /// What is added to the scores of keys that a query does not see by its position, `[1, 1, queries, keys]`.
-    Hidden {
+    ByPosition {
         reach: Reach,
         queries: usize,
         keys: usize,
         lowest: f64,
     },
-    /// What is added to the scores of keys that marks drop, `[batch, 1, 1, keys]`, and whether every query sees a key.
-    Marked(TensorId, bool),
+    /// The same, and to those of keys that marks drop.
+    Hidden {
+        reach: Reach,
+        queries: usize,
+        keys: usize,
+        marks: Option<TensorId>,
+    },
     /// Numbers of a layer's own, told apart by its text.
     Table(String),
 }
 
-impl Constants {
+impl<V> Default for Latest<V> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<V: Clone + Kept> Latest<V> {
     /// What belongs to a key, which `make` makes the first time.
     fn get(
         &self,
         what: What,
         (dtype, device): (DType, &Device),
-        make: impl FnOnce() -> Result<Array>,
-    ) -> Result<Array> {
+        make: impl FnOnce() -> Result<V>,
+    ) -> Result<V> {
         let (location, thread) = (device.location(), thread::current().id());
         let key = Key {
             what,
@@ -60,19 +78,39 @@ impl Constants {
             thread,
         };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, array)) = known.iter().find(|(of, _)| *of == key) {
-            return Ok(array.clone());
+        if let Some((_, made)) = known.iter().find(|(of, _)| *of == key) {
+            return Ok(made.clone());
         }
-        known.push((key, make()?));
-        let size = |(_, array): &(Key, Array)| array.tensor().elem_count();
+        let made = make()?;
+        known.push((key, made.clone()));
+        let size = |(_, made): &(Key, V)| made.elem_count();
         while known.len() > 1
             && (known.len() > KEPT || known.iter().map(size).sum::<usize>() > MOST)
         {
             known.remove(0);
         }
-        Ok(known[known.len() - 1].1.clone())
+        Ok(made)
     }
+}
 
+/// What stays on a device.
+trait Kept {
+    fn elem_count(&self) -> usize;
+}
+
+impl Kept for Array {
+    fn elem_count(&self) -> usize {
+        self.tensor().elem_count()
+    }
+}
+
+impl Kept for Hidden {
+    fn elem_count(&self) -> usize {
+        self.added.as_ref().map_or(0, Kept::elem_count)
+    }
+}
+
+impl Constants {
     /// A tensor of a layer's own, told apart by its text.
     pub fn table(
         &self,
@@ -80,7 +118,7 @@ impl Constants {
         (dtype, device): (DType, &Device),
         make: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let made = self.get(What::Table(text), (dtype, device), || {
+        let made = self.arrays.get(What::Table(text), (dtype, device), || {
             Ok(Array::of(&make()?))
         });
         Ok(made?.into_tensor())
@@ -103,6 +141,7 @@ pub(crate) fn drawn_on_device(shape: &Shape, device: &Device, p: f64) -> Result<
 }
 
 /// What is added to scores `[batch, n_heads, queries, keys]`, so that queries do not see what is hidden.
+#[derive(Clone, Debug)]
 pub(crate) struct Hidden {
     /// Broadcasts to the scores; `None` where nothing is hidden.
     pub added: Option<Array>,
@@ -114,24 +153,41 @@ pub(crate) struct Hidden {
 const LOWEST: f64 = -1e30;
 
 impl Hidden {
-    pub fn new(
+    /// Made once for all layers of a pass that see alike.
+    pub fn of(
+        visible: &Visible,
+        (queries, keys): (usize, usize),
+        of: (DType, &Device),
+        constants: &Constants,
+    ) -> Result<Self> {
+        let what = What::Hidden {
+            reach: Reach::of(visible),
+            queries,
+            keys,
+            marks: visible.keep.map(Tensor::id),
+        };
+        let make = || Self::new(visible, (queries, keys), of, &constants.arrays);
+        constants.hidden.get(what, of, make)
+    }
+
+    fn new(
         visible: &Visible,
         (queries, keys): (usize, usize),
         (dtype, device): (DType, &Device),
-        constants: &Constants,
+        arrays: &Latest<Array>,
     ) -> Result<Self> {
         let reach = Reach::of(visible);
         let all_see = visible.all_see(queries, keys)?;
         let lowest = if all_see { LOWEST } else { f64::NEG_INFINITY };
         let by_position = (0..queries).any(|query| reach.range(query, keys) != (0..keys));
         let by_position = by_position.then(|| {
-            let what = What::Hidden {
+            let what = What::ByPosition {
                 reach,
                 queries,
                 keys,
                 lowest,
             };
-            constants.get(what, (dtype, device), || {
+            arrays.get(what, (dtype, device), || {
                 let mut added = vec![lowest; queries * keys];
                 for query in 0..queries {
                     added[query * keys..][reach.range(query, keys)].fill(0.0);
@@ -140,15 +196,12 @@ impl Hidden {
             })
         });
         let by_marks = visible.keep.map(|keep| {
-            let what = What::Marked(keep.id(), all_see);
-            constants.get(what, (dtype, device), || {
-                let marks = Array::of(keep).to_dtype(dtype)?;
-                let added = match all_see {
-                    true => marks.affine(-LOWEST, LOWEST)?,
-                    false => marks.log()?, // 0 or `-inf`
-                };
-                added.reshape(&[keep.dims()[0], 1, 1, keys])
-            })
+            let marks = Array::of(keep).to_dtype(dtype)?;
+            let added = match all_see {
+                true => marks.affine(-LOWEST, LOWEST)?,
+                false => marks.log()?, // 0 or `-inf`
+            };
+            added.reshape(&[keep.dims()[0], 1, 1, keys])
         });
         let added = match (by_position.transpose()?, by_marks.transpose()?) {
             (Some(a), Some(b)) => Some(a.add(&b)?),

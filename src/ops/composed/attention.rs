@@ -51,7 +51,7 @@ impl Taped<Composed> {
             value: value?,
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
-            hidden: Hidden::new(
+            hidden: Hidden::of(
                 mixing.visible,
                 (queries, keys),
                 (dtype, device),
