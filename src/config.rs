@@ -9,13 +9,16 @@ use crate::error::{Error, Result};
 mod activation;
 mod attention;
 mod block;
+mod embeddings;
 mod feed_forward;
 mod initialization;
 mod linear;
+mod model;
 mod norm;
 mod pattern;
 mod position;
 mod precision;
+mod readout;
 mod setters;
 
 pub use activation::Activation;
@@ -23,15 +26,23 @@ pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSp
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
+pub use embeddings::{
+    Counted, EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, PositionTableConfig,
+    Projected, SpectrumEmbeddingsConfig, TokenEmbeddingsConfig,
+};
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
 pub use initialization::{Draw, Initialization};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
+pub use model::{HeadConfig, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
     RotaryPairing, RotaryScaling,
 };
 pub use precision::Precision;
+pub use readout::{
+    OutputConfig, OutputWeight, ReadoutConfig, Reads, TransformConfig, TransformLinear,
+};
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

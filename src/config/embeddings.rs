@@ -1,0 +1,272 @@
+//! The configuration of what makes hidden states of tokens, images or sounds.
+
+use serde::{Deserialize, Serialize};
+
+use super::{NormConfig, expect, probability, setters, size};
+use crate::error::{Error, Result};
+
+/// What makes the hidden states that go into the first block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EmbeddingsConfig {
+    /// Of token ids.
+    Tokens(TokenEmbeddingsConfig),
+    /// Of the pixels of an image.
+    Patches(PatchEmbeddingsConfig),
+    /// Of the spectrum of a sound.
+    Spectrum(SpectrumEmbeddingsConfig),
+}
+
+/// The embeddings of token ids: `dropout(norm(scale · word + type + position))`, each part but the first optional.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
+pub struct TokenEmbeddingsConfig {
+    /// The number of tokens.
+    pub n_tokens: usize,
+    /// Width of the table of words.
+    pub width: usize,
+    /// Width of the blocks.
+    pub d_model: usize,
+    /// Factor on the embedding of a word (Gemma, BART's `scale_embedding`, Granite).
+    pub scale: f64,
+    /// The table of positions, if there is one.
+    pub positions: Option<PositionTableConfig>,
+    /// The number of token types (segments), if they have a table.
+    pub n_types: Option<usize>,
+    /// The norm of the sum.
+    pub norm: Option<NormConfig>,
+    /// The map from the tables' width to that of the blocks, where the two differ.
+    pub projection: Option<EmbeddingProjection>,
+    /// Dropout probability of the sum.
+    pub dropout: f64,
+}
+
+/// A map from the width of a table of words to that of the blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmbeddingProjection {
+    /// What is projected.
+    pub of: Projected,
+    /// Whether it has a bias.
+    pub bias: bool,
+}
+
+/// What an [`EmbeddingProjection`] projects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Projected {
+    /// The words alone, before positions are added (OPT).
+    Words,
+    /// The sum behind its norm (ALBERT, ELECTRA).
+    Sum,
+}
+
+/// The configuration of a table with a learned vector for each position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PositionTableConfig {
+    /// Rows of the table.
+    pub n_rows: usize,
+    /// The row of the first position.
+    pub first_row: usize,
+    /// Which tokens are counted.
+    pub counted: Counted,
+}
+
+/// Which tokens the rows of a position table are counted over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Counted {
+    /// All of them, padding included (BERT, GPT-2).
+    All,
+    /// Those that the mask keeps; the others have the row before the first (OPT).
+    Kept,
+    /// Those with another id than this; the others have the row before the first (RoBERTa).
+    Except(u32),
+}
+
+impl TokenEmbeddingsConfig {
+    /// The embeddings of words alone.
+    pub fn new(n_tokens: usize, d_model: usize) -> Self {
+        Self {
+            n_tokens,
+            width: d_model,
+            d_model,
+            scale: 1.0,
+            positions: None,
+            n_types: None,
+            norm: None,
+            projection: None,
+            dropout: 0.0,
+        }
+    }
+
+    setters! {
+        /// Sets the width of the table of words.
+        with_width(width: usize) => width = width;
+        /// Sets the factor on the embedding of a word.
+        with_scale(scale: f64) => scale = scale;
+        /// Sets the number of token types.
+        with_types(n_types: usize) => n_types = Some(n_types);
+        /// Sets the norm of the sum.
+        with_norm(norm: NormConfig) => norm = Some(norm);
+        /// Sets the map to the width of the blocks.
+        with_projection(projection: EmbeddingProjection) => projection = Some(projection);
+        /// Sets the dropout probability.
+        with_dropout(dropout: f64) => dropout = dropout;
+    }
+
+    /// Adds a table of positions, counted over all tokens from row 0.
+    pub fn with_positions(self, n_rows: usize) -> Self {
+        self.with_position_table(PositionTableConfig {
+            n_rows,
+            first_row: 0,
+            counted: Counted::All,
+        })
+    }
+
+    /// Adds a table of positions.
+    pub fn with_position_table(mut self, table: PositionTableConfig) -> Self {
+        self.positions = Some(table);
+        self
+    }
+
+    /// Width of the sum of the tables.
+    pub(crate) fn sum_width(&self) -> usize {
+        match self.projection {
+            Some(projection) if projection.of == Projected::Words => self.d_model,
+            _ => self.width,
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        size("the number of tokens", self.n_tokens)?;
+        size("the width of the embeddings", self.width)?;
+        size("d_model", self.d_model)?;
+        let is_finite = self.scale.is_finite();
+        expect("the embeddings' scale", self.scale, is_finite, "a finite number")?;
+        probability("the embeddings' dropout", self.dropout)?;
+        if let Some(table) = &self.positions {
+            size("the number of positions", table.n_rows)?;
+        }
+        if self.width != self.d_model && self.projection.is_none() {
+            return Err(Error::InvalidConfig(format!(
+                "embeddings of width {} for blocks of {}, and no projection between them",
+                self.width, self.d_model
+            )));
+        }
+        self.norm.iter().try_for_each(NormConfig::validate)
+    }
+}
+
+/// The embeddings of an image: a linear map of each patch, special tokens in front, and positions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
+pub struct PatchEmbeddingsConfig {
+    /// Channels of the image.
+    pub n_channels: usize,
+    /// Height and width of the images that it was trained with.
+    pub image_size: [usize; 2],
+    /// Height and width of a patch.
+    pub patch_size: [usize; 2],
+    /// Width of the blocks.
+    pub d_model: usize,
+    /// Whether the map of patches has a bias.
+    pub bias: bool,
+    /// Whether a token for the whole image stands in front.
+    pub class_token: bool,
+    /// Whether a second such token, for distillation, follows it (DeiT).
+    pub distillation_token: bool,
+    /// The number of further tokens behind those, which have no positions (DINOv2's registers).
+    pub n_registers: usize,
+    /// The norm of the sum (CLIP).
+    pub norm: Option<NormConfig>,
+    /// Dropout probability of the sum.
+    pub dropout: f64,
+}
+
+impl PatchEmbeddingsConfig {
+    /// Patches of a square image of three channels, with a bias and a token for the whole image.
+    pub fn new(image_size: usize, patch_size: usize, d_model: usize) -> Self {
+        Self {
+            n_channels: 3,
+            image_size: [image_size; 2],
+            patch_size: [patch_size; 2],
+            d_model,
+            bias: true,
+            class_token: true,
+            distillation_token: false,
+            n_registers: 0,
+            norm: None,
+            dropout: 0.0,
+        }
+    }
+
+    /// Patches of the images that it was trained with, down and across.
+    pub fn grid(&self) -> [usize; 2] {
+        [0, 1].map(|i| self.image_size[i] / self.patch_size[i].max(1))
+    }
+
+    /// Tokens with positions in front of the patches.
+    pub(crate) fn n_special(&self) -> usize {
+        usize::from(self.class_token) + usize::from(self.distillation_token)
+    }
+
+    fn validate(&self) -> Result<()> {
+        size("the number of channels", self.n_channels)?;
+        size("d_model", self.d_model)?;
+        for i in [0, 1] {
+            size("the size of a patch", self.patch_size[i])?;
+            size("the size of an image", self.image_size[i])?;
+            if self.image_size[i] < self.patch_size[i] {
+                return Err(Error::InvalidConfig(format!(
+                    "images of {:?} are smaller than a patch of {:?}",
+                    self.image_size, self.patch_size
+                )));
+            }
+        }
+        probability("the embeddings' dropout", self.dropout)?;
+        self.norm.iter().try_for_each(NormConfig::validate)
+    }
+}
+
+/// The embeddings of a sound's log-mel spectrum: two convolutions over time, each with a GELU, and positions (Whisper).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpectrumEmbeddingsConfig {
+    /// Bands of the spectrum.
+    pub n_mels: usize,
+    /// Width of the blocks.
+    pub d_model: usize,
+    /// Positions, half as many as time steps.
+    pub n_positions: usize,
+    /// Dropout probability of the sum.
+    pub dropout: f64,
+}
+
+impl EmbeddingsConfig {
+    /// Width of the hidden states that it makes.
+    pub fn d_model(&self) -> usize {
+        match self {
+            Self::Tokens(config) => config.d_model,
+            Self::Patches(config) => config.d_model,
+            Self::Spectrum(config) => config.d_model,
+        }
+    }
+
+    /// Checks sizes and probabilities.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if one is out of range.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            Self::Tokens(config) => config.validate(),
+            Self::Patches(config) => config.validate(),
+            Self::Spectrum(config) => {
+                size("the number of mel bands", config.n_mels)?;
+                size("d_model", config.d_model)?;
+                size("the number of positions", config.n_positions)?;
+                probability("the embeddings' dropout", config.dropout)
+            }
+        }
+    }
+}

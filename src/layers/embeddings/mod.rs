@@ -1,0 +1,64 @@
+//! What makes hidden states of tokens, images and sounds.
+
+mod patches;
+mod spectrum;
+mod tokens;
+
+pub use patches::PatchEmbeddings;
+pub use spectrum::SpectrumEmbeddings;
+pub use tokens::{TokenEmbeddings, Tokens};
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::VarBuilder;
+
+use crate::config::EmbeddingsConfig;
+use crate::layers::DropoutSource;
+
+/// The embeddings of a model, of whichever kind.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Embeddings {
+    /// Of token ids.
+    Tokens(TokenEmbeddings),
+    /// Of the pixels of an image.
+    Patches(PatchEmbeddings),
+    /// Of the spectrum of a sound.
+    Spectrum(SpectrumEmbeddings),
+}
+
+impl Embeddings {
+    /// Gets the tables and maps of the configured kind from `vb`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &EmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+        Ok(match config {
+            EmbeddingsConfig::Tokens(config) => Self::Tokens(TokenEmbeddings::new(config, vb)?),
+            EmbeddingsConfig::Patches(config) => Self::Patches(PatchEmbeddings::new(config, vb)?),
+            EmbeddingsConfig::Spectrum(config) => {
+                Self::Spectrum(SpectrumEmbeddings::new(config, vb)?)
+            }
+        })
+    }
+
+    /// Makes the dropout draw its masks from `source`.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        let dropout = match self {
+            Self::Tokens(embeddings) => &mut embeddings.dropout,
+            Self::Patches(embeddings) => &mut embeddings.dropout,
+            Self::Spectrum(embeddings) => &mut embeddings.dropout,
+        };
+        dropout.set_source(source.clone());
+    }
+
+    /// The table of words, `[n_tokens, width]`.
+    ///
+    /// # Errors
+    /// If the embeddings are not of tokens.
+    pub(crate) fn words(&self) -> Result<&Tensor> {
+        match self {
+            Self::Tokens(embeddings) => Ok(embeddings.words()),
+            _ => bail!("a head shares its weight with the words, but the model reads no tokens"),
+        }
+    }
+}

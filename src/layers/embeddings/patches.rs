@@ -1,0 +1,138 @@
+//! The embeddings of an image's patches.
+
+use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::Error;
+use crate::config::{PatchEmbeddingsConfig, getters};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+
+/// Patches of an image as vectors, with special tokens in front and positions added.
+///
+/// Names in a `VarBuilder`: `patch`, `class_token`, `distillation_token`, `registers`, `position`, `norm`.
+#[derive(Clone, Debug)]
+pub struct PatchEmbeddings {
+    config: PatchEmbeddingsConfig,
+    patch: Linear,           // of [n_channels * height * width]
+    special: Option<Tensor>, // [n_special, d_model]
+    registers: Option<Tensor>,
+    positions: Tensor, // [n_special + grid, d_model]
+    norm: Option<Norm>,
+    pub(super) dropout: Dropout,
+}
+
+impl PatchEmbeddings {
+    /// Gets `patch.weight` `[d_model, n_channels, height, width]` with its bias, the special tokens `[d_model]` each,
+    /// `registers.weight` `[n_registers, d_model]`, `position.weight` `[n_special + patches, d_model]` and `norm` from `vb`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &PatchEmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+        let d_model = config.d_model;
+        let [height, width] = config.patch_size;
+        let init = Init::Randn {
+            mean: 0.0,
+            stdev: 0.02,
+        };
+        let weight = (d_model, config.n_channels, height, width);
+        let weight = vb.pp("patch").get_with_hints(weight, "weight", init)?;
+        let bias = config
+            .bias
+            .then(|| vb.pp("patch").get_with_hints(d_model, "bias", Init::Const(0.0)));
+        let patch = Linear::from_parts(weight.flatten_from(1)?, bias.transpose()?)?;
+        let token = |name: &str| {
+            let token = vb.pp(name).get_with_hints(d_model, "weight", init)?;
+            token.unsqueeze(0)
+        };
+        let mut special = Vec::new();
+        if config.class_token {
+            special.push(token("class_token")?);
+        }
+        if config.distillation_token {
+            special.push(token("distillation_token")?);
+        }
+        let special = match special.as_slice() {
+            [] => None,
+            tokens => Some(Tensor::cat(tokens, 0)?),
+        };
+        let registers = (config.n_registers > 0).then(|| {
+            let shape = (config.n_registers, d_model);
+            vb.pp("registers").get_with_hints(shape, "weight", init)
+        });
+        let [down, across] = config.grid();
+        let n_positions = config.n_special() + down * across;
+        let positions = (n_positions, d_model);
+        let positions = vb.pp("position").get_with_hints(positions, "weight", init)?;
+        let norm = |norm| Norm::new(norm, vb.pp("norm"));
+        Ok(Self {
+            patch,
+            special,
+            registers: registers.transpose()?,
+            positions,
+            norm: config.norm.as_ref().map(norm).transpose()?,
+            dropout: Dropout::new(config.dropout, DropoutSource::default())?,
+            config: config.clone(),
+        })
+    }
+
+    getters! {
+        /// The configuration.
+        config(&self) -> &PatchEmbeddingsConfig => &self.config;
+    }
+
+    /// The input of the first block, `[batch, tokens and patches, d_model]`.
+    ///
+    /// # Shapes
+    /// `pixels` is `[batch, n_channels, height, width]`.
+    ///
+    /// # Errors
+    /// If it has another shape than the images that the model was trained with.
+    pub fn forward_t(&self, pixels: &Tensor, train: bool) -> Result<Tensor> {
+        let patches = self.patches(pixels)?;
+        let mut x = self.patch.forward(&patches)?;
+        let (batch, _, d_model) = x.dims3()?;
+        if let Some(special) = &self.special {
+            let special = special.unsqueeze(0)?;
+            let special = special.broadcast_as((batch, special.dims()[1], d_model))?;
+            x = Tensor::cat(&[&special.contiguous()?, &x], 1)?;
+        }
+        x = x.broadcast_add(&self.positions.unsqueeze(0)?)?;
+        if let Some(registers) = &self.registers {
+            let n_special = self.config.n_special();
+            let n_patches = x.dims()[1] - n_special;
+            let registers = registers.unsqueeze(0)?;
+            let registers = registers.broadcast_as((batch, registers.dims()[1], d_model))?;
+            let front = x.narrow(1, 0, n_special)?;
+            let patches = x.narrow(1, n_special, n_patches)?;
+            x = Tensor::cat(&[&front, &registers.contiguous()?, &patches], 1)?;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        self.dropout.forward_t(&x, train)
+    }
+
+    /// The pixels of each patch, `[batch, patches, n_channels * height * width]`.
+    fn patches(&self, pixels: &Tensor) -> Result<Tensor> {
+        let fail = |reason| Err(Error::input("pixel_values", reason).into());
+        let (found, n_channels) = (pixels.dims(), self.config.n_channels);
+        let &[batch, channels, height, width] = found else {
+            return fail(format!(
+                "has shape {found:?}, expected [batch, {n_channels}, height, width]"
+            ));
+        };
+        let [trained_height, trained_width] = self.config.image_size;
+        if (channels, height, width) != (n_channels, trained_height, trained_width) {
+            return fail(format!(
+                "has shape {found:?}, expected [{batch}, {n_channels}, {trained_height}, {trained_width}]"
+            ));
+        }
+        let [p, q] = self.config.patch_size;
+        let (down, across) = (height / p, width / q);
+        // What does not fill a patch is left out, as by a convolution.
+        let pixels = pixels.narrow(2, 0, down * p)?.narrow(3, 0, across * q)?;
+        let pixels = pixels.reshape(vec![batch, channels, down, p, across, q])?;
+        let patches = pixels.permute(vec![0, 2, 4, 1, 3, 5])?.contiguous()?;
+        patches.reshape((batch, down * across, channels * p * q))
+    }
+}

@@ -1,0 +1,281 @@
+//! The embeddings of token ids.
+
+use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::Error;
+use crate::config::{
+    Counted, LinearConfig, PositionTableConfig, Projected, TokenEmbeddingsConfig, getters,
+};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+
+/// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
+///
+/// Names in a `VarBuilder`: `word`, `position`, `type`, `norm`, `projection`.
+#[derive(Clone, Debug)]
+pub struct TokenEmbeddings {
+    config: TokenEmbeddingsConfig,
+    words: Tensor,             // [n_tokens, width]
+    positions: Option<Tensor>, // [n_rows, sum_width]
+    types: Option<Tensor>,     // [n_types, sum_width]
+    norm: Option<Norm>,
+    projection: Option<Linear>,
+    pub(super) dropout: Dropout,
+}
+
+/// Token ids and what goes with them, each `[batch, seq]` of any integer type.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'t> {
+    /// The ids.
+    pub ids: &'t Tensor,
+    /// Token types; 0 where not given.
+    pub types: Option<&'t Tensor>,
+    /// Positions, where they are not counted.
+    pub positions: Option<&'t Tensor>,
+    /// 1 = a real token, 0 = padding.
+    pub mask: Option<&'t Tensor>,
+    /// How many tokens of each sequence were counted in earlier passes; none where empty.
+    pub counted: &'t [u32],
+}
+
+impl<'t> Tokens<'t> {
+    /// Ids alone.
+    pub fn new(ids: &'t Tensor) -> Self {
+        Self {
+            ids,
+            types: None,
+            positions: None,
+            mask: None,
+            counted: &[],
+        }
+    }
+}
+
+impl TokenEmbeddings {
+    /// Gets the tables from `vb`: `word.weight` `[n_tokens, width]`, and of what is configured `position.weight`,
+    /// `type.weight`, `norm` and `projection`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &TokenEmbeddingsConfig, vb: VarBuilder) -> Result<Self> {
+        let init = Init::Randn {
+            mean: 0.0,
+            stdev: 0.02,
+        };
+        let table = |name: &str, rows: usize, width: usize| {
+            vb.pp(name).get_with_hints((rows, width), "weight", init)
+        };
+        let sum_width = config.sum_width();
+        let rows = config.positions.map(|table| table.n_rows);
+        let norm = |norm| Norm::new(norm, vb.pp("norm"));
+        let projection = config.projection.map(|projection| {
+            let linear =
+                LinearConfig::new(config.width, config.d_model).with_bias(projection.bias);
+            Linear::new(&linear, vb.pp("projection"))
+        });
+        Ok(Self {
+            words: table("word", config.n_tokens, config.width)?,
+            positions: rows
+                .map(|rows| table("position", rows, sum_width))
+                .transpose()?,
+            types: config
+                .n_types
+                .map(|rows| table("type", rows, sum_width))
+                .transpose()?,
+            norm: config.norm.as_ref().map(norm).transpose()?,
+            projection: projection.transpose()?,
+            dropout: Dropout::new(config.dropout, DropoutSource::default())?,
+            config: config.clone(),
+        })
+    }
+
+    getters! {
+        /// The configuration.
+        config(&self) -> &TokenEmbeddingsConfig => &self.config;
+        /// The table of words, `[n_tokens, width]`.
+        words(&self) -> &Tensor => &self.words;
+    }
+
+    /// The input of the first block, `[batch, seq, d_model]`.
+    ///
+    /// # Errors
+    /// If the ids are not integers of rank 2, a token, type or position is beyond its table, or what goes with the ids has
+    /// another shape.
+    pub fn forward_t(&self, tokens: &Tokens, train: bool) -> Result<Tensor> {
+        let (batch, seq) = shape(tokens.ids)?;
+        let ids = integers("input_ids", tokens.ids, (batch, seq))?;
+        let mut x = looked_up("input_ids", &self.words, &ids, (batch, seq))?;
+        if self.config.scale != 1.0 {
+            x = (x * self.config.scale)?;
+        }
+        let projected = self.config.projection.map(|projection| projection.of);
+        if let (Some(Projected::Words), Some(projection)) = (projected, &self.projection) {
+            x = projection.forward(&x)?;
+        }
+        if let Some(table) = &self.types {
+            let types = match tokens.types {
+                Some(types) => integers("token_type_ids", types, (batch, seq))?,
+                None => vec![0; batch * seq],
+            };
+            x = (x + looked_up("token_type_ids", table, &types, (batch, seq))?)?;
+        }
+        if let (Some(table), Some(config)) = (&self.positions, &self.config.positions) {
+            let rows = rows(config, &ids, tokens, (batch, seq))?;
+            x = x.broadcast_add(&positions(table, &rows, (batch, seq))?)?;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        x = self.dropout.forward_t(&x, train)?;
+        match (projected, &self.projection) {
+            (Some(Projected::Sum), Some(projection)) => projection.forward(&x),
+            _ => Ok(x),
+        }
+    }
+
+    /// How many tokens of each sequence are counted, these included: what [`Tokens::counted`] is in the next pass.
+    ///
+    /// # Errors
+    /// As for [`Self::forward_t`].
+    pub(crate) fn counted(&self, tokens: &Tokens) -> Result<Vec<u32>> {
+        let (batch, seq) = shape(tokens.ids)?;
+        let counted = self.config.positions.map_or(Counted::All, |p| p.counted);
+        let ids = integers("input_ids", tokens.ids, (batch, seq))?;
+        let counts = counts(counted, &ids, tokens, (batch, seq))?;
+        let before = |row| tokens.counted.get(row).copied().unwrap_or(0);
+        let sum = |(row, counts): (usize, &[bool])| {
+            before(row) + counts.iter().filter(|&&counts| counts).count() as u32
+        };
+        match seq {
+            0 => Ok((0..batch).map(before).collect()),
+            _ => Ok(counts.chunks_exact(seq).enumerate().map(sum).collect()),
+        }
+    }
+}
+
+fn shape(ids: &Tensor) -> Result<(usize, usize)> {
+    match *ids.dims() {
+        [batch, seq] => Ok((batch, seq)),
+        ref found => {
+            let reason = format!("has shape {found:?}, expected [batch, seq]");
+            Err(Error::input("input_ids", reason).into())
+        }
+    }
+}
+
+/// The numbers of an input `[batch, seq]` (or `[1, seq]`, for every sequence), on the CPU.
+fn integers(name: &str, tensor: &Tensor, (batch, seq): (usize, usize)) -> Result<Vec<i64>> {
+    let fail = |reason| Err(Error::input(name, reason).into());
+    let (found, dtype) = (tensor.dims(), tensor.dtype());
+    if dtype.is_float() {
+        return fail(format!("is {dtype:?}, expected integers"));
+    }
+    if found != [batch, seq] && found != [1, seq] {
+        return fail(format!("has shape {found:?}, expected [{batch}, {seq}]"));
+    }
+    // On the CPU: CUDA and Metal do not convert every integer type.
+    let all = tensor.to_device(&Device::Cpu)?.to_dtype(DType::I64)?;
+    all.broadcast_as((batch, seq))?.flatten_all()?.to_vec1()
+}
+
+/// Rows of a table, `[batch, seq, width]`.
+fn looked_up(
+    name: &str,
+    table: &Tensor,
+    ids: &[i64],
+    (batch, seq): (usize, usize),
+) -> Result<Tensor> {
+    let (n_rows, width) = table.dims2()?;
+    let fits = |id: &i64| usize::try_from(*id).is_ok_and(|id| id < n_rows);
+    if let Some(at) = ids.iter().position(|id| !fits(id)) {
+        let reason = format!(
+            "holds {} at [{}, {}], but the table has {n_rows} rows: expected 0 to {}",
+            ids[at],
+            at / seq,
+            at % seq,
+            n_rows.saturating_sub(1)
+        );
+        return Err(Error::input(name, reason).into());
+    }
+    let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+    let ids = Tensor::from_vec(ids, batch * seq, table.device())?;
+    table.index_select(&ids, 0)?.reshape((batch, seq, width))
+}
+
+/// Which tokens are counted.
+fn counts(
+    counted: Counted,
+    ids: &[i64],
+    tokens: &Tokens,
+    shape: (usize, usize),
+) -> Result<Vec<bool>> {
+    Ok(match (counted, tokens.mask) {
+        (Counted::Except(padding), _) => ids.iter().map(|&id| id != i64::from(padding)).collect(),
+        (Counted::Kept, Some(mask)) => {
+            let mask = integers("attention_mask", mask, shape)?;
+            mask.into_iter().map(|mark| mark != 0).collect()
+        }
+        (Counted::All, _) | (Counted::Kept, None) => vec![true; ids.len()],
+    })
+}
+
+/// The row of the position table for each token.
+fn rows(
+    table: &PositionTableConfig,
+    ids: &[i64],
+    tokens: &Tokens,
+    (batch, seq): (usize, usize),
+) -> Result<Vec<i64>> {
+    let first = table.first_row as i64;
+    let beyond = |name: &str, reason: String| Err(Error::input(name, reason).into());
+    let rows = match tokens.positions {
+        Some(positions) => {
+            let given = integers("position_ids", positions, (batch, seq))?;
+            // RoBERTa's are rows as they are.
+            let first = match table.counted {
+                Counted::Except(_) => 0,
+                Counted::All | Counted::Kept => first,
+            };
+            given.into_iter().map(|position| first + position).collect()
+        }
+        None => {
+            let counts = counts(table.counted, ids, tokens, (batch, seq))?;
+            let mut rows = Vec::with_capacity(ids.len());
+            for (sequence, counts) in counts.chunks_exact(seq.max(1)).enumerate() {
+                let before = tokens.counted.get(sequence).copied().unwrap_or(0);
+                let mut next = first + i64::from(before);
+                for &is_counted in counts {
+                    rows.push(if is_counted { next } else { first - 1 });
+                    next += i64::from(is_counted);
+                }
+            }
+            rows
+        }
+    };
+    let limit = table.n_rows as i64;
+    match rows.iter().find(|row| !(0..limit).contains(row)) {
+        Some(row) if tokens.positions.is_some() => beyond(
+            "position_ids",
+            format!("asks for row {row} of a position table of {limit}"),
+        ),
+        Some(_) => beyond(
+            "input_ids",
+            format!(
+                "is longer than the {} positions that the model has; shorten the text",
+                limit - first
+            ),
+        ),
+        None => Ok(rows),
+    }
+}
+
+/// Position vectors, `[batch or 1, seq, width]`.
+fn positions(table: &Tensor, rows: &[i64], (batch, seq): (usize, usize)) -> Result<Tensor> {
+    let is_counted_up = |rows: &[i64]| rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let first = rows.first().copied().unwrap_or(0);
+    let all_equal = |row: &[i64]| row.first() == Some(&first) && is_counted_up(row);
+    if rows.chunks_exact(seq.max(1)).all(all_equal) && !rows.is_empty() {
+        return table.narrow(0, first as usize, seq)?.unsqueeze(0);
+    }
+    looked_up("position_ids", table, rows, (batch, seq))
+}

@@ -1,0 +1,57 @@
+//! The layers of a whole model.
+
+use candle_core::Result;
+use candle_nn::VarBuilder;
+
+use crate::config::{ModelConfig, ReadoutConfig, Reads};
+use crate::layers::{Embeddings, Readout};
+
+/// What surrounds the blocks of a model.
+///
+/// Names in a `VarBuilder`: `embeddings`, `pooler`, and the head's task, such as `causal_lm`.
+#[derive(Clone, Debug)]
+pub struct ModelEnds {
+    /// What makes the input of the first block.
+    pub embeddings: Embeddings,
+    /// The pooler, if there is one.
+    pub pooler: Option<Readout>,
+    /// The head, if there is one.
+    pub head: Option<Readout>,
+}
+
+impl ModelEnds {
+    /// Gets all parts from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new(config: &ModelConfig, vb: VarBuilder) -> Result<Self> {
+        config.validate()?;
+        let embeddings = Embeddings::new(&config.embeddings, vb.pp("embeddings"))?;
+        let d_model = config.embeddings.d_model();
+        let pooler = config.pooler.as_ref().map(|pooler| {
+            let words = || embeddings.words().cloned();
+            Readout::new(pooler, d_model, words, vb.pp("pooler"))
+        });
+        let head = config.head.as_ref().map(|head| {
+            let pooled = config.pooler.as_ref().and_then(width);
+            let d_in = match head.readout.reads {
+                Reads::Pooled => pooled.unwrap_or(d_model),
+                _ => d_model,
+            };
+            let words = || embeddings.words().cloned();
+            Readout::new(&head.readout, d_in, words, vb.pp(head.task.to_string()))
+        });
+        Ok(Self {
+            pooler: pooler.transpose()?,
+            head: head.transpose()?,
+            embeddings,
+        })
+    }
+}
+
+/// Width of what a readout makes, where it is not that of its input.
+fn width(readout: &ReadoutConfig) -> Option<usize> {
+    let transform = readout.transform.as_ref().and_then(|transform| transform.linear);
+    let output = readout.output.as_ref().map(|output| output.n_out);
+    output.or(transform.map(|linear| linear.d_out))
+}

@@ -1,0 +1,228 @@
+//! What is read from the output of the blocks: poolers and heads.
+
+use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, bail};
+use candle_nn::VarBuilder;
+
+use crate::Error;
+use crate::config::{LinearConfig, OutputWeight, ReadoutConfig, Reads, getters};
+use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::ops;
+
+/// A pooler or a head, whose linear layers are `L`.
+///
+/// Names in a `VarBuilder`: `transform`, `norm`, `output`.
+#[derive(Clone, Debug)]
+pub struct Readout<L = Linear> {
+    config: ReadoutConfig,
+    transform: Option<L>,
+    norm: Option<Norm>,
+    output: Option<L>,
+    dropout: Dropout,
+    output_dropout: Dropout,
+}
+
+/// What a [`Readout`] chooses from.
+#[derive(Clone, Copy, Debug)]
+pub struct BlocksOutput<'t> {
+    /// The output of the blocks, `[batch, seq, d_model]`.
+    pub hidden_states: &'t Tensor,
+    /// What the pooler made of it, `[batch, d]`.
+    pub pooled: Option<&'t Tensor>,
+    /// The tokens, `[batch, seq]`.
+    pub ids: Option<&'t Tensor>,
+    /// 1 = a real token, `[batch, seq]`.
+    pub mask: Option<&'t Tensor>,
+}
+
+impl Readout {
+    /// Gets the linear layers and the norm from `vb`, for an input of width `d_in`. An output that shares the table of
+    /// words has it from `words`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(
+        config: &ReadoutConfig,
+        d_in: usize,
+        words: impl FnOnce() -> Result<Tensor>,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        config.validate()?;
+        let transform = config.transform.as_ref();
+        let linear = transform.and_then(|transform| transform.linear);
+        let d_read = match config.reads {
+            Reads::FirstAndMean { .. } => 2 * d_in,
+            _ => d_in,
+        };
+        let layer = linear.map(|linear| {
+            let config = LinearConfig::new(d_read, linear.d_out).with_bias(linear.bias);
+            Linear::new(&config, vb.pp("transform"))
+        });
+        let d_out = linear.map_or(d_read, |linear| linear.d_out);
+        let norm = transform.and_then(|transform| transform.norm.as_ref());
+        let norm = norm.map(|norm| Norm::new(norm, vb.pp("norm")));
+        let output = config.output.as_ref().map(|output| {
+            let vb = vb.pp("output");
+            match output.weight {
+                OutputWeight::Own => {
+                    let config = LinearConfig::new(d_out, output.n_out).with_bias(output.bias);
+                    Linear::new(&config, vb)
+                }
+                OutputWeight::Words => {
+                    let bias = output.bias.then(|| vb.get(output.n_out, "bias"));
+                    Linear::from_parts(words()?, bias.transpose()?)
+                }
+            }
+        });
+        let dropout = |p| Dropout::new(p, DropoutSource::default());
+        let before_output = config.output.as_ref().map_or(0.0, |output| output.dropout);
+        Ok(Self {
+            transform: layer.transpose()?,
+            norm: norm.transpose()?,
+            output: output.transpose()?,
+            dropout: dropout(config.dropout)?,
+            output_dropout: dropout(before_output)?,
+            config: config.clone(),
+        })
+    }
+}
+
+impl<L> Readout<L> {
+    getters! {
+        /// The configuration.
+        config(&self) -> &ReadoutConfig => &self.config;
+        /// The linear map to the output, if any.
+        output(&self) -> Option<&L> => self.output.as_ref();
+    }
+
+    /// The same with other linear layers, which `change` makes of these.
+    pub(crate) fn with_layers<M>(&self, change: impl Fn(&L) -> Result<M>) -> Result<Readout<M>> {
+        Ok(Readout {
+            config: self.config.clone(),
+            transform: self.transform.as_ref().map(&change).transpose()?,
+            norm: self.norm.clone(),
+            output: self.output.as_ref().map(&change).transpose()?,
+            dropout: self.dropout.clone(),
+            output_dropout: self.output_dropout.clone(),
+        })
+    }
+
+    /// Makes the dropouts draw their masks from `source`.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.dropout.set_source(source.clone());
+        self.output_dropout.set_source(source.clone());
+    }
+}
+
+impl<L: Module> Readout<L> {
+    /// What is read: `[batch, seq, n]` if every position is, otherwise `[batch, n]`.
+    ///
+    /// # Errors
+    /// If what it reads is not there, or has another width.
+    pub fn forward_t(&self, of: &BlocksOutput, train: bool) -> Result<Tensor> {
+        let mut x = self.dropout.forward_t(&self.read(of)?, train)?;
+        if let Some(linear) = &self.transform {
+            x = linear.forward(&x)?;
+        }
+        if let Some(transform) = &self.config.transform {
+            x = ops::activate(&x, transform.activation)?;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        let (Some(output), Some(config)) = (&self.output, &self.config.output) else {
+            return Ok(x);
+        };
+        x = output.forward(&self.output_dropout.forward_t(&x, train)?)?;
+        if config.scale != 1.0 {
+            x = (x * config.scale)?;
+        }
+        match config.soft_cap {
+            Some(cap) => (x / cap)?.tanh()? * cap,
+            None => Ok(x),
+        }
+    }
+
+    fn read(&self, of: &BlocksOutput) -> Result<Tensor> {
+        let x = of.hidden_states;
+        let (_, seq, _) = x.dims3()?;
+        if seq == 0 {
+            bail!("a head reads from a sequence that is empty");
+        }
+        let is = |wanted: u32| move |id: i64| id == i64::from(wanted);
+        match &self.config.reads {
+            Reads::Each => Ok(x.clone()),
+            Reads::First => x.narrow(1, 0, 1)?.squeeze(1),
+            Reads::Last | Reads::LastExcept(None) => x.narrow(1, seq - 1, 1)?.squeeze(1),
+            Reads::LastExcept(Some(padding)) => {
+                let ids = rows(of)?;
+                let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| !is(*padding)(id));
+                at(x, ids.iter().map(|ids| found(ids).unwrap_or(0)))
+            }
+            Reads::LastOf(wanted) => {
+                let ids = rows(of)?;
+                let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| is(*wanted)(id));
+                let found: Option<Vec<usize>> = ids.iter().map(found).collect();
+                let missing = || {
+                    let reason = format!("each text must end in the token {wanted}");
+                    candle_core::Error::from(Error::input("input_ids", reason))
+                };
+                at(x, found.ok_or_else(missing)?.into_iter())
+            }
+            Reads::FirstOf(wanted) => {
+                let ids = rows(of)?;
+                let found = |ids: &Vec<i64>| ids.iter().position(|&id| is(*wanted)(id));
+                at(x, ids.iter().map(|ids| found(ids).unwrap_or(0)))
+            }
+            Reads::Highest => {
+                let ids = rows(of)?;
+                let highest = |ids: &Vec<i64>| {
+                    let highest = ids.iter().max();
+                    ids.iter().position(|id| Some(id) == highest)
+                };
+                at(x, ids.iter().map(|ids| highest(ids).unwrap_or(0)))
+            }
+            Reads::Mean => mean(x, of.mask),
+            Reads::FirstAndMean { skipped } => {
+                let rest = seq.checked_sub(*skipped).filter(|&rest| rest > 0);
+                let Some(rest) = rest else {
+                    bail!("a head reads behind {skipped} positions of {seq}");
+                };
+                let first = x.narrow(1, 0, 1)?.squeeze(1)?;
+                let mean = x.narrow(1, *skipped, rest)?.mean(1)?;
+                Tensor::cat(&[&first, &mean], 1)
+            }
+            Reads::Pooled => match of.pooled {
+                Some(pooled) => Ok(pooled.clone()),
+                None => bail!("a head reads what the pooler made, but the model has no pooler"),
+            },
+        }
+    }
+}
+
+/// The ids of each sequence, on the CPU.
+fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
+    match of.ids {
+        Some(ids) => ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2(),
+        None => bail!("a head chooses a position by its token, but no input_ids are given"),
+    }
+}
+
+/// One position of each sequence, `[batch, d]`.
+fn at(x: &Tensor, positions: impl Iterator<Item = usize>) -> Result<Tensor> {
+    let (_, seq, _) = x.dims3()?;
+    let rows = positions.enumerate();
+    let rows: Vec<u32> = rows.map(|(i, at)| (i * seq + at) as u32).collect();
+    let rows = Tensor::new(rows, x.device())?;
+    x.flatten(0, 1)?.index_select(&rows, 0)
+}
+
+/// The mean over the positions that the mask keeps, `[batch, d]`.
+fn mean(x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+    let Some(mask) = mask else {
+        return x.mean(1);
+    };
+    let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+    let mask = mask.to_device(x.device())?.to_dtype(x.dtype())?.unsqueeze(2)?;
+    let n_kept = mask.sum(1)?.clamp(1f64, f64::MAX)?;
+    x.broadcast_mul(&mask)?.sum(1)?.broadcast_div(&n_kept)
+}
