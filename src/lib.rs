@@ -163,6 +163,7 @@ pub mod device;
 
 mod error;
 pub mod layers;
+pub mod model;
 pub mod ops;
 pub mod packed;
 pub mod trace;

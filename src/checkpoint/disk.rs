@@ -108,5 +108,9 @@ fn assemble_item(sources: &[&Source], by_role: &HashMap<String, Tensor>) -> Resu
     } else {
         tensor
     };
-    Ok(tensor.contiguous()?)
+    let mut tensor = tensor.contiguous()?;
+    for _ in 0..sources[0].leading_ones {
+        tensor = tensor.unsqueeze(0)?;
+    }
+    Ok(tensor)
 }

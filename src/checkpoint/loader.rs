@@ -145,14 +145,26 @@ impl<'c> Loader<'c> {
     /// # Errors
     /// As for [`Self::block`]; also if the parameters of this loader are variables, f64, or not on the CPU.
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
-        if self.parameters.is_some() {
-            return Err(Error::InvalidConfig(
-                "packed layers have no gradient; make the loader with Checkpoint::loader, not trainable"
-                    .to_string(),
-            ));
-        }
+        self.check_frozen()?;
         let config = &self.checkpoint.config;
         self.typed(|vb| PackedStack::new(config, vb, precision))
+    }
+
+    /// # Errors
+    /// If the parameters are variables, which packed layers would forget.
+    pub(crate) fn check_frozen(&self) -> Result<()> {
+        match self.parameters {
+            None => Ok(()),
+            Some(_) => Err(Error::InvalidConfig(
+                "packed layers have no gradient; make the loader with Checkpoint::loader, not trainable"
+                    .to_string(),
+            )),
+        }
+    }
+
+    /// What it loads from.
+    pub(crate) fn checkpoint(&self) -> &'c Checkpoint {
+        self.checkpoint
     }
 
     /// The variables of the layers loaded so far, by role; empty unless the loader comes from [`Checkpoint::trainable`].
@@ -181,7 +193,10 @@ impl<'c> Loader<'c> {
 
     /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
     /// neither another thread's nor an earlier one may be taken for it.
-    fn typed<T>(&self, build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>) -> Result<T> {
+    pub(crate) fn typed<T>(
+        &self,
+        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
         let failure = Failure::default();
         build(self.noting(failure.clone()))
             .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))

@@ -9,6 +9,7 @@ mod as_tensor;
 mod by_role;
 pub mod config_json;
 mod disk;
+mod ends;
 mod families;
 mod family_file;
 pub mod files;
@@ -35,11 +36,12 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::architecture::located;
+use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
-use crate::config::{Precision, StackConfig, setters};
-use crate::error::Result;
+use crate::config::{ModelConfig, Precision, StackConfig, setters};
+use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
 
@@ -111,7 +113,11 @@ impl CheckpointOptions {
         };
         let strictness = self.strictness;
         let (family, config) = self.blocks(&config_path)?;
-        let plan = Plan::new(&family, &config, &files);
+        let json = match config_path.exists() {
+            true => Some(ConfigJson::open(&config_path)?),
+            false => None,
+        };
+        let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let plan = plan.map_err(|error| located(error, &config_path))?;
         Ok(Checkpoint {
             files,
@@ -176,6 +182,20 @@ impl Checkpoint {
     /// The configuration of the blocks, read from `config.json`.
     pub fn config(&self) -> &StackConfig {
         &self.config
+    }
+
+    /// The configuration of the whole model.
+    ///
+    /// # Errors
+    /// If the family does not say what surrounds the blocks, `config.json` lacks a key of it, or the files hold no
+    /// embeddings.
+    pub fn model_config(&self) -> Result<&ModelConfig> {
+        let reason = || match &self.plan.no_model {
+            Some(error) => error.to_string(),
+            None => "there is no config.json".to_string(),
+        };
+        let model = self.plan.model.as_ref();
+        model.ok_or_else(|| Error::InvalidConfig(format!("no whole model: {}", reason())))
     }
 
     /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.

@@ -9,11 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::ends::Ends;
 use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, Source};
-use crate::config::StackConfig;
+use crate::config::{ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
 
@@ -29,9 +31,16 @@ pub(crate) struct Missing {
 }
 
 /// Where every parameter is stored, and a classification of the tensors that store none.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Plan {
+    /// Of the blocks, and behind those of what surrounds them.
     pub sources: Vec<Source>,
+    /// How many sources are of the blocks.
+    n_of_blocks: usize,
+    /// The whole model.
+    pub model: Option<ModelConfig>,
+    /// Why there is none; no reason to refuse the blocks.
+    pub no_model: Option<Error>,
     /// Where in `sources` a role is.
     places: HashMap<String, usize>,
     pub missing: Vec<Missing>,
@@ -41,19 +50,29 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Resolves every parameter of a stack against the files' headers.
-    pub fn new(family: &Family, config: &StackConfig, files: &TensorFiles) -> Result<Self> {
+    /// Resolves every parameter of a stack, and of what surrounds it, against the files' headers.
+    pub fn new(
+        family: &Family,
+        config: &StackConfig,
+        json: Option<&ConfigJson>,
+        files: &TensorFiles,
+    ) -> Result<Self> {
         let prefix = prefix(family, files);
         let mut plan = Self::default();
         for (role, shape) in parameters(config)? {
-            let candidates = candidates(family, config, prefix, &role, &shape)?;
+            let place = Place::of(&role);
+            let request = Request {
+                role: &role,
+                shape: &shape,
+                place,
+            };
+            let candidates = candidates(family, config, prefix, &request)?;
             match candidates
                 .iter()
                 .find(|source| files.contains(&source.name))
             {
                 Some(source) => {
                     source.check_part(&family.name)?;
-                    plan.places.insert(role, plan.sources.len());
                     plan.sources.push(source.clone());
                 }
                 None => {
@@ -62,25 +81,58 @@ impl Plan {
                 }
             }
         }
+        plan.n_of_blocks = plan.sources.len();
+        if let Some(json) = json {
+            match Ends::new(family, json, config, files, prefix) {
+                Ok(ends) => {
+                    plan.sources.extend(ends.sources);
+                    plan.missing.extend(ends.missing);
+                    plan.model = ends.model;
+                }
+                Err(error) => plan.no_model = Some(error),
+            }
+        }
         count_items(&mut plan.sources);
-        let used: HashSet<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
+        let places = plan.sources.iter().enumerate();
+        plan.places = places.map(|(i, s)| (s.role.clone(), i)).collect();
+        plan.classify(family, prefix, files);
+        Ok(plan)
+    }
+
+    /// Finds out what the tensors are that no block uses.
+    fn classify(&mut self, family: &Family, prefix: &str, files: &TensorFiles) {
+        let names = |sources: &[Source]| -> HashSet<String> {
+            sources.iter().map(|source| source.name.clone()).collect()
+        };
+        let (of_blocks, of_ends) = (names(self.of_blocks()), names(self.of_ends()));
         let is_listed = |patterns: &[String], name: &str| {
             patterns.iter().any(|pattern| {
                 let local = name.strip_prefix(prefix).unwrap_or(name);
                 matches(pattern, local) || matches(pattern, name)
             })
         };
-        for name in files.names().filter(|name| !used.contains(name)) {
-            let names = if is_listed(&family.ignored, name) {
-                &mut plan.ignored
+        for name in files.names().filter(|name| !of_blocks.contains(*name)) {
+            let names = if of_ends.contains(name) {
+                &mut self.outside
+            } else if is_listed(&family.ignored, name) {
+                &mut self.ignored
             } else if is_listed(&family.outside, name) {
-                &mut plan.outside
+                &mut self.outside
             } else {
-                &mut plan.unused
+                &mut self.unused
             };
             names.push(name.to_string());
         }
-        Ok(plan)
+    }
+
+    /// The sources of the blocks' parameters.
+    pub fn of_blocks(&self) -> &[Source] {
+        &self.sources[..self.n_of_blocks]
+    }
+
+    /// The sources of the parameters around the blocks.
+    pub fn of_ends(&self) -> &[Source] {
+        &self.sources[self.n_of_blocks..]
     }
 
     /// The source of a role.
@@ -134,20 +186,49 @@ pub(super) fn count_items(sources: &mut [Source]) {
     }
 }
 
+/// A parameter that a layer asks for.
+pub(super) struct Request<'a> {
+    pub role: &'a str,
+    pub shape: &'a [usize],
+    pub place: Place,
+}
+
+/// Where in a model a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the block of this number.
+    Block(usize),
+    /// In the stack, outside its blocks.
+    Stack,
+    /// In what surrounds the stack.
+    Ends,
+}
+
+impl Place {
+    /// Of a role of the stack.
+    pub fn of(role: &str) -> Self {
+        let index = role
+            .strip_prefix("blocks.")
+            .and_then(|role| role.split('.').next());
+        let index = index.and_then(|index| index.parse().ok());
+        index.map_or(Self::Stack, Self::Block)
+    }
+}
+
 /// Where a role such as `blocks.3.attention.query.weight` may be stored, in the order in which names are tried.
 pub(super) fn candidates(
     family: &Family,
     config: &StackConfig,
     prefix: &str,
-    role: &str,
-    shape: &[usize],
+    request: &Request,
 ) -> Result<Vec<Source>> {
-    let (block, local) = match role.strip_prefix("blocks.").and_then(|r| r.split_once('.')) {
-        Some((index, local)) => (index.parse::<usize>().ok(), local),
-        None => (None, role),
+    let &Request { role, shape, place } = request;
+    let local = match place {
+        Place::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
+        Place::Stack | Place::Ends => role,
     };
     let (module, parameter) = local.rsplit_once('.').unwrap_or((local, "weight"));
-    let (rules, number) = family.rules(module, block.is_some());
+    let (rules, number) = family.rules(module, place);
     if rules.is_empty() {
         let reason = format!(
             "family {} has no rule for {module}; add one with the names of {role}",
@@ -155,26 +236,31 @@ pub(super) fn candidates(
         );
         return Err(Error::InvalidConfig(reason));
     }
-    let place = match block {
-        Some(index) => format!(
+    let starts = match place {
+        Place::Block(index) => vec![format!(
             "{prefix}{}",
             family.block.replace("{i}", &index.to_string())
-        ),
-        None => prefix.to_string(),
+        )],
+        Place::Stack => vec![prefix.to_string()],
+        // A head mostly stands beside the base model, whose prefix is not its own.
+        Place::Ends if prefix.is_empty() => vec![String::new()],
+        Place::Ends => vec![prefix.to_string(), String::new()],
     };
-    let attention = block
-        .and_then(|index| config.blocks.get(index))
-        .map(|block| {
-            match (
-                &block.cross_attention,
-                module.starts_with("cross_attention."),
-            ) {
-                (Some(cross), true) => cross,
-                _ => &block.attention,
-            }
-        });
+    let block = match place {
+        Place::Block(index) => config.blocks.get(index),
+        Place::Stack | Place::Ends => None,
+    };
+    let attention = block.map(|block| {
+        match (
+            &block.cross_attention,
+            module.starts_with("cross_attention."),
+        ) {
+            (Some(cross), true) => cross,
+            _ => &block.attention,
+        }
+    });
     let d_out = shape.first().copied().unwrap_or(0);
-    let source = |rule: &Rule, name: &String| {
+    let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {
             Some(number) => name.replace("{e}", &number.to_string()),
             None => name.clone(),
@@ -185,18 +271,20 @@ pub(super) fn candidates(
         };
         Source {
             role: role.to_string(),
-            name: format!("{place}{name}"),
+            name: format!("{start}{name}"),
             shape: shape.to_vec(),
             orientation: rule.orientation,
             features: attention.and_then(|attention| rule.part.features(attention, d_out)),
             item,
+            leading_ones: rule.leading_ones,
         }
     };
-    let named = rules.into_iter().flat_map(|rule| {
-        let names = rule.names(parameter).iter();
-        names.map(move |name| (rule, name))
-    });
-    let candidates: Vec<Source> = named.map(|(rule, name)| source(rule, name)).collect();
+    let mut candidates = Vec::new();
+    for rule in rules {
+        for name in rule.names(parameter) {
+            candidates.extend(starts.iter().map(|start| source(rule, start, name)));
+        }
+    }
     if candidates.is_empty() {
         let reason = format!(
             "family {} gives {role} no name; list one under `{parameter}` of the rule for {module}, or configure the \
@@ -221,10 +309,17 @@ fn prefix<'f>(family: &'f Family, files: &TensorFiles) -> &'f str {
 
 /// Role and shape of every parameter of a stack, in the order in which its layers request them.
 pub(super) fn parameters(config: &StackConfig) -> Result<Vec<(String, Vec<usize>)>> {
+    recorded(|vb| Stack::new(config, vb).map(drop))
+}
+
+/// Role and shape of every parameter that `build` requests, in that order.
+pub(super) fn recorded(
+    build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
+) -> Result<Vec<(String, Vec<usize>)>> {
     let recorder = Recorder::default();
     let backend: Box<dyn SimpleBackend> = Box::new(&recorder);
     let vb = VarBuilder::from_backend(backend, DType::F32, Device::Cpu);
-    let built = Stack::new(config, vb).map(drop);
+    let built = build(vb);
     let asked = recorder.asked.into_inner();
     let asked = asked.unwrap_or_else(PoisonError::into_inner);
     if asked.len() == MAX_PARAMETERS {

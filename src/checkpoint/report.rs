@@ -48,7 +48,7 @@ impl LoadReport {
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut used: Vec<UsedTensor> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new(); // where in `used` a tensor is
-        for source in &plan.sources {
+        for source in plan.of_blocks() {
             if let Some(&place) = places.get(source.name.as_str()) {
                 used[place].roles.push(source.role.clone());
                 continue;

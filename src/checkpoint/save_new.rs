@@ -9,7 +9,7 @@ use std::path::Path;
 use candle_core::Tensor;
 
 use crate::checkpoint::disk::assemble;
-use crate::checkpoint::plan::{candidates, count_items, parameters};
+use crate::checkpoint::plan::{Place, Request, candidates, count_items, parameters};
 use crate::checkpoint::save::{CONFIG, Target, by_role, write_file};
 use crate::checkpoint::scheme::matches;
 use crate::checkpoint::source::Source;
@@ -46,7 +46,12 @@ impl Architecture {
         let is_new = |source: &Source| names.iter().any(|name| matches(name, &source.name));
         let mut places = Vec::new();
         for (role, shape) in parameters(&self.config)? {
-            let mut found = candidates(&self.table, &self.config, prefix, &role, &shape)?;
+            let request = Request {
+                role: &role,
+                shape: &shape,
+                place: Place::of(&role),
+            };
+            let mut found = candidates(&self.table, &self.config, prefix, &request)?;
             found.sort_by_key(|source| !is_new(source));
             places.push(found);
         }

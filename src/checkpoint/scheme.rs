@@ -20,7 +20,8 @@ use serde_json::Value;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
-use crate::config::{Initialization, StackConfig, setters};
+use crate::checkpoint::plan::Place;
+use crate::config::{EmbeddingsConfig, Initialization, ReadoutConfig, StackConfig, Task, setters};
 use crate::error::Result;
 
 use self::difference::changed;
@@ -74,6 +75,12 @@ pub enum StackSource {
     Given(Box<StackConfig>),
 }
 
+/// Reads from `config.json` what makes the hidden states of a stack.
+pub type ReadEmbeddings = fn(&ConfigJson, &StackConfig) -> Result<EmbeddingsConfig>;
+
+/// Reads from `config.json` a pooler or head of a stack.
+pub type ReadReadout = fn(&ConfigJson, &StackConfig) -> Result<ReadoutConfig>;
+
 /// A checkpoint family: a table of rules, and a function that reads its `config.json`.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -92,6 +99,8 @@ pub struct Family {
     pub block_rules: Vec<Rule>,
     /// Rules for parameters of the stack outside its blocks, such as the final norm.
     pub stack_rules: Vec<Rule>,
+    /// Rules for what surrounds the stack: embeddings, pooler and head. Their names are tried behind the prefix and without.
+    pub end_rules: Vec<Rule>,
     /// Tensors that are not parameters and are left out: patterns with `*`.
     pub ignored: Vec<String>,
     /// Parameters outside the stack (embeddings, heads): patterns with `*`.
@@ -104,6 +113,12 @@ pub struct Family {
     pub changes: Vec<BlockChange>,
     /// What is different in the stack that was read, as in [`BlockChange::set`]; `null` for nothing.
     pub set: Value,
+    /// Reads from `config.json` what makes the hidden states; `None` if that is not known.
+    pub embeddings: Option<ReadEmbeddings>,
+    /// Reads the pooler, where checkpoints may have one.
+    pub pooler: Option<ReadReadout>,
+    /// Reads each head that checkpoints may have, by what it is for.
+    pub heads: Vec<(Task, ReadReadout)>,
     /// Reads the distribution of fresh parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
     /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
@@ -134,12 +149,16 @@ impl Family {
             block: String::new(),
             block_rules: vec![],
             stack_rules: vec![],
+            end_rules: vec![],
             ignored: vec![],
             outside: vec![],
             config,
             keys: ConfigKeys::default(),
             changes: vec![],
             set: Value::Null,
+            embeddings: None,
+            pooler: None,
+            heads: vec![],
             initialization: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
@@ -166,6 +185,10 @@ impl Family {
         section(section: &str) => keys.section = Some(section.to_string());
         /// Changes settings of the stack after it was read, as [`BlockChange::set`] those of a block.
         set(set: Value) => set = set;
+        /// Sets the function that reads what makes the hidden states.
+        embeddings(read: ReadEmbeddings) => embeddings = Some(read);
+        /// Sets the function that reads the pooler.
+        pooler(read: ReadReadout) => pooler = Some(read);
         /// Sets the function that reads the distribution of fresh parameters, instead of a single normal distribution.
         initialization(read: fn(&ConfigJson) -> Result<Initialization>) => initialization = read;
         /// Sets the function that reads the names for new checkpoints, instead of the first name of each role.
@@ -193,6 +216,18 @@ impl Family {
     /// Adds rules for parameters outside the blocks.
     pub fn stack_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.stack_rules.extend(rules);
+        self
+    }
+
+    /// Adds rules for what surrounds the stack.
+    pub fn end_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.end_rules.extend(rules);
+        self
+    }
+
+    /// Adds a head that checkpoints may have. Where `config.json` names no class, the first that the files hold is taken.
+    pub fn head(mut self, task: Task, read: ReadReadout) -> Self {
+        self.heads.push((task, read));
         self
     }
 
@@ -247,12 +282,12 @@ impl Family {
         }
     }
 
-    /// The rules for a role inside a block, or outside the blocks, and the number in the role.
-    pub(crate) fn rules(&self, role: &str, in_block: bool) -> (Vec<&Rule>, Option<usize>) {
-        let rules = if in_block {
-            &self.block_rules
-        } else {
-            &self.stack_rules
+    /// The rules for a role at a place of the model, and the number in the role.
+    pub(super) fn rules(&self, role: &str, place: Place) -> (Vec<&Rule>, Option<usize>) {
+        let rules = match place {
+            Place::Block(_) => &self.block_rules,
+            Place::Stack => &self.stack_rules,
+            Place::Ends => &self.end_rules,
         };
         let number = role.split('.').find_map(|segment| segment.parse().ok());
         let pattern = |segment| match number {

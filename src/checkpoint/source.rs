@@ -23,6 +23,8 @@ pub(crate) struct Source {
     pub features: Option<Features>,
     /// Which item along the tensor's first dimension, if several are stacked there.
     pub item: Option<Item>,
+    /// Dimensions of 1 in front of the parameter's own.
+    pub leading_ones: usize,
 }
 
 /// One of several parameters stacked in a tensor.
@@ -51,6 +53,7 @@ impl Source {
         if let Some(item) = self.item {
             shape.insert(0, item.total);
         }
+        shape.splice(0..0, vec![1; self.leading_ones]);
         shape
     }
 
@@ -72,6 +75,9 @@ impl Source {
             // Only the rows of this role: no temporary copy of the others.
             (None, Some(features)) if !self.lies_transposed() => {
                 return files.read_rows(&self.name, &features.ranges);
+            }
+            (None, _) if self.leading_ones > 0 => {
+                files.read(&self.name)?.reshape(self.shape.as_slice())?
             }
             (None, _) => files.read(&self.name)?,
         };

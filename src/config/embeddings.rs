@@ -144,7 +144,12 @@ impl TokenEmbeddingsConfig {
         size("the width of the embeddings", self.width)?;
         size("d_model", self.d_model)?;
         let is_finite = self.scale.is_finite();
-        expect("the embeddings' scale", self.scale, is_finite, "a finite number")?;
+        expect(
+            "the embeddings' scale",
+            self.scale,
+            is_finite,
+            "a finite number",
+        )?;
         probability("the embeddings' dropout", self.dropout)?;
         if let Some(table) = &self.positions {
             size("the number of positions", table.n_rows)?;
@@ -241,6 +246,12 @@ pub struct SpectrumEmbeddingsConfig {
     pub n_positions: usize,
     /// Dropout probability of the sum.
     pub dropout: f64,
+}
+
+impl From<TokenEmbeddingsConfig> for EmbeddingsConfig {
+    fn from(config: TokenEmbeddingsConfig) -> Self {
+        Self::Tokens(config)
+    }
 }
 
 impl EmbeddingsConfig {

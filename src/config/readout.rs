@@ -135,7 +135,9 @@ impl ReadoutConfig {
             size("the width of a head's output", output.n_out)?;
             finite("a head's scale", output.scale)?;
             probability("a head's dropout", output.dropout)?;
-            output.soft_cap.map_or(Ok(()), |cap| super::positive("a head's soft cap", cap))?;
+            output
+                .soft_cap
+                .map_or(Ok(()), |cap| super::positive("a head's soft cap", cap))?;
         }
         Ok(())
     }

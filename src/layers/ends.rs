@@ -51,7 +51,10 @@ impl ModelEnds {
 
 /// Width of what a readout makes, where it is not that of its input.
 fn width(readout: &ReadoutConfig) -> Option<usize> {
-    let transform = readout.transform.as_ref().and_then(|transform| transform.linear);
+    let transform = readout
+        .transform
+        .as_ref()
+        .and_then(|transform| transform.linear);
     let output = readout.output.as_ref().map(|output| output.n_out);
     output.or(transform.map(|linear| linear.d_out))
 }

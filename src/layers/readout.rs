@@ -222,7 +222,10 @@ fn mean(x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         return x.mean(1);
     };
     let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-    let mask = mask.to_device(x.device())?.to_dtype(x.dtype())?.unsqueeze(2)?;
+    let mask = mask
+        .to_device(x.device())?
+        .to_dtype(x.dtype())?
+        .unsqueeze(2)?;
     let n_kept = mask.sum(1)?.clamp(1f64, f64::MAX)?;
     x.broadcast_mul(&mask)?.sum(1)?.broadcast_div(&n_kept)
 }

@@ -22,11 +22,150 @@ pub(super) fn family() -> Family {
         Rule::linear("feed_forward.down", &["output.dense"]),
         Rule::norm("feed_forward_norm", &["output.LayerNorm"]),
     ])
+    .end_rules([
+        Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
+        Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
+        Rule::linear("embeddings.type", &["embeddings.token_type_embeddings"]),
+        Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
+        Rule::linear("embeddings.projection", &["embeddings_project"]),
+        Rule::linear("pooler.transform", &["pooler.dense"]),
+    ])
+    .end_rules(heads())
+    .embeddings(embeddings)
+    .pooler(|_, stack| Ok(first_through_tanh(stack)))
+    .head(Task::MaskedLm, masked_lm)
+    .head(Task::CausalLm, masked_lm)
+    .head(Task::SequenceClassification, sequence_classification)
+    .head(Task::TokenClassification, token_of_encoder)
+    .head(Task::QuestionAnswering, question_answering)
     .ignored(&["*position_ids", "*token_type_ids"])
     .outside(&["*embeddings.*", "*embeddings_project.*", "*pooler.*"])
     .outside(&["cls.*", "lm_head.*"])
     .outside(&["classifier.*", "qa_outputs.*", "*predictions.*"])
     .outside(&["generator_lm_head.*", "*summary.*"])
+}
+
+/// The names of heads: BERT's, RoBERTa's, ELECTRA's.
+fn heads() -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for task in ["masked_lm", "causal_lm"] {
+        let of = |part: &str| format!("{task}.{part}");
+        let transform = [
+            "cls.predictions.transform.dense",
+            "lm_head.dense",
+            "generator_predictions.dense",
+        ];
+        let norm = [
+            "cls.predictions.transform.LayerNorm",
+            "lm_head.layer_norm",
+            "generator_predictions.LayerNorm",
+        ];
+        let output = [
+            "cls.predictions.decoder.weight",
+            "lm_head.decoder.weight",
+            "generator_lm_head.weight",
+        ];
+        let bias = [
+            "cls.predictions.bias",
+            "cls.predictions.decoder.bias",
+            "lm_head.bias",
+            "lm_head.decoder.bias",
+            "generator_lm_head.bias",
+        ];
+        rules.push(Rule::linear(&of("transform"), &transform));
+        rules.push(Rule::norm(&of("norm"), &norm));
+        rules.push(Rule::named(&of("output"), &output, &bias));
+    }
+    let classification = |part: &str| format!("sequence_classification.{part}");
+    rules.push(Rule::linear(
+        &classification("transform"),
+        &["classifier.dense"],
+    ));
+    rules.push(Rule::linear(
+        &classification("output"),
+        &["classifier.out_proj", "classifier"],
+    ));
+    rules.push(Rule::linear("token_classification.output", &["classifier"]));
+    rules.push(Rule::linear("question_answering.output", &["qa_outputs"]));
+    rules
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let d_model = stack.blocks[0].d_model();
+    let width = json.size_or(&["embedding_size"], d_model)?;
+    let positions = PositionTableConfig {
+        n_rows: json.size(&["max_position_embeddings"])?,
+        ..match family_of(json)?.as_str() {
+            "bert" | "electra" => ALL_POSITIONS,
+            _ => positions_except(json.size_or(&["pad_token_id"], 1)?),
+        }
+    };
+    let tokens = words(json, stack)?
+        .with_width(width)
+        .with_position_table(positions)
+        .with_types(json.size_or(&["type_vocab_size"], 2)?)
+        .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
+        .with_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
+    let projection = EmbeddingProjection {
+        of: Projected::Sum,
+        bias: true,
+    };
+    Ok(match width == d_model {
+        true => tokens.into(),
+        false => tokens.with_projection(projection).into(),
+    })
+}
+
+/// BERT's, RoBERTa's and ELECTRA's are not the same in all.
+fn family_of(json: &ConfigJson) -> Result<String> {
+    Ok(json.text(&["model_type"])?.unwrap_or_default())
+}
+
+/// BERT's pooler: the first position through a linear layer and a tanh.
+pub(super) fn first_through_tanh(stack: &StackConfig) -> ReadoutConfig {
+    let d_model = stack.blocks[0].d_model();
+    ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(d_model, Activation::Tanh))
+}
+
+fn masked_lm(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let d_model = stack.blocks[0].d_model();
+    let (width, activation) = match family_of(json)?.as_str() {
+        "electra" => (
+            json.size_or(&["embedding_size"], d_model)?,
+            Activation::Gelu,
+        ),
+        "bert" => (d_model, json.activation(&["hidden_act"], Activation::Gelu)?),
+        _ => (d_model, Activation::Gelu),
+    };
+    let norm = NormConfig::layer_norm(width, stack.blocks[0].norm.eps);
+    let output = language_model(json)?.with_bias(true);
+    Ok(ReadoutConfig::new(Reads::Each)
+        .with_transform(TransformConfig::new(width, activation).with_norm(norm))
+        .with_output(output))
+}
+
+fn sequence_classification(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let d_model = stack.blocks[0].d_model();
+    let dropout = classifier_dropout(json)?;
+    let output = labels(json)?.with_dropout(dropout);
+    let transform = |activation| TransformConfig::new(d_model, activation);
+    let read = ReadoutConfig::new(Reads::First).with_dropout(dropout);
+    Ok(match family_of(json)?.as_str() {
+        "bert" => ReadoutConfig::new(Reads::Pooled),
+        "electra" => read.with_transform(transform(Activation::Gelu)),
+        _ => read.with_transform(transform(Activation::Tanh)),
+    }
+    .with_output(output))
+}
+
+fn token_of_encoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    let output = labels(json)?.with_dropout(classifier_dropout(json)?);
+    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+}
+
+fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
+    let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
+    json.number(&["classifier_dropout"], hidden)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

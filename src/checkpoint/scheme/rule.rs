@@ -49,6 +49,9 @@ pub struct Rule {
     /// Whether numbered roles are stacked in one tensor.
     #[serde(default)]
     pub stacking: Stacking,
+    /// The number of dimensions of 1 in front of the role's own, as in a token stored as `[1, 1, d_model]`.
+    #[serde(default)]
+    pub leading_ones: usize,
 }
 
 impl Rule {
@@ -61,6 +64,7 @@ impl Rule {
             orientation: Orientation::OutIn,
             part: Part::Whole,
             stacking: Stacking::Apart,
+            leading_ones: 0,
         }
     }
 
@@ -87,6 +91,14 @@ impl Rule {
             weight: with_endings(stems, &["weight", "gamma"]),
             bias: with_endings(stems, &["bias", "beta"]),
             ..Self::linear(role, stems)
+        }
+    }
+
+    /// A parameter with one of the full names `names`, stored behind so many dimensions of 1.
+    pub fn behind_ones(role: &str, names: &[&str], leading_ones: usize) -> Self {
+        Self {
+            leading_ones,
+            ..Self::named(role, names, &[])
         }
     }
 

@@ -36,9 +36,10 @@ impl PatchEmbeddings {
         };
         let weight = (d_model, config.n_channels, height, width);
         let weight = vb.pp("patch").get_with_hints(weight, "weight", init)?;
-        let bias = config
-            .bias
-            .then(|| vb.pp("patch").get_with_hints(d_model, "bias", Init::Const(0.0)));
+        let bias = config.bias.then(|| {
+            vb.pp("patch")
+                .get_with_hints(d_model, "bias", Init::Const(0.0))
+        });
         let patch = Linear::from_parts(weight.flatten_from(1)?, bias.transpose()?)?;
         let token = |name: &str| {
             let token = vb.pp(name).get_with_hints(d_model, "weight", init)?;
@@ -62,7 +63,9 @@ impl PatchEmbeddings {
         let [down, across] = config.grid();
         let n_positions = config.n_special() + down * across;
         let positions = (n_positions, d_model);
-        let positions = vb.pp("position").get_with_hints(positions, "weight", init)?;
+        let positions = vb
+            .pp("position")
+            .get_with_hints(positions, "weight", init)?;
         let norm = |norm| Norm::new(norm, vb.pp("norm"));
         Ok(Self {
             patch,

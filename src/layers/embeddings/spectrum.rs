@@ -47,7 +47,9 @@ impl SpectrumEmbeddings {
                 convolution("convolution_1", config.n_mels)?,
                 convolution("convolution_2", d_model)?,
             ],
-            positions: vb.pp("position").get_with_hints(positions, "weight", init)?,
+            positions: vb
+                .pp("position")
+                .get_with_hints(positions, "weight", init)?,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
             config: config.clone(),
         })

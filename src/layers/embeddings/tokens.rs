@@ -69,8 +69,7 @@ impl TokenEmbeddings {
         let rows = config.positions.map(|table| table.n_rows);
         let norm = |norm| Norm::new(norm, vb.pp("norm"));
         let projection = config.projection.map(|projection| {
-            let linear =
-                LinearConfig::new(config.width, config.d_model).with_bias(projection.bias);
+            let linear = LinearConfig::new(config.width, config.d_model).with_bias(projection.bias);
             Linear::new(&linear, vb.pp("projection"))
         });
         Ok(Self {

@@ -1,0 +1,95 @@
+//! The blocks of a model, trainable or packed.
+
+use candle_core::{Result, Tensor, bail};
+
+use crate::layers::{BlockStages, ForwardContext, KvCache, Readout, Stack};
+use crate::packed::{PackedKvCache, PackedLinear, PackedStack};
+
+/// The blocks of a model, and its pooler and head, in one form.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    /// On any device, with gradients.
+    Plain {
+        stack: Stack,
+        pooler: Option<Readout>,
+        head: Option<Readout>,
+    },
+    /// For inference on the CPU.
+    Packed {
+        stack: PackedStack,
+        pooler: Option<Readout<PackedLinear>>,
+        head: Option<Readout<PackedLinear>>,
+    },
+}
+
+/// The keys and values of earlier positions, and how many tokens of each sequence were counted.
+#[derive(Clone, Debug)]
+pub struct ModelCache {
+    pub(super) keys_and_values: KeysAndValues,
+    pub(super) counted: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum KeysAndValues {
+    Plain(KvCache),
+    Packed(PackedKvCache),
+}
+
+impl ModelCache {
+    /// The number of positions in it.
+    pub fn seen(&self) -> usize {
+        match &self.keys_and_values {
+            KeysAndValues::Plain(cache) => cache.seen(),
+            KeysAndValues::Packed(cache) => cache.seen(),
+        }
+    }
+}
+
+impl Body {
+    pub fn new_cache(&self) -> ModelCache {
+        let keys_and_values = match self {
+            Self::Plain { stack, .. } => KeysAndValues::Plain(stack.new_cache()),
+            Self::Packed { stack, .. } => KeysAndValues::Packed(stack.new_cache()),
+        };
+        ModelCache {
+            keys_and_values,
+            counted: Vec::new(),
+        }
+    }
+
+    /// The blocks' output without a cache; with an observer, each layer is handed to it.
+    pub fn blocks(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        observer: Option<&mut Observer>,
+    ) -> Result<Tensor> {
+        match (self, observer) {
+            (Self::Plain { stack, .. }, None) => stack.forward_with(x, context),
+            (Self::Plain { stack, .. }, Some(observer)) => stack.observe(x, context, observer),
+            (Self::Packed { stack, .. }, None) => stack.forward_with(x, context),
+            (Self::Packed { stack, .. }, Some(observer)) => stack.observe(x, context, observer),
+        }
+    }
+
+    /// The blocks' output for positions behind those in the cache.
+    pub fn blocks_cached(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: &mut KeysAndValues,
+    ) -> Result<Tensor> {
+        match (self, cache) {
+            (Self::Plain { stack, .. }, KeysAndValues::Plain(cache)) => {
+                stack.forward_cached(x, context, cache)
+            }
+            (Self::Packed { stack, .. }, KeysAndValues::Packed(cache)) => {
+                stack.forward_cached(x, context, cache)
+            }
+            _ => bail!("the cache is another model's: make one by Model::new_cache"),
+        }
+    }
+}
+
+/// Receives the intermediate results of each layer.
+pub(super) type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;

@@ -1,0 +1,106 @@
+//! What a model reads.
+
+use candle_core::{Device, Result, Tensor};
+
+use crate::config::setters;
+use crate::layers::{AttentionMask, ForwardContext, Tokens};
+
+/// What a model reads: token ids, pixels or a spectrum, and what goes with them.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct ModelInput {
+    /// Token ids, `[batch, seq]` of any integer type.
+    pub input_ids: Option<Tensor>,
+    /// Token types, `[batch, seq]`; 0 where not given.
+    pub token_type_ids: Option<Tensor>,
+    /// Positions, `[batch, seq]`, where they are not counted.
+    pub position_ids: Option<Tensor>,
+    /// `[batch, seq]`, 1 = a real token, 0 = padding.
+    pub attention_mask: Option<Tensor>,
+    /// An image, `[batch, channels, height, width]`.
+    pub pixel_values: Option<Tensor>,
+    /// The log-mel spectrum of a sound, `[batch, bands, steps]`.
+    pub input_features: Option<Tensor>,
+    /// An encoder's output `[batch, encoder_seq, d_encoder]`, for cross-attention.
+    pub encoder_hidden_states: Option<Tensor>,
+    /// Which of its positions are real, `[batch, encoder_seq]`.
+    pub encoder_attention_mask: Option<Tensor>,
+    /// Whether dropout is on.
+    pub train: bool,
+}
+
+impl ModelInput {
+    /// Token ids, `[batch, seq]`.
+    pub fn tokens(ids: &Tensor) -> Self {
+        Self {
+            input_ids: Some(ids.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// An image, `[batch, channels, height, width]`.
+    pub fn pixels(pixels: &Tensor) -> Self {
+        Self {
+            pixel_values: Some(pixels.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// The log-mel spectrum of a sound, `[batch, bands, steps]`.
+    pub fn spectrum(features: &Tensor) -> Self {
+        Self {
+            input_features: Some(features.clone()),
+            ..Self::default()
+        }
+    }
+
+    setters! {
+        /// Sets which tokens are real.
+        with_mask(mask: &Tensor) => attention_mask = Some(mask.clone());
+        /// Sets the token types.
+        with_types(types: &Tensor) => token_type_ids = Some(types.clone());
+        /// Sets the positions.
+        with_positions(positions: &Tensor) => position_ids = Some(positions.clone());
+        /// Turns dropout on or off.
+        with_train(train: bool) => train = train;
+    }
+
+    /// Sets the encoder's output and which of its positions are real.
+    pub fn with_memory(mut self, hidden_states: &Tensor, mask: Option<&Tensor>) -> Self {
+        self.encoder_hidden_states = Some(hidden_states.clone());
+        self.encoder_attention_mask = mask.cloned();
+        self
+    }
+
+    /// The tokens, of which `counted` were counted before.
+    pub(super) fn as_tokens<'t>(&'t self, counted: &'t [u32]) -> Option<Tokens<'t>> {
+        Some(Tokens {
+            ids: self.input_ids.as_ref()?,
+            types: self.token_type_ids.as_ref(),
+            positions: self.position_ids.as_ref(),
+            mask: self.attention_mask.as_ref(),
+            counted,
+        })
+    }
+
+    /// What the blocks need besides the embeddings.
+    ///
+    /// # Errors
+    /// If a mask or positions are malformed.
+    pub(super) fn context(&self, device: &Device) -> Result<ForwardContext> {
+        let masked = |mask: &Option<Tensor>| match mask {
+            Some(mask) => AttentionMask::padding(&mask.to_device(device)?),
+            None => Ok(AttentionMask::none()),
+        };
+        let mut context = ForwardContext::evaluation()
+            .with_train(self.train)
+            .with_mask(masked(&self.attention_mask)?);
+        if let Some(positions) = &self.position_ids {
+            context = context.with_position_ids(positions)?;
+        }
+        if let Some(memory) = &self.encoder_hidden_states {
+            context = context.with_memory(memory.clone(), masked(&self.encoder_attention_mask)?);
+        }
+        Ok(context)
+    }
+}

@@ -1,0 +1,27 @@
+//! Whole models: token ids, images or sounds in; hidden states, vectors and logits out.
+//!
+//! A [`Model`] is a [`Checkpoint`](crate::Checkpoint)'s embeddings, blocks, pooler and head, on any device with gradients, or
+//! packed for inference on the CPU.
+//!
+//! ```
+//! use candle_blocks::{Checkpoint, Precision, model::ModelInput};
+//! use candle_blocks::candle_core::{Device, Tensor};
+//! let checkpoint = Checkpoint::open("weights/tiny-bert")?;
+//! let model = checkpoint.packed_model(Precision::F32)?;
+//! let ids = Tensor::new(&[[2u32, 5, 7], [4, 1, 0]], &Device::Cpu)?;
+//! let mask = Tensor::new(&[[1u8, 1, 1], [1, 1, 0]], &Device::Cpu)?; // 1 = a real token
+//! let output = model.forward(&ModelInput::tokens(&ids).with_mask(&mask))?;
+//! assert_eq!(output.last_hidden_state.dims()[..2], [2, 3]);
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+
+mod body;
+mod input;
+mod load;
+mod output;
+mod walk;
+
+pub use body::ModelCache;
+pub use input::ModelInput;
+pub use output::ModelOutput;
+pub use walk::Model;

@@ -1,0 +1,179 @@
+//! A whole model, and its walk: embeddings, blocks, pooler, head.
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::body::{Body, Observer};
+use super::{ModelCache, ModelInput, ModelOutput};
+use crate::Error;
+use crate::config::{ModelConfig, Task, getters};
+use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings};
+
+/// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
+/// [`Checkpoint::packed_model`](crate::Checkpoint::packed_model).
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub(super) config: ModelConfig,
+    pub(super) embeddings: Embeddings,
+    pub(super) body: Body,
+    pub(super) device: Device,
+}
+
+impl Model {
+    getters! {
+        /// The configuration.
+        config(&self) -> &ModelConfig => &self.config;
+        /// What makes the input of the first block.
+        embeddings(&self) -> &Embeddings => &self.embeddings;
+        /// The device that it computes on.
+        device(&self) -> &Device => &self.device;
+        /// What its head is for, if it has one.
+        task(&self) -> Option<Task> => self.config.head.as_ref().map(|head| head.task);
+    }
+
+    /// Makes all dropouts draw their masks from `source`.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.embeddings.set_dropout_source(source);
+        if let Body::Plain {
+            stack,
+            pooler,
+            head,
+        } = &mut self.body
+        {
+            stack.set_dropout_source(source);
+            for readout in pooler.iter_mut().chain(head) {
+                readout.set_dropout_source(source);
+            }
+        }
+    }
+
+    /// Runs the whole model.
+    ///
+    /// # Errors
+    /// If the input is not what the model reads, or a token, position or shape does not fit.
+    pub fn forward(&self, input: &ModelInput) -> Result<ModelOutput> {
+        self.run(input, None)
+    }
+
+    /// Like [`Self::forward`], but also hands the intermediate results of every layer to `observer` as they are computed.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`]; an error of `observer` ends the pass and is returned.
+    pub fn observe(
+        &self,
+        input: &ModelInput,
+        mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
+    ) -> Result<ModelOutput> {
+        self.run(input, Some(&mut observer))
+    }
+
+    fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
+        let embeddings = self.embed(input, &[])?;
+        let context = input.context(&self.device)?;
+        let last_hidden_state = self.body.blocks(&embeddings, &context, observer)?;
+        let pooler_output = self.pool(&last_hidden_state, input)?;
+        let logits = self.head(&last_hidden_state, pooler_output.as_ref(), input)?;
+        Ok(ModelOutput {
+            embeddings,
+            last_hidden_state,
+            pooler_output,
+            logits,
+        })
+    }
+
+    /// An empty cache for [`Self::next_logits`].
+    pub fn new_cache(&self) -> ModelCache {
+        self.body.new_cache()
+    }
+
+    /// The logits `[batch, n_tokens]` behind the last of some new positions, which follow those in `cache` and are added
+    /// to it. The mask is that of the new positions only.
+    ///
+    /// # Errors
+    /// If the model has no head that reads every position, or as for [`Self::forward`]; the cache then stays as it was.
+    pub fn next_logits(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
+        let Some(tokens) = input.as_tokens(&cache.counted) else {
+            return Err(Error::input("input_ids", "missing; the model reads tokens").into());
+        };
+        let counted = match &self.embeddings {
+            Embeddings::Tokens(embeddings) => embeddings.counted(&tokens)?,
+            _ => bail!("a model that reads no tokens has no next one"),
+        };
+        let embeddings = self.embed(input, &cache.counted)?;
+        let context = input.context(&self.device)?;
+        let hidden = self
+            .body
+            .blocks_cached(&embeddings, &context, &mut cache.keys_and_values)?;
+        cache.counted = counted;
+        let (_, seq, _) = hidden.dims3()?;
+        let last = hidden.narrow(1, seq.saturating_sub(1), 1)?;
+        match self.head(&last, None, input)? {
+            Some(logits) if logits.rank() == 3 => logits.squeeze(1),
+            _ => {
+                bail!("the model has no head for the next token; its checkpoint is a base model's")
+            }
+        }
+    }
+
+    /// The input of the first block.
+    fn embed(&self, input: &ModelInput, counted: &[u32]) -> Result<Tensor> {
+        let missing = |name: &str, what: &str| {
+            candle_core::Error::from(Error::input(
+                name,
+                format!("missing; the model reads {what}"),
+            ))
+        };
+        match &self.embeddings {
+            Embeddings::Tokens(embeddings) => {
+                let tokens = input.as_tokens(counted);
+                let tokens = tokens.ok_or_else(|| missing("input_ids", "tokens"))?;
+                embeddings.forward_t(&tokens, input.train)
+            }
+            Embeddings::Patches(embeddings) => {
+                let pixels = input.pixel_values.as_ref();
+                let pixels = pixels.ok_or_else(|| missing("pixel_values", "images"))?;
+                embeddings.forward_t(pixels, input.train)
+            }
+            Embeddings::Spectrum(embeddings) => {
+                let features = input.input_features.as_ref();
+                let features = features.ok_or_else(|| missing("input_features", "sounds"))?;
+                embeddings.forward_t(features, input.train)
+            }
+        }
+    }
+
+    fn pool(&self, hidden_states: &Tensor, input: &ModelInput) -> Result<Option<Tensor>> {
+        let of = blocks_output(hidden_states, None, input);
+        match &self.body {
+            Body::Plain { pooler, .. } => pooler.as_ref().map(|p| p.forward_t(&of, input.train)),
+            Body::Packed { pooler, .. } => pooler.as_ref().map(|p| p.forward_t(&of, false)),
+        }
+        .transpose()
+    }
+
+    fn head(
+        &self,
+        hidden_states: &Tensor,
+        pooled: Option<&Tensor>,
+        input: &ModelInput,
+    ) -> Result<Option<Tensor>> {
+        let of = blocks_output(hidden_states, pooled, input);
+        match &self.body {
+            Body::Plain { head, .. } => head.as_ref().map(|h| h.forward_t(&of, input.train)),
+            Body::Packed { head, .. } => head.as_ref().map(|h| h.forward_t(&of, false)),
+        }
+        .transpose()
+    }
+}
+
+fn blocks_output<'t>(
+    hidden_states: &'t Tensor,
+    pooled: Option<&'t Tensor>,
+    input: &'t ModelInput,
+) -> BlocksOutput<'t> {
+    BlocksOutput {
+        hidden_states,
+        pooled,
+        ids: input.input_ids.as_ref(),
+        mask: input.attention_mask.as_ref(),
+    }
+}
