@@ -31,8 +31,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["checkpoint", "layers", "ops", "config", "device", "error"],
     ),
     (
-        "trace",
+        "model",
         &["checkpoint", "packed", "layers", "config", "error"],
+    ),
+    (
+        "trace",
+        &["model", "checkpoint", "layers", "config", "error"],
     ),
     ("verify", &["error"]),
 ];

@@ -114,7 +114,7 @@ fn path() -> PathBuf {
 
 /// A checkpoint in every type that its fixture can judge: a fixture in half precision, only its own.
 fn rows(stack: &Committed) -> Vec<Row> {
-    let native = stack.fixture().hidden_states().dtype();
+    let native = stack.fixture().dtype();
     let types = match native {
         DType::F32 => vec![DType::F32, DType::F64, DType::BF16, DType::F16],
         half => vec![half],
@@ -127,7 +127,7 @@ fn rows(stack: &Committed) -> Vec<Row> {
 
 fn row(stack: &Committed, dtype: DType) -> Row {
     let fixture = stack.fixture();
-    let native = fixture.hidden_states().dtype();
+    let native = fixture.dtype();
     let input = judged::input(&fixture);
     let run = match fixture.gradients().is_empty() {
         true => trace::run,

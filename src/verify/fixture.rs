@@ -2,13 +2,17 @@
 //!
 //! | name | what it is |
 //! |---|---|
-//! | `hidden_states` | input of block 0, `[batch, seq, d_model]`; the only required tensor |
+//! | `hidden_states` | input of block 0, `[batch, seq, d_model]`, if only the blocks ran |
 //! | `attention_mask` | `[batch, seq]`, 1 = keep, 0 = drop |
-//! | `input_ids` | `[batch, seq]`, integers |
+//! | `input_ids`, `pixel_values`, `input_features` | what a whole model read; without `hidden_states` one of them is required |
+//! | `token_type_ids`, `position_ids` | `[batch, seq]`, integers |
+//! | `embeddings` | input of block 0, made by the model |
 //! | `layers.{i}.feed_forward.input`, `.output` | of the feed-forward alone: before dropout, residual and norm |
 //! | `layers.{i}.output` | output of block `i` |
 //! | `last_hidden_state` | output of the stack, after its final norm |
-//! | `grad_output` | gradient of the last block's output, `[batch, seq, d_model]` |
+//! | `pooler_output`, `logits` | what a whole model's pooler and head made of it |
+//! | `grad_output` | gradient of the last block's output, or of a whole model's `last_hidden_state` |
+//! | `grad_logits` | gradient of a whole model's logits |
 //! | `grads.hidden_states`, `grads.{name on disk}` | gradients |
 //! | any floating-point tensor with `.f64` appended | the same, computed in double precision |
 
@@ -18,7 +22,7 @@ mod reader;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use self::decode::decode;
 use self::reader::Reader;
@@ -33,7 +37,7 @@ pub struct Fixture {
     path: PathBuf,
     metadata: BTreeMap<String, String>,
     tensors: HashMap<String, Tensor>,
-    hidden_states: Tensor,
+    hidden_states: Option<Tensor>,
     attention_mask: Option<(Tensor, KeptRows)>,
     stages: Vec<(String, Expected)>,
     gradients: Vec<(String, Expected)>,
@@ -45,7 +49,7 @@ impl Fixture {
     ///
     /// # Errors
     /// - [`Error::Io`], [`Error::NotSafetensors`]: the file cannot be read or is in another format.
-    /// - [`Error::MissingTensor`]: there is no `hidden_states`.
+    /// - [`Error::MissingTensor`]: there is nothing to start from.
     /// - [`Error::UnsupportedDType`]: a tensor that must be of a floating-point dtype is not.
     /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or otherwise invalid, such as a
     ///   mask that drops every row.
@@ -58,7 +62,7 @@ impl Fixture {
     /// # Errors
     /// As [`Self::open`], about the inputs.
     pub fn open_input(path: impl AsRef<Path>) -> Result<Self> {
-        Self::read(path.as_ref(), names::starts_a_run)
+        Self::read(path.as_ref(), names::is_input)
     }
 
     fn read(path: &Path, is_wanted: fn(&str) -> bool) -> Result<Self> {
@@ -76,9 +80,11 @@ impl Fixture {
         };
 
         let hidden_states = reader.hidden_states()?;
-        let attention_mask = reader.attention_mask(&hidden_states)?;
-        reader.check_input_ids(&hidden_states)?;
-        reader.check_grad_output(&hidden_states)?;
+        let attention_mask = reader.attention_mask(hidden_states.as_ref())?;
+        reader.check_input_ids(hidden_states.as_ref())?;
+        if let Some(hidden_states) = &hidden_states {
+            reader.check_grad_output(hidden_states)?;
+        }
         reader.check_no_orphan_twins()?;
         let kept = attention_mask.as_ref().map(|(_, rows)| rows);
         let (stages, gradients) = reader.results(kept)?;
@@ -105,9 +111,16 @@ impl Fixture {
         &self.metadata
     }
 
-    /// The input of block 0, `[batch, seq, d_model]`, in the dtype of the file.
-    pub fn hidden_states(&self) -> &Tensor {
-        &self.hidden_states
+    /// The input of block 0, `[batch, seq, d_model]`, in the dtype of the file; `None` if a whole model ran.
+    pub fn hidden_states(&self) -> Option<&Tensor> {
+        self.hidden_states.as_ref()
+    }
+
+    /// The dtype in which PyTorch computed.
+    pub fn dtype(&self) -> DType {
+        let first = self.stages.first().map(|(_, expected)| expected.value());
+        let of = self.hidden_states.as_ref().or(first);
+        of.map_or(DType::F32, Tensor::dtype)
     }
 
     /// The attention mask as `u8` `[batch, seq]`, 1 = keep, 0 = drop, whatever its dtype in the file.

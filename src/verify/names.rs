@@ -7,13 +7,22 @@ const GRADIENT: &str = "grads.";
 /// The gradient of the input; the only gradient that has one row per token.
 pub(super) const INPUT_GRADIENT: &str = "grads.hidden_states";
 
+/// What a whole model reads.
+pub(super) const WHOLE: [&str; 3] = ["input_ids", "pixel_values", "input_features"];
+
 /// Where in a run a tensor comes into being. The derived order is the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
+    /// The input of block 0, made by the model.
+    Embeddings,
     /// A tensor of block `layer`.
     Block { layer: usize, point: Point },
     /// The output of the whole stack, behind its last norm.
     LastHiddenState,
+    /// What the pooler makes of it.
+    PoolerOutput,
+    /// What the head makes of it.
+    Logits,
 }
 
 /// Where in a block a tensor comes into being, in order of execution.
@@ -27,8 +36,12 @@ pub(super) enum Point {
 impl Stage {
     /// Reads a stage's name; `None` for any other name.
     pub(super) fn parse(name: &str) -> Option<Self> {
-        if name == "last_hidden_state" {
-            return Some(Self::LastHiddenState);
+        match name {
+            "embeddings" => return Some(Self::Embeddings),
+            "last_hidden_state" => return Some(Self::LastHiddenState),
+            "pooler_output" => return Some(Self::PoolerOutput),
+            "logits" => return Some(Self::Logits),
+            _ => {}
         }
         let (number, point) = name.strip_prefix("layers.")?.split_once('.')?;
         let layer: usize = number.parse().ok()?;
@@ -49,7 +62,7 @@ impl Stage {
     pub(super) fn layer(self) -> Option<usize> {
         match self {
             Self::Block { layer, .. } => Some(layer),
-            Self::LastHiddenState => None,
+            Self::Embeddings | Self::LastHiddenState | Self::PoolerOutput | Self::Logits => None,
         }
     }
 }
@@ -61,11 +74,6 @@ pub(super) fn is_gradient(name: &str) -> bool {
 
 /// Whether a name is that of an input, rather than a result.
 pub(super) fn is_input(name: &str) -> bool {
-    starts_a_run(name) || name == "input_ids"
-}
-
-/// Whether a name is that of a tensor from which a run starts; token ids only say where it came from.
-pub(super) fn starts_a_run(name: &str) -> bool {
     matches!(
         name,
         "hidden_states"
@@ -74,6 +82,11 @@ pub(super) fn starts_a_run(name: &str) -> bool {
             | "encoder_hidden_states"
             | "encoder_attention_mask"
             | "grad_output"
+            | "grad_logits"
+            | "input_ids"
+            | "token_type_ids"
+            | "pixel_values"
+            | "input_features"
     )
 }
 
@@ -81,7 +94,10 @@ pub(super) fn starts_a_run(name: &str) -> bool {
 ///
 /// A parameter's gradient sums over all rows, even where its shape happens to begin like the mask's.
 pub(super) fn is_per_token(name: &str) -> bool {
-    !is_gradient(name) || name == INPUT_GRADIENT
+    match Stage::parse(name) {
+        Some(Stage::PoolerOutput) => false,
+        _ => !is_gradient(name) || name == INPUT_GRADIENT,
+    }
 }
 
 /// What orders names as a reader would: runs of digits by their number, so that layer 2 precedes layer 10.

@@ -48,7 +48,7 @@ fn every_committed_checkpoint_packed_in_f32_is_within_the_ratio_rule() {
     for stack in stacks() {
         let fixture = stack.fixture();
         let input = judged::input(&fixture);
-        let dtype = fixture.hidden_states().dtype();
+        let dtype = fixture.dtype();
         match trace::run_packed(&stack.open(), &input, dtype, Precision::F32) {
             Err(error) => failures.push(format!("{}: {error}", stack.label())),
             Ok(stages) => {
@@ -72,7 +72,7 @@ fn every_committed_checkpoint_packed_in_bf16_is_within_the_rule_for_half_precisi
     let mut failures = Vec::new();
     for stack in stacks() {
         let fixture = stack.fixture();
-        let allowance = match fixture.hidden_states().dtype() {
+        let allowance = match fixture.dtype() {
             DType::F16 => continue, // whose rule asks for more digits than bf16 has
             DType::BF16 => 1.0,
             _ => ROUNDED_WEIGHTS,

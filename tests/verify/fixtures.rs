@@ -38,7 +38,7 @@ fn everything_in_a_fixture_can_be_read() {
         .f32("grad_output", &DIMS, 3)
         .metadata("family", "bert");
     let fixture = Fixture::open(draft.write()).unwrap();
-    assert_eq!(fixture.hidden_states().dims(), DIMS);
+    assert_eq!(fixture.hidden_states().unwrap().dims(), DIMS);
     let mask = fixture.attention_mask().unwrap();
     assert_eq!(mask.dtype(), DType::U8);
     assert_eq!(values(mask), [1., 1., 1., 1., 0., 0.]);

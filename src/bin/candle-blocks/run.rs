@@ -1,4 +1,4 @@
-//! `candle-blocks run`: runs all blocks on the input in a file and writes every intermediate result to another.
+//! `candle-blocks run`: runs all blocks, or a whole model, on the input in a file and writes every intermediate result to another.
 //!
 //! NaN and infinity are results like any other, as in PyTorch: they are written, a note says where they begin, and
 //! the exit status is 0.
@@ -19,7 +19,8 @@ use crate::{Outcome, output};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// A safetensors file with hidden_states [batch, seq, d_model] and optionally attention_mask [batch, seq].
+    /// A safetensors file with hidden_states [batch, seq, d_model], or with input_ids [batch, seq], pixel_values or
+    /// input_features for a whole model; and optionally attention_mask [batch, seq].
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     /// The safetensors file to write the results to.
@@ -59,12 +60,15 @@ fn note_non_finite(
         "note: {first} holds values that are not finite; it was written as it is"
     ));
     let inputs = [
-        ("hidden_states", Some(&input.hidden_states)),
+        ("hidden_states", input.hidden_states.as_ref()),
+        ("pixel_values", input.model.pixel_values.as_ref()),
+        ("input_features", input.model.input_features.as_ref()),
         (
             "encoder_hidden_states",
-            input.encoder_hidden_states.as_ref(),
+            input.model.encoder_hidden_states.as_ref(),
         ),
         ("grad_output", input.grad_output.as_ref()),
+        ("grad_logits", input.grad_logits.as_ref()),
     ];
     let inputs = inputs
         .into_iter()

@@ -1,0 +1,149 @@
+//! Backward passes.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
+
+use super::TraceInput;
+use super::stages::{Stages, of_blocks, of_model};
+use crate::checkpoint::{Checkpoint, Loader};
+use crate::error::{Error, Result};
+
+/// Like [`run`](super::run), followed by the gradients of every parameter, under its name and in its layout on disk.
+///
+/// Of blocks: for the gradient `grad_output` of the last block's output, with those of the inputs. Of a whole model: for the
+/// gradient `grad_output` of its `last_hidden_state`, `grad_logits` of its logits, or both; parameters on which these do
+/// not depend have none.
+///
+/// # Errors
+/// As for [`run`](super::run); also if the gradient to start from is missing or has another shape, or a parameter of the
+/// blocks gets none.
+pub fn run_backward(
+    checkpoint: &Checkpoint,
+    input: &TraceInput,
+    dtype: DType,
+    device: &Device,
+) -> Result<Stages> {
+    let loader = checkpoint.trainable(dtype, device)?;
+    let input = input.moved(dtype, device)?;
+    match &input.hidden_states {
+        Some(x) => through_blocks(checkpoint, &loader, &input, x),
+        None => through_model(checkpoint, &loader, &input),
+    }
+}
+
+fn through_blocks(
+    checkpoint: &Checkpoint,
+    loader: &Loader,
+    input: &TraceInput,
+    x: &Tensor,
+) -> Result<Stages> {
+    let stack = loader.stack()?;
+    let cotangent = cotangent(&input.grad_output, "grad_output", (x, "hidden_states"))?;
+    let mut input = input.clone();
+    let source = Var::from_tensor(x)?;
+    let memory = input.model.encoder_hidden_states.as_ref();
+    let memory = memory.map(Var::from_tensor).transpose()?;
+    if let Some(memory) = &memory {
+        input.model.encoder_hidden_states = Some(memory.as_tensor().clone());
+    }
+    let x = source.as_tensor();
+    let mut stages = of_blocks(checkpoint.config(), &input, x, |context, observer| {
+        stack.observe(x, context, observer)
+    })?;
+    let mut outputs = stages.iter().rev();
+    let output = outputs.find(|(name, _)| name.ends_with(".output"));
+    let none = || Error::InvalidConfig("a stack without blocks has no gradient".to_string());
+    let (_, output) = output.ok_or_else(none)?;
+    let gradients = (output * cotangent)?.sum_all()?.backward()?;
+    let gradient = |name: &str, variable: &Var| {
+        let gradient = gradients.get(variable).cloned();
+        gradient.ok_or_else(|| Error::InvalidConfig(format!("{name} got no gradient")))
+    };
+    detach(&mut stages);
+    stages.push((
+        "grads.hidden_states".to_string(),
+        gradient("hidden_states", &source)?,
+    ));
+    if let Some(memory) = &memory {
+        let name = "encoder_hidden_states";
+        stages.push((format!("grads.{name}"), gradient(name, memory)?));
+    }
+    let mut by_role = HashMap::new();
+    for (role, variable) in loader.parameters() {
+        if !role.starts_with("final_norm.") {
+            by_role.insert(role.clone(), gradient(&role, &variable)?);
+        }
+    }
+    add_by_name(checkpoint, by_role, &mut stages)?;
+    Ok(stages)
+}
+
+fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -> Result<Stages> {
+    let model = loader.model()?;
+    let mut stages = of_model(&model, &input.model)?;
+    let started = [
+        ("last_hidden_state", "grad_output", &input.grad_output),
+        ("logits", "grad_logits", &input.grad_logits),
+    ];
+    let mut sum: Option<Tensor> = None;
+    for (name, of, given) in started {
+        if given.is_none() {
+            continue;
+        }
+        let output = stages.iter().find(|(stage, _)| stage == name);
+        let missing = || Error::input(of, format!("the model gives no {name}"));
+        let (_, output) = output.ok_or_else(missing)?;
+        let part = (output * cotangent(given, of, (output, name))?)?.sum_all()?;
+        sum = Some(match sum {
+            Some(sum) => (sum + part)?,
+            None => part,
+        });
+    }
+    let missing = || {
+        let reason = "missing, as is grad_logits; a backward pass starts from one of them";
+        Error::input("grad_output", reason)
+    };
+    let gradients: GradStore = sum.ok_or_else(missing)?.backward()?;
+    detach(&mut stages);
+    let with_gradient = |(role, variable): (String, Var)| {
+        let gradient = gradients.get(&variable).cloned();
+        gradient.map(|gradient| (role, gradient))
+    };
+    let by_role = loader.parameters().into_iter().filter_map(with_gradient);
+    add_by_name(checkpoint, by_role.collect(), &mut stages)?;
+    Ok(stages)
+}
+
+/// A gradient to start from, which has the shape of what it is of.
+fn cotangent<'t>(
+    given: &'t Option<Tensor>,
+    name: &str,
+    (of, of_name): (&Tensor, &str),
+) -> Result<&'t Tensor> {
+    let missing = || Error::input(name, "missing; a backward pass needs it");
+    let cotangent = given.as_ref().ok_or_else(missing)?;
+    let (found, expected) = (cotangent.dims(), of.dims());
+    if found != expected {
+        let reason = format!("has shape {found:?}, expected {expected:?} of {of_name}");
+        return Err(Error::input(name, reason));
+    }
+    Ok(cotangent)
+}
+
+fn detach(stages: &mut Stages) {
+    for (_, stage) in stages {
+        *stage = stage.detach();
+    }
+}
+
+fn add_by_name(
+    checkpoint: &Checkpoint,
+    by_role: HashMap<String, Tensor>,
+    stages: &mut Stages,
+) -> Result<()> {
+    for (name, gradient) in checkpoint.to_disk(&by_role)? {
+        stages.push((format!("grads.{name}"), gradient));
+    }
+    Ok(())
+}

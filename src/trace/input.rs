@@ -1,0 +1,143 @@
+//! The input of a traced run.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::layers::{AttentionMask, ForwardContext, Marked};
+use crate::model::ModelInput;
+
+/// The input of a traced run.
+#[derive(Clone, Debug)]
+pub struct TraceInput {
+    /// Input of block 0, `[batch, seq, d_model]`, if only the blocks run.
+    pub hidden_states: Option<Tensor>,
+    /// What goes with it; or what the whole model reads.
+    pub model: ModelInput,
+    /// The gradient from which the backward pass starts: of the last block's output, or of a whole model's
+    /// `last_hidden_state`.
+    pub grad_output: Option<Tensor>,
+    /// The gradient of a whole model's logits.
+    pub grad_logits: Option<Tensor>,
+}
+
+impl TraceInput {
+    /// Collects the input from the tensors of a fixture, which `tensor` returns by name.
+    ///
+    /// # Errors
+    /// If there is nothing to start from.
+    pub fn new(tensor: impl Fn(&str) -> Option<Tensor>) -> Result<Self> {
+        let hidden_states = tensor("hidden_states");
+        let model = ModelInput {
+            input_ids: tensor("input_ids"),
+            token_type_ids: tensor("token_type_ids"),
+            position_ids: tensor("position_ids"),
+            attention_mask: tensor("attention_mask"),
+            pixel_values: tensor("pixel_values"),
+            input_features: tensor("input_features"),
+            encoder_hidden_states: tensor("encoder_hidden_states"),
+            encoder_attention_mask: tensor("encoder_attention_mask"),
+            train: false,
+        };
+        let sources = [
+            &hidden_states,
+            &model.input_ids,
+            &model.pixel_values,
+            &model.input_features,
+        ];
+        if sources.into_iter().all(Option::is_none) {
+            let reason = "missing, as are input_ids, pixel_values and input_features";
+            return Err(Error::input("hidden_states", reason));
+        }
+        Ok(Self {
+            hidden_states,
+            model,
+            grad_output: tensor("grad_output"),
+            grad_logits: tensor("grad_logits"),
+        })
+    }
+
+    /// Checks the hidden states against the width of the stack, and builds the context of a forward pass.
+    pub(super) fn context(
+        &self,
+        hidden_states: &Tensor,
+        d_model: Option<usize>,
+    ) -> Result<ForwardContext> {
+        let dims = hidden_states.dims();
+        let d_model = d_model.or(dims.last().copied()).unwrap_or(0);
+        let fail = |reason| Err(Error::input("hidden_states", reason));
+        match *dims {
+            [0, _, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the batch is empty"));
+            }
+            [_, 0, width] if width == d_model => {
+                return fail(format!("has shape {dims:?}: the sequence is empty"));
+            }
+            [_, _, width] if width == d_model => {}
+            _ => {
+                return fail(format!(
+                    "has shape {dims:?}, expected [batch, seq, {d_model}]"
+                ));
+            }
+        }
+        let padding = |mask: &Option<Tensor>, of: Marked, batch, keys| -> Result<AttentionMask> {
+            let Some(mask) = mask else {
+                return Ok(AttentionMask::none());
+            };
+            let mask = AttentionMask::of_keys(mask, of, hidden_states.device())?;
+            of.check(mask.keep(), batch, keys)?;
+            Ok(mask)
+        };
+        let mask = padding(
+            &self.model.attention_mask,
+            Marked::Sequence,
+            dims[0],
+            dims[1],
+        )?;
+        let mut context = ForwardContext::evaluation().with_mask(mask);
+        if let Some(positions) = &self.model.position_ids {
+            let found = positions.dims();
+            if found != &dims[..2] && found != [1, dims[1]] {
+                let reason = format!("has shape {found:?}, expected {:?}", &dims[..2]);
+                return Err(Error::input("position_ids", reason));
+            }
+            context = context.with_position_ids(positions)?;
+        }
+        if let Some(memory) = &self.model.encoder_hidden_states {
+            let &[batch, keys, _] = memory.dims() else {
+                let found = memory.dims();
+                let reason =
+                    format!("has shape {found:?}, expected [batch, encoder_seq, d_memory]");
+                return Err(Error::input("encoder_hidden_states", reason));
+            };
+            let mask = padding(
+                &self.model.encoder_attention_mask,
+                Marked::Memory,
+                batch,
+                keys,
+            )?;
+            context = context.with_memory(memory.clone(), mask);
+        }
+        Ok(context)
+    }
+
+    /// The input in the given type on the given device.
+    pub(super) fn moved(&self, dtype: DType, device: &Device) -> Result<Self> {
+        // By way of the CPU, which converts every type.
+        let move_ = |t: &Tensor| {
+            let t = t.to_device(&Device::Cpu)?.to_dtype(dtype)?;
+            t.to_device(device)
+        };
+        let moved = |t: &Option<Tensor>| t.as_ref().map(move_).transpose();
+        Ok(Self {
+            hidden_states: moved(&self.hidden_states)?,
+            model: ModelInput {
+                pixel_values: moved(&self.model.pixel_values)?,
+                input_features: moved(&self.model.input_features)?,
+                encoder_hidden_states: moved(&self.model.encoder_hidden_states)?,
+                ..self.model.clone()
+            },
+            grad_output: moved(&self.grad_output)?,
+            grad_logits: moved(&self.grad_logits)?,
+        })
+    }
+}
