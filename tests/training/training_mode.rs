@@ -78,11 +78,11 @@ fn every_family_drops_what_transformers_drops() {
             stack.set_dropout_source(&DropoutSource::numpy(SEED));
             let input = judged::input(&committed.fixture());
             let mut context = ForwardContext::training();
-            if let Some(memory) = &input.encoder_hidden_states {
+            if let Some(memory) = &input.model.encoder_hidden_states {
                 let memory = memory.to_device(&device()).unwrap();
                 context = context.with_memory(memory, Default::default());
             }
-            let x = input.hidden_states.to_device(&device()).unwrap();
+            let x = input.hidden_states.unwrap().to_device(&device()).unwrap();
             let x = Var::from_tensor(&x).unwrap();
             let y = stack.forward_with(&x, &context).unwrap();
             let cotangent = reference.get(&format!("{label}.grad_output"));
