@@ -41,7 +41,8 @@ pub use position::{
 };
 pub use precision::Precision;
 pub use readout::{
-    OutputConfig, OutputWeight, ReadoutConfig, Reads, TransformConfig, TransformLinear,
+    AttentionPoolConfig, OutputConfig, OutputWeight, ReadoutConfig, Reads, TransformConfig,
+    TransformLinear,
 };
 
 pub(crate) use block::check_layers;

@@ -5,7 +5,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
-use crate::config::{HeadConfig, ModelConfig, StackConfig, Task};
+use crate::config::{HeadConfig, ModelConfig, Reads, StackConfig, Task};
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
@@ -20,6 +20,10 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForTokenClassification", Task::TokenClassification),
     ("ForQuestionAnswering", Task::QuestionAnswering),
     ("ForImageClassification", Task::ImageClassification),
+    (
+        "ForImageClassificationWithTeacher",
+        Task::ImageClassification,
+    ),
     ("WithProjection", Task::Projection),
     ("CLIPModel", Task::Projection),
 ];
@@ -95,6 +99,10 @@ impl Ends {
         prefix: &str,
     ) -> Result<bool> {
         let is_of_part = |role: &str| role.split('.').next() == Some(part);
+        let pool = model.pooler.iter().find_map(|pooler| match &pooler.reads {
+            Reads::Attended(pool) => Some(&pool.attention),
+            _ => None,
+        });
         let (mut sources, mut missing) = (Vec::new(), Vec::new());
         for (role, shape) in recorded(|vb| ModelEnds::new(model, vb).map(drop))? {
             if !is_of_part(&role) {
@@ -104,6 +112,7 @@ impl Ends {
                 role: &role,
                 shape: &shape,
                 place: Place::Ends,
+                attention: pool,
             };
             let candidates = candidates(family, &model.stack, prefix, &request)?;
             let found = candidates.iter().find(|s| files.contains(&s.name));

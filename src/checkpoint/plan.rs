@@ -15,7 +15,7 @@ use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, Source};
-use crate::config::{ModelConfig, StackConfig};
+use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
 
@@ -65,6 +65,7 @@ impl Plan {
                 role: &role,
                 shape: &shape,
                 place,
+                attention: None,
             };
             let candidates = candidates(family, config, prefix, &request)?;
             match candidates
@@ -191,6 +192,8 @@ pub(super) struct Request<'a> {
     pub role: &'a str,
     pub shape: &'a [usize],
     pub place: Place,
+    /// The attention that it is of, outside the blocks.
+    pub attention: Option<&'a AttentionConfig>,
 }
 
 /// Where in a model a parameter is.
@@ -222,7 +225,9 @@ pub(super) fn candidates(
     prefix: &str,
     request: &Request,
 ) -> Result<Vec<Source>> {
-    let &Request { role, shape, place } = request;
+    let &Request {
+        role, shape, place, ..
+    } = request;
     let local = match place {
         Place::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
         Place::Stack | Place::Ends => role,
@@ -250,7 +255,7 @@ pub(super) fn candidates(
         Place::Block(index) => config.blocks.get(index),
         Place::Stack | Place::Ends => None,
     };
-    let attention = block.map(|block| {
+    let of_block = block.map(|block| {
         match (
             &block.cross_attention,
             module.starts_with("cross_attention."),
@@ -259,6 +264,7 @@ pub(super) fn candidates(
             _ => &block.attention,
         }
     });
+    let attention = of_block.or(request.attention);
     let d_out = shape.first().copied().unwrap_or(0);
     let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {

@@ -50,6 +50,7 @@ impl Architecture {
                 role: &role,
                 shape: &shape,
                 place: Place::of(&role),
+                attention: None,
             };
             let mut found = candidates(&self.table, &self.config, prefix, &request)?;
             found.sort_by_key(|source| !is_new(source));

@@ -7,6 +7,7 @@
 
 mod activation;
 mod attention;
+mod attention_pool;
 mod block;
 mod block_feed_forward;
 mod cached_rows;
@@ -33,6 +34,7 @@ mod stack;
 mod sublayer;
 
 pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
+pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
 pub use context::{ForwardContext, Memory};

@@ -2,7 +2,7 @@
 //!
 //! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
 
-use super::prelude::*;
+use super::{patches, prelude::*};
 
 pub(super) fn family() -> Family {
     Family::new("dinov2", &["dinov2"], config)
@@ -22,6 +22,20 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
+        .end_rules(patches::rules())
+        .end_rules([Rule::linear("image_classification.output", &["classifier"])])
+        .embeddings(|json, stack| {
+            let patches = PatchEmbeddingsConfig {
+                dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
+                ..patches::config(json, stack, [224, 14])?
+            };
+            Ok(EmbeddingsConfig::Patches(patches))
+        })
+        .pooler(|_, _| Ok(ReadoutConfig::new(Reads::First)))
+        .head(Task::ImageClassification, |json, _| {
+            let reads = Reads::FirstAndMean { skipped: 1 };
+            Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
+        })
         .outside(&["embeddings.*", "classifier.*"])
         .initialization(initialization)
         .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {

@@ -119,6 +119,7 @@ mod mpt;
 mod nomic_bert;
 mod olmo;
 mod opt;
+mod patches;
 mod phi;
 mod qwen;
 mod siglip;
