@@ -1,11 +1,13 @@
 //! What surrounds the blocks of a checkpoint: which embeddings, pooler and head its files have.
 
+use candle_nn::VarBuilder;
+
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
-use crate::config::{HeadConfig, ModelConfig, Reads, StackConfig, Task};
+use crate::config::{AttentionConfig, HeadConfig, ModelConfig, Reads, StackConfig, Task};
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
@@ -98,32 +100,12 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<bool> {
-        let is_of_part = |role: &str| role.split('.').next() == Some(part);
         let pool = model.pooler.iter().find_map(|pooler| match &pooler.reads {
             Reads::Attended(pool) => Some(&pool.attention),
             _ => None,
         });
-        let (mut sources, mut missing) = (Vec::new(), Vec::new());
-        for (role, shape) in recorded(|vb| ModelEnds::new(model, vb).map(drop))? {
-            if !is_of_part(&role) {
-                continue;
-            }
-            let request = Request {
-                role: &role,
-                shape: &shape,
-                place: Place::Ends,
-                attention: pool,
-            };
-            let candidates = candidates(family, &model.stack, prefix, &request)?;
-            let found = candidates.iter().find(|s| files.contains(&s.name));
-            match found {
-                Some(source) => sources.push(source.clone()),
-                None => missing.push(Missing {
-                    role,
-                    tried: candidates.into_iter().map(|s| s.name).collect(),
-                }),
-            }
-        }
+        let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
+        let (sources, missing) = of_part(part, (family, &model.stack, prefix), files, pool, build)?;
         let is_there = missing.is_empty() || !sources.is_empty();
         if is_there {
             self.sources.extend(sources);
@@ -131,6 +113,38 @@ impl Ends {
         }
         Ok(is_there)
     }
+}
+
+/// Where those of the parameters that `build` asks for are stored whose role begins with `part`.
+pub(super) fn of_part(
+    part: &str,
+    (family, stack, prefix): (&Family, &StackConfig, &str),
+    files: &TensorFiles,
+    attention: Option<&AttentionConfig>,
+    build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
+) -> Result<(Vec<Source>, Vec<Missing>)> {
+    let (mut sources, mut missing) = (Vec::new(), Vec::new());
+    let is_of_part = |role: &str| role.split('.').next() == Some(part);
+    for (role, shape) in recorded(build)? {
+        if !is_of_part(&role) {
+            continue;
+        }
+        let request = Request {
+            role: &role,
+            shape: &shape,
+            place: Place::Ends,
+            attention,
+        };
+        let candidates = candidates(family, stack, prefix, &request)?;
+        match candidates.iter().find(|s| files.contains(&s.name)) {
+            Some(source) => sources.push(source.clone()),
+            None => missing.push(Missing {
+                role,
+                tried: candidates.into_iter().map(|s| s.name).collect(),
+            }),
+        }
+    }
+    Ok((sources, missing))
 }
 
 /// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.

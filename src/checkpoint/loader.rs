@@ -247,6 +247,7 @@ impl Backend<'_> {
         if self.frozen.iter().any(|pattern| matches(pattern, role)) {
             return self.read(source, dtype, device);
         }
+        let role = &source.role; // the first of those that share the tensor
         let mut parameters = lock(parameters);
         // Layers that share a parameter train it together.
         if let Some(variable) = parameters.find(role) {

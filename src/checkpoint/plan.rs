@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     /// Of the blocks, and behind those of what surrounds them.
     pub sources: Vec<Source>,
     /// How many sources are of the blocks.
-    n_of_blocks: usize,
+    pub(super) n_of_blocks: usize,
     /// The whole model.
     pub model: Option<ModelConfig>,
     /// Why there is none; no reason to refuse the blocks.
@@ -94,10 +94,24 @@ impl Plan {
             }
         }
         count_items(&mut plan.sources);
-        let places = plan.sources.iter().enumerate();
-        plan.places = places.map(|(i, s)| (s.role.clone(), i)).collect();
+        plan.note_places();
         plan.classify(family, prefix, files);
         Ok(plan)
+    }
+
+    /// Notes where each role is. Around the blocks, roles of one tensor (tied weights) are one parameter: the first.
+    pub(super) fn note_places(&mut self) {
+        let mut first: HashMap<(&str, &[usize]), usize> = HashMap::new();
+        let mut places = HashMap::new();
+        for (i, source) in self.sources.iter().enumerate() {
+            let is_tied = i >= self.n_of_blocks && source.features.is_none();
+            let place = match is_tied {
+                true => *first.entry((&source.name, &source.shape)).or_insert(i),
+                false => i,
+            };
+            places.insert(source.role.clone(), place);
+        }
+        self.places = places;
     }
 
     /// Finds out what the tensors are that no block uses.

@@ -30,6 +30,7 @@ mod pass;
 mod position;
 mod readout;
 mod routing;
+mod similarity;
 mod stack;
 mod sublayer;
 
@@ -59,5 +60,6 @@ pub(crate) use pass::{AlibiKey, Memo, Pass};
 pub use position::{RelativeBias, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
 pub(crate) use routing::{Routing, choose_experts};
+pub use similarity::Similarity;
 pub use stack::Stack;
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};

@@ -24,8 +24,11 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Opens the checkpoint, of two stacks both, unless one is chosen.
     pub fn open(&self) -> Result<Checkpoint> {
-        self.source.open(self.model.as_ref(), "--model PATH")
+        let options = CheckpointOptions::default().whole();
+        self.source
+            .open_with(options, self.model.as_ref(), "--model PATH")
     }
 
     /// The files that are named beside the weights.
@@ -74,12 +77,20 @@ impl SourceArgs {
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
+        self.open_with(CheckpointOptions::default(), path, name)
+    }
+
+    fn open_with(
+        &self,
+        mut options: CheckpointOptions,
+        path: Option<&PathBuf>,
+        name: &str,
+    ) -> Result<Checkpoint> {
         let path = match (path, &self.hub) {
             (Some(path), None) => path.clone(),
             (None, Some(repo)) => download::download(repo, &self.revision)?,
             _ => bail!("give either {name} or --hub OWNER/NAME"),
         };
-        let mut options = CheckpointOptions::default();
         if let Some(config) = &self.config {
             options = options.config(config);
         }

@@ -24,6 +24,16 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::norm("feed_forward_norm", &["final_layer_norm"]),
             ])
             .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
+            .end_rules([
+                Rule::linear(
+                    "embeddings.word",
+                    &["model.shared", "shared", "embed_tokens"],
+                ),
+                Rule::linear("embeddings.position", &["embed_positions"]),
+                Rule::norm("embeddings.norm", &["layernorm_embedding"]),
+                Rule::linear("embeddings.convolution_1", &["conv1"]),
+                Rule::linear("embeddings.convolution_2", &["conv2"]),
+            ])
             .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
             .outside(&["layernorm_embedding.*", "conv*", other])
             .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
@@ -31,17 +41,115 @@ pub(super) fn families() -> Vec<Family> {
             .outside(&["projector.*", "classifier.*", "layer_weights"])
     };
     vec![
-        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")).embeddings(bart_words),
         stack("bart", StackPart::Decoder, |json| {
             Ok(bart(json, "decoder")?.into_decoder())
-        }),
+        })
+        .embeddings(bart_words)
+        .end_rules(bart_heads())
+        .head(Task::CausalLm, |json, _| {
+            Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(true)))
+        })
+        .head(Task::SequenceClassification, end_of_text)
+        .head(Task::QuestionAnswering, question_answering)
+        .joined(StackPart::Encoder, |json| start_token(json, 2)),
         stack("whisper", StackPart::Encoder, |json| {
             whisper(json, "encoder")
-        }),
+        })
+        .embeddings(spectrum),
         stack("whisper", StackPart::Decoder, |json| {
             Ok(whisper(json, "decoder")?.into_decoder())
-        }),
+        })
+        .embeddings(|json, stack| {
+            let n_positions = json.size_or(&["max_target_positions"], 448)?;
+            let words = scaled_words(json, stack)?.with_positions(n_positions);
+            Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
+        })
+        .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
+        .head(Task::CausalLm, causal_lm)
+        .joined(StackPart::Encoder, |json| start_token(json, 50257)),
     ]
+}
+
+fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
+    let token = json.size_or(&["decoder_start_token_id"], default)?;
+    Ok(Joint::Memory {
+        start_token: Some(token as u32),
+    })
+}
+
+fn bart_heads() -> Vec<Rule> {
+    vec![
+        Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
+        Rule {
+            bias: strings(&["final_logits_bias"]),
+            ..Rule::behind_ones("causal_lm.output", &[], 1)
+        },
+        Rule::linear(
+            "sequence_classification.transform",
+            &["classification_head.dense"],
+        ),
+        Rule::linear(
+            "sequence_classification.output",
+            &["classification_head.out_proj"],
+        ),
+        Rule::linear("question_answering.output", &["qa_outputs"]),
+    ]
+}
+
+/// Words by the root of the width, where they are scaled.
+fn scaled_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+    let words = words(json, stack)?;
+    let scale = match json.flag(&["scale_embedding"], false)? {
+        true => (words.d_model as f64).sqrt(),
+        false => 1.0,
+    };
+    Ok(words.with_scale(scale))
+}
+
+fn bart_words(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = scaled_words(json, stack)?;
+    let norm = NormConfig::layer_norm(words.d_model, 1e-5);
+    let positions = PositionTableConfig {
+        // Two rows in front are never used.
+        n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
+        first_row: 2,
+        ..ALL_POSITIONS
+    };
+    Ok(words
+        .with_position_table(positions)
+        .with_norm(norm)
+        .with_dropout(json.number(&["dropout"], 0.1)?)
+        .into())
+}
+
+/// The label of a text, at the last of its end tokens.
+fn end_of_text(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let end = json.size_or(&["eos_token_id"], 2)?;
+    classification_at(json, stack, end)
+}
+
+/// A head that reads the last token of this id, as BART's and T5's do.
+pub(super) fn classification_at(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    token: usize,
+) -> Result<ReadoutConfig> {
+    let dropout = json.number(&["classifier_dropout"], 0.0)?;
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Tanh);
+    Ok(ReadoutConfig::new(Reads::LastOf(token as u32))
+        .with_dropout(dropout)
+        .with_transform(transform)
+        .with_output(labels(json)?.with_dropout(dropout)))
+}
+
+fn spectrum(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    Ok(EmbeddingsConfig::Spectrum(SpectrumEmbeddingsConfig {
+        n_mels: json.size_or(&["num_mel_bins"], 80)?,
+        d_model: stack.blocks[0].d_model(),
+        n_positions: json.size_or(&["max_source_positions"], 1500)?,
+        dropout: json.number(&["dropout"], 0.0)?,
+    }))
 }
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {

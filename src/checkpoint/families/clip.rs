@@ -13,7 +13,9 @@ pub(super) fn families() -> Vec<Family> {
             .initialization(|json| initialization(json, &TEXT))
             .embeddings(|json, stack| TEXT.words(json, stack, [49408, 77]))
             .end_rules([Rule::linear("projection.output", &["text_projection"])])
-            .pooler(end_of_text),
+            .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
+            .pooler(end_of_text)
+            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: false })),
             StackPart::Text,
         ),
         tower(

@@ -15,7 +15,12 @@ pub(super) fn families() -> Vec<Family> {
             .initialization(|json| initialization(json, &TEXT))
             .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
             .end_rules([Rule::linear("pooler.transform", &["head"])])
-            .pooler(last_token),
+            .end_rules([Rule {
+                bias: strings(&["logit_bias"]),
+                ..Rule::behind_ones("similarity", &["logit_scale"], 1)
+            }])
+            .pooler(last_token)
+            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
             StackPart::Text,
         ),
         tower(
