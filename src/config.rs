@@ -41,8 +41,8 @@ pub use position::{
 };
 pub use precision::Precision;
 pub use readout::{
-    AttentionPoolConfig, OutputConfig, OutputWeight, ReadoutConfig, Reads, TransformConfig,
-    TransformLinear,
+    AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
+    TransformConfig, TransformLinear,
 };
 
 pub(crate) use block::check_layers;
