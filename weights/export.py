@@ -25,7 +25,7 @@ import transformers
 
 from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
-from fixtures.families import FAMILIES, Drive, Part, describe, family_of
+from fixtures.families import FAMILIES, Part, describe, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
@@ -51,9 +51,10 @@ def write_family(args: argparse.Namespace) -> None:
     dtype = DTYPES[args.dtype]
     layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names, args.head)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
-    if has_whole(args.command):
+    if args.command not in torch_stack.STACKS:
         sizes_of_whole = (*WHOLE_SIZES, args.padding, args.seed)
-        whole.write(args.out / "whole.safetensors", args.out, sizes_of_whole, args.attention)
+        for name, options in whole.forms(args.out).items():
+            whole.write(args.out / f"{name}.safetensors", args.out, sizes_of_whole, args.attention, **options)
     if args.head:
         return
     model = capture.load(args.out, torch.float32)
@@ -61,12 +62,6 @@ def write_family(args: argparse.Namespace) -> None:
         rows = inputs.random_inputs(model, part, *sizes(args, part))
         path = args.out / fixture_name(part)
         capture.write_fixture(path, args.out, part, rows, dtype, args.seed, not args.no_grads, args.attention)
-
-
-def has_whole(model_type: str) -> bool:
-    """Whether the family is a text's, with embeddings and heads."""
-    parts = family_of(model_type).parts
-    return len(parts) == 1 and parts[0].drive is Drive.TEXT and model_type not in torch_stack.STACKS
 
 
 def write_whole(args: argparse.Namespace) -> None:

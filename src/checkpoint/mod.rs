@@ -107,8 +107,8 @@ impl CheckpointOptions {
     }
 
     /// Opens both stacks of a checkpoint that has two, unless one is chosen: the decoder or the text tower, and with it the
-    /// encoder or the vision tower, as one model. The roles of the latter then begin with `encoder.` or `vision.`. Other
-    /// checkpoints are opened as without.
+    /// encoder or the vision tower, as one model. The roles of the latter then begin with `encoder.` or `vision.`. Of files
+    /// that hold one of the two alone, that one; other checkpoints are opened as without.
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self
@@ -129,6 +129,13 @@ impl CheckpointOptions {
             ..self
         };
         let other = other.open_stack(path)?;
+        // Some classes save one stack alone, under the name of both.
+        if other.plan.of_blocks().is_empty() {
+            return Ok(checkpoint);
+        }
+        if checkpoint.plan.of_blocks().is_empty() {
+            return Ok(other);
+        }
         let joint = match &checkpoint.config_path {
             Some(path) => read(&ConfigJson::open(path)?)?,
             None => return Ok(checkpoint), // such a family's own file always exists
