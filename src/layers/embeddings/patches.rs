@@ -161,7 +161,7 @@ impl PatchEmbeddings {
         let of_patches = self
             .positions
             .narrow(0, n_special, trained[0] * trained[1])?;
-        let of_patches = resized(&of_patches, trained, grid)?;
+        let of_patches = resized(&of_patches, trained, grid, self.config.antialias)?;
         match n_special {
             0 => Ok(of_patches),
             _ => Tensor::cat(&[&self.positions.narrow(0, 0, n_special)?, &of_patches], 0),
