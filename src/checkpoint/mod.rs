@@ -28,6 +28,7 @@ mod save;
 mod save_new;
 pub mod scheme;
 mod source;
+mod tied;
 mod two_stacks;
 pub mod write;
 

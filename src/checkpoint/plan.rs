@@ -42,7 +42,9 @@ pub(crate) struct Plan {
     /// Why there is none; no reason to refuse the blocks.
     pub no_model: Option<Error>,
     /// Where in `sources` a role is.
-    places: HashMap<String, usize>,
+    pub(super) places: HashMap<String, usize>,
+    /// Roles whose parameter is that of another one.
+    pub(super) tied: HashMap<String, String>,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
@@ -94,24 +96,9 @@ impl Plan {
             }
         }
         count_items(&mut plan.sources);
-        plan.note_places();
+        plan.unite_tied();
         plan.classify(family, prefix, files);
         Ok(plan)
-    }
-
-    /// Notes where each role is. Around the blocks, roles of one tensor (tied weights) are one parameter: the first.
-    pub(super) fn note_places(&mut self) {
-        let mut first: HashMap<(&str, &[usize]), usize> = HashMap::new();
-        let mut places = HashMap::new();
-        for (i, source) in self.sources.iter().enumerate() {
-            let is_tied = i >= self.n_of_blocks && source.features.is_none();
-            let place = match is_tied {
-                true => *first.entry((&source.name, &source.shape)).or_insert(i),
-                false => i,
-            };
-            places.insert(source.role.clone(), place);
-        }
-        self.places = places;
     }
 
     /// Finds out what the tensors are that no block uses.
@@ -148,11 +135,6 @@ impl Plan {
     /// The sources of the parameters around the blocks.
     pub fn of_ends(&self) -> &[Source] {
         &self.sources[self.n_of_blocks..]
-    }
-
-    /// The source of a role.
-    pub fn source(&self, role: &str) -> Option<&Source> {
-        self.places.get(role).map(|&place| &self.sources[place])
     }
 }
 

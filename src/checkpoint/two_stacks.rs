@@ -81,7 +81,7 @@ impl Checkpoint {
             let (sources, missing) = of_part("similarity", family, &self.files, None, build)?;
             self.plan.sources.extend(sources);
             self.plan.missing.extend(missing);
-            self.plan.note_places();
+            self.plan.unite_tied();
         }
         Ok(self)
     }
@@ -94,19 +94,25 @@ impl Plan {
             mut sources,
             mut missing,
             n_of_blocks,
+            tied,
             ..
         } = other;
+        let of_part = |role: &str| format!("{part}.{role}");
         let roles = sources.iter_mut().map(|source| &mut source.role);
         for role in roles.chain(missing.iter_mut().map(|missing| &mut missing.role)) {
-            *role = format!("{part}.{role}");
+            *role = of_part(role);
         }
+        let renamed = tied
+            .into_iter()
+            .map(|(role, first)| (of_part(&role), of_part(&first)));
+        self.tied.extend(renamed);
         let of_ends = sources.split_off(n_of_blocks);
         self.sources
             .splice(self.n_of_blocks..self.n_of_blocks, sources);
         self.n_of_blocks += n_of_blocks;
         self.sources.extend(of_ends);
         self.missing.extend(missing);
-        self.note_places();
+        self.unite_tied();
 
         // Each stack has the other's tensors outside of it.
         let names = |sources: &[Source]| -> HashSet<String> {
