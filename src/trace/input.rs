@@ -48,7 +48,8 @@ impl TraceInput {
             &model.decoder_input_ids,
         ];
         if sources.into_iter().all(Option::is_none) {
-            let reason = "missing, as are input_ids, pixel_values and input_features";
+            let reason =
+                "missing, as are input_ids, pixel_values, input_features and decoder_input_ids";
             return Err(Error::input("hidden_states", reason));
         }
         Ok(Self {

@@ -53,7 +53,7 @@ pub struct SourceArgs {
     /// A JSON file that describes a family which the program does not know (see `Family::from_json_file`).
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
-    /// Which stack to use of a checkpoint that contains several.
+    /// Which stack to use of a checkpoint that contains several. A whole model runs both where none is chosen.
     #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
         .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
     part: Option<StackPart>,

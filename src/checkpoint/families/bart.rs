@@ -1,84 +1,73 @@
-//! BART and Whisper: encoder and decoder with cross-attention, one post-norm, the other pre-norm.
+//! BART: post-norm encoder and decoder with cross-attention.
 //!
-//! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>, and `WhisperDecoderLayer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
+//! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let stack = |name: &str, part, config: fn(&ConfigJson) -> Result<StackConfig>| {
-        let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
-        let (prefixes, other) = match part {
-            StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
-            _ => (own(StackPart::Decoder), "*encoder.*"),
-        };
-        Family::new(name, &[name], config)
-            .part(part)
-            .prefixes(&prefixes.each_ref().map(String::as_str))
-            .block("layers.{i}.")
-            .block_rules(attention("attention", "self_attn"))
-            .block_rules(attention("cross_attention", "encoder_attn"))
-            .block_rules([
-                Rule::linear("feed_forward.up", &["fc1"]),
-                Rule::linear("feed_forward.down", &["fc2"]),
-                Rule::norm("feed_forward_norm", &["final_layer_norm"]),
-            ])
-            .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
-            .end_rules([
-                Rule::linear(
-                    "embeddings.word",
-                    &["model.shared", "shared", "embed_tokens"],
-                ),
-                Rule::linear("embeddings.position", &["embed_positions"]),
-                Rule::norm("embeddings.norm", &["layernorm_embedding"]),
-                Rule::linear("embeddings.convolution_1", &["conv1"]),
-                Rule::linear("embeddings.convolution_2", &["conv2"]),
-            ])
-            .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
-            .outside(&["layernorm_embedding.*", "conv*", other])
-            .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
-            .outside(&["classification_head.*", "qa_outputs.*"])
-            .outside(&["projector.*", "classifier.*", "layer_weights"])
-    };
     vec![
-        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")).embeddings(bart_words),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")).embeddings(words_of_bart),
         stack("bart", StackPart::Decoder, |json| {
             Ok(bart(json, "decoder")?.into_decoder())
         })
-        .embeddings(bart_words)
-        .end_rules(bart_heads())
+        .embeddings(words_of_bart)
+        .end_rules(heads())
         .head(Task::CausalLm, |json, _| {
             Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(true)))
         })
         .head(Task::SequenceClassification, end_of_text)
         .head(Task::QuestionAnswering, question_answering)
         .joined(StackPart::Encoder, |json| start_token(json, 2)),
-        stack("whisper", StackPart::Encoder, |json| {
-            whisper(json, "encoder")
-        })
-        .embeddings(spectrum),
-        stack("whisper", StackPart::Decoder, |json| {
-            Ok(whisper(json, "decoder")?.into_decoder())
-        })
-        .embeddings(|json, stack| {
-            let n_positions = json.size_or(&["max_target_positions"], 448)?;
-            let words = scaled_words(json, stack)?.with_positions(n_positions);
-            Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
-        })
-        .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
-        .head(Task::CausalLm, causal_lm)
-        .joined(StackPart::Encoder, |json| start_token(json, 50257)),
     ]
 }
 
-fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
+/// One stack of an encoder-decoder with BART's names.
+pub(super) fn stack(
+    name: &str,
+    part: StackPart,
+    config: fn(&ConfigJson) -> Result<StackConfig>,
+) -> Family {
+    let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
+    let (prefixes, other) = match part {
+        StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
+        _ => (own(StackPart::Decoder), "*encoder.*"),
+    };
+    Family::new(name, &[name], config)
+        .part(part)
+        .prefixes(&prefixes.each_ref().map(String::as_str))
+        .block("layers.{i}.")
+        .block_rules(attention("attention", "self_attn"))
+        .block_rules(attention("cross_attention", "encoder_attn"))
+        .block_rules([
+            Rule::linear("feed_forward.up", &["fc1"]),
+            Rule::linear("feed_forward.down", &["fc2"]),
+            Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+        ])
+        .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
+        .end_rules([
+            Rule::linear(
+                "embeddings.word",
+                &["model.shared", "shared", "embed_tokens"],
+            ),
+            Rule::linear("embeddings.position", &["embed_positions"]),
+            Rule::norm("embeddings.norm", &["layernorm_embedding"]),
+        ])
+        .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
+        .outside(&["layernorm_embedding.*", "conv*", other])
+        .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
+        .outside(&["classification_head.*", "qa_outputs.*"])
+        .outside(&["projector.*", "classifier.*", "layer_weights"])
+}
+
+/// Before the first token stands this one, where the file names no other.
+pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
     let token = json.size_or(&["decoder_start_token_id"], default)?;
     Ok(Joint::Memory {
         start_token: Some(token as u32),
     })
 }
 
-fn bart_heads() -> Vec<Rule> {
+fn heads() -> Vec<Rule> {
     vec![
         Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
         Rule {
@@ -98,7 +87,10 @@ fn bart_heads() -> Vec<Rule> {
 }
 
 /// Words by the root of the width, where they are scaled.
-fn scaled_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+pub(super) fn scaled_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
     let words = words(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
         true => (words.d_model as f64).sqrt(),
@@ -107,7 +99,7 @@ fn scaled_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbedding
     Ok(words.with_scale(scale))
 }
 
-fn bart_words(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let words = scaled_words(json, stack)?;
     let norm = NormConfig::layer_norm(words.d_model, 1e-5);
     let positions = PositionTableConfig {
@@ -143,15 +135,6 @@ pub(super) fn classification_at(
         .with_output(labels(json)?.with_dropout(dropout)))
 }
 
-fn spectrum(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    Ok(EmbeddingsConfig::Spectrum(SpectrumEmbeddingsConfig {
-        n_mels: json.size_or(&["num_mel_bins"], 80)?,
-        d_model: stack.blocks[0].d_model(),
-        n_positions: json.size_or(&["max_source_positions"], 1500)?,
-        dropout: json.number(&["dropout"], 0.0)?,
-    }))
-}
-
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
     let mut rules = projections(role, stem, ["q_proj", "k_proj", "v_proj", "out_proj"]);
     let norm = format!("{stem}_layer_norm");
@@ -166,17 +149,8 @@ fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
     config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
 
-const WHISPER_BIAS: AttentionBias = AttentionBias {
-    key: false,
-    ..AttentionBias::ALL
-};
-
-fn whisper(json: &ConfigJson, side: &str) -> Result<StackConfig> {
-    config(json, side, WHISPER_BIAS, NormPlacement::Pre)
-}
-
 /// One side, its keys starting with `side`.
-fn config(
+pub(super) fn config(
     json: &ConfigJson,
     side: &str,
     bias: AttentionBias,

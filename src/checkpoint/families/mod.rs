@@ -155,6 +155,7 @@ mod starcoder2;
 mod t5;
 mod torch;
 mod vit;
+mod whisper;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
@@ -193,6 +194,7 @@ pub(crate) fn all() -> Vec<Family> {
             siglip::families(),
             t5::families(),
             torch::families(),
+            whisper::families(),
         ]
         .into_iter()
         .flatten(),
