@@ -7,7 +7,9 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
-use crate::config::{AttentionConfig, HeadConfig, ModelConfig, Reads, StackConfig, Task};
+use crate::config::{
+    AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
+};
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
@@ -54,15 +56,8 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<Self> {
-        let Some(read) = family.embeddings else {
-            let reason = format!(
-                "what surrounds the blocks of {} is not known; run the blocks on hidden_states",
-                family.name
-            );
-            return Err(Error::InvalidConfig(reason));
-        };
         let json = &family.keys.seen(json)?;
-        let mut model = ModelConfig::new(read(json, stack)?, stack.clone());
+        let mut model = with_embeddings(family, json, stack)?;
         let mut ends = Self::default();
         if !ends.add(&model, "embeddings", family, files, prefix)? {
             let reason = format!(
@@ -82,7 +77,12 @@ impl Ends {
             if tasks.as_ref().is_some_and(|task_of| *task_of != Some(task)) {
                 continue;
             }
-            let readout = read(json, stack)?;
+            let mut readout = read(json, stack)?;
+            if let Some(output) = &mut readout.output
+                && has_own_weight(task, family, stack, files, prefix)?
+            {
+                output.weight = OutputWeight::Own;
+            }
             let with_head = model.clone().with_head(HeadConfig { task, readout });
             if ends.add(&with_head, &task.to_string(), family, files, prefix)? {
                 model = with_head;
@@ -102,12 +102,10 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<bool> {
-        let pool = model.pooler.iter().find_map(|pooler| match &pooler.reads {
-            Reads::Attended(pool) => Some(&pool.attention),
-            _ => None,
-        });
         let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
-        let (sources, missing) = of_part(part, (family, &model.stack, prefix), files, pool, build)?;
+        let family = (family, &model.stack, prefix);
+        let attention = attention_of_pooler(model);
+        let (sources, missing) = of_part(part, family, files, attention, build)?;
         let is_there = missing.is_empty() || !sources.is_empty();
         if is_there {
             self.sources.extend(sources);
@@ -147,6 +145,75 @@ pub(super) fn of_part(
         }
     }
     Ok((sources, missing))
+}
+
+/// The attention of a pooler, if it has one.
+pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
+    match &model.pooler.as_ref()?.reads {
+        Reads::Attended(pool) => Some(&pool.attention),
+        _ => None,
+    }
+}
+
+/// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
+/// that head reads it.
+///
+/// # Errors
+/// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
+pub(super) fn described(
+    family: &Family,
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<ModelConfig> {
+    let json = &family.keys.seen(json)?;
+    let model = with_embeddings(family, json, stack)?;
+    let task = tasks(json)?.flatten();
+    let head = family.heads.iter().find(|(of, _)| Some(*of) == task);
+    let Some(&(task, read)) = head else {
+        return Ok(model);
+    };
+    let readout = read(json, stack)?;
+    let model = match (family.pooler, &readout.reads) {
+        (Some(read), Reads::Pooled) => model.with_pooler(read(json, stack)?),
+        _ => model,
+    };
+    Ok(model.with_head(HeadConfig { task, readout }))
+}
+
+/// The model without pooler and head.
+fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<ModelConfig> {
+    let Some(read) = family.embeddings else {
+        let reason = format!(
+            "what surrounds the blocks of {} is not known; run the blocks on hidden_states",
+            family.name
+        );
+        return Err(Error::InvalidConfig(reason));
+    };
+    Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
+}
+
+/// Whether the files hold a weight of the head's output. It is then the one to use, also where `config.json` says that words
+/// and head share one: transformers does not tie two that differ.
+fn has_own_weight(
+    task: Task,
+    family: &Family,
+    stack: &StackConfig,
+    files: &TensorFiles,
+    prefix: &str,
+) -> Result<bool> {
+    let request = Request {
+        role: &format!("{task}.output.weight"),
+        shape: &[],
+        place: Place::Ends,
+        attention: None,
+    };
+    let places = candidates(family, stack, prefix, &request)?;
+    Ok(places.iter().any(|source| files.contains(&source.name)))
+}
+
+/// Role and shape of every parameter around the blocks, in the order of the layers.
+pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
+    recorded(|vb| ModelEnds::new(model, vb).map(drop))
 }
 
 /// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.

@@ -11,6 +11,27 @@ use crate::error::{Error, Result};
 use crate::layers::{ModelEnds, Readout, Similarity, Stack};
 use crate::packed::PackedStack;
 
+impl Model {
+    /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new(config: &ModelConfig, vb: VarBuilder) -> candle_core::Result<Self> {
+        let ends = ModelEnds::new(config, vb.clone())?;
+        let device = vb.device().clone();
+        Ok(Self {
+            config: config.clone(),
+            embeddings: ends.embeddings,
+            body: Body::Plain {
+                stack: Stack::new(&config.stack, vb)?,
+                pooler: ends.pooler,
+                head: ends.head,
+            },
+            device,
+        })
+    }
+}
+
 impl Checkpoint {
     /// Loads the whole model, for inference: embeddings, blocks, and the pooler and head that the files hold.
     ///
@@ -70,7 +91,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| built(config, vb, None))
+        self.typed(|vb| Model::new(config, vb))
     }
 
     /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32.
@@ -80,7 +101,7 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| built(config, vb, Some(precision)))
+        self.typed(|vb| packed(config, vb, precision))
     }
 
     /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
@@ -153,27 +174,27 @@ fn built(
     vb: VarBuilder,
     packing: Option<Precision>,
 ) -> candle_core::Result<Model> {
+    match packing {
+        None => Model::new(config, vb),
+        Some(precision) => packed(config, vb, precision),
+    }
+}
+
+fn packed(
+    config: &ModelConfig,
+    vb: VarBuilder,
+    precision: Precision,
+) -> candle_core::Result<Model> {
     let ends = ModelEnds::new(config, vb.clone())?;
-    let device = vb.device().clone();
-    let body = match packing {
-        None => Body::Plain {
-            stack: Stack::new(&config.stack, vb)?,
-            pooler: ends.pooler,
-            head: ends.head,
-        },
-        Some(precision) => {
-            let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
-            Body::Packed {
-                pooler: ends.pooler.as_ref().map(pack).transpose()?,
-                head: ends.head.as_ref().map(pack).transpose()?,
-                stack: PackedStack::new(&config.stack, vb, precision)?,
-            }
-        }
-    };
+    let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
     Ok(Model {
         config: config.clone(),
+        body: Body::Packed {
+            pooler: ends.pooler.as_ref().map(pack).transpose()?,
+            head: ends.head.as_ref().map(pack).transpose()?,
+            stack: PackedStack::new(&config.stack, vb, precision)?,
+        },
         embeddings: ends.embeddings,
-        body,
-        device,
+        device: Device::Cpu,
     })
 }

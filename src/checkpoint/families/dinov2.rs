@@ -38,9 +38,18 @@ pub(super) fn family() -> Family {
         })
         .outside(&["embeddings.*", "classifier.*"])
         .initialization(initialization)
-        .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
-            true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
-            false => Ok(&["*.fc1.*", "*.fc2.*"]),
+        .new_names(|json| {
+            let is_gated = json.flag(&["use_swiglu_ffn"], false)?;
+            Ok(match (is_gated, registers(json)?) {
+                (true, None) => &["*.weights_in.*", "*.weights_out.*"],
+                (false, None) => &["*.fc1.*", "*.fc2.*"],
+                (true, Some(_)) => &[
+                    "dinov2_with_registers.embeddings.*",
+                    "*.weights_in.*",
+                    "*.weights_out.*",
+                ],
+                (false, Some(_)) => &["dinov2_with_registers.embeddings.*", "*.fc1.*", "*.fc2.*"],
+            })
         })
 }
 

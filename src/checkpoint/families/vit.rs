@@ -31,6 +31,13 @@ pub(super) fn family() -> Family {
                 &["distillation_classifier"],
             ),
         ])
+        .new_names(|json| {
+            Ok(match (is_deit(json)?, has_teacher(json)?) {
+                (true, true) => &["deit.embeddings.*", "cls_classifier.*"],
+                (true, false) => &["deit.embeddings.*"],
+                (false, _) => &[],
+            })
+        })
         .embeddings(embeddings)
         .pooler(pooler)
         .head(Task::ImageClassification, image_classification)
@@ -60,6 +67,11 @@ fn is_deit(json: &ConfigJson) -> Result<bool> {
     Ok(json.text(&["model_type"])?.as_deref() == Some("deit"))
 }
 
+fn has_teacher(json: &ConfigJson) -> Result<bool> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    Ok(classes.iter().any(|class| class.ends_with("WithTeacher")))
+}
+
 fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
     let width = json.size_or(&["pooler_output_size"], stack.blocks[0].d_model())?;
     let activation = json.activation(&["pooler_act"], Activation::Tanh)?;
@@ -68,8 +80,7 @@ fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 
 /// By the first token, and where DeiT had a teacher, also by the token for what it said.
 fn image_classification(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-    let classes = json.texts(&["architectures"])?.unwrap_or_default();
-    let reads = match classes.iter().any(|class| class.ends_with("WithTeacher")) {
+    let reads = match has_teacher(json)? {
         true => Reads::FirstTwo,
         false => Reads::First,
     };
