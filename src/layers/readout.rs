@@ -14,11 +14,11 @@ use crate::ops;
 #[derive(Clone, Debug)]
 pub struct Readout<L = Linear> {
     config: ReadoutConfig,
-    pool: Option<AttentionPool>,
+    pool: Option<Box<AttentionPool>>,
     transform: Option<L>,
     norm: Option<Norm>,
     output: Option<L>,
-    second_output: Option<L>,
+    second_output: Option<Box<L>>,
     dropout: Dropout,
     output_dropout: Dropout,
 }
@@ -63,13 +63,13 @@ impl Readout {
         let norm = transform.and_then(|transform| transform.norm.as_ref());
         let norm = norm.map(|norm| Norm::new(norm, vb.pp("norm")));
         let pool = match &config.reads {
-            Reads::Attended(pool) => Some(AttentionPool::new(pool, vb.pp("pool"))?),
+            Reads::Attended(pool) => Some(Box::new(AttentionPool::new(pool, vb.pp("pool"))?)),
             _ => None,
         };
         let second_output = match (&config.reads, &config.output) {
             (Reads::FirstTwo, Some(output)) => {
                 let config = LinearConfig::new(d_out, output.n_out).with_bias(output.bias);
-                Some(Linear::new(&config, vb.pp("second_output"))?)
+                Some(Box::new(Linear::new(&config, vb.pp("second_output"))?))
             }
             _ => None,
         };
@@ -116,7 +116,7 @@ impl<L> Readout<L> {
             transform: self.transform.as_ref().map(&change).transpose()?,
             norm: self.norm.clone(),
             output: self.output.as_ref().map(&change).transpose()?,
-            second_output: self.second_output.as_ref().map(&change).transpose()?,
+            second_output: (self.second_output.as_deref().map(&change).transpose()?).map(Box::new),
             pool: self.pool.clone(),
             dropout: self.dropout.clone(),
             output_dropout: self.output_dropout.clone(),
@@ -153,7 +153,7 @@ impl<L: Module> Readout<L> {
             return Ok(x);
         };
         x = self.output_dropout.forward_t(&x, train)?;
-        x = match &self.second_output {
+        x = match self.second_output.as_deref() {
             None => output.forward(&x)?,
             Some(second) => {
                 let of = |layer: &L, i| layer.forward(&x.narrow(1, i, 1)?.squeeze(1)?);

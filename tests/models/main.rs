@@ -20,6 +20,7 @@ mod weights;
 mod whole;
 
 mod encoder_decoders;
+mod one_stack;
 mod parity;
 mod properties;
 mod refused;

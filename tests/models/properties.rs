@@ -8,11 +8,7 @@ use candle_blocks::{
     model::{Model, ModelInput, ModelOutput},
 };
 
-use crate::{
-    device::device,
-    numbers::numbers,
-    whole::{Whole, of_one_stack},
-};
+use crate::{device::device, numbers::numbers, one_stack::of_one_stack, whole::Whole};
 
 fn tokens(rows: &[Vec<u32>]) -> Tensor {
     Tensor::new(rows.to_vec(), &Device::Cpu).unwrap()

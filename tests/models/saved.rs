@@ -15,9 +15,9 @@ use candle_blocks::{
 use crate::{
     message::message,
     numbers::{bits, numbers},
+    one_stack::of_one_stack,
     said::assert_says,
     weights::weights,
-    whole::of_one_stack,
 };
 
 /// The parameters of the whole model, as training gets them.

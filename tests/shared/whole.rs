@@ -51,12 +51,6 @@ pub fn wholes() -> Vec<Whole> {
     found
 }
 
-/// Those that are of one stack.
-pub fn of_one_stack() -> Vec<Whole> {
-    let is_one = |whole: &Whole| whole.open().other_stack().unwrap().is_none();
-    wholes().into_iter().filter(is_one).collect()
-}
-
 fn add(folder: &Path, name: &str, found: &mut Vec<Whole>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
