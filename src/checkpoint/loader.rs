@@ -84,7 +84,7 @@ impl<'c> Loader<'c> {
     }
 
     /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text): they are loaded as plain
-    /// tensors, so that no backward pass spends time on their gradients.
+    /// tensors, so that no backward pass spends time on their gradients. Of roles that share a parameter, the first counts.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};

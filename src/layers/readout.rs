@@ -237,10 +237,17 @@ impl<L: Module> Readout<L> {
 
 /// The ids of each sequence, on the CPU.
 fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
-    match of.ids {
-        Some(ids) => ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2(),
-        None => bail!("a head chooses a position by its token, but no input_ids are given"),
+    let Some(ids) = of.ids else {
+        bail!("a head chooses a position by its token, but no input_ids are given");
+    };
+    let (found, expected) = (ids.dims(), &of.hidden_states.dims()[..2]);
+    if found != expected {
+        let reason = format!(
+            "has shape {found:?}, expected {expected:?}: a head chooses one of these positions by its token"
+        );
+        return Err(Error::input("input_ids", reason).into());
     }
+    ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2()
 }
 
 /// One position of each sequence, `[batch, d]`.

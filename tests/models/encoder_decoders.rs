@@ -222,6 +222,18 @@ fn what_a_model_of_two_stacks_lacks_is_said_with_the_cure() {
     ));
     assert!(said.contains("choose encoder or decoder"), "{said}");
 
+    // A classifier reads the end of the encoder's text among the decoder's positions.
+    let bart = whole("heads/bart-sequence_classification")
+        .seq2seq(DType::F32, &cpu)
+        .unwrap();
+    let text = Tensor::new(&[[4u32, 9, 2]], &cpu).unwrap();
+    bart.forward(&ModelInput::tokens(&text)).unwrap();
+    let short = ModelInput::tokens(&text).with_decoder(&Tensor::new(&[[1u32, 4]], &cpu).unwrap());
+    let said = message(bart.forward(&short));
+    assert!(said.contains("[1, 3]") && said.contains("[1, 2]"), "{said}");
+    let said = message(bart.forward(&ModelInput::tokens(&ids)));
+    assert!(said.contains("must end in the token 2"), "{said}");
+
     let whisper = whole("families/whisper").seq2seq(DType::F32, &cpu).unwrap();
     let short = Tensor::zeros((1, 5, 13), DType::F32, &cpu).unwrap();
     let said = message(whisper.encode(&ModelInput::spectrum(&short)));

@@ -86,21 +86,12 @@ fn heads() -> Vec<Rule> {
     ]
 }
 
-/// Words by the root of the width, where they are scaled.
-pub(super) fn scaled_words(
-    json: &ConfigJson,
-    stack: &StackConfig,
-) -> Result<TokenEmbeddingsConfig> {
+fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let words = words(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
         true => (words.d_model as f64).sqrt(),
         false => 1.0,
     };
-    Ok(words.with_scale(scale))
-}
-
-fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = scaled_words(json, stack)?;
     let norm = NormConfig::layer_norm(words.d_model, 1e-5);
     let positions = PositionTableConfig {
         // Two rows in front are never used.
@@ -109,6 +100,7 @@ fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsCon
         ..ALL_POSITIONS
     };
     Ok(words
+        .with_scale(scale)
         .with_position_table(positions)
         .with_norm(norm)
         .with_dropout(json.number(&["dropout"], 0.1)?)

@@ -2,7 +2,7 @@
 //!
 //! transformers' `WhisperDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
 
-use super::bart::{config, scaled_words, stack, start_token};
+use super::bart::{config, stack, start_token};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -18,7 +18,8 @@ pub(super) fn families() -> Vec<Family> {
         })
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
-            let words = scaled_words(json, stack)?.with_positions(n_positions);
+            // transformers does not read `scale_embedding`.
+            let words = words(json, stack)?.with_positions(n_positions);
             Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
         })
         .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
