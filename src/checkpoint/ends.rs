@@ -79,6 +79,7 @@ impl Ends {
             }
             let mut readout = read(json, stack)?;
             if let Some(output) = &mut readout.output
+                && output.weight == OutputWeight::Words
                 && has_own_weight(task, family, stack, files, prefix)?
             {
                 output.weight = OutputWeight::Own;
@@ -166,18 +167,18 @@ pub(super) fn described(
     stack: &StackConfig,
 ) -> Result<ModelConfig> {
     let json = &family.keys.seen(json)?;
-    let model = with_embeddings(family, json, stack)?;
-    let task = tasks(json)?.flatten();
-    let head = family.heads.iter().find(|(of, _)| Some(*of) == task);
-    let Some(&(task, read)) = head else {
-        return Ok(model);
-    };
-    let readout = read(json, stack)?;
-    let model = match (family.pooler, &readout.reads) {
-        (Some(read), Reads::Pooled) => model.with_pooler(read(json, stack)?),
-        _ => model,
-    };
-    Ok(model.with_head(HeadConfig { task, readout }))
+    let mut model = with_embeddings(family, json, stack)?;
+    let named = tasks(json)?.flatten();
+    let head = family.heads.iter().find(|(task, _)| Some(*task) == named);
+    if let Some(&(task, read)) = head {
+        let readout = read(json, stack)?;
+        if let (Some(read), Reads::Pooled) = (family.pooler, &readout.reads) {
+            model = model.with_pooler(read(json, stack)?);
+        }
+        model = model.with_head(HeadConfig { task, readout });
+    }
+    model.validate()?;
+    Ok(model)
 }
 
 /// The model without pooler and head.

@@ -159,10 +159,12 @@ impl Family {
         family
             .outside
             .extend(json.texts(&["outside"])?.unwrap_or_default());
+        let mut defaults = family.keys.defaults;
+        defaults.extend(table.defaults);
         family.keys = ConfigKeys {
             section: table.section,
             renamed: table.keys,
-            defaults: table.defaults,
+            defaults,
         };
         (family.changes, family.set) = (table.blocks, table.set);
         Ok(family)

@@ -129,8 +129,8 @@ impl SaveOptions {
     /// or without others, `h.0…`.
     ///
     /// # Errors
-    /// If a parameter of the blocks is missing, or of the whole model if any outside the blocks is given; if one is given twice, unknown or of the wrong shape; if a name among `others` is
-    /// given twice or belongs to a block; if roles that share a tensor have different dtypes; if the architecture was
+    /// If a parameter of the blocks is missing, or of the whole model if any outside the blocks is given; if one is given
+    /// twice, unknown or of the wrong shape; if a name among `others` is given twice or belongs to a block; if roles that share a tensor have different dtypes; if the architecture was
     /// not read from a `config.json`; if the directory is not empty; or if files cannot be written. No file is left behind
     /// then.
     pub fn save_new(

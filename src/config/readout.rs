@@ -33,7 +33,8 @@ pub enum Reads {
     First,
     /// The last.
     Last,
-    /// The last whose token has another id than the padding's (GPT-2, Llama); the last where there is no padding.
+    /// The last whose token has another id than the padding's (GPT-2, Llama); the last where there is no padding, and a mask
+    /// that hides it is then refused.
     LastExcept(Option<u32>),
     /// The first whose token has this id, or the first position if none has (CLIP).
     FirstOf(u32),

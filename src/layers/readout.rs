@@ -182,7 +182,16 @@ impl<L: Module> Readout<L> {
         match &self.config.reads {
             Reads::Each => Ok(x.clone()),
             Reads::First => x.narrow(1, 0, 1)?.squeeze(1),
-            Reads::Last | Reads::LastExcept(None) => x.narrow(1, seq - 1, 1)?.squeeze(1),
+            Reads::Last => x.narrow(1, seq - 1, 1)?.squeeze(1),
+            Reads::LastExcept(None) => {
+                if let Some(mask) = of.mask
+                    && hides_the_last(mask)?
+                {
+                    let reason = "it hides the last position of a text, and no padding's id says which is the last token;                                   pad on the left, or name a pad_token_id in config.json";
+                    return Err(Error::input("attention_mask", reason).into());
+                }
+                x.narrow(1, seq - 1, 1)?.squeeze(1)
+            }
             Reads::LastExcept(Some(padding)) => {
                 let ids = rows(of)?;
                 let found = |ids: &Vec<i64>| ids.iter().rposition(|&id| !is(*padding)(id));
@@ -248,6 +257,13 @@ fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
         return Err(Error::input("input_ids", reason).into());
     }
     ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2()
+}
+
+/// Whether a mask `[batch, seq]` drops the last position of any sequence.
+fn hides_the_last(mask: &Tensor) -> Result<bool> {
+    let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+    let mut rows = mask.to_vec2::<f32>()?.into_iter();
+    Ok(rows.any(|row| row.last() == Some(&0.0)))
 }
 
 /// One position of each sequence, `[batch, d]`.

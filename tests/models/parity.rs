@@ -1,7 +1,9 @@
 //! Every whole model against transformers.
 
+use std::fs;
+
 use candle_blocks::{
-    Precision,
+    Checkpoint, Precision,
     candle_core::{DType, Device, Tensor},
     trace::{self, TraceInput},
     verify::{Comparison, verify},
@@ -10,6 +12,7 @@ use candle_blocks::{
 use crate::{
     device::device,
     double::has_f64,
+    weights::{is_present, weights},
     whole::{Whole, of_whole, wholes},
 };
 
@@ -86,6 +89,29 @@ fn every_model_packed_in_bf16_is_within_the_rule_for_half_precision() {
         |whole| trace::run_packed(&whole.open(), &input(whole), DType::BF16, Precision::Bf16),
         |_, c| c.tolerance.is_some() && c.share_used <= ROUNDED_WEIGHTS,
     );
+}
+
+/// transformers ties no words and output that differ in the files, whatever `config.json` says: it warns, and gives the logits
+/// of the two.
+#[test]
+fn an_output_of_its_own_in_the_files_counts_for_more_than_the_word_that_it_is_tied() {
+    if !is_present("families") {
+        return;
+    }
+    let llama = Whole {
+        name: "families/llama".to_string(),
+    };
+    let copy = tempfile::tempdir().unwrap();
+    let config = fs::read_to_string(weights("families/llama/config.json")).unwrap();
+    let tied = config.replacen('{', "{ \"tie_word_embeddings\": true,", 1);
+    fs::write(copy.path().join("config.json"), tied).unwrap();
+    let tensors = weights("families/llama/model.safetensors");
+    fs::copy(tensors, copy.path().join("model.safetensors")).unwrap();
+    let checkpoint = Checkpoint::open(copy.path()).unwrap();
+    let stages = trace::run(&checkpoint, &input(&llama), DType::F32, &device()).unwrap();
+    let report = verify(&llama.fixture(), &stages.into_iter().collect());
+    let mut forward = report.comparisons.iter().filter(|c| !is_gradient(&c.name));
+    assert!(forward.all(|c| c.passed()), "{report}");
 }
 
 /// A result that was rounded to f32 on the way is off by 2²⁹.

@@ -8,7 +8,11 @@ use candle_blocks::{
     model::{Model, ModelInput},
 };
 
-use crate::{message::message, said::assert_says, weights::weights};
+use crate::{
+    message::message,
+    said::assert_says,
+    weights::{is_present, weights},
+};
 
 fn opened(name: &str) -> [Model; 2] {
     let checkpoint = Checkpoint::open(weights(name)).unwrap();
@@ -81,7 +85,7 @@ fn what_is_not_read_is_named() {
 
 #[test]
 fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
-    if !crate::weights::is_present("families") {
+    if !is_present("families") {
         return;
     }
     let checkpoint = Checkpoint::open(weights("families/torch_encoder")).unwrap();
@@ -95,8 +99,29 @@ fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
 }
 
 #[test]
+fn a_label_of_a_text_whose_last_token_is_not_known_is_refused() {
+    if !is_present("heads") {
+        return;
+    }
+    let folder = weights("heads/gpt2-sequence_classification");
+    let copy = tempfile::tempdir().unwrap();
+    let config = fs::read_to_string(folder.join("config.json")).unwrap();
+    assert!(config.contains("\"pad_token_id\": 0"), "{config}");
+    let config = config.replace("\"pad_token_id\": 0", "\"pad_token_id\": null");
+    fs::write(copy.path().join("config.json"), config).unwrap();
+    let weights = "model.safetensors";
+    fs::copy(folder.join(weights), copy.path().join(weights)).unwrap();
+    let checkpoint = Checkpoint::open(copy.path()).unwrap();
+    let model = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+    let input = |marks: &[i64]| ModelInput::tokens(&ids(&[4, 5, 6])).with_mask(&ids(marks));
+    model.forward(&input(&[0, 1, 1])).unwrap();
+    let refused = message(model.forward(&input(&[1, 1, 0])));
+    assert_says(refused, &["attention_mask", "pad_token_id"]);
+}
+
+#[test]
 fn half_a_head_is_refused_with_the_missing_tensor() {
-    if !crate::weights::is_present("heads") {
+    if !is_present("heads") {
         return;
     }
     let folder = weights("heads/roberta-sequence_classification");

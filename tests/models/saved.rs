@@ -8,7 +8,7 @@ use std::{
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
     candle_core::{DType, Device, Tensor},
-    model::{Model, ModelInput},
+    model::{Model, ModelInput, ModelOutput},
     train::Fresh,
 };
 
@@ -119,19 +119,23 @@ fn drawn(folder: &Path) -> (Architecture, Fresh, Model) {
 }
 
 #[test]
-fn a_fresh_model_saved_and_opened_gives_the_same_bits() {
-    let (architecture, fresh, model) = drawn(&weights("tiny-gpt2"));
-    let folder = tempfile::tempdir().unwrap();
-    architecture
-        .save(folder.path(), fresh.parameters(), &[])
-        .unwrap();
-    let ids = Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap();
-    let input = ModelInput::tokens(&ids);
-    let ours = model.forward(&input).unwrap().last_hidden_state;
-    let reopened = Checkpoint::open(folder.path()).unwrap();
-    let reopened = reopened.model(DType::F32, &Device::Cpu).unwrap();
-    let theirs = reopened.forward(&input).unwrap().last_hidden_state;
-    assert_eq!(bits(&ours), bits(&theirs));
+fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
+    for whole in wholes() {
+        let (architecture, fresh, model) = drawn(&weights(&whole.name));
+        let folder = tempfile::tempdir().unwrap();
+        architecture
+            .save(folder.path(), fresh.parameters(), &[])
+            .unwrap();
+        let ids = Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap();
+        let input = ModelInput::tokens(&ids);
+        let ours = model.forward(&input).unwrap();
+        let reopened = Checkpoint::open(folder.path()).unwrap();
+        let reopened = reopened.model(DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(reopened.config(), model.config(), "{}", whole.name);
+        let theirs = reopened.forward(&input).unwrap();
+        let result = |output: ModelOutput| output.logits.unwrap_or(output.last_hidden_state);
+        assert_eq!(bits(&result(ours)), bits(&result(theirs)), "{}", whole.name);
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! transformers' `AlbertTransformer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/albert/modeling_albert.py>
 
-use super::bert::{block, first_through_tanh, pooled, transformed_lm};
+use super::bert::block;
+use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,23 +20,18 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["ffn_output"]),
             Rule::norm("feed_forward_norm", &["full_layer_layer_norm"]),
         ])
+        .end_rules(embedding_rules())
+        .end_rules(word_rules([
+            "predictions.dense",
+            "predictions.LayerNorm",
+            "predictions",
+        ]))
         .end_rules([
-            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
-            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
-            Rule::linear("embeddings.type", &["embeddings.token_type_embeddings"]),
-            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
             Rule::linear(
                 "embeddings.projection",
                 &["encoder.embedding_hidden_mapping_in"],
             ),
             Rule::linear("pooler.transform", &["pooler"]),
-            Rule::linear("masked_lm.transform", &["predictions.dense"]),
-            Rule::norm("masked_lm.norm", &["predictions.LayerNorm"]),
-            Rule::named(
-                "masked_lm.output",
-                &["predictions.decoder.weight"],
-                &["predictions.bias", "predictions.decoder.bias"],
-            ),
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
@@ -44,13 +40,13 @@ pub(super) fn family() -> Family {
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, |json, stack| {
             let activation = json.activation(&["hidden_act"], Activation::GeluTanh)?;
-            transformed_lm(json, stack, width(json)?, activation)
+            word(json, stack, width(json)?, activation)
         })
         .head(Task::SequenceClassification, |json, _| {
-            pooled(json, classifier_dropout(json)?)
+            pooled(json, dropout_of_labels(json)?)
         })
         .head(Task::TokenClassification, |json, _| {
-            token(json, classifier_dropout(json)?)
+            token(json, dropout_of_labels(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
         .ignored(&["*position_ids"])
@@ -64,7 +60,7 @@ fn width(json: &ConfigJson) -> Result<usize> {
     json.size_or(&["embedding_size"], 128)
 }
 
-fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
+fn dropout_of_labels(json: &ConfigJson) -> Result<f64> {
     json.number(&["classifier_dropout_prob"], 0.1)
 }
 

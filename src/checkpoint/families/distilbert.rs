@@ -2,7 +2,7 @@
 //!
 //! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
 
-use super::bert::transformed_lm;
+use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,10 +19,8 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["ffn.lin2"]),
             Rule::norm("feed_forward_norm", &["output_layer_norm"]),
         ])
+        .end_rules(embedding_rules())
         .end_rules([
-            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
-            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
-            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
             Rule::linear("masked_lm.transform", &["vocab_transform"]),
             Rule::norm("masked_lm.norm", &["vocab_layer_norm"]),
             Rule::linear("masked_lm.output", &["vocab_projector"]),
@@ -34,7 +32,7 @@ pub(super) fn family() -> Family {
         .embeddings(embeddings)
         .head(Task::MaskedLm, |json, stack| {
             let activation = json.activation(&["activation"], Activation::Gelu)?;
-            transformed_lm(json, stack, stack.blocks[0].d_model(), activation)
+            word(json, stack, stack.blocks[0].d_model(), activation)
         })
         .head(Task::SequenceClassification, |json, stack| {
             let output = labels(json)?.with_dropout(json.number(&["seq_classif_dropout"], 0.2)?);

@@ -2,127 +2,6 @@
 
 use crate::checkpoint::scheme::Family;
 
-/// What tables are written in.
-mod prelude {
-    pub(super) use serde_json::{Value, json};
-
-    pub(super) use crate::{
-        checkpoint::{config_json::ConfigJson, initializer_range, scheme::*},
-        config::*,
-        error::Result,
-    };
-
-    /// The rules for an attention's projections, which have these names under `stem`.
-    pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule> {
-        let parts = ["query", "key", "value", "output"].into_iter().zip(names);
-        let rule =
-            |(part, name)| Rule::linear(&format!("{role}.{part}"), &[&format!("{stem}.{name}")]);
-        parts.map(rule).collect()
-    }
-
-    impl Family {
-        /// What surrounds the blocks of a decoder: a table of `words`, and the heads that transformers puts behind, of which the
-        /// one for tokens is called `classifier`.
-        pub(super) fn decoder_ends(self, words: &str, classifier: &str) -> Self {
-            self.end_rules([
-                Rule::linear("embeddings.word", &[words]),
-                Rule::linear("causal_lm.output", &["lm_head"]),
-                Rule::linear("sequence_classification.output", &["score"]),
-                Rule::linear("token_classification.output", &[classifier]),
-                Rule::linear("question_answering.output", &["qa_outputs"]),
-            ])
-            .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
-            .head(Task::CausalLm, causal_lm)
-            .head(Task::SequenceClassification, last_token)
-            .head(Task::TokenClassification, token_of_decoder)
-            .head(Task::QuestionAnswering, question_answering)
-            .outside(HEADS)
-        }
-    }
-
-    /// The embeddings of words alone.
-    pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
-        let n_tokens = json.size(&["vocab_size"])?;
-        Ok(TokenEmbeddingsConfig::new(
-            n_tokens,
-            stack.blocks[0].d_model(),
-        ))
-    }
-
-    /// The label of each token that a decoder has read.
-    fn token_of_decoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-        let hidden = json.number(&["hidden_dropout"], 0.1)?;
-        token(json, json.number(&["classifier_dropout"], hidden)?)
-    }
-
-    /// The label of each token, behind a dropout.
-    pub(super) fn token(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
-        let output = labels(json)?.with_dropout(dropout);
-        Ok(ReadoutConfig::new(Reads::Each).with_output(output))
-    }
-
-    /// Positions counted over all tokens, from the first row of their table.
-    pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
-        n_rows: 0,
-        first_row: 0,
-        counted: Counted::All,
-    };
-
-    /// Positions counted over all tokens but this, from the row behind its number.
-    pub(super) fn positions_except(padding: usize) -> PositionTableConfig {
-        PositionTableConfig {
-            first_row: padding + 1,
-            counted: Counted::Except(padding as u32),
-            ..ALL_POSITIONS
-        }
-    }
-
-    /// The logits of a language model: its weight is the table of words, unless the file says otherwise.
-    pub(super) fn language_model(json: &ConfigJson) -> Result<OutputConfig> {
-        let is_tied = json.flag(&["tie_word_embeddings"], true)?;
-        let weight = if is_tied {
-            OutputWeight::Words
-        } else {
-            OutputWeight::Own
-        };
-        Ok(OutputConfig::new(json.size(&["vocab_size"])?).with_weight(weight))
-    }
-
-    /// The logits of every next token.
-    pub(super) fn causal_lm(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-        next_token(language_model(json)?)
-    }
-
-    /// The logits of every next token by this output.
-    pub(super) fn next_token(output: OutputConfig) -> Result<ReadoutConfig> {
-        Ok(ReadoutConfig::new(Reads::Each).with_output(output))
-    }
-
-    /// The logits of labels, with a bias.
-    pub(super) fn labels(json: &ConfigJson) -> Result<OutputConfig> {
-        let named = json.section(&["id2label"])?;
-        let n_named = named.map(|labels| labels.keys().count());
-        let n_labels = json.size_or(&["num_labels"], n_named.unwrap_or(2))?;
-        Ok(OutputConfig::new(n_labels).with_bias(true))
-    }
-
-    /// The label of a text that a decoder has read to its last token.
-    pub(super) fn last_token(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-        let padding = json.optional_size(&["pad_token_id"])?;
-        let reads = Reads::LastExcept(padding.map(|padding| padding as u32));
-        Ok(ReadoutConfig::new(reads).with_output(labels(json)?.with_bias(false)))
-    }
-
-    /// Where an answer begins and ends.
-    pub(super) fn question_answering(_: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-        let output = OutputConfig::new(2).with_bias(true);
-        Ok(ReadoutConfig::new(Reads::Each).with_output(output))
-    }
-
-    /// What transformers puts behind a decoder's blocks.
-    const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
-}
-
 mod albert;
 mod bart;
 mod bert;
@@ -131,6 +10,8 @@ mod clip;
 mod cohere;
 mod dinov2;
 mod distilbert;
+mod electra;
+mod encoder;
 mod falcon;
 mod gemma;
 mod gpt2;
@@ -148,7 +29,9 @@ mod olmo;
 mod opt;
 mod patches;
 mod phi;
+mod prelude;
 mod qwen;
+mod roberta;
 mod siglip;
 mod stablelm;
 mod starcoder2;
@@ -166,6 +49,7 @@ pub(crate) fn all() -> Vec<Family> {
         cohere::family(),
         dinov2::family(),
         distilbert::family(),
+        electra::family(),
         falcon::family(),
         gpt2::family(),
         gpt_bigcode::family(),
@@ -191,6 +75,7 @@ pub(crate) fn all() -> Vec<Family> {
             mixtral::families(),
             olmo::families(),
             qwen::families(),
+            roberta::families(),
             siglip::families(),
             t5::families(),
             torch::families(),

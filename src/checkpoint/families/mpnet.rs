@@ -2,7 +2,8 @@
 //!
 //! transformers' `MPNetEncoder`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpnet/modeling_mpnet.py>
 
-use super::bert::{block, first_through_tanh, first_token, transformed_lm};
+use super::bert::block;
+use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -23,28 +24,21 @@ pub(super) fn family() -> Family {
             "relative_bias",
             &["encoder.relative_attention_bias"],
         )])
+        .end_rules(embedding_rules())
+        .end_rules(word_rules([
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head",
+        ]))
+        .end_rules(first_token_rules())
         .end_rules([
-            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
-            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
-            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
             Rule::linear("pooler.transform", &["pooler.dense"]),
-            Rule::linear("masked_lm.transform", &["lm_head.dense"]),
-            Rule::norm("masked_lm.norm", &["lm_head.layer_norm"]),
-            Rule::named(
-                "masked_lm.output",
-                &["lm_head.decoder.weight"],
-                &["lm_head.bias", "lm_head.decoder.bias"],
-            ),
-            Rule::linear("sequence_classification.transform", &["classifier.dense"]),
-            Rule::linear("sequence_classification.output", &["classifier.out_proj"]),
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
-        .head(Task::MaskedLm, |json, stack| {
-            transformed_lm(json, stack, stack.blocks[0].d_model(), Activation::Gelu)
-        })
+        .head(Task::MaskedLm, word_by_gelu)
         .head(Task::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, dropout(json)?)
         })

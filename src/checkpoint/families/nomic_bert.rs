@@ -3,7 +3,7 @@
 //! transformers' `NomicBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nomic_bert/modeling_nomic_bert.py>; its files on the Hub have
 //! GPT-2's keys.
 
-use super::bert::{first_through_tanh, pooled, transformed_lm};
+use super::encoder::{first_through_tanh, pooled, word, word_rules};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,18 +19,16 @@ pub(super) fn family() -> Family {
             Rule::norm("feed_forward_norm", &["norm2"]),
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .end_rules(word_rules([
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.layer_norm",
+            "cls.predictions",
+        ]))
         .end_rules([
             Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
             Rule::linear("embeddings.type", &["embeddings.token_type_embeddings"]),
             Rule::norm("embeddings.norm", &["emb_ln"]),
             Rule::linear("pooler.transform", &["pooler.dense"]),
-            Rule::linear("masked_lm.transform", &["cls.predictions.transform.dense"]),
-            Rule::norm("masked_lm.norm", &["cls.predictions.transform.layer_norm"]),
-            Rule::named(
-                "masked_lm.output",
-                &["cls.predictions.decoder.weight"],
-                &["cls.predictions.bias", "cls.predictions.decoder.bias"],
-            ),
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
         ])
@@ -38,7 +36,7 @@ pub(super) fn family() -> Family {
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, |json, stack| {
             let block = &stack.blocks[0];
-            transformed_lm(json, stack, block.d_model(), block.feed_forward.activation)
+            word(json, stack, block.d_model(), block.feed_forward.activation)
         })
         .head(Task::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)

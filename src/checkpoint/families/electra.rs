@@ -1,0 +1,51 @@
+//! ELECTRA: BERT's blocks, with a narrower table of words; a generator, or what tells its words from others.
+//!
+//! transformers' `ElectraForPreTraining`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/electra/modeling_electra.py>
+
+use super::bert::{embeddings, encoder};
+use super::encoder::*;
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    encoder("electra", "electra.")
+        .end_rules(word_rules([
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+        ]))
+        .end_rules(first_token_rules())
+        .end_rules([
+            Rule::linear("embeddings.projection", &["embeddings_project"]),
+            Rule::linear(
+                "replaced_tokens.transform",
+                &["discriminator_predictions.dense"],
+            ),
+            Rule::linear(
+                "replaced_tokens.output",
+                &["discriminator_predictions.dense_prediction"],
+            ),
+        ])
+        .embeddings(|json, stack| embeddings(json, stack, ALL_POSITIONS))
+        .head(Task::MaskedLm, generated)
+        .head(Task::CausalLm, generated)
+        .head(Task::SequenceClassification, |json, stack| {
+            first_token(json, stack, Activation::Gelu, classifier_dropout(json)?)
+        })
+        .head(Task::ReplacedTokens, replaced_tokens)
+        .outside(&["*embeddings_project.*", "*predictions.*"])
+        .outside(&["generator_lm_head.*", "*summary.*"])
+}
+
+fn generated(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let width = json.size_or(&["embedding_size"], stack.blocks[0].d_model())?;
+    word(json, stack, width, Activation::Gelu)
+}
+
+/// Which tokens the generator replaced: one number for each.
+fn replaced_tokens(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);
+    Ok(ReadoutConfig::new(Reads::Each)
+        .with_transform(transform)
+        .with_output(OutputConfig::number()))
+}

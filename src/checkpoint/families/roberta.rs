@@ -1,0 +1,31 @@
+//! RoBERTa, XLM-R and CamemBERT: BERT's blocks; positions are counted without the padding.
+//!
+//! transformers' `RobertaModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roberta/modeling_roberta.py>
+
+use super::bert::{embeddings, encoder};
+use super::encoder::*;
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    ["roberta", "xlm-roberta", "camembert"].map(family).into()
+}
+
+fn family(name: &str) -> Family {
+    encoder(name, "roberta.")
+        .end_rules(word_rules([
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head",
+        ]))
+        .end_rules(first_token_rules())
+        .embeddings(|json, stack| {
+            let padding = json.size_or(&["pad_token_id"], 1)?;
+            embeddings(json, stack, positions_except(padding))
+        })
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, word_by_gelu)
+        .head(Task::CausalLm, word_by_gelu)
+        .head(Task::SequenceClassification, |json, stack| {
+            first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
+        })
+}
