@@ -33,7 +33,7 @@ pub use embeddings::{
 pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
 pub use initialization::{Draw, Initialization};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
-pub use model::{HeadConfig, ModelConfig, Task};
+pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
@@ -41,7 +41,8 @@ pub use position::{
 };
 pub use precision::Precision;
 pub use readout::{
-    OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, TransformConfig, TransformLinear,
+    AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
+    TransformConfig, TransformLinear,
 };
 
 pub(crate) use block::check_layers;

@@ -25,7 +25,7 @@ import transformers
 
 from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
-from fixtures.families import FAMILIES, Drive, Part, describe, family_of
+from fixtures.families import FAMILIES, Part, describe, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
@@ -51,9 +51,11 @@ def write_family(args: argparse.Namespace) -> None:
     dtype = DTYPES[args.dtype]
     layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names, args.head)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
-    if has_whole(args.command):
+    # smollm3 is no family that is built in.
+    if args.command not in (*torch_stack.STACKS, "smollm3"):
         sizes_of_whole = (*WHOLE_SIZES, args.padding, args.seed)
-        whole.write(args.out / "whole.safetensors", args.out, sizes_of_whole, args.attention)
+        for name, options in whole.forms(args.out).items():
+            whole.write(args.out / f"{name}.safetensors", args.out, sizes_of_whole, args.attention, **options)
     if args.head:
         return
     model = capture.load(args.out, torch.float32)
@@ -61,13 +63,6 @@ def write_family(args: argparse.Namespace) -> None:
         rows = inputs.random_inputs(model, part, *sizes(args, part))
         path = args.out / fixture_name(part)
         capture.write_fixture(path, args.out, part, rows, dtype, args.seed, not args.no_grads, args.attention)
-
-
-def has_whole(model_type: str) -> bool:
-    """Whether a built-in family describes the whole model: a text's, with embeddings and heads."""
-    parts = family_of(model_type).parts
-    is_described = model_type not in torch_stack.STACKS and model_type != "smollm3"
-    return len(parts) == 1 and parts[0].drive is Drive.TEXT and is_described
 
 
 def write_whole(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::described;
-use crate::checkpoint::known::{Unknown, known};
+use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
 use crate::config::{Initialization, ModelConfig, StackConfig};
@@ -104,7 +104,7 @@ impl CheckpointOptions {
         let family = match self.family {
             Some(FamilySource::Given(family)) => *family,
             Some(FamilySource::File(path)) => Family::from_json_file(path)?,
-            None => family_of(&read_json()?, self.part)?,
+            None => family_of(&read_json()?, self.part, self.whole)?,
         };
         if let Some(part) = self.part
             && family.part != Some(part)
@@ -142,10 +142,14 @@ pub(super) fn located(error: Error, path: &Path) -> Error {
 }
 
 /// The family that `model_type` names, and of its stacks the one asked for.
-fn family_of(json: &ConfigJson, part: Option<StackPart>) -> Result<Family> {
+fn family_of(json: &ConfigJson, part: Option<StackPart>, whole: bool) -> Result<Family> {
     let key = "model_type";
     let Some(model_type) = json.text(&[key])? else {
         return Err(json.error(&[key], "missing, expected the name of a family"));
+    };
+    let part = match whole {
+        true => part.or_else(|| first_of_two(&model_type)),
+        false => part,
     };
     known(&model_type, part).map_err(|unknown| match unknown {
         Unknown::ModelType(nearest) => Error::UnknownFamily {

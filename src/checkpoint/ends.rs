@@ -1,11 +1,15 @@
 //! What surrounds the blocks of a checkpoint: which embeddings, pooler and head its files have.
 
+use candle_nn::VarBuilder;
+
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
-use crate::config::{HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task};
+use crate::config::{
+    AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
+};
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
@@ -22,6 +26,10 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForTokenClassification", Task::TokenClassification),
     ("ForQuestionAnswering", Task::QuestionAnswering),
     ("ForImageClassification", Task::ImageClassification),
+    (
+        "ForImageClassificationWithTeacher",
+        Task::ImageClassification,
+    ),
     ("WithProjection", Task::Projection),
     ("CLIPModel", Task::Projection),
 ];
@@ -95,33 +103,56 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<bool> {
-        let is_of_part = |role: &str| role.split('.').next() == Some(part);
-        let (mut sources, mut missing) = (Vec::new(), Vec::new());
-        for (role, shape) in parameters(model)? {
-            if !is_of_part(&role) {
-                continue;
-            }
-            let request = Request {
-                role: &role,
-                shape: &shape,
-                place: Place::Ends,
-            };
-            let candidates = candidates(family, &model.stack, prefix, &request)?;
-            let found = candidates.iter().find(|s| files.contains(&s.name));
-            match found {
-                Some(source) => sources.push(source.clone()),
-                None => missing.push(Missing {
-                    role,
-                    tried: candidates.into_iter().map(|s| s.name).collect(),
-                }),
-            }
-        }
+        let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
+        let family = (family, &model.stack, prefix);
+        let attention = attention_of_pooler(model);
+        let (sources, missing) = of_part(part, family, files, attention, build)?;
         let is_there = missing.is_empty() || !sources.is_empty();
         if is_there {
             self.sources.extend(sources);
             self.missing.extend(missing);
         }
         Ok(is_there)
+    }
+}
+
+/// Where those of the parameters that `build` asks for are stored whose role begins with `part`.
+pub(super) fn of_part(
+    part: &str,
+    (family, stack, prefix): (&Family, &StackConfig, &str),
+    files: &TensorFiles,
+    attention: Option<&AttentionConfig>,
+    build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
+) -> Result<(Vec<Source>, Vec<Missing>)> {
+    let (mut sources, mut missing) = (Vec::new(), Vec::new());
+    let is_of_part = |role: &str| role.split('.').next() == Some(part);
+    for (role, shape) in recorded(build)? {
+        if !is_of_part(&role) {
+            continue;
+        }
+        let request = Request {
+            role: &role,
+            shape: &shape,
+            place: Place::Ends,
+            attention,
+        };
+        let candidates = candidates(family, stack, prefix, &request)?;
+        match candidates.iter().find(|s| files.contains(&s.name)) {
+            Some(source) => sources.push(source.clone()),
+            None => missing.push(Missing {
+                role,
+                tried: candidates.into_iter().map(|s| s.name).collect(),
+            }),
+        }
+    }
+    Ok((sources, missing))
+}
+
+/// The attention of a pooler, if it has one.
+pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
+    match &model.pooler.as_ref()?.reads {
+        Reads::Attended(pool) => Some(&pool.attention),
+        _ => None,
     }
 }
 
@@ -175,6 +206,7 @@ fn has_own_weight(
         role: &format!("{task}.output.weight"),
         shape: &[],
         place: Place::Ends,
+        attention: None,
     };
     let places = candidates(family, stack, prefix, &request)?;
     Ok(places.iter().any(|source| files.contains(&source.name)))

@@ -65,6 +65,18 @@ impl Family {
     }
 }
 
+/// Of two stacks that make one model, the one whose family says how.
+pub(super) fn first_of_two(model_type: &str) -> Option<StackPart> {
+    let of_type = families::all()
+        .into_iter()
+        .filter(|family| family.model_types.iter().any(|name| name == model_type));
+    let of_type: Vec<Family> = of_type.collect();
+    let first = of_type.iter().find(|family| family.joined.is_some());
+    first
+        .filter(|_| of_type.len() > 1)
+        .and_then(|family| family.part)
+}
+
 /// As [`Family::known`].
 pub(super) fn known(
     model_type: &str,

@@ -1,5 +1,6 @@
 //! Reading parameters as layers request them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -83,7 +84,7 @@ impl<'c> Loader<'c> {
     }
 
     /// Freezes the parameters whose role matches one of the patterns (`*` stands for any text): they are loaded as plain
-    /// tensors, so that no backward pass spends time on their gradients.
+    /// tensors, so that no backward pass spends time on their gradients. Of roles that share a parameter, the first counts.
     ///
     /// ```no_run
     /// use candle_blocks::{Checkpoint, candle_core::{DType, Device}};
@@ -116,6 +117,7 @@ impl<'c> Loader<'c> {
             frozen: self.frozen.clone(),
             parameters: self.parameters.clone(),
             failure,
+            shared: Mutex::default(),
         };
         VarBuilder::from_backend(Box::new(backend), self.dtype, self.device.clone())
     }
@@ -212,6 +214,8 @@ struct Backend<'c> {
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
     failure: Failure,
+    /// Tensors that several roles share, once read.
+    shared: Mutex<HashMap<String, Tensor>>,
 }
 
 impl Backend<'_> {
@@ -244,6 +248,7 @@ impl Backend<'_> {
         let Some(parameters) = &self.parameters else {
             return self.read(source, dtype, device);
         };
+        let role = &source.role; // the first of those that share the parameter
         if self.frozen.iter().any(|pattern| matches(pattern, role)) {
             return self.read(source, dtype, device);
         }
@@ -267,6 +272,20 @@ impl Backend<'_> {
     }
 
     fn read(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
+        if !self.checkpoint.plan.is_shared(&source.role) {
+            return self.read_anew(source, dtype, device);
+        }
+        let mut shared = lock(&self.shared);
+        let fits = |tensor: &&Tensor| tensor.dtype() == dtype && is_one(tensor.device(), device);
+        if let Some(tensor) = shared.get(&source.role).filter(fits) {
+            return Ok(tensor.clone());
+        }
+        let tensor = self.read_anew(source, dtype, device)?;
+        shared.insert(source.role.clone(), tensor.clone());
+        Ok(tensor)
+    }
+
+    fn read_anew(&self, source: &Source, dtype: DType, device: &Device) -> Result<Tensor> {
         let files = &self.checkpoint.files;
         let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)

@@ -28,6 +28,8 @@ mod save;
 mod save_new;
 pub mod scheme;
 mod source;
+mod tied;
+mod two_stacks;
 pub mod write;
 
 use std::collections::HashMap;
@@ -52,6 +54,7 @@ pub use loader::Loader;
 pub use plain::PlainFile;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};
+pub use two_stacks::OtherStack;
 
 /// What to do with tensors that no rule of the family covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +88,7 @@ enum FamilySource {
 pub struct CheckpointOptions {
     family: Option<FamilySource>,
     part: Option<StackPart>,
+    whole: bool,
     config: Option<PathBuf>,
     strictness: Strictness,
 }
@@ -103,9 +107,44 @@ impl CheckpointOptions {
         strictness(strictness: Strictness) => strictness = strictness;
     }
 
+    /// Opens both stacks of a checkpoint that has two, unless one is chosen: the decoder or the text tower, and with it the
+    /// encoder or the vision tower, as one model. The roles of the latter then begin with `encoder.` or `vision.`. Of files
+    /// that hold one of the two alone, that one; other checkpoints are opened as without.
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
+        self
+    }
+
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
+        if !self.whole || self.part.is_some() || self.family.is_some() {
+            return self.open_stack(path);
+        }
+        let checkpoint = self.clone().open_stack(path)?;
+        let Some((part, read)) = checkpoint.family.joined else {
+            return Ok(checkpoint);
+        };
+        let other = Self {
+            part: Some(part),
+            ..self
+        };
+        let other = other.open_stack(path)?;
+        // Some classes save one stack alone, under the name of both.
+        if other.plan.of_blocks().is_empty() {
+            return Ok(checkpoint);
+        }
+        if checkpoint.plan.of_blocks().is_empty() {
+            return Ok(other);
+        }
+        let joint = match &checkpoint.config_path {
+            Some(path) => read(&ConfigJson::open(path)?)?,
+            None => return Ok(checkpoint), // such a family's own file always exists
+        };
+        checkpoint.joined(other, part, joint)
+    }
+
+    fn open_stack(self, path: &Path) -> Result<Checkpoint> {
         let files = TensorFiles::open(path)?;
         let config_path = match &self.config {
             Some(config) => config.clone(),
@@ -125,6 +164,8 @@ impl CheckpointOptions {
             config,
             plan,
             strictness,
+            other: None,
+            is_joined: false,
             config_path: config_path.exists().then_some(config_path),
         })
     }
@@ -147,6 +188,10 @@ pub struct Checkpoint {
     config: StackConfig,
     plan: Plan,
     strictness: Strictness,
+    /// Whether this is one of two stacks that make one model.
+    is_joined: bool,
+    /// The other of them.
+    other: Option<OtherStack>,
     /// The `config.json`, unless there is none.
     config_path: Option<PathBuf>,
 }

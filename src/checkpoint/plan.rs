@@ -15,7 +15,7 @@ use crate::checkpoint::files::{SIMILAR, TensorFiles};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{Family, Rule, Stacking, matches};
 use crate::checkpoint::source::{Item, Source};
-use crate::config::{ModelConfig, StackConfig};
+use crate::config::{AttentionConfig, ModelConfig, StackConfig};
 use crate::error::{Error, Result, listed};
 use crate::layers::Stack;
 
@@ -36,13 +36,15 @@ pub(crate) struct Plan {
     /// Of the blocks, and behind those of what surrounds them.
     pub sources: Vec<Source>,
     /// How many sources are of the blocks.
-    n_of_blocks: usize,
+    pub(super) n_of_blocks: usize,
     /// The whole model.
     pub model: Option<ModelConfig>,
     /// Why there is none; no reason to refuse the blocks.
     pub no_model: Option<Error>,
     /// Where in `sources` a role is.
-    places: HashMap<String, usize>,
+    pub(super) places: HashMap<String, usize>,
+    /// Roles whose parameter is that of another one.
+    pub(super) tied: HashMap<String, String>,
     pub missing: Vec<Missing>,
     pub ignored: Vec<String>,
     pub outside: Vec<String>,
@@ -65,6 +67,7 @@ impl Plan {
                 role: &role,
                 shape: &shape,
                 place,
+                attention: None,
             };
             let candidates = candidates(family, config, prefix, &request)?;
             match candidates
@@ -93,8 +96,7 @@ impl Plan {
             }
         }
         count_items(&mut plan.sources);
-        let places = plan.sources.iter().enumerate();
-        plan.places = places.map(|(i, s)| (s.role.clone(), i)).collect();
+        plan.unite_tied();
         plan.classify(family, prefix, files);
         Ok(plan)
     }
@@ -133,11 +135,6 @@ impl Plan {
     /// The sources of the parameters around the blocks.
     pub fn of_ends(&self) -> &[Source] {
         &self.sources[self.n_of_blocks..]
-    }
-
-    /// The source of a role.
-    pub fn source(&self, role: &str) -> Option<&Source> {
-        self.places.get(role).map(|&place| &self.sources[place])
     }
 }
 
@@ -191,6 +188,8 @@ pub(super) struct Request<'a> {
     pub role: &'a str,
     pub shape: &'a [usize],
     pub place: Place,
+    /// The attention that it is of, outside the blocks.
+    pub attention: Option<&'a AttentionConfig>,
 }
 
 /// Where in a model a parameter is.
@@ -222,7 +221,9 @@ pub(super) fn candidates(
     prefix: &str,
     request: &Request,
 ) -> Result<Vec<Source>> {
-    let &Request { role, shape, place } = request;
+    let &Request {
+        role, shape, place, ..
+    } = request;
     let local = match place {
         Place::Block(_) => role.splitn(3, '.').nth(2).unwrap_or(role),
         Place::Stack | Place::Ends => role,
@@ -253,7 +254,7 @@ pub(super) fn candidates(
         Place::Block(index) => config.blocks.get(index),
         Place::Stack | Place::Ends => None,
     };
-    let attention = block.map(|block| {
+    let of_block = block.map(|block| {
         match (
             &block.cross_attention,
             module.starts_with("cross_attention."),
@@ -262,6 +263,7 @@ pub(super) fn candidates(
             _ => &block.attention,
         }
     });
+    let attention = of_block.or(request.attention);
     let d_out = shape.first().copied().unwrap_or(0);
     let source = |rule: &Rule, start: &String, name: &String| {
         let name = match number {

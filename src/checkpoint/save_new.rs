@@ -51,6 +51,7 @@ impl Architecture {
             Ok(model) => ends::parameters(model)?,
             Err(_) => vec![],
         };
+        let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
         let is_given = |role: &str| given.iter().any(|(known, _)| known == role);
         let is_whole = ends.iter().any(|(role, _)| is_given(role));
         if !is_whole {
@@ -68,6 +69,7 @@ impl Architecture {
                 role: &role,
                 shape: &shape,
                 place,
+                attention: pool,
             };
             let mut found = candidates(&self.table, &self.config, prefix, &request)?;
             found.sort_by_key(|source| !is_new(source));

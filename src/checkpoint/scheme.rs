@@ -21,7 +21,9 @@ use serde_json::Value;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::initializer_range;
 use crate::checkpoint::plan::Place;
-use crate::config::{EmbeddingsConfig, Initialization, ReadoutConfig, StackConfig, Task, setters};
+use crate::config::{
+    EmbeddingsConfig, Initialization, Joint, ReadoutConfig, StackConfig, Task, setters,
+};
 use crate::error::Result;
 
 use self::difference::changed;
@@ -81,6 +83,9 @@ pub type ReadEmbeddings = fn(&ConfigJson, &StackConfig) -> Result<EmbeddingsConf
 /// Reads from `config.json` a pooler or head of a stack.
 pub type ReadReadout = fn(&ConfigJson, &StackConfig) -> Result<ReadoutConfig>;
 
+/// Reads from `config.json` how a stack and the other one of its checkpoint make one model.
+pub type ReadJoint = fn(&ConfigJson) -> Result<Joint>;
+
 /// A checkpoint family: a table of rules, and a function that reads its `config.json`.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -119,6 +124,8 @@ pub struct Family {
     pub pooler: Option<ReadReadout>,
     /// Reads each head that checkpoints may have, by what it is for.
     pub heads: Vec<(Task, ReadReadout)>,
+    /// The other stack of a whole model and how the two are joined, in the family of the decoder or the text tower.
+    pub joined: Option<(StackPart, ReadJoint)>,
     /// Reads the distribution of fresh parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
     /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
@@ -159,6 +166,7 @@ impl Family {
             embeddings: None,
             pooler: None,
             heads: vec![],
+            joined: None,
             initialization: initializer_range::normal,
             new_names: |_| Ok(&[]),
         }
@@ -232,6 +240,12 @@ impl Family {
             Some((_, known)) => *known = read,
             None => self.heads.push((task, read)),
         }
+        self
+    }
+
+    /// Sets the other stack of a whole model, and how the two are joined.
+    pub fn joined(mut self, with: StackPart, read: ReadJoint) -> Self {
+        self.joined = Some((with, read));
         self
     }
 

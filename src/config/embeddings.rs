@@ -184,6 +184,8 @@ pub struct PatchEmbeddingsConfig {
     pub distillation_token: bool,
     /// The number of further tokens behind those, which have no positions (DINOv2's registers).
     pub n_registers: usize,
+    /// Whether positions for a smaller image are smoothed when they are interpolated (DINOv2 with registers).
+    pub antialias: bool,
     /// The norm of the sum (CLIP).
     pub norm: Option<NormConfig>,
     /// Dropout probability of the sum.
@@ -202,6 +204,7 @@ impl PatchEmbeddingsConfig {
             class_token: true,
             distillation_token: false,
             n_registers: 0,
+            antialias: false,
             norm: None,
             dropout: 0.0,
         }

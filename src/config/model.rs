@@ -30,6 +30,23 @@ pub struct HeadConfig {
     pub readout: ReadoutConfig,
 }
 
+/// How two stacks of one checkpoint make one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Joint {
+    /// The decoder attends to the encoder's output (BART, T5, Whisper).
+    Memory {
+        /// The token before the first, where the decoder reads the encoder's tokens.
+        start_token: Option<u32>,
+    },
+    /// A text and an image are compared: `exp(weight) · cos + bias` (CLIP, SigLIP).
+    Similarity {
+        /// Whether it has a bias.
+        bias: bool,
+    },
+}
+
 /// What the head of a model is for: transformers' `..For<Task>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

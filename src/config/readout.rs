@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, NormConfig, finite, probability, setters, size};
+use super::{
+    Activation, AttentionConfig, FeedForwardConfig, NormConfig, finite, probability, setters, size,
+};
 use crate::error::{Error, Result};
 
 /// A pooler or a head: some positions of the blocks' output, a layer that transforms them, and a linear map to the
@@ -47,8 +49,24 @@ pub enum Reads {
         /// Positions in front of those of the mean.
         skipped: usize,
     },
+    /// The first two, each through an output map of its own; the output is the mean of both (DeiT's teacher).
+    FirstTwo,
+    /// What a learned query sees of all positions (SigLIP).
+    Attended(Box<AttentionPoolConfig>),
     /// What the pooler made.
     Pooled,
+}
+
+/// The configuration of a pooling by attention: a learned query attends to all positions; `x + feed_forward(norm(x))` of
+/// what it sees.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionPoolConfig {
+    /// The attention.
+    pub attention: AttentionConfig,
+    /// The norm before the feed-forward.
+    pub norm: NormConfig,
+    /// The feed-forward.
+    pub feed_forward: FeedForwardConfig,
 }
 
 /// A linear layer with an activation and a norm: `norm(act(W·x + b))`.
@@ -138,6 +156,11 @@ impl ReadoutConfig {
     /// [`Error::InvalidConfig`] if one is out of range.
     pub fn validate(&self) -> Result<()> {
         probability("a head's dropout", self.dropout)?;
+        if let Reads::Attended(pool) = &self.reads {
+            pool.attention.validate()?;
+            pool.norm.validate()?;
+            pool.feed_forward.validate()?;
+        }
         if let Some(transform) = &self.transform {
             if let Some(linear) = &transform.linear {
                 size("the width of a head's layer", linear.d_out)?;

@@ -7,6 +7,7 @@
 
 mod activation;
 mod attention;
+mod attention_pool;
 mod block;
 mod block_feed_forward;
 mod cached_rows;
@@ -29,10 +30,12 @@ mod pass;
 mod position;
 mod readout;
 mod routing;
+mod similarity;
 mod stack;
 mod sublayer;
 
 pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
+pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
 pub use context::{ForwardContext, Memory};
@@ -57,5 +60,6 @@ pub(crate) use pass::{AlibiKey, Memo, Pass};
 pub use position::{RelativeBias, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
 pub(crate) use routing::{Routing, choose_experts};
+pub use similarity::Similarity;
 pub use stack::Stack;
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};

@@ -5,18 +5,20 @@ use candle_nn::VarBuilder;
 
 use crate::Error;
 use crate::config::{LinearConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, getters};
-use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::layers::{AttentionPool, Dropout, DropoutSource, Linear, Norm};
 use crate::ops;
 
 /// A pooler or a head, whose linear layers are `L`.
 ///
-/// Names in a `VarBuilder`: `transform`, `norm`, `output`.
+/// Names in a `VarBuilder`: `pool`, `transform`, `norm`, `output`, `second_output`.
 #[derive(Clone, Debug)]
 pub struct Readout<L = Linear> {
     config: ReadoutConfig,
+    pool: Option<Box<AttentionPool>>,
     transform: Option<L>,
     norm: Option<Norm>,
     output: Option<L>,
+    second_output: Option<Box<L>>,
     dropout: Dropout,
     output_dropout: Dropout,
 }
@@ -60,6 +62,17 @@ impl Readout {
         let d_out = linear.map_or(d_read, |linear| linear.d_out);
         let norm = transform.and_then(|transform| transform.norm.as_ref());
         let norm = norm.map(|norm| Norm::new(norm, vb.pp("norm")));
+        let pool = match &config.reads {
+            Reads::Attended(pool) => Some(Box::new(AttentionPool::new(pool, vb.pp("pool"))?)),
+            _ => None,
+        };
+        let second_output = match (&config.reads, &config.output) {
+            (Reads::FirstTwo, Some(output)) => {
+                let config = LinearConfig::new(d_out, output.n_out).with_bias(output.bias);
+                Some(Box::new(Linear::new(&config, vb.pp("second_output"))?))
+            }
+            _ => None,
+        };
         let output = config.output.as_ref().map(|output| {
             let vb = vb.pp("output");
             match output.weight {
@@ -79,6 +92,8 @@ impl Readout {
             transform: layer.transpose()?,
             norm: norm.transpose()?,
             output: output.transpose()?,
+            second_output,
+            pool,
             dropout: dropout(config.dropout)?,
             output_dropout: dropout(before_output)?,
             config: config.clone(),
@@ -101,6 +116,8 @@ impl<L> Readout<L> {
             transform: self.transform.as_ref().map(&change).transpose()?,
             norm: self.norm.clone(),
             output: self.output.as_ref().map(&change).transpose()?,
+            second_output: (self.second_output.as_deref().map(&change).transpose()?).map(Box::new),
+            pool: self.pool.clone(),
             dropout: self.dropout.clone(),
             output_dropout: self.output_dropout.clone(),
         })
@@ -110,6 +127,9 @@ impl<L> Readout<L> {
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
         self.dropout.set_source(source.clone());
         self.output_dropout.set_source(source.clone());
+        if let Some(pool) = &mut self.pool {
+            pool.set_dropout_source(source);
+        }
     }
 }
 
@@ -119,7 +139,7 @@ impl<L: Module> Readout<L> {
     /// # Errors
     /// If what it reads is not there, or has another width.
     pub fn forward_t(&self, of: &BlocksOutput, train: bool) -> Result<Tensor> {
-        let mut x = self.dropout.forward_t(&self.read(of)?, train)?;
+        let mut x = self.dropout.forward_t(&self.read(of, train)?, train)?;
         if let Some(linear) = &self.transform {
             x = linear.forward(&x)?;
         }
@@ -132,7 +152,14 @@ impl<L: Module> Readout<L> {
         let (Some(output), Some(config)) = (&self.output, &self.config.output) else {
             return Ok(x);
         };
-        x = output.forward(&self.output_dropout.forward_t(&x, train)?)?;
+        x = self.output_dropout.forward_t(&x, train)?;
+        x = match self.second_output.as_deref() {
+            None => output.forward(&x)?,
+            Some(second) => {
+                let of = |layer: &L, i| layer.forward(&x.narrow(1, i, 1)?.squeeze(1)?);
+                ((of(output, 0)? + of(second, 1)?)? * 0.5)?
+            }
+        };
         if config.scale != 1.0 {
             x = (x * config.scale)?;
         }
@@ -145,7 +172,7 @@ impl<L: Module> Readout<L> {
         }
     }
 
-    fn read(&self, of: &BlocksOutput) -> Result<Tensor> {
+    fn read(&self, of: &BlocksOutput, train: bool) -> Result<Tensor> {
         let x = of.hidden_states;
         let (_, seq, _) = x.dims3()?;
         if seq == 0 {
@@ -203,6 +230,12 @@ impl<L: Module> Readout<L> {
                 let mean = x.narrow(1, *skipped, rest)?.mean(1)?;
                 Tensor::cat(&[&first, &mean], 1)
             }
+            Reads::FirstTwo if seq < 2 => bail!("a head reads two positions of {seq}"),
+            Reads::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
+            Reads::Attended(_) => match &self.pool {
+                Some(pool) => pool.forward_t(x, train),
+                None => bail!("a head attends to all positions, but has no layers for it"),
+            },
             Reads::Pooled => match of.pooled {
                 Some(pooled) => Ok(pooled.clone()),
                 None => bail!("a head reads what the pooler made, but the model has no pooler"),
@@ -213,10 +246,17 @@ impl<L: Module> Readout<L> {
 
 /// The ids of each sequence, on the CPU.
 fn rows(of: &BlocksOutput) -> Result<Vec<Vec<i64>>> {
-    match of.ids {
-        Some(ids) => ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2(),
-        None => bail!("a head chooses a position by its token, but no input_ids are given"),
+    let Some(ids) = of.ids else {
+        bail!("a head chooses a position by its token, but no input_ids are given");
+    };
+    let (found, expected) = (ids.dims(), &of.hidden_states.dims()[..2]);
+    if found != expected {
+        let reason = format!(
+            "has shape {found:?}, expected {expected:?}: a head chooses one of these positions by its token"
+        );
+        return Err(Error::input("input_ids", reason).into());
     }
+    ids.to_device(&Device::Cpu)?.to_dtype(DType::I64)?.to_vec2()
 }
 
 /// Whether a mask `[batch, seq]` drops the last position of any sequence.

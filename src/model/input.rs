@@ -21,6 +21,10 @@ pub struct ModelInput {
     pub pixel_values: Option<Tensor>,
     /// The log-mel spectrum of a sound, `[batch, bands, steps]`.
     pub input_features: Option<Tensor>,
+    /// What a decoder reads, `[batch, decoder_seq]`, where `input_ids` are an encoder's.
+    pub decoder_input_ids: Option<Tensor>,
+    /// Which of these are real, `[batch, decoder_seq]`.
+    pub decoder_attention_mask: Option<Tensor>,
     /// An encoder's output `[batch, encoder_seq, d_encoder]`, for cross-attention.
     pub encoder_hidden_states: Option<Tensor>,
     /// Which of its positions are real, `[batch, encoder_seq]`.
@@ -63,6 +67,8 @@ impl ModelInput {
         with_positions(positions: &Tensor) => position_ids = Some(positions.clone());
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
+        /// Sets what the decoder reads.
+        with_decoder(ids: &Tensor) => decoder_input_ids = Some(ids.clone());
     }
 
     /// Sets the encoder's output and which of its positions are real.
@@ -75,7 +81,10 @@ impl ModelInput {
     /// The tokens, of which `counted` were counted before.
     pub(super) fn as_tokens<'t>(&'t self, counted: &'t [u32]) -> Option<Tokens<'t>> {
         Some(Tokens {
-            ids: self.input_ids.as_ref()?,
+            ids: self
+                .decoder_input_ids
+                .as_ref()
+                .or(self.input_ids.as_ref())?,
             types: self.token_type_ids.as_ref(),
             positions: self.position_ids.as_ref(),
             mask: self.attention_mask.as_ref(),

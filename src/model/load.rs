@@ -3,12 +3,12 @@
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
-use super::Model;
 use super::body::Body;
-use crate::checkpoint::{Checkpoint, Loader};
-use crate::config::{ModelConfig, Precision};
-use crate::error::Result;
-use crate::layers::{ModelEnds, Stack};
+use super::{Model, Seq2Seq, TwoTowers};
+use crate::checkpoint::{Checkpoint, Loader, OtherStack};
+use crate::config::{Joint, ModelConfig, Precision};
+use crate::error::{Error, Result};
+use crate::layers::{ModelEnds, Readout, Similarity, Stack};
 use crate::packed::PackedStack;
 
 impl Model {
@@ -49,6 +49,42 @@ impl Checkpoint {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_model(precision)
     }
+
+    /// Loads an encoder and its decoder, of a checkpoint that was opened as a
+    /// [`whole`](crate::CheckpointOptions::whole).
+    ///
+    /// # Errors
+    /// If this is no such checkpoint, or as for [`Self::model`].
+    pub fn seq2seq(&self, dtype: DType, device: &Device) -> Result<Seq2Seq> {
+        self.loader(dtype, device)?.seq2seq()
+    }
+
+    /// Loads an encoder and its decoder packed for inference on the CPU.
+    ///
+    /// # Errors
+    /// As for [`Self::seq2seq`].
+    pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
+        self.loader(DType::F32, &Device::Cpu)?
+            .packed_seq2seq(precision)
+    }
+
+    /// Loads a text and a vision tower, of a checkpoint that was opened as a
+    /// [`whole`](crate::CheckpointOptions::whole).
+    ///
+    /// # Errors
+    /// If this is no such checkpoint, or as for [`Self::model`].
+    pub fn two_towers(&self, dtype: DType, device: &Device) -> Result<TwoTowers> {
+        self.loader(dtype, device)?.two_towers()
+    }
+
+    /// Loads a text and a vision tower packed for inference on the CPU.
+    ///
+    /// # Errors
+    /// As for [`Self::two_towers`].
+    pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
+        self.loader(DType::F32, &Device::Cpu)?
+            .packed_two_towers(precision)
+    }
 }
 
 impl Loader<'_> {
@@ -65,21 +101,100 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
+        self.typed(|vb| packed(config, vb, precision))
+    }
+
+    /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
+    pub fn seq2seq(&self) -> Result<Seq2Seq> {
+        self.seq2seq_in(None)
+    }
+
+    /// Loads an encoder and its decoder and packs them; errors as for [`Self::packed_model`] and [`Checkpoint::seq2seq`].
+    pub fn packed_seq2seq(&self, precision: Precision) -> Result<Seq2Seq> {
+        self.check_frozen()?;
+        self.seq2seq_in(Some(precision))
+    }
+
+    fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
+        let (config, other) = self.two_stacks("an encoder and a decoder")?;
+        let Joint::Memory { start_token } = other.joint else {
+            return Err(not_of("an encoder and a decoder"));
+        };
         self.typed(|vb| {
-            let ends = ModelEnds::new(config, vb.clone())?;
-            let pack = |readout: &crate::layers::Readout| {
-                readout.with_layers(|linear| linear.pack(precision))
-            };
-            Ok(Model {
-                config: config.clone(),
-                body: Body::Packed {
-                    pooler: ends.pooler.as_ref().map(pack).transpose()?,
-                    head: ends.head.as_ref().map(pack).transpose()?,
-                    stack: PackedStack::new(&config.stack, vb, precision)?,
-                },
-                embeddings: ends.embeddings,
-                device: Device::Cpu,
+            Ok(Seq2Seq {
+                encoder: built(&other.config, vb.pp(other.part.to_string()), packing)?,
+                decoder: built(config, vb, packing)?,
+                start_token,
             })
         })
     }
+
+    /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
+    pub fn two_towers(&self) -> Result<TwoTowers> {
+        self.two_towers_in(None)
+    }
+
+    /// Loads a text and a vision tower and packs them; errors as for [`Self::packed_model`] and
+    /// [`Checkpoint::two_towers`].
+    pub fn packed_two_towers(&self, precision: Precision) -> Result<TwoTowers> {
+        self.check_frozen()?;
+        self.two_towers_in(Some(precision))
+    }
+
+    fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
+        let (config, other) = self.two_stacks("a text and a vision tower")?;
+        let Joint::Similarity { bias } = other.joint else {
+            return Err(not_of("a text and a vision tower"));
+        };
+        self.typed(|vb| {
+            Ok(TwoTowers {
+                vision: built(&other.config, vb.pp(other.part.to_string()), packing)?,
+                similarity: Similarity::new(bias, vb.pp("similarity"))?,
+                text: built(config, vb, packing)?,
+            })
+        })
+    }
+
+    fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {
+        let checkpoint = self.checkpoint();
+        let other = checkpoint.other_stack()?.ok_or_else(|| not_of(wanted))?;
+        Ok((checkpoint.model_config()?, other))
+    }
+}
+
+fn not_of(wanted: &str) -> Error {
+    Error::InvalidConfig(format!(
+        "the checkpoint was not opened as one of {wanted}; open it by CheckpointOptions::whole"
+    ))
+}
+
+/// A model of one stack from `vb`, packed if so asked.
+fn built(
+    config: &ModelConfig,
+    vb: VarBuilder,
+    packing: Option<Precision>,
+) -> candle_core::Result<Model> {
+    match packing {
+        None => Model::new(config, vb),
+        Some(precision) => packed(config, vb, precision),
+    }
+}
+
+fn packed(
+    config: &ModelConfig,
+    vb: VarBuilder,
+    precision: Precision,
+) -> candle_core::Result<Model> {
+    let ends = ModelEnds::new(config, vb.clone())?;
+    let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
+    Ok(Model {
+        config: config.clone(),
+        body: Body::Packed {
+            pooler: ends.pooler.as_ref().map(pack).transpose()?,
+            head: ends.head.as_ref().map(pack).transpose()?,
+            stack: PackedStack::new(&config.stack, vb, precision)?,
+        },
+        embeddings: ends.embeddings,
+        device: Device::Cpu,
+    })
 }

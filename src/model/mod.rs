@@ -1,7 +1,8 @@
 //! Whole models: token ids, images or sounds in; hidden states, vectors and logits out.
 //!
 //! A [`Model`] is a [`Checkpoint`](crate::Checkpoint)'s embeddings, blocks, pooler and head, on any device with gradients, or
-//! packed for inference on the CPU.
+//! packed for inference on the CPU. A [`Seq2Seq`] is an encoder and its decoder, [`TwoTowers`] are one of texts and one of
+//! images.
 //!
 //! ```
 //! use candle_blocks::{Checkpoint, Precision, model::ModelInput};
@@ -19,9 +20,13 @@ mod body;
 mod input;
 mod load;
 mod output;
+mod seq2seq;
+mod two_towers;
 mod walk;
 
 pub use body::ModelCache;
 pub use input::ModelInput;
 pub use output::ModelOutput;
+pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};
+pub use two_towers::{TwoTowers, TwoTowersOutput};
 pub use walk::Model;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 
 use super::TraceInput;
-use super::stages::{Stages, of_blocks, of_model};
+use super::stages::{Stages, of_blocks, of_whole};
 use crate::checkpoint::{Checkpoint, Loader};
 use crate::error::{Error, Result};
 
@@ -27,7 +27,10 @@ pub fn run_backward(
     let loader = checkpoint.trainable(dtype, device)?;
     let input = input.moved(dtype, device)?;
     match &input.hidden_states {
-        Some(x) => through_blocks(checkpoint, &loader, &input, x),
+        Some(x) => {
+            checkpoint.check_chosen()?;
+            through_blocks(checkpoint, &loader, &input, x)
+        }
         None => through_model(checkpoint, &loader, &input),
     }
 }
@@ -79,12 +82,16 @@ fn through_blocks(
     Ok(stages)
 }
 
+/// What `grad_logits` may be the gradient of: the first of these that a model gives.
+const HEADS: [&str; 4] = ["logits", "logits_per_image", "text_embeds", "image_embeds"];
+
 fn through_model(checkpoint: &Checkpoint, loader: &Loader, input: &TraceInput) -> Result<Stages> {
-    let model = loader.model()?;
-    let mut stages = of_model(&model, &input.model)?;
+    let mut stages = of_whole(loader, &input.model, None)?;
+    let is_there = |name: &&str| stages.iter().any(|(stage, _)| stage == name);
+    let head = HEADS.into_iter().find(|name| is_there(name));
     let started = [
         ("last_hidden_state", "grad_output", &input.grad_output),
-        ("logits", "grad_logits", &input.grad_logits),
+        (head.unwrap_or("logits"), "grad_logits", &input.grad_logits),
     ];
     let mut sum: Option<Tensor> = None;
     for (name, of, given) in started {

@@ -34,6 +34,8 @@ impl TraceInput {
             attention_mask: tensor("attention_mask"),
             pixel_values: tensor("pixel_values"),
             input_features: tensor("input_features"),
+            decoder_input_ids: tensor("decoder_input_ids"),
+            decoder_attention_mask: tensor("decoder_attention_mask"),
             encoder_hidden_states: tensor("encoder_hidden_states"),
             encoder_attention_mask: tensor("encoder_attention_mask"),
             train: false,
@@ -43,9 +45,11 @@ impl TraceInput {
             &model.input_ids,
             &model.pixel_values,
             &model.input_features,
+            &model.decoder_input_ids,
         ];
         if sources.into_iter().all(Option::is_none) {
-            let reason = "missing, as are input_ids, pixel_values and input_features";
+            let reason =
+                "missing, as are input_ids, pixel_values, input_features and decoder_input_ids";
             return Err(Error::input("hidden_states", reason));
         }
         Ok(Self {

@@ -3,11 +3,11 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::TraceInput;
-use crate::checkpoint::Checkpoint;
-use crate::config::{BlockConfig, Precision, StackConfig};
+use crate::checkpoint::{Checkpoint, Loader};
+use crate::config::{BlockConfig, Joint, Precision, StackConfig, Task};
 use crate::error::Result;
-use crate::layers::{BlockStages, ForwardContext};
-use crate::model::{Model, ModelInput};
+use crate::layers::{BlockStages, Embeddings, ForwardContext};
+use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq, TwoTowers};
 
 /// What a run gave, by name and in order.
 pub(super) type Stages = Vec<(String, Tensor)>;
@@ -25,8 +25,9 @@ pub fn run(
 ) -> Result<Stages> {
     let input = input.moved(dtype, device)?;
     let Some(x) = &input.hidden_states else {
-        return of_model(&checkpoint.model(dtype, device)?, &input.model);
+        return of_whole(&checkpoint.loader(dtype, device)?, &input.model, None);
     };
+    checkpoint.check_chosen()?;
     let stack = checkpoint.stack(dtype, device)?;
     of_blocks(checkpoint.config(), &input, x, |context, observer| {
         stack.observe(x, context, observer)
@@ -45,9 +46,10 @@ pub fn run_packed(
 ) -> Result<Stages> {
     let input = input.moved(dtype, &Device::Cpu)?;
     let Some(x) = &input.hidden_states else {
-        let model = checkpoint.loader(dtype, &Device::Cpu)?;
-        return of_model(&model.packed_model(precision)?, &input.model);
+        let loader = checkpoint.loader(dtype, &Device::Cpu)?;
+        return of_whole(&loader, &input.model, Some(precision));
     };
+    checkpoint.check_chosen()?;
     let stack = checkpoint.packed_stack(precision)?;
     of_blocks(checkpoint.config(), &input, x, |context, observer| {
         stack.observe(x, context, observer)
@@ -72,23 +74,90 @@ pub(super) fn of_blocks(
     Ok(stages)
 }
 
-/// The stages of a whole model.
-pub(super) fn of_model(model: &Model, input: &ModelInput) -> Result<Stages> {
+/// The stages of a whole model, of one stack or two, packed if so asked.
+pub(super) fn of_whole(
+    loader: &Loader,
+    input: &ModelInput,
+    packing: Option<Precision>,
+) -> Result<Stages> {
+    let joint = loader.checkpoint().other_stack()?.map(|other| other.joint);
+    match (joint, packing) {
+        (None, None) => of_model(&loader.model()?, input),
+        (None, Some(precision)) => of_model(&loader.packed_model(precision)?, input),
+        (Some(Joint::Memory { .. }), None) => of_seq2seq(&loader.seq2seq()?, input),
+        (Some(Joint::Memory { .. }), Some(precision)) => {
+            of_seq2seq(&loader.packed_seq2seq(precision)?, input)
+        }
+        (Some(Joint::Similarity { .. }), None) => of_towers(&loader.two_towers()?, input),
+        (Some(Joint::Similarity { .. }), Some(precision)) => {
+            of_towers(&loader.packed_two_towers(precision)?, input)
+        }
+    }
+}
+
+fn of_model(model: &Model, input: &ModelInput) -> Result<Stages> {
+    let (mut stages, output) = of_stack(model, input, "")?;
+    let head = match (model.task(), model.embeddings()) {
+        (Some(Task::Projection), Embeddings::Tokens(_)) => "text_embeds",
+        (Some(Task::Projection), _) => "image_embeds",
+        _ => "logits",
+    };
+    stages.extend(output.logits.map(|logits| (head.to_string(), logits)));
+    Ok(stages)
+}
+
+fn of_seq2seq(model: &Seq2Seq, input: &ModelInput) -> Result<Stages> {
+    let encoder = model.encoder_input(input);
+    let (mut stages, encoded) = of_stack(model.encoder(), &encoder, "encoder.")?;
+    for (name, _) in &mut stages {
+        if name == "encoder.last_hidden_state" {
+            *name = "encoder_last_hidden_state".to_string(); // transformers' name
+        }
+    }
+    let decoder = model.decoder_input(input, &encoded.last_hidden_state)?;
+    stages.append(&mut of_model(model.decoder(), &decoder)?);
+    Ok(stages)
+}
+
+/// Of both towers where both have an input, otherwise of one as a model of its own.
+fn of_towers(towers: &TwoTowers, input: &ModelInput) -> Result<Stages> {
+    match (&input.input_ids, &input.pixel_values) {
+        (Some(_), None) => return of_model(towers.text(), input),
+        (None, Some(_)) => return of_model(towers.vision(), input),
+        _ => {}
+    }
+    let (mut stages, text) = of_stack(towers.text(), input, "")?;
+    let images = towers.vision_input(input);
+    let (mut of_vision, vision) = of_stack(towers.vision(), &images, "vision.")?;
+    stages.append(&mut of_vision);
+    let output = towers.compared(text, vision)?;
+    for (name, tensor) in [
+        ("text_embeds", output.text_embeds),
+        ("image_embeds", output.image_embeds),
+        ("logits_per_image", output.logits_per_image),
+    ] {
+        stages.push((name.to_string(), tensor));
+    }
+    Ok(stages)
+}
+
+/// The stages of one stack but for its head, under names that begin with `start`.
+fn of_stack(model: &Model, input: &ModelInput, start: &str) -> Result<(Stages, ModelOutput)> {
     let mut of_blocks = Vec::new();
     let output = model.observe(input, |i, block| {
         note(&mut of_blocks, i, block);
         Ok(())
     })?;
-    let mut stages = vec![("embeddings".to_string(), output.embeddings)];
+    let mut stages = vec![("embeddings".to_string(), output.embeddings.clone())];
     stages.append(&mut of_blocks);
-    for (name, tensor) in [
-        ("last_hidden_state", Some(output.last_hidden_state)),
-        ("pooler_output", output.pooler_output),
-        ("logits", output.logits),
-    ] {
-        stages.extend(tensor.map(|tensor| (name.to_string(), tensor)));
+    let last = output.last_hidden_state.clone();
+    stages.push(("last_hidden_state".to_string(), last));
+    let pooled = output.pooler_output.clone();
+    stages.extend(pooled.map(|pooled| ("pooler_output".to_string(), pooled)));
+    for (name, _) in &mut stages {
+        name.insert_str(0, start);
     }
-    Ok(stages)
+    Ok((stages, output))
 }
 
 fn note(stages: &mut Stages, i: usize, block: &BlockStages) {

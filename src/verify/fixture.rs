@@ -6,13 +6,17 @@
 //! | `attention_mask` | `[batch, seq]`, 1 = keep, 0 = drop |
 //! | `input_ids`, `pixel_values`, `input_features` | what a whole model read; without `hidden_states` one of them is required |
 //! | `token_type_ids`, `position_ids` | `[batch, seq]`, integers |
+//! | `decoder_input_ids`, `decoder_attention_mask` | `[batch, decoder_seq]`: what the decoder read beside its encoder |
 //! | `embeddings` | input of block 0, made by the model |
 //! | `layers.{i}.feed_forward.input`, `.output` | of the feed-forward alone: before dropout, residual and norm |
 //! | `layers.{i}.output` | output of block `i` |
 //! | `last_hidden_state` | output of the stack, after its final norm |
 //! | `pooler_output`, `logits` | what a whole model's pooler and head made of it |
+//! | `encoder.…`, `encoder_last_hidden_state` | the same stages of an encoder, where the others are its decoder's |
+//! | `vision.…` | the same stages of a vision tower, where the others are a text tower's |
+//! | `text_embeds`, `image_embeds`, `logits_per_image` | vectors of texts and images, and how alike they are |
 //! | `grad_output` | gradient of the last block's output, or of a whole model's `last_hidden_state` |
-//! | `grad_logits` | gradient of a whole model's logits |
+//! | `grad_logits` | gradient of a whole model's logits, or else of the first of `logits_per_image`, `text_embeds`, `image_embeds` |
 //! | `grads.hidden_states`, `grads.{name on disk}` | gradients |
 //! | any floating-point tensor with `.f64` appended | the same, computed in double precision |
 

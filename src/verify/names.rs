@@ -8,11 +8,36 @@ const GRADIENT: &str = "grads.";
 pub(super) const INPUT_GRADIENT: &str = "grads.hidden_states";
 
 /// What a whole model reads.
-pub(super) const WHOLE: [&str; 3] = ["input_ids", "pixel_values", "input_features"];
+pub(super) const WHOLE: [&str; 4] = [
+    "input_ids",
+    "pixel_values",
+    "input_features",
+    "decoder_input_ids",
+];
 
 /// Where in a run a tensor comes into being. The derived order is the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) struct Stage {
+    stack: Stack,
+    at: At,
+}
+
+/// Which stack of a model a tensor comes from, in order of execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stack {
+    /// An encoder that runs before the decoder.
+    Encoder,
+    /// The only one; of two, the decoder or the text tower.
+    Own,
+    /// The vision tower beside that of texts.
+    Vision,
+    /// Both.
+    Both,
+}
+
+/// Where in a stack a tensor comes into being, in order of execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum At {
     /// The input of block 0, made by the model.
     Embeddings,
     /// A tensor of block `layer`.
@@ -23,6 +48,12 @@ pub(super) enum Stage {
     PoolerOutput,
     /// What the head makes of it.
     Logits,
+    /// Of a text, in the space that texts and images have in common.
+    TextEmbeds,
+    /// Of an image.
+    ImageEmbeds,
+    /// How alike images and texts are.
+    LogitsPerImage,
 }
 
 /// Where in a block a tensor comes into being, in order of execution.
@@ -36,6 +67,38 @@ pub(super) enum Point {
 impl Stage {
     /// Reads a stage's name; `None` for any other name.
     pub(super) fn parse(name: &str) -> Option<Self> {
+        let both = |at| Some((Stack::Both, at));
+        let of_two = match name {
+            "encoder_last_hidden_state" => Some((Stack::Encoder, At::LastHiddenState)),
+            "text_embeds" => both(At::TextEmbeds),
+            "image_embeds" => both(At::ImageEmbeds),
+            "logits_per_image" => both(At::LogitsPerImage),
+            _ => None,
+        };
+        if let Some((stack, at)) = of_two {
+            return Some(Self { stack, at });
+        }
+        let of_stack = |stack, start| name.strip_prefix(start).map(|name| (stack, name));
+        let (stack, name) = of_stack(Stack::Encoder, "encoder.")
+            .or(of_stack(Stack::Vision, "vision."))
+            .unwrap_or((Stack::Own, name));
+        let at = At::parse(name)?;
+        // It has a name of its own.
+        let is_spelt_otherwise = (stack, at) == (Stack::Encoder, At::LastHiddenState);
+        (!is_spelt_otherwise).then_some(Self { stack, at })
+    }
+
+    /// The number of its block; `None` behind all blocks.
+    pub(super) fn layer(self) -> Option<usize> {
+        match self.at {
+            At::Block { layer, .. } => Some(layer),
+            _ => None,
+        }
+    }
+}
+
+impl At {
+    fn parse(name: &str) -> Option<Self> {
         match name {
             "embeddings" => return Some(Self::Embeddings),
             "last_hidden_state" => return Some(Self::LastHiddenState),
@@ -56,14 +119,6 @@ impl Stage {
             _ => return None,
         };
         Some(Self::Block { layer, point })
-    }
-
-    /// The number of its block; `None` behind all blocks.
-    pub(super) fn layer(self) -> Option<usize> {
-        match self {
-            Self::Block { layer, .. } => Some(layer),
-            Self::Embeddings | Self::LastHiddenState | Self::PoolerOutput | Self::Logits => None,
-        }
     }
 }
 
@@ -98,7 +153,7 @@ pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
         | "encoder_hidden_states"
         | "encoder_attention_mask"
         | "grad_output" => true,
-        "token_type_ids" | "grad_logits" => start == Start::Model,
+        "token_type_ids" | "decoder_attention_mask" | "grad_logits" => start == Start::Model,
         _ => start == Start::Model && WHOLE.contains(&name),
     }
 }
@@ -108,7 +163,13 @@ pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
 /// A parameter's gradient sums over all rows, even where its shape happens to begin like the mask's.
 pub(super) fn is_per_token(name: &str) -> bool {
     match Stage::parse(name) {
-        Some(Stage::PoolerOutput) => false,
+        Some(Stage {
+            stack: Stack::Both, ..
+        }) => false,
+        Some(Stage {
+            at: At::PoolerOutput,
+            ..
+        }) => false,
         _ => !is_gradient(name) || name == INPUT_GRADIENT,
     }
 }
@@ -151,6 +212,23 @@ mod tests {
                 "last_hidden_state",
             ]
         );
+    }
+
+    #[test]
+    fn an_encoder_runs_before_its_decoder_and_two_towers_before_what_they_share() {
+        let mut names = vec![
+            "logits_per_image",
+            "vision.layers.0.output",
+            "logits",
+            "layers.0.output",
+            "embeddings",
+            "encoder_last_hidden_state",
+            "encoder.layers.10.output",
+        ];
+        let ordered: Vec<&str> = names.iter().rev().copied().collect();
+        names.sort_by_key(|name| Stage::parse(name));
+        assert_eq!(names, ordered);
+        assert_eq!(Stage::parse("encoder.last_hidden_state"), None);
     }
 
     #[test]

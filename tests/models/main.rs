@@ -19,9 +19,14 @@ mod weights;
 #[path = "../shared/whole.rs"]
 mod whole;
 
+mod encoder_decoders;
+mod one_stack;
 mod parity;
 mod properties;
 mod refused;
 mod rehearsal_of_all;
 mod report;
 mod saved;
+mod two_towers;
+mod variants;
+mod vision;

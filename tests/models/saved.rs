@@ -6,7 +6,7 @@ use std::{
 };
 
 use candle_blocks::{
-    Architecture, Checkpoint, Parameters,
+    Architecture, Checkpoint, CheckpointOptions, Parameters,
     candle_core::{DType, Device, Tensor},
     model::{Model, ModelInput, ModelOutput},
     train::Fresh,
@@ -15,9 +15,9 @@ use candle_blocks::{
 use crate::{
     message::message,
     numbers::{bits, numbers},
+    one_stack::of_one_stack,
     said::assert_says,
     weights::weights,
-    whole::wholes,
 };
 
 /// The parameters of the whole model, as training gets them.
@@ -39,7 +39,7 @@ fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)>
 
 #[test]
 fn changed_embeddings_and_heads_of_every_model_arrive() {
-    for whole in wholes() {
+    for whole in of_one_stack() {
         let checkpoint = whole.open();
         let given = trained(&checkpoint);
         for (_, variable) in &given {
@@ -49,7 +49,8 @@ fn changed_embeddings_and_heads_of_every_model_arrive() {
         }
         let folder = tempfile::tempdir().unwrap();
         checkpoint.save(folder.path(), given.clone()).unwrap();
-        let copy = Checkpoint::open(folder.path()).unwrap();
+        let copy = CheckpointOptions::default().whole();
+        let copy = copy.open(folder.path()).unwrap();
         assert_eq!(copy.report(), checkpoint.report(), "{}", whole.name);
         let found = trained(&copy);
         assert_eq!(found.len(), given.len(), "{}", whole.name);
@@ -59,10 +60,19 @@ fn changed_embeddings_and_heads_of_every_model_arrive() {
     }
 }
 
+/// Of these, config.json describes two stacks, of which a new checkpoint is one.
+const OF_TWO_IN_CONFIG: [&str; 2] = [
+    "heads/siglip-image_classification",
+    "heads/t5-token_classification",
+];
+
 #[test]
 fn every_head_is_written_as_transformers_wrote_it() {
     let mut failures = Vec::new();
-    for whole in wholes() {
+    for whole in of_one_stack() {
+        if OF_TWO_IN_CONFIG.contains(&whole.name.as_str()) {
+            continue;
+        }
         let checkpoint = whole.open();
         let architecture = Architecture::open(weights(&whole.name)).unwrap();
         let model = architecture.model_config().unwrap();
@@ -85,6 +95,7 @@ fn every_head_is_written_as_transformers_wrote_it() {
         let is_beside = |name: &String| {
             ignored.contains(name)
                 || name.starts_with("cls.seq_relationship.") // the other head of pretraining
+                || name.ends_with("embeddings.mask_token") // which hides patches in training alone
                 || model.pooler.is_none() && name.contains("pooler.")
         };
         let differing: Vec<String> = names

@@ -301,7 +301,7 @@ fn families_that_are_near_are_offered() {
     for (model_type, first) in [
         ("bert-generation", "bert"),
         ("cohere2", "cohere"),
-        ("dinov2_with_registers", "dinov2"),
+        ("dinov2_with_regs", "dinov2"),
         ("gemma3n_text", "gemma3_text"),
         ("granitemoe", "granite"),
         ("llama4_text", "llama"),

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use candle_blocks::{Checkpoint, verify::Fixture};
+use candle_blocks::{Checkpoint, CheckpointOptions, verify::Fixture};
 
 use crate::{
     composed::of_any,
@@ -21,7 +21,8 @@ pub struct Whole {
 
 impl Whole {
     pub fn open(&self) -> Checkpoint {
-        let opened = Checkpoint::open(weights(&self.name));
+        let options = CheckpointOptions::default().whole();
+        let opened = options.open(weights(&self.name));
         opened.unwrap_or_else(|e| panic!("{}: {e}", self.name))
     }
 

@@ -24,8 +24,11 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Opens the checkpoint, of two stacks both, unless one is chosen.
     pub fn open(&self) -> Result<Checkpoint> {
-        self.source.open(self.model.as_ref(), "--model PATH")
+        let options = CheckpointOptions::default().whole();
+        self.source
+            .open_with(options, self.model.as_ref(), "--model PATH")
     }
 
     /// The files that are named beside the weights.
@@ -50,7 +53,7 @@ pub struct SourceArgs {
     /// A JSON file that describes a family which the program does not know (see `Family::from_json_file`).
     #[arg(long, value_name = "FILE")]
     family: Option<PathBuf>,
-    /// Which stack to use of a checkpoint that contains several.
+    /// Which stack to use of a checkpoint that contains several. A whole model runs both where none is chosen.
     #[arg(long, value_parser = names(&["encoder", "decoder", "text", "vision"])
         .try_map(|name| serde_json::from_value::<StackPart>(name.into())))]
     part: Option<StackPart>,
@@ -74,12 +77,20 @@ impl SourceArgs {
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
+        self.open_with(CheckpointOptions::default(), path, name)
+    }
+
+    fn open_with(
+        &self,
+        mut options: CheckpointOptions,
+        path: Option<&PathBuf>,
+        name: &str,
+    ) -> Result<Checkpoint> {
         let path = match (path, &self.hub) {
             (Some(path), None) => path.clone(),
             (None, Some(repo)) => download::download(repo, &self.revision)?,
             _ => bail!("give either {name} or --hub OWNER/NAME"),
         };
-        let mut options = CheckpointOptions::default();
         if let Some(config) = &self.config {
             options = options.config(config);
         }

@@ -20,7 +20,8 @@ pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// A safetensors file with hidden_states [batch, seq, d_model], or with input_ids [batch, seq], pixel_values or
-    /// input_features for a whole model; and optionally attention_mask [batch, seq].
+    /// input_features for a whole model (and decoder_input_ids where it has a decoder); and optionally attention_mask
+    /// [batch, seq].
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     /// The safetensors file to write the results to.

@@ -1,47 +1,130 @@
-//! BART and Whisper: encoder and decoder with cross-attention, one post-norm, the other pre-norm.
+//! BART: post-norm encoder and decoder with cross-attention.
 //!
-//! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>, and `WhisperDecoderLayer`:
-//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
+//! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let stack = |name: &str, part, config: fn(&ConfigJson) -> Result<StackConfig>| {
-        let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
-        let (prefixes, other) = match part {
-            StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
-            _ => (own(StackPart::Decoder), "*encoder.*"),
-        };
-        Family::new(name, &[name], config)
-            .part(part)
-            .prefixes(&prefixes.each_ref().map(String::as_str))
-            .block("layers.{i}.")
-            .block_rules(attention("attention", "self_attn"))
-            .block_rules(attention("cross_attention", "encoder_attn"))
-            .block_rules([
-                Rule::linear("feed_forward.up", &["fc1"]),
-                Rule::linear("feed_forward.down", &["fc2"]),
-                Rule::norm("feed_forward_norm", &["final_layer_norm"]),
-            ])
-            .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
-            .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
-            .outside(&["layernorm_embedding.*", "conv*", other])
-            .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
-            .outside(&["classification_head.*", "qa_outputs.*"])
-            .outside(&["projector.*", "classifier.*", "layer_weights"])
-    };
     vec![
-        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")).embeddings(words_of_bart),
         stack("bart", StackPart::Decoder, |json| {
             Ok(bart(json, "decoder")?.into_decoder())
-        }),
-        stack("whisper", StackPart::Encoder, |json| {
-            whisper(json, "encoder")
-        }),
-        stack("whisper", StackPart::Decoder, |json| {
-            Ok(whisper(json, "decoder")?.into_decoder())
-        }),
+        })
+        .embeddings(words_of_bart)
+        .end_rules(heads())
+        .head(Task::CausalLm, |json, _| {
+            Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(true)))
+        })
+        .head(Task::SequenceClassification, end_of_text)
+        .head(Task::QuestionAnswering, question_answering)
+        .joined(StackPart::Encoder, |json| start_token(json, 2)),
     ]
+}
+
+/// One stack of an encoder-decoder with BART's names.
+pub(super) fn stack(
+    name: &str,
+    part: StackPart,
+    config: fn(&ConfigJson) -> Result<StackConfig>,
+) -> Family {
+    let own = |part: StackPart| [format!("model.{part}."), format!("{part}.")];
+    let (prefixes, other) = match part {
+        StackPart::Encoder => (own(StackPart::Encoder), "*decoder.*"),
+        _ => (own(StackPart::Decoder), "*encoder.*"),
+    };
+    Family::new(name, &[name], config)
+        .part(part)
+        .prefixes(&prefixes.each_ref().map(String::as_str))
+        .block("layers.{i}.")
+        .block_rules(attention("attention", "self_attn"))
+        .block_rules(attention("cross_attention", "encoder_attn"))
+        .block_rules([
+            Rule::linear("feed_forward.up", &["fc1"]),
+            Rule::linear("feed_forward.down", &["fc2"]),
+            Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+        ])
+        .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
+        .end_rules([
+            Rule::linear(
+                "embeddings.word",
+                &["model.shared", "shared", "embed_tokens"],
+            ),
+            Rule::linear("embeddings.position", &["embed_positions"]),
+            Rule::norm("embeddings.norm", &["layernorm_embedding"]),
+        ])
+        .outside(&["*embed_positions.*", "*embed_tokens.*", "*shared.*"])
+        .outside(&["layernorm_embedding.*", "conv*", other])
+        .outside(&["lm_head.*", "proj_out.*", "final_logits_bias"])
+        .outside(&["classification_head.*", "qa_outputs.*"])
+        .outside(&["projector.*", "classifier.*", "layer_weights"])
+}
+
+/// Before the first token stands this one, where the file names no other.
+pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
+    let token = json.size_or(&["decoder_start_token_id"], default)?;
+    Ok(Joint::Memory {
+        start_token: Some(token as u32),
+    })
+}
+
+fn heads() -> Vec<Rule> {
+    vec![
+        Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
+        Rule {
+            bias: strings(&["final_logits_bias"]),
+            ..Rule::behind_ones("causal_lm.output", &[], 1)
+        },
+        Rule::linear(
+            "sequence_classification.transform",
+            &["classification_head.dense"],
+        ),
+        Rule::linear(
+            "sequence_classification.output",
+            &["classification_head.out_proj"],
+        ),
+        Rule::linear("question_answering.output", &["qa_outputs"]),
+    ]
+}
+
+fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = words(json, stack)?;
+    let scale = match json.flag(&["scale_embedding"], false)? {
+        true => (words.d_model as f64).sqrt(),
+        false => 1.0,
+    };
+    let norm = NormConfig::layer_norm(words.d_model, 1e-5);
+    let positions = PositionTableConfig {
+        // Two rows in front are never used.
+        n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
+        first_row: 2,
+        ..ALL_POSITIONS
+    };
+    Ok(words
+        .with_scale(scale)
+        .with_position_table(positions)
+        .with_norm(norm)
+        .with_dropout(json.number(&["dropout"], 0.1)?)
+        .into())
+}
+
+/// The label of a text, at the last of its end tokens.
+fn end_of_text(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let end = json.size_or(&["eos_token_id"], 2)?;
+    classification_at(json, stack, end)
+}
+
+/// A head that reads the last token of this id, as BART's and T5's do.
+pub(super) fn classification_at(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    token: usize,
+) -> Result<ReadoutConfig> {
+    let dropout = json.number(&["classifier_dropout"], 0.0)?;
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Tanh);
+    Ok(ReadoutConfig::new(Reads::LastOf(token as u32))
+        .with_dropout(dropout)
+        .with_transform(transform)
+        .with_output(labels(json)?.with_dropout(dropout)))
 }
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
@@ -58,17 +141,8 @@ fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
     config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
 
-const WHISPER_BIAS: AttentionBias = AttentionBias {
-    key: false,
-    ..AttentionBias::ALL
-};
-
-fn whisper(json: &ConfigJson, side: &str) -> Result<StackConfig> {
-    config(json, side, WHISPER_BIAS, NormPlacement::Pre)
-}
-
 /// One side, its keys starting with `side`.
-fn config(
+pub(super) fn config(
     json: &ConfigJson,
     side: &str,
     bias: AttentionBias,

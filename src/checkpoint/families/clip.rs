@@ -2,23 +2,33 @@
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
-use super::prelude::*;
+use super::{patches, prelude::*};
 
 pub(super) fn families() -> Vec<Family> {
-    vec![
+    [
         tower(
             Family::new("clip", &["clip", "clip_text_model"], |json| {
                 TEXT.config(json)
             })
-            .initialization(|json| initialization(json, &TEXT)),
+            .initialization(|json| initialization(json, &TEXT))
+            .embeddings(|json, stack| TEXT.words(json, stack, [49408, 77]))
+            .end_rules([Rule::linear("projection.output", &["text_projection"])])
+            .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
+            .pooler(end_of_text)
+            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: false })),
             StackPart::Text,
         ),
         tower(
             Family::new("clip", &["clip", "clip_vision_model"], vision)
-                .initialization(|json| initialization(json, &VISION)),
+                .initialization(|json| initialization(json, &VISION))
+                .embeddings(images)
+                .end_rules([Rule::linear("projection.output", &["visual_projection"])])
+                .pooler(first_normed),
             StackPart::Vision,
         ),
     ]
+    .map(|family| family.head(Task::Projection, projection))
+    .into()
 }
 
 /// One of two towers with CLIP's names.
@@ -49,6 +59,19 @@ pub(super) fn tower(family: Family, part: StackPart) -> Family {
             "final_norm",
             &["final_layer_norm", "post_layernorm"],
         )])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.token_embedding"]),
+            Rule::linear("embeddings.position", &["embeddings.position_embedding"]),
+            Rule::linear("embeddings.patch", &["embeddings.patch_embedding"]),
+            Rule::named(
+                "embeddings.class_token",
+                &["embeddings.class_embedding"],
+                &[],
+            ),
+            Rule::norm("embeddings.norm", &["pre_layrnorm"]),
+            Rule::norm("pooler.norm", &["post_layernorm"]),
+            Rule::linear("image_classification.output", &["classifier"]),
+        ])
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "head.*", other, "logit_*"])
         .outside(&["text_projection.*", "visual_projection.*", "*classifier.*"])
@@ -77,6 +100,35 @@ fn vision(json: &ConfigJson) -> Result<StackConfig> {
     })
 }
 
+/// The end of a text. Files of before 2023 have a wrong number for its token, which is the highest.
+fn end_of_text(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
+    Ok(ReadoutConfig::new(match end {
+        2 => Reads::Highest,
+        end => Reads::FirstOf(end as u32),
+    }))
+}
+
+fn images(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let patches = patches::config(&VISION.section(json)?, stack, [224, 32])?;
+    Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
+        bias: false,
+        norm: Some(stack.blocks[0].norm),
+        ..patches
+    }))
+}
+
+fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let norm = TransformConfig::norm(stack.blocks[0].norm);
+    Ok(ReadoutConfig::new(Reads::First).with_transform(norm))
+}
+
+/// Into the space that texts and images have in common.
+fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    let output = OutputConfig::new(json.size_or(&["projection_dim"], 512)?);
+    Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
+}
+
 /// What the configuration class of a tower says where the file says nothing: files hold what differs from it.
 pub(super) struct Tower {
     /// The key of the tower's own configuration; a file of one tower has its keys outside.
@@ -93,6 +145,20 @@ impl Tower {
     pub(super) fn section(&self, json: &ConfigJson) -> Result<ConfigJson> {
         let section = json.section(&[self.section])?;
         Ok(section.unwrap_or_else(|| json.clone()))
+    }
+
+    /// Words and positions, of which there are so many where the file says nothing.
+    pub(super) fn words(
+        &self,
+        json: &ConfigJson,
+        stack: &StackConfig,
+        [n_tokens, n_positions]: [usize; 2],
+    ) -> Result<EmbeddingsConfig> {
+        let json = self.section(json)?;
+        let n_tokens = json.size_or(&["vocab_size"], n_tokens)?;
+        let words = TokenEmbeddingsConfig::new(n_tokens, stack.blocks[0].d_model());
+        let n_positions = json.size_or(&["max_position_embeddings"], n_positions)?;
+        Ok(words.with_positions(n_positions).into())
     }
 
     pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {

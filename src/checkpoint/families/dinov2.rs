@@ -2,11 +2,11 @@
 //!
 //! transformers' `Dinov2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/dinov2/modeling_dinov2.py>
 
-use super::prelude::*;
+use super::{patches, prelude::*};
 
 pub(super) fn family() -> Family {
-    Family::new("dinov2", &["dinov2"], config)
-        .prefixes(&["dinov2.", ""])
+    Family::new("dinov2", &["dinov2", "dinov2_with_registers"], config)
+        .prefixes(&["dinov2.", "dinov2_with_registers.", ""])
         .block("encoder.layer.{i}.")
         .block_rules([
             Rule::norm("attention_norm", &["norm1"]),
@@ -22,12 +22,59 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(Rule::fused_gate(&["mlp.weights_in"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
+        .end_rules(patches::rules())
+        .end_rules([Rule::behind_ones(
+            "embeddings.registers",
+            &["embeddings.register_tokens"],
+            1,
+        )])
+        .end_rules([Rule::linear("image_classification.output", &["classifier"])])
+        .embeddings(embeddings)
+        .pooler(|_, _| Ok(ReadoutConfig::new(Reads::First)))
+        .head(Task::ImageClassification, |json, _| {
+            let skipped = 1 + registers(json)?.unwrap_or(0);
+            let reads = Reads::FirstAndMean { skipped };
+            Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
+        })
         .outside(&["embeddings.*", "classifier.*"])
         .initialization(initialization)
-        .new_names(|json| match json.flag(&["use_swiglu_ffn"], false)? {
-            true => Ok(&["*.weights_in.*", "*.weights_out.*"]),
-            false => Ok(&["*.fc1.*", "*.fc2.*"]),
+        .new_names(|json| {
+            let is_gated = json.flag(&["use_swiglu_ffn"], false)?;
+            Ok(match (is_gated, registers(json)?) {
+                (true, None) => &["*.weights_in.*", "*.weights_out.*"],
+                (false, None) => &["*.fc1.*", "*.fc2.*"],
+                (true, Some(_)) => &[
+                    "dinov2_with_registers.embeddings.*",
+                    "*.weights_in.*",
+                    "*.weights_out.*",
+                ],
+                (false, Some(_)) => &["dinov2_with_registers.embeddings.*", "*.fc1.*", "*.fc2.*"],
+            })
         })
+}
+
+/// Of the class that has them.
+fn registers(json: &ConfigJson) -> Result<Option<usize>> {
+    match json.text(&["model_type"])?.as_deref() {
+        Some("dinov2_with_registers") => Ok(Some(json.size_or(&["num_register_tokens"], 4)?)),
+        _ => Ok(None),
+    }
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let registers = registers(json)?;
+    // The two classes differ in these too.
+    let (patch, antialias) = match registers {
+        Some(_) => (16, true),
+        None => (14, false),
+    };
+    let patches = PatchEmbeddingsConfig {
+        n_registers: registers.unwrap_or(0),
+        antialias,
+        dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
+        ..patches::config(json, stack, [224, patch])?
+    };
+    Ok(EmbeddingsConfig::Patches(patches))
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

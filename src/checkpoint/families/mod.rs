@@ -27,6 +27,7 @@ mod mpt;
 mod nomic_bert;
 mod olmo;
 mod opt;
+mod patches;
 mod phi;
 mod prelude;
 mod qwen;
@@ -37,6 +38,7 @@ mod starcoder2;
 mod t5;
 mod torch;
 mod vit;
+mod whisper;
 
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
@@ -77,6 +79,7 @@ pub(crate) fn all() -> Vec<Family> {
             siglip::families(),
             t5::families(),
             torch::families(),
+            whisper::families(),
         ]
         .into_iter()
         .flatten(),

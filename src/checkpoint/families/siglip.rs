@@ -4,7 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
 
 use super::clip::{Tower, tower};
-use super::prelude::*;
+use super::{patches, prelude::*};
 
 pub(super) fn families() -> Vec<Family> {
     vec![
@@ -12,7 +12,15 @@ pub(super) fn families() -> Vec<Family> {
             Family::new("siglip", &["siglip", "siglip_text_model"], |json| {
                 TEXT.config(json)
             })
-            .initialization(|json| initialization(json, &TEXT)),
+            .initialization(|json| initialization(json, &TEXT))
+            .embeddings(|json, stack| TEXT.words(json, stack, [32000, 64]))
+            .end_rules([Rule::linear("pooler.transform", &["head"])])
+            .end_rules([Rule {
+                bias: strings(&["logit_bias"]),
+                ..Rule::behind_ones("similarity", &["logit_scale"], 1)
+            }])
+            .pooler(last_token)
+            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: true })),
             StackPart::Text,
         ),
         tower(
@@ -20,6 +28,18 @@ pub(super) fn families() -> Vec<Family> {
                 VISION.config(json)
             })
             .initialization(|json| initialization(json, &VISION))
+            .embeddings(|json, stack| {
+                let patches = patches::config(&VISION.section(json)?, stack, [224, 16])?;
+                Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
+                    class_token: false,
+                    ..patches
+                }))
+            })
+            .end_rules(attention_pool())
+            .pooler(attended)
+            .head(Task::ImageClassification, |json, _| {
+                Ok(ReadoutConfig::new(Reads::Mean).with_output(labels(json)?))
+            })
             .new_names(|_| Ok(&["*.post_layernorm.*"])),
             StackPart::Vision,
         ),
@@ -37,6 +57,51 @@ const VISION: Tower = Tower {
     section: "vision_config",
     ..TEXT
 };
+
+/// The last token, padding or not: texts are padded to one length.
+fn last_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let width = TEXT.section(json)?;
+    let width = width.size_or(&["projection_size"], stack.blocks[0].d_model())?;
+    let transform = TransformConfig::new(width, Activation::Identity);
+    Ok(ReadoutConfig::new(Reads::Last).with_transform(transform))
+}
+
+/// A learned query's attention to all patches.
+fn attended(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let block = &stack.blocks[0];
+    Ok(ReadoutConfig::new(Reads::Attended(Box::new(
+        AttentionPoolConfig {
+            attention: AttentionConfig {
+                dropout: 0.0,
+                ..block.attention.clone()
+            },
+            norm: block.norm,
+            feed_forward: block.feed_forward.clone(),
+        },
+    ))))
+}
+
+fn attention_pool() -> Vec<Rule> {
+    let of = |part: &str| format!("pooler.pool.{part}");
+    let fused = |part: &str, projection| {
+        let names = [
+            ["head.attention.in_proj_weight"],
+            ["head.attention.in_proj_bias"],
+        ];
+        Rule::named(&of(&format!("attention.{part}")), &names[0], &names[1])
+            .part(Part::Fused(FusedLayout::Blocks, projection))
+    };
+    vec![
+        Rule::behind_ones(&of("probe"), &["head.probe"], 2),
+        fused("query", Projection::Query),
+        fused("key", Projection::Key),
+        fused("value", Projection::Value),
+        Rule::linear(&of("attention.output"), &["head.attention.out_proj"]),
+        Rule::norm(&of("norm"), &["head.layernorm"]),
+        Rule::linear(&of("feed_forward.up"), &["head.mlp.fc1"]),
+        Rule::linear(&of("feed_forward.down"), &["head.mlp.fc2"]),
+    ]
+}
 
 /// Xavier's uniform distribution.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {

@@ -2,7 +2,7 @@
 //!
 //! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
 
-use super::prelude::*;
+use super::{bart::classification_at, prelude::*};
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |part, feed_forward: usize, config, other| {
@@ -38,14 +38,70 @@ pub(super) fn families() -> Vec<Family> {
                 ),
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
+            .end_rules([Rule::linear(
+                "embeddings.word",
+                &["shared", "transformer.shared", "embed_tokens"],
+            )])
+            .embeddings(|json, stack| {
+                let dropout = json.number(&["dropout_rate"], 0.1)?;
+                Ok(words(json, stack)?.with_dropout(dropout).into())
+            })
             .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
             .outside(&["*shared.*", "*embed_tokens.*", other])
             .outside(&["lm_head.*", "classif*", "qa_outputs.*"])
     };
     vec![
-        stack(StackPart::Encoder, 1, encoder, "*decoder.*"),
-        stack(StackPart::Decoder, 2, decoder, "*encoder.*"),
+        stack(StackPart::Encoder, 1, encoder, "*decoder.*")
+            .end_rules([Rule::linear("token_classification.output", &["classifier"])])
+            .head(Task::TokenClassification, |json, _| {
+                let dropout = json.number(&["classifier_dropout"], 0.0)?;
+                let output = labels(json)?.with_dropout(dropout);
+                Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+            }),
+        stack(StackPart::Decoder, 2, decoder, "*encoder.*")
+            .end_rules(heads())
+            .head(Task::CausalLm, next_token)
+            .head(Task::SequenceClassification, |json, stack| {
+                classification_at(json, stack, json.size_or(&["eos_token_id"], 1)?)
+            })
+            .head(Task::QuestionAnswering, question_answering)
+            .joined(StackPart::Encoder, |json| {
+                let token = json.size_or(&["decoder_start_token_id"], 0)?;
+                Ok(Joint::Memory {
+                    start_token: Some(token as u32),
+                })
+            }),
     ]
+}
+
+fn heads() -> Vec<Rule> {
+    let head = |part: &str, names: &[&str]| Rule::linear(part, names);
+    vec![
+        // Where it is no table of its own, it is that of the words.
+        head("causal_lm.output", &["lm_head", "shared"]),
+        head(
+            "sequence_classification.transform",
+            &["classification_head.dense"],
+        ),
+        head(
+            "sequence_classification.output",
+            &["classification_head.out_proj"],
+        ),
+        head("question_answering.output", &["qa_outputs"]),
+    ]
+}
+
+/// The logits of every next token, scaled in T5's first version: later files say that weights are not tied, which newer
+/// ones write as `scale_decoder_outputs`.
+fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let d_model = stack.blocks[0].d_model() as f64;
+    let is_first = json.text(&["model_type"])?.as_deref() == Some("t5")
+        && json.flag(&["tie_word_embeddings"], true)?;
+    let scale = match json.flag(&["scale_decoder_outputs"], is_first)? {
+        true => d_model.powf(-0.5),
+        false => 1.0,
+    };
+    Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_scale(scale)))
 }
 
 fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {

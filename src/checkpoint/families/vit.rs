@@ -2,7 +2,7 @@
 //!
 //! transformers' `ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/vit/modeling_vit.py>
 
-use super::{bert::block, prelude::*};
+use super::{bert::block, patches, prelude::*};
 
 pub(super) fn family() -> Family {
     Family::new("vit", &["vit", "deit"], config)
@@ -19,6 +19,28 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["output.dense"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["layernorm"])])
+        .end_rules(patches::rules())
+        .end_rules([
+            Rule::linear("pooler.transform", &["pooler.dense"]),
+            Rule::linear(
+                "image_classification.output",
+                &["classifier", "cls_classifier"],
+            ),
+            Rule::linear(
+                "image_classification.second_output",
+                &["distillation_classifier"],
+            ),
+        ])
+        .new_names(|json| {
+            Ok(match (is_deit(json)?, has_teacher(json)?) {
+                (true, true) => &["deit.embeddings.*", "cls_classifier.*"],
+                (true, false) => &["deit.embeddings.*"],
+                (false, _) => &[],
+            })
+        })
+        .embeddings(embeddings)
+        .pooler(pooler)
+        .head(Task::ImageClassification, image_classification)
         .outside(&["embeddings.*", "pooler.*", "*classifier.*", "decoder.*"])
 }
 
@@ -30,4 +52,37 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     block.feed_forward_placement = NormPlacement::Pre;
     let (n_blocks, norm) = (json.n_blocks(&["num_hidden_layers"])?, block.norm);
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let patches = PatchEmbeddingsConfig {
+        distillation_token: is_deit(json)?,
+        dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
+        ..patches::config(json, stack, [224, 16])?
+    };
+    Ok(EmbeddingsConfig::Patches(patches))
+}
+
+fn is_deit(json: &ConfigJson) -> Result<bool> {
+    Ok(json.text(&["model_type"])?.as_deref() == Some("deit"))
+}
+
+fn has_teacher(json: &ConfigJson) -> Result<bool> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    Ok(classes.iter().any(|class| class.ends_with("WithTeacher")))
+}
+
+fn pooler(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let width = json.size_or(&["pooler_output_size"], stack.blocks[0].d_model())?;
+    let activation = json.activation(&["pooler_act"], Activation::Tanh)?;
+    Ok(ReadoutConfig::new(Reads::First).with_transform(TransformConfig::new(width, activation)))
+}
+
+/// By the first token, and where DeiT had a teacher, also by the token for what it said.
+fn image_classification(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
+    let reads = match has_teacher(json)? {
+        true => Reads::FirstTwo,
+        false => Reads::First,
+    };
+    Ok(ReadoutConfig::new(reads).with_output(labels(json)?))
 }

@@ -1,6 +1,7 @@
 //! What makes hidden states of tokens, images and sounds.
 
 mod patches;
+mod resized;
 mod spectrum;
 mod tokens;
 

@@ -3,6 +3,7 @@
 use candle_core::{Module, ModuleT, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::resized::resized;
 use crate::Error;
 use crate::config::{PatchEmbeddingsConfig, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
@@ -83,31 +84,31 @@ impl PatchEmbeddings {
         config(&self) -> &PatchEmbeddingsConfig => &self.config;
     }
 
-    /// The input of the first block, `[batch, tokens and patches, d_model]`.
+    /// The input of the first block, `[batch, tokens and patches, d_model]`. For an image of another size than those that
+    /// the model was trained with, the positions are interpolated.
     ///
     /// # Shapes
     /// `pixels` is `[batch, n_channels, height, width]`.
     ///
     /// # Errors
-    /// If it has another shape than the images that the model was trained with.
+    /// If it has other channels, or another size than trained that is no multiple of a patch's.
     pub fn forward_t(&self, pixels: &Tensor, train: bool) -> Result<Tensor> {
-        let patches = self.patches(pixels)?;
-        let mut x = self.patch.forward(&patches)?;
+        let grid = self.grid(pixels)?;
+        let mut x = self.patch.forward(&self.patches(pixels, grid)?)?;
         let (batch, _, d_model) = x.dims3()?;
+        let in_each = |tokens: &Tensor| {
+            let shape = (batch, tokens.dims()[0], d_model);
+            tokens.unsqueeze(0)?.broadcast_as(shape)?.contiguous()
+        };
         if let Some(special) = &self.special {
-            let special = special.unsqueeze(0)?;
-            let special = special.broadcast_as((batch, special.dims()[1], d_model))?;
-            x = Tensor::cat(&[&special.contiguous()?, &x], 1)?;
+            x = Tensor::cat(&[&in_each(special)?, &x], 1)?;
         }
-        x = x.broadcast_add(&self.positions.unsqueeze(0)?)?;
+        x = x.broadcast_add(&self.positions_of(grid)?.unsqueeze(0)?)?;
         if let Some(registers) = &self.registers {
             let n_special = self.config.n_special();
-            let n_patches = x.dims()[1] - n_special;
-            let registers = registers.unsqueeze(0)?;
-            let registers = registers.broadcast_as((batch, registers.dims()[1], d_model))?;
             let front = x.narrow(1, 0, n_special)?;
-            let patches = x.narrow(1, n_special, n_patches)?;
-            x = Tensor::cat(&[&front, &registers.contiguous()?, &patches], 1)?;
+            let patches = x.narrow(1, n_special, grid[0] * grid[1])?;
+            x = Tensor::cat(&[&front, &in_each(registers)?, &patches], 1)?;
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
@@ -115,23 +116,62 @@ impl PatchEmbeddings {
         self.dropout.forward_t(&x, train)
     }
 
-    /// The pixels of each patch, `[batch, patches, n_channels * height * width]`.
-    fn patches(&self, pixels: &Tensor) -> Result<Tensor> {
+    /// Patches of an image, down and across.
+    fn grid(&self, pixels: &Tensor) -> Result<[usize; 2]> {
         let fail = |reason| Err(Error::input("pixel_values", reason).into());
         let (found, n_channels) = (pixels.dims(), self.config.n_channels);
-        let &[batch, channels, height, width] = found else {
-            return fail(format!(
-                "has shape {found:?}, expected [batch, {n_channels}, height, width]"
-            ));
+        if !pixels.dtype().is_float() {
+            let dtype = pixels.dtype();
+            return fail(format!("is {dtype:?}, expected a floating-point type"));
+        }
+        let size = match *found {
+            [_, channels, height, width] if channels == n_channels => [height, width],
+            _ => {
+                return fail(format!(
+                    "has shape {found:?}, expected [batch, {n_channels}, height, width]"
+                ));
+            }
         };
-        let [trained_height, trained_width] = self.config.image_size;
-        if (channels, height, width) != (n_channels, trained_height, trained_width) {
+        let PatchEmbeddingsConfig {
+            image_size,
+            patch_size,
+            ..
+        } = self.config;
+        if size == image_size {
+            return Ok(self.config.grid());
+        }
+        let is_divided = |i: usize| size[i] > 0 && size[i].is_multiple_of(patch_size[i]);
+        if !(is_divided(0) && is_divided(1)) {
             return fail(format!(
-                "has shape {found:?}, expected [{batch}, {n_channels}, {trained_height}, {trained_width}]"
+                "holds images of {} by {}, which patches of {} by {} do not fill; resize or pad them, best to the \
+                 {} by {} that the model was trained with",
+                size[0], size[1], patch_size[0], patch_size[1], image_size[0], image_size[1]
             ));
         }
+        Ok([0, 1].map(|i| size[i] / patch_size[i]))
+    }
+
+    /// The positions of special tokens and patches of a grid, `[tokens and patches, d_model]`.
+    fn positions_of(&self, grid: [usize; 2]) -> Result<Tensor> {
+        let trained = self.config.grid();
+        if grid == trained {
+            return Ok(self.positions.clone());
+        }
+        let n_special = self.config.n_special();
+        let of_patches = self
+            .positions
+            .narrow(0, n_special, trained[0] * trained[1])?;
+        let of_patches = resized(&of_patches, trained, grid, self.config.antialias)?;
+        match n_special {
+            0 => Ok(of_patches),
+            _ => Tensor::cat(&[&self.positions.narrow(0, 0, n_special)?, &of_patches], 0),
+        }
+    }
+
+    /// The pixels of each patch, `[batch, patches, n_channels * height * width]`.
+    fn patches(&self, pixels: &Tensor, [down, across]: [usize; 2]) -> Result<Tensor> {
+        let (batch, channels, _, _) = pixels.dims4()?;
         let [p, q] = self.config.patch_size;
-        let (down, across) = (height / p, width / q);
         // What does not fill a patch is left out, as by a convolution.
         let pixels = pixels.narrow(2, 0, down * p)?.narrow(3, 0, across * q)?;
         let pixels = pixels.reshape(vec![batch, channels, down, p, across, q])?;

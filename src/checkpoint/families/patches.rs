@@ -1,0 +1,55 @@
+//! What families that read images have in common: the embeddings of patches.
+
+use serde::Deserialize;
+
+use super::prelude::*;
+
+/// A size that a file says once for both directions, or for each.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Square(usize),
+    Each([usize; 2]),
+}
+
+/// The patches that a file describes, whose images and patches have these sizes where it says nothing.
+pub(super) fn config(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    [image, patch]: [usize; 2],
+) -> Result<PatchEmbeddingsConfig> {
+    let size = |key: &str, default: usize| -> Result<[usize; 2]> {
+        Ok(match json.parsed(key)? {
+            None => [default; 2],
+            Some(Size::Square(size)) => [size; 2],
+            Some(Size::Each(sizes)) => sizes,
+        })
+    };
+    Ok(PatchEmbeddingsConfig {
+        n_channels: json.size_or(&["num_channels"], 3)?,
+        image_size: size("image_size", image)?,
+        patch_size: size("patch_size", patch)?,
+        ..PatchEmbeddingsConfig::new(image, patch, stack.blocks[0].d_model())
+    })
+}
+
+/// The names that most families give them.
+pub(super) fn rules() -> [Rule; 4] {
+    let token = |role: &str, name: &str| Rule::behind_ones(role, &[name], 2);
+    [
+        Rule::linear(
+            "embeddings.patch",
+            &["embeddings.patch_embeddings.projection"],
+        ),
+        token("embeddings.class_token", "embeddings.cls_token"),
+        token(
+            "embeddings.distillation_token",
+            "embeddings.distillation_token",
+        ),
+        Rule::behind_ones(
+            "embeddings.position",
+            &["embeddings.position_embeddings"],
+            1,
+        ),
+    ]
+}

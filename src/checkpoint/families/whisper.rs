@@ -1,0 +1,47 @@
+//! Whisper: encoder of sounds and decoder with BART's names, pre-norm.
+//!
+//! transformers' `WhisperDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
+
+use super::bart::{config, stack, start_token};
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        stack("whisper", StackPart::Encoder, |json| side(json, "encoder"))
+            .end_rules([
+                Rule::linear("embeddings.convolution_1", &["conv1"]),
+                Rule::linear("embeddings.convolution_2", &["conv2"]),
+            ])
+            .embeddings(spectrum),
+        stack("whisper", StackPart::Decoder, |json| {
+            Ok(side(json, "decoder")?.into_decoder())
+        })
+        .embeddings(|json, stack| {
+            let n_positions = json.size_or(&["max_target_positions"], 448)?;
+            // transformers does not read `scale_embedding`.
+            let words = words(json, stack)?.with_positions(n_positions);
+            Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
+        })
+        .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
+        .head(Task::CausalLm, causal_lm)
+        .joined(StackPart::Encoder, |json| start_token(json, 50257)),
+    ]
+}
+
+const BIAS: AttentionBias = AttentionBias {
+    key: false,
+    ..AttentionBias::ALL
+};
+
+fn side(json: &ConfigJson, side: &str) -> Result<StackConfig> {
+    config(json, side, BIAS, NormPlacement::Pre)
+}
+
+fn spectrum(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    Ok(EmbeddingsConfig::Spectrum(SpectrumEmbeddingsConfig {
+        n_mels: json.size_or(&["num_mel_bins"], 80)?,
+        d_model: stack.blocks[0].d_model(),
+        n_positions: json.size_or(&["max_source_positions"], 1500)?,
+        dropout: json.number(&["dropout"], 0.0)?,
+    }))
+}

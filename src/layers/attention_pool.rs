@@ -1,0 +1,69 @@
+//! Pooling by attention.
+
+use candle_core::{ModuleT, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::config::{AttentionPoolConfig, getters};
+use crate::layers::{Attention, AttentionMask, DropoutSource, FeedForward, ForwardContext, Norm};
+
+/// What a learned query sees of a sequence: `x + feed_forward(norm(x))`, where `x` is its attention to all positions
+/// (transformers' `SiglipMultiheadAttentionPoolingHead`).
+///
+/// Names in a `VarBuilder`: `probe`, `attention`, `norm`, `feed_forward`.
+#[derive(Clone, Debug)]
+pub struct AttentionPool {
+    config: AttentionPoolConfig,
+    probe: Tensor, // [d_model]
+    attention: Attention,
+    norm: Norm,
+    feed_forward: FeedForward,
+}
+
+impl AttentionPool {
+    /// Gets `probe.weight` `[d_model]`, `attention`, `norm` and `feed_forward` from `vb`.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new(config: &AttentionPoolConfig, vb: VarBuilder) -> Result<Self> {
+        let init = Init::Randn {
+            mean: 0.0,
+            stdev: 1.0,
+        };
+        let d_model = config.attention.d_model;
+        Ok(Self {
+            probe: vb.pp("probe").get_with_hints(d_model, "weight", init)?,
+            attention: Attention::new(&config.attention, vb.pp("attention"))?,
+            norm: Norm::new(&config.norm, vb.pp("norm"))?,
+            feed_forward: FeedForward::new(&config.feed_forward, vb.pp("feed_forward"))?,
+            config: config.clone(),
+        })
+    }
+
+    getters! {
+        /// The configuration.
+        config(&self) -> &AttentionPoolConfig => &self.config;
+    }
+
+    /// Makes the dropouts draw their masks from `source`.
+    pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.attention.set_dropout_source(source);
+        self.feed_forward.set_dropout_source(source);
+    }
+
+    /// What the query sees of `x` `[batch, seq, d_model]`, as `[batch, d_model]`.
+    ///
+    /// # Errors
+    /// If it has another shape.
+    pub fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let (batch, _, d_model) = x.dims3()?;
+        let probe = self.probe.broadcast_as((batch, 1, d_model))?.contiguous()?;
+        let context = ForwardContext::evaluation()
+            .with_train(train)
+            .with_memory(x.clone(), AttentionMask::none());
+        let seen = self.attention.forward_cross(&probe, &context)?;
+        let fed = self
+            .feed_forward
+            .forward_t(&candle_core::Module::forward(&self.norm, &seen)?, train)?;
+        (seen + fed)?.squeeze(1)
+    }
+}

@@ -1,0 +1,75 @@
+//! Tables of positions for grids of another size than the one they were trained on.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+/// A table `[down * across, d]` of the grid `from` as one of the grid `to`, by bicubic interpolation: PyTorch's
+/// `interpolate(mode="bicubic", align_corners=False)`, with its `antialias`.
+pub(super) fn resized(
+    table: &Tensor,
+    from: [usize; 2],
+    to: [usize; 2],
+    antialias: bool,
+) -> Result<Tensor> {
+    let (_, d) = table.dims2()?;
+    let dtype = table.dtype();
+    // A sum of sixteen products is not rounded to a half type on the way.
+    let exact = match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    };
+    let matrix = |i: usize| {
+        let shares = match antialias {
+            true => smoothed(from[i], to[i]),
+            false => interpolated(from[i], to[i]),
+        };
+        let matrix = Tensor::from_vec(shares, (to[i], from[i]), &Device::Cpu)?;
+        matrix.to_dtype(exact)?.to_device(table.device())
+    };
+    let table = table.to_dtype(exact)?;
+    let rows = matrix(0)?.matmul(&table.reshape((from[0], from[1] * d))?)?;
+    let rows = rows.reshape((to[0], from[1], d))?;
+    let both = matrix(1)?.unsqueeze(0)?.broadcast_matmul(&rows)?; // [down, across, d]
+    both.reshape((to[0] * to[1], d))?.to_dtype(dtype)
+}
+
+/// What each of `n_to` places takes of each of `n_from`, `[n_to, n_from]`: of the four nearest.
+fn interpolated(n_from: usize, n_to: usize) -> Vec<f64> {
+    let mut shares = vec![0.0; n_to * n_from];
+    for (place, shares) in shares.chunks_exact_mut(n_from).enumerate() {
+        let at = n_from as f64 / n_to as f64 * (place as f64 + 0.5) - 0.5;
+        for tap in -1..=2 {
+            let source = at.floor() + f64::from(tap);
+            // Beyond the edge lies the edge.
+            let nearest = source.clamp(0.0, (n_from - 1) as f64);
+            shares[nearest as usize] += cubic(at - source, -0.75);
+        }
+    }
+    shares
+}
+
+/// The same of a smaller grid without aliasing: of all that a place covers, in shares that sum to 1.
+fn smoothed(n_from: usize, n_to: usize) -> Vec<f64> {
+    let mut shares = vec![0.0; n_to * n_from];
+    let step = n_from as f64 / n_to as f64;
+    for (place, shares) in shares.chunks_exact_mut(n_from).enumerate() {
+        let at = step * (place as f64 + 0.5) - 0.5;
+        for (source, share) in shares.iter_mut().enumerate() {
+            *share = cubic((at - source as f64) / step.max(1.0), -0.5);
+        }
+        let sum: f64 = shares.iter().sum();
+        shares.iter_mut().for_each(|share| *share /= sum);
+    }
+    shares
+}
+
+/// Keys's cubic convolution with the parameter `a`: nothing from a distance of 2.
+fn cubic(distance: f64, a: f64) -> f64 {
+    let x = distance.abs();
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,81 @@
+//! Texts and images that are compared.
+
+use candle_blocks::candle_core::{D, DType, Device, Tensor};
+use candle_blocks::{CheckpointOptions, Precision, model::ModelInput};
+
+use crate::message::message;
+use crate::weights::{is_present, weights};
+
+fn input() -> ModelInput {
+    let ids = Tensor::new(&[[4u32, 5, 9], [3, 10, 6], [1, 2, 5]], &Device::Cpu).unwrap();
+    ModelInput {
+        pixel_values: Some(Tensor::randn(0f32, 1.0, (2, 3, 6, 6), &Device::Cpu).unwrap()),
+        ..ModelInput::tokens(&ids)
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn three_texts_are_compared_with_two_images() {
+    if !is_present("heads") {
+        return;
+    }
+    for name in ["heads/clip-end", "heads/siglip-both"] {
+        let checkpoint = CheckpointOptions::default()
+            .whole()
+            .open(weights(name))
+            .unwrap();
+        let towers = checkpoint.two_towers(DType::F32, &Device::Cpu).unwrap();
+        let output = towers.forward(&input()).unwrap();
+        assert_eq!(output.logits_per_image.dims(), [2, 3], "{name}");
+        let number = |of: &str| {
+            let tensor = checkpoint.files().read(of).ok()?;
+            numbers(&tensor).first().copied()
+        };
+        let scale = number("logit_scale").unwrap().exp();
+        let bias = number("logit_bias").unwrap_or(0.0);
+        let of_text = output.text.logits.or(output.text.pooler_output).unwrap();
+        let of_image = output
+            .vision
+            .logits
+            .or(output.vision.pooler_output)
+            .unwrap();
+        for image in 0..2 {
+            for text in 0..3 {
+                let (a, b) = (of_image.get(image).unwrap(), of_text.get(text).unwrap());
+                let dot = |a: &Tensor, b: &Tensor| numbers(&(a * b).unwrap()).iter().sum::<f32>();
+                let cosine = dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt();
+                let ours = output
+                    .logits_per_image
+                    .get(image)
+                    .unwrap()
+                    .get(text)
+                    .unwrap();
+                let ours = ours.to_scalar::<f32>().unwrap();
+                let expected = scale * cosine + bias;
+                assert!((ours - expected).abs() < 1e-5, "{name}: {ours} {expected}");
+            }
+        }
+        let lengths = output.image_embeds.sqr().unwrap().sum(D::Minus1).unwrap();
+        assert!(
+            numbers(&lengths)
+                .iter()
+                .all(|length| (length - 1.0).abs() < 1e-6)
+        );
+    }
+}
+
+#[test]
+fn towers_of_two_widths_are_refused_with_both() {
+    if !is_present("families/siglip") {
+        return;
+    }
+    let checkpoint = CheckpointOptions::default().whole();
+    let checkpoint = checkpoint.open(weights("families/siglip")).unwrap();
+    let towers = checkpoint.packed_two_towers(Precision::F32).unwrap();
+    let said = message(towers.forward(&input()));
+    assert!(said.contains("[12]") && said.contains("[16]"), "{said}");
+}
