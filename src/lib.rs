@@ -166,6 +166,8 @@ pub mod layers;
 pub mod model;
 pub mod ops;
 pub mod packed;
+#[cfg(feature = "text")]
+pub mod text;
 pub mod trace;
 pub mod train;
 pub mod verify;

@@ -35,6 +35,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["checkpoint", "packed", "layers", "config", "error"],
     ),
     (
+        "text",
+        &[
+            "model",
+            "checkpoint",
+            "packed",
+            "layers",
+            "ops",
+            "config",
+            "error",
+        ],
+    ),
+    (
         "trace",
         &["model", "checkpoint", "layers", "config", "error"],
     ),

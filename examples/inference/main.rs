@@ -52,7 +52,10 @@ fn main() -> Result<()> {
     // One block and its feed-forward by themselves, timed.
     let block = checkpoint.block(0, DType::F32, &device)?;
     let feed_forward = checkpoint.feed_forward(0, DType::F32, &device)?;
-    let x = input.hidden_states.as_ref().context("the fixture has no hidden_states")?;
+    let x = input
+        .hidden_states
+        .as_ref()
+        .context("the fixture has no hidden_states")?;
     let x = x.to_dtype(DType::F32)?;
     let mask = match &input.model.attention_mask {
         Some(mask) => AttentionMask::padding(mask)?,
