@@ -162,6 +162,7 @@ pub mod config;
 pub mod device;
 
 mod error;
+pub mod generate;
 pub mod layers;
 pub mod model;
 pub mod ops;

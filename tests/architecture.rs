@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "model",
         &["checkpoint", "packed", "layers", "config", "error"],
     ),
+    ("generate", &["model", "checkpoint", "config", "error"]),
     (
         "text",
         &[

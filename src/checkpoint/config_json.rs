@@ -193,6 +193,17 @@ impl ConfigJson {
         })
     }
 
+    /// One token id or a list of them; `None` if absent.
+    pub fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
+        let token = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        self.optional(&[key], "a token id or a list of them", |value| {
+            match value.as_array() {
+                Some(tokens) => tokens.iter().map(token).collect(),
+                None => token(value).map(|token| vec![token]),
+            }
+        })
+    }
+
     /// A list of strings that may be absent.
     pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
         self.optional(keys, "a list of texts", |value| {

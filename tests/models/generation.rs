@@ -1,0 +1,272 @@
+//! Greedy generation puts the tokens behind a prompt that transformers' `generate` puts there.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
+use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, prompts};
+use candle_blocks::model::{Model, ModelInput};
+use candle_blocks::{Checkpoint, Precision};
+
+use crate::weights::{is_present, weights};
+
+/// Prompts and what transformers put behind them.
+struct Judged {
+    /// The checkpoint's folder under `weights/`.
+    folder: String,
+    prompts: Vec<Vec<u32>>,
+    tokens: Vec<Vec<u32>>,
+}
+
+impl Judged {
+    fn new(folder: &str, tensors: &HashMap<String, Tensor>, prefix: &str) -> Option<Self> {
+        let get = |name: &str| tensors.get(&format!("{prefix}{name}"));
+        let tokens = prompts(get("tokens")?, None).unwrap();
+        Some(Self {
+            folder: folder.to_string(),
+            prompts: prompts(get("input_ids")?, get("attention_mask")).unwrap(),
+            tokens,
+        })
+    }
+
+    fn open(&self) -> Checkpoint {
+        Checkpoint::open(weights(&self.folder)).unwrap()
+    }
+
+    /// As many tokens as transformers made, whatever ends a text.
+    fn options(&self, checkpoint: &Checkpoint) -> GenerationOptions {
+        let n = self.tokens[0].len();
+        let options = GenerationOptions::of(checkpoint).unwrap();
+        options.with_max_new_tokens(n).with_min_new_tokens(n)
+    }
+
+    fn check(&self, form: &str, model: &Model, checkpoint: &Checkpoint) -> Option<String> {
+        let generator = Generator::new(model, self.options(checkpoint)).unwrap();
+        let ours = generator.generate(&self.prompts, Sampler::greedy());
+        let ours = match ours {
+            Ok(ours) => ours,
+            Err(error) => return Some(format!("{} {form}: {error}", self.folder)),
+        };
+        let differs = |(ours, theirs): (&Vec<u32>, &Vec<u32>)| {
+            (0..theirs.len()).find(|&i| ours.get(i) != theirs.get(i))
+        };
+        let first = ours.iter().zip(&self.tokens).map(differs).collect::<Vec<_>>();
+        let differs = first.iter().any(Option::is_some) || ours.len() != self.tokens.len();
+        differs.then(|| format!("{} {form}: differs at {first:?}", self.folder))
+    }
+}
+
+fn plain(checkpoint: &Checkpoint) -> Model {
+    checkpoint.model(DType::F32, &Device::Cpu).unwrap()
+}
+
+/// 200 tokens, or as many as there are positions, behind unequal prompts.
+fn long() -> Vec<Judged> {
+    let path = weights("reference/generation.safetensors");
+    let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+    let judged = tensors.keys().filter_map(|name| {
+        let name = name.strip_suffix(".tokens")?;
+        let folder = match name {
+            "text" => "tiny-gpt-text".to_string(),
+            family => format!("families/{family}"),
+        };
+        is_present(&folder).then(|| Judged::new(&folder, &tensors, &format!("{name}.")))?
+    });
+    let mut judged: Vec<Judged> = judged.collect();
+    judged.sort_by(|a, b| a.folder.cmp(&b.folder));
+    judged
+}
+
+/// The fixtures of whole models that hold tokens.
+fn fixtures() -> Vec<Judged> {
+    let folders = fs::read_dir(weights("families")).unwrap();
+    let mut judged = Vec::new();
+    for folder in folders {
+        let folder = folder.unwrap().path();
+        for file in fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name.starts_with("whole") && name.ends_with(".safetensors") {
+                judged.extend(of_file(&path, &folder));
+            }
+        }
+    }
+    judged
+}
+
+fn of_file(path: &Path, folder: &Path) -> Option<Judged> {
+    let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    // An encoder and a decoder have their own test.
+    let is_one = !tensors.contains_key("decoder_input_ids");
+    is_one.then(|| Judged::new(&format!("families/{name}"), &tensors, ""))?
+}
+
+fn assert_none(wrong: Vec<String>) {
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn greedy_tokens_of_every_decoder_are_those_of_transformers() {
+    let judged = long();
+    assert!(!is_present("families") || judged.len() > 40, "only {} decoders", judged.len());
+    let mut wrong = Vec::new();
+    for judged in judged {
+        let checkpoint = judged.open();
+        wrong.extend(judged.check("cached", &plain(&checkpoint), &checkpoint));
+        let packed = checkpoint.packed_model(Precision::F32).unwrap();
+        wrong.extend(judged.check("packed", &packed, &checkpoint));
+    }
+    assert_none(wrong);
+}
+
+#[test]
+fn greedy_tokens_of_every_fixture_of_a_whole_decoder_are_those_of_transformers() {
+    if !is_present("families") {
+        return;
+    }
+    let judged = fixtures();
+    let mut wrong = Vec::new();
+    for judged in judged {
+        let checkpoint = judged.open();
+        wrong.extend(judged.check("cached", &plain(&checkpoint), &checkpoint));
+        let packed = checkpoint.packed_model(Precision::F32).unwrap();
+        wrong.extend(judged.check("packed", &packed, &checkpoint));
+    }
+    assert_none(wrong);
+}
+
+/// The likeliest token behind a text but one, computed from all of the text.
+fn likeliest(model: &Model, text: &[u32], except: u32) -> u32 {
+    let ids = Tensor::new(text, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    let logits = model.forward(&ModelInput::tokens(&ids)).unwrap().logits.unwrap();
+    let last = logits.get(0).unwrap().get(text.len() - 1).unwrap();
+    let mut last: Vec<f32> = last.to_vec1().unwrap();
+    last[except as usize] = f32::NEG_INFINITY;
+    let largest = (0..last.len()).max_by(|&a, &b| last[a].total_cmp(&last[b]));
+    largest.unwrap() as u32
+}
+
+#[test]
+fn without_a_cache_the_growing_text_gives_the_same_tokens() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let model = plain(&checkpoint);
+    let judged = long().into_iter().find(|judged| judged.folder == "tiny-gpt-text").unwrap();
+    for (prompt, tokens) in judged.prompts.iter().zip(&judged.tokens) {
+        let mut text = prompt.clone();
+        for &token in tokens {
+            // A line feed ends a text, and may not.
+            assert_eq!(likeliest(&model, &text, 10), token);
+            text.push(token);
+        }
+    }
+}
+
+fn text_model() -> Option<(Checkpoint, Model)> {
+    if !is_present("tiny-gpt-text") {
+        return None;
+    }
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    Some((checkpoint, model))
+}
+
+/// Rows that end early leave the batch, and the others go on as they do alone.
+#[test]
+fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
+    let Some((checkpoint, packed)) = text_model() else { return };
+    let texts = ["Sir Walter ", "An", "the", "\nCaptain Wentworth was not ", "Elizabeth"];
+    let prompts: Vec<Vec<u32>> = texts.map(|text| text.bytes().map(u32::from).collect()).into();
+    let space = vec![u32::from(b'.'), u32::from(b'w'), u32::from(b',')];
+    let options = GenerationOptions::default().with_max_new_tokens(60).with_stop_tokens(space);
+    for model in [&packed, &plain(&checkpoint)] {
+        let generator = Generator::new(model, options.clone()).unwrap();
+        let together = generator.generate(&prompts, Sampler::greedy()).unwrap();
+        let lengths: Vec<usize> = together.iter().map(Vec::len).collect();
+        assert!(lengths.iter().min() < lengths.iter().max(), "{lengths:?}");
+        for (prompt, together) in prompts.iter().zip(&together) {
+            let alone = generator.generate(&[prompt.clone()], Sampler::greedy()).unwrap();
+            assert_eq!(&alone[0], together);
+        }
+    }
+}
+
+#[test]
+fn generation_says_why_it_ended_and_what_came_until_then() {
+    let Some((_, model)) = text_model() else { return };
+    let options = GenerationOptions::default()
+        .with_max_new_tokens(20)
+        .with_stop_tokens(vec![u32::from(b' ')])
+        .with_pad_token(0);
+    let generator = Generator::new(&model, options).unwrap();
+    let long: Vec<u32> = b"a".repeat(126).into_iter().map(u32::from).collect();
+    let prompts = [vec![u32::from(b'W')], long.clone(), vec![u32::from(b'Q')]];
+    let mut generation = generator.start(&prompts, Sampler::greedy()).unwrap();
+    let mut streamed = vec![Vec::new(); 3];
+    while let Some(step) = generation.next() {
+        for (to, token) in streamed.iter_mut().zip(step.unwrap()) {
+            to.extend(token);
+        }
+        if generation.tokens(2).len() == 1 {
+            generation.stop(2);
+        }
+    }
+    assert_eq!(generation.finish(0), Some(Finish::StopToken));
+    assert_eq!(generation.finish(2), Some(Finish::Stopped));
+    let last = streamed[1].last().copied();
+    let expected = match last == Some(u32::from(b' ')) {
+        true => Finish::StopToken,
+        false => Finish::Positions,
+    };
+    assert_eq!(generation.finish(1), Some(expected));
+    assert!(streamed[1].len() <= 3);
+    let padded = generation.padded().unwrap().to_vec2::<u32>().unwrap();
+    for (i, row) in padded.iter().enumerate() {
+        assert_eq!(row[..streamed[i].len()], streamed[i]);
+        assert!(row[streamed[i].len()..].iter().all(|&token| token == 0));
+    }
+    assert_eq!(generation.into_tokens(), streamed);
+}
+
+fn message<T>(result: candle_blocks::Result<T>) -> String {
+    result.err().expect("an error").to_string()
+}
+
+#[test]
+fn prompts_that_do_not_fit_are_refused_with_the_limit() {
+    let Some((_, model)) = text_model() else { return };
+    let generator = Generator::new(&model, GenerationOptions::default()).unwrap();
+    let refused = |prompts: &[Vec<u32>]| message(generator.generate(prompts, Sampler::greedy()));
+    let long = refused(&[vec![1], vec![65; 129]]);
+    for word in ["prompt", "129 tokens", "128 positions", "shorten"] {
+        assert!(long.contains(word), "{long}");
+    }
+    assert!(refused(&[vec![]]).contains("empty"));
+    assert!(refused(&[]).contains("none"));
+    let token = refused(&[vec![65, 256]]);
+    assert!(token.contains("256") && token.contains("0 to 255"), "{token}");
+}
+
+#[test]
+fn a_model_without_a_head_for_tokens_is_refused() {
+    let checkpoint = Checkpoint::open(weights("tiny-gpt2")).unwrap();
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let refused = message(Generator::new(&model, GenerationOptions::default()));
+    assert!(refused.contains("no head") && refused.contains("ForCausalLM"), "{refused}");
+}
+
+#[test]
+fn any_closure_from_logits_to_tokens_chooses() {
+    let Some((_, model)) = text_model() else { return };
+    let options = GenerationOptions::default().with_max_new_tokens(5);
+    let generator = Generator::new(&model, options).unwrap();
+    let prompts = [vec![72, 101], vec![84]];
+    let argmax = |logits: &Tensor| logits.argmax(1)?.to_vec1();
+    let ours = generator.generate(&prompts, Sampler::greedy()).unwrap();
+    assert_eq!(generator.generate(&prompts, argmax).unwrap(), ours);
+    let one = |_: &Tensor| Ok(vec![1]);
+    let refused = message(generator.generate(&prompts, one));
+    assert!(refused.contains("1 tokens were chosen for 2"), "{refused}");
+}

@@ -1,0 +1,7 @@
+//! Whole models give what transformers gives.
+
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod generation;
+mod sampling;
