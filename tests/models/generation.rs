@@ -39,19 +39,35 @@ impl Judged {
         options.with_max_new_tokens(n).with_min_new_tokens(n)
     }
 
-    fn check(&self, form: &str, model: &Model, checkpoint: &Checkpoint) -> Option<String> {
+    /// What is wrong with the tokens, unpacked and packed.
+    fn check(&self) -> Vec<String> {
+        let checkpoint = self.open();
+        let forms = [
+            ("cached", checkpoint.model(DType::F32, &Device::Cpu)),
+            ("packed", checkpoint.packed_model(Precision::F32)),
+        ];
+        let wrong = forms.into_iter().filter_map(|(form, model)| {
+            let wrong = match model {
+                Ok(model) => self.check_model(&model, &checkpoint),
+                Err(error) => Some(error.to_string()),
+            };
+            Some(format!("{} {form}: {}", self.folder, wrong?))
+        });
+        wrong.collect()
+    }
+
+    fn check_model(&self, model: &Model, checkpoint: &Checkpoint) -> Option<String> {
         let generator = Generator::new(model, self.options(checkpoint)).unwrap();
-        let ours = generator.generate(&self.prompts, Sampler::greedy());
-        let ours = match ours {
+        let ours = match generator.generate(&self.prompts, Sampler::greedy()) {
             Ok(ours) => ours,
-            Err(error) => return Some(format!("{} {form}: {error}", self.folder)),
+            Err(error) => return Some(error.to_string()),
         };
         let differs = |(ours, theirs): (&Vec<u32>, &Vec<u32>)| {
             (0..theirs.len()).find(|&i| ours.get(i) != theirs.get(i))
         };
         let first = ours.iter().zip(&self.tokens).map(differs).collect::<Vec<_>>();
         let differs = first.iter().any(Option::is_some) || ours.len() != self.tokens.len();
-        differs.then(|| format!("{} {form}: differs at {first:?}", self.folder))
+        differs.then(|| format!("differs at {first:?}"))
     }
 }
 
@@ -101,7 +117,8 @@ fn of_file(path: &Path, folder: &Path) -> Option<Judged> {
     is_one.then(|| Judged::new(&format!("families/{name}"), &tensors, ""))?
 }
 
-fn assert_none(wrong: Vec<String>) {
+fn assert_all(judged: Vec<Judged>) {
+    let wrong: Vec<String> = judged.iter().flat_map(Judged::check).collect();
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
@@ -109,30 +126,14 @@ fn assert_none(wrong: Vec<String>) {
 fn greedy_tokens_of_every_decoder_are_those_of_transformers() {
     let judged = long();
     assert!(!is_present("families") || judged.len() > 40, "only {} decoders", judged.len());
-    let mut wrong = Vec::new();
-    for judged in judged {
-        let checkpoint = judged.open();
-        wrong.extend(judged.check("cached", &plain(&checkpoint), &checkpoint));
-        let packed = checkpoint.packed_model(Precision::F32).unwrap();
-        wrong.extend(judged.check("packed", &packed, &checkpoint));
-    }
-    assert_none(wrong);
+    assert_all(judged);
 }
 
 #[test]
 fn greedy_tokens_of_every_fixture_of_a_whole_decoder_are_those_of_transformers() {
-    if !is_present("families") {
-        return;
+    if is_present("families") {
+        assert_all(fixtures());
     }
-    let judged = fixtures();
-    let mut wrong = Vec::new();
-    for judged in judged {
-        let checkpoint = judged.open();
-        wrong.extend(judged.check("cached", &plain(&checkpoint), &checkpoint));
-        let packed = checkpoint.packed_model(Precision::F32).unwrap();
-        wrong.extend(judged.check("packed", &packed, &checkpoint));
-    }
-    assert_none(wrong);
 }
 
 /// The likeliest token behind a text but one, computed from all of the text.
