@@ -41,7 +41,7 @@ pub use position::{
 };
 pub use precision::Precision;
 pub use readout::{
-    OutputConfig, OutputWeight, ReadoutConfig, Reads, TransformConfig, TransformLinear,
+    OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, TransformConfig, TransformLinear,
 };
 
 pub(crate) use block::check_layers;

@@ -5,6 +5,7 @@
     python weights/export.py --self-test             planted faults: does each fixture see them?
     python weights/export.py bert --out DIR ...      a small random checkpoint of a family, with its fixture
     python weights/export.py fixture --model DIR --out FILE ...   a fixture of a checkpoint of your own
+    python weights/export.py whole --model DIR --out FILE ...     the same of the whole model, from ids to logits
 
 Numbers come from transformers' own modules in evaluation mode, once in the dtype asked for and once in float64.
 """
@@ -22,12 +23,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test
-from fixtures.committed import COMMITTED
-from fixtures.families import FAMILIES, Part, describe, family_of
+from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, torch_stack, whole
+from fixtures.committed import COMMITTED, STACKS
+from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
+# Batch and sequence of the committed fixtures of whole models.
+WHOLE_SIZES = (2, 6)
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 
 def write_all(root: Path, minilm_source: Path | None) -> None:
@@ -40,16 +43,36 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
 
 
 def write_family(args: argparse.Namespace) -> None:
-    """A small random checkpoint, and the fixtures of the file as it was written: one for each stack."""
+    """A small random checkpoint, and the fixtures of the file as it was written: one for each stack and one of all.
+
+    With the class of a head, the fixture of the whole model alone: the stacks are those without it.
+    """
     overrides = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in args.set)}
     dtype = DTYPES[args.dtype]
-    layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names)
+    layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names, args.head)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
+    if has_whole(args.command):
+        sizes_of_whole = (*WHOLE_SIZES, args.padding, args.seed)
+        whole.write(args.out / "whole.safetensors", args.out, sizes_of_whole, args.attention)
+    if args.head:
+        return
     model = capture.load(args.out, torch.float32)
     for part in family_of(args.command).parts:
         rows = inputs.random_inputs(model, part, *sizes(args, part))
         path = args.out / fixture_name(part)
         capture.write_fixture(path, args.out, part, rows, dtype, args.seed, not args.no_grads, args.attention)
+
+
+def has_whole(model_type: str) -> bool:
+    """Whether the family is a text's, with embeddings and heads."""
+    parts = family_of(model_type).parts
+    return len(parts) == 1 and parts[0].drive is Drive.TEXT and model_type not in torch_stack.STACKS
+
+
+def write_whole(args: argparse.Namespace) -> None:
+    """A fixture of the whole model of a user's checkpoint."""
+    sizes_of_whole = (args.batch, args.seq or DEFAULT_SEQ, args.padding, args.seed)
+    whole.write(args.out, args.model, sizes_of_whole, args.attention)
 
 
 def write_fixture(args: argparse.Namespace) -> None:
@@ -131,9 +154,13 @@ def parser() -> argparse.ArgumentParser:
     fixture.add_argument("--family", type=Path, metavar="FILE", help="a table of your own, as the program's --family takes it")
     fixture.add_argument("--part", help="encoder, decoder, text or vision, where there are several")
 
+    one = commands.add_parser("whole", parents=[shared], help="a fixture of the whole model of a checkpoint of your own")
+    one.add_argument("--model", type=Path, required=True, help="directory with config.json and weights")
+
     for family in FAMILIES:
         tiny = commands.add_parser(family, parents=[shared], help=f"a small random {family} and its fixture")
         tiny.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a key of config.json")
+        tiny.add_argument("--head", default="", metavar="CLASS", help="transformers' class with another head")
         tiny.add_argument("--prefix", choices=("hub", "bare", "headed"), default="hub")
         tiny.add_argument("--config-names", choices=("hub", "v5", "remote"), default="hub")
         tiny.add_argument("--norm-names", choices=("weight-bias", "gamma-beta"), default="weight-bias")
@@ -154,12 +181,14 @@ def main() -> None:
     if args.check:
         check(args.minilm)
     elif args.self_test is not None:
-        self_test.run(args.self_test or [ROOT / name for name in [*COMMITTED, "minilm-block0"]])
+        self_test.run(args.self_test or [ROOT / name for name in [*STACKS, "minilm-block0"]])
     elif args.command == "all":
         write_all(ROOT, args.minilm)
         manifest.write(ROOT)
     elif args.command == "fixture":
         write_fixture(args)
+    elif args.command == "whole":
+        write_whole(args)
     elif args.command:
         write_family(args)
     else:

@@ -4,7 +4,8 @@ use std::{collections::HashMap, fmt};
 
 use serde::Serialize;
 
-use crate::{checkpoint::plan::Plan, error::escape::Escaped};
+use crate::checkpoint::{plan::Plan, source::Source};
+use crate::error::escape::Escaped;
 
 /// How a tensor on disk is converted into parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,6 +39,8 @@ pub struct LoadReport {
     pub ignored: Vec<String>,
     /// Parameters outside the blocks (embeddings, heads).
     pub outside: Vec<String>,
+    /// Those of them that the whole model uses, for its embeddings, pooler and head.
+    pub ends: Vec<UsedTensor>,
     /// Tensors that no rule of the family covers.
     pub unused: Vec<String>,
     /// Roles of parameters for which there is no tensor.
@@ -46,27 +49,9 @@ pub struct LoadReport {
 
 impl LoadReport {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let mut used: Vec<UsedTensor> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new(); // where in `used` a tensor is
-        for source in plan.of_blocks() {
-            if let Some(&place) = places.get(source.name.as_str()) {
-                used[place].roles.push(source.role.clone());
-                continue;
-            }
-            places.insert(&source.name, used.len());
-            let is_split = source.features.is_some() || source.item.is_some();
-            let conversions = [
-                source.lies_transposed().then_some(Conversion::Transposed),
-                is_split.then_some(Conversion::Split),
-            ];
-            used.push(UsedTensor {
-                name: source.name.clone(),
-                roles: vec![source.role.clone()],
-                conversions: conversions.into_iter().flatten().collect(),
-            });
-        }
         Self {
-            used,
+            used: used(plan.of_blocks()),
+            ends: used(plan.of_ends()),
             ignored: plan.ignored.clone(),
             outside: plan.outside.clone(),
             unused: plan.unused.clone(),
@@ -78,6 +63,30 @@ impl LoadReport {
     pub fn converted(&self) -> impl Iterator<Item = &UsedTensor> {
         self.used.iter().filter(|t| !t.conversions.is_empty())
     }
+}
+
+/// The tensors that these sources name, each once.
+fn used(sources: &[Source]) -> Vec<UsedTensor> {
+    let mut used: Vec<UsedTensor> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new(); // where in `used` a tensor is
+    for source in sources {
+        if let Some(&place) = places.get(source.name.as_str()) {
+            used[place].roles.push(source.role.clone());
+            continue;
+        }
+        places.insert(&source.name, used.len());
+        let is_split = source.features.is_some() || source.item.is_some();
+        let conversions = [
+            source.lies_transposed().then_some(Conversion::Transposed),
+            is_split.then_some(Conversion::Split),
+        ];
+        used.push(UsedTensor {
+            name: source.name.clone(),
+            roles: vec![source.role.clone()],
+            conversions: conversions.into_iter().flatten().collect(),
+        });
+    }
+    used
 }
 
 impl fmt::Display for LoadReport {

@@ -225,9 +225,13 @@ impl Family {
         self
     }
 
-    /// Adds a head that checkpoints may have. Where `config.json` names no class, the first that the files hold is taken.
+    /// Adds a head that checkpoints may have, in the place of an earlier one for the same task. Where `config.json` names no
+    /// class, the first that the files hold is taken.
     pub fn head(mut self, task: Task, read: ReadReadout) -> Self {
-        self.heads.push((task, read));
+        match self.heads.iter_mut().find(|(known, _)| *known == task) {
+            Some((_, known)) => *known = read,
+            None => self.heads.push((task, read)),
+        }
         self
     }
 

@@ -45,6 +45,8 @@ pub enum Task {
     TokenClassification,
     /// Where an answer begins and ends.
     QuestionAnswering,
+    /// Which tokens were replaced (ELECTRA's discriminator).
+    ReplacedTokens,
     /// A label for each image.
     ImageClassification,
     /// A vector that texts and images have in common.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Activation, NormConfig, finite, probability, setters, size};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A pooler or a head: some positions of the blocks' output, a layer that transforms them, and a linear map to the
 /// output; the last two are optional.
@@ -77,6 +77,8 @@ pub struct TransformLinear {
 pub struct OutputConfig {
     /// Width of the output: the number of tokens or labels.
     pub n_out: usize,
+    /// Whether the output has a dimension of that width, or is a number without one.
+    pub form: OutputForm,
     /// Where its weight comes from.
     pub weight: OutputWeight,
     /// Whether it has a bias.
@@ -87,6 +89,16 @@ pub struct OutputConfig {
     pub soft_cap: Option<f64>,
     /// Dropout probability of its input.
     pub dropout: f64,
+}
+
+/// Whether a head's output is a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputForm {
+    /// A vector, `[.., n_out]`.
+    Vector,
+    /// A number, `[..]`, where `n_out` is 1 (ELECTRA's discriminator).
+    Number,
 }
 
 /// Where the weight of a head's output comes from.
@@ -122,7 +134,7 @@ impl ReadoutConfig {
     /// Checks sizes and numbers.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if one is out of range.
+    /// [`Error::InvalidConfig`] if one is out of range.
     pub fn validate(&self) -> Result<()> {
         probability("a head's dropout", self.dropout)?;
         if let Some(transform) = &self.transform {
@@ -133,6 +145,12 @@ impl ReadoutConfig {
         }
         if let Some(output) = &self.output {
             size("the width of a head's output", output.n_out)?;
+            if output.form == OutputForm::Number && output.n_out != 1 {
+                return Err(Error::InvalidConfig(format!(
+                    "a head's output is a number, but {} wide; set its width to 1",
+                    output.n_out
+                )));
+            }
             finite("a head's scale", output.scale)?;
             probability("a head's dropout", output.dropout)?;
             output
@@ -179,11 +197,21 @@ impl OutputConfig {
     pub fn new(n_out: usize) -> Self {
         Self {
             n_out,
+            form: OutputForm::Vector,
             weight: OutputWeight::Own,
             bias: false,
             scale: 1.0,
             soft_cap: None,
             dropout: 0.0,
+        }
+    }
+
+    /// A map of its own to a single number, with a bias.
+    pub fn number() -> Self {
+        Self {
+            form: OutputForm::Number,
+            bias: true,
+            ..Self::new(1)
         }
     }
 

@@ -1,10 +1,10 @@
 //! What is read from the output of the blocks: poolers and heads.
 
-use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::Error;
-use crate::config::{LinearConfig, OutputWeight, ReadoutConfig, Reads, getters};
+use crate::config::{LinearConfig, OutputForm, OutputWeight, ReadoutConfig, Reads, getters};
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
 use crate::ops;
 
@@ -114,7 +114,7 @@ impl<L> Readout<L> {
 }
 
 impl<L: Module> Readout<L> {
-    /// What is read: `[batch, seq, n]` if every position is, otherwise `[batch, n]`.
+    /// What is read: `[batch, seq, n]` if every position is, otherwise `[batch, n]`; without `n` where the output is a number.
     ///
     /// # Errors
     /// If what it reads is not there, or has another width.
@@ -136,9 +136,12 @@ impl<L: Module> Readout<L> {
         if config.scale != 1.0 {
             x = (x * config.scale)?;
         }
-        match config.soft_cap {
-            Some(cap) => (x / cap)?.tanh()? * cap,
-            None => Ok(x),
+        if let Some(cap) = config.soft_cap {
+            x = ((x / cap)?.tanh()? * cap)?;
+        }
+        match config.form {
+            OutputForm::Vector => Ok(x),
+            OutputForm::Number => x.squeeze(D::Minus1),
         }
     }
 

@@ -54,7 +54,7 @@ impl Fixture {
     /// - [`Error::InvalidFixture`]: a tensor is empty, of the wrong shape, or otherwise invalid, such as a
     ///   mask that drops every row.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::read(path.as_ref(), |_| true)
+        Self::read(path.as_ref(), |_, _| true)
     }
 
     /// Reads and validates only what a run starts from; everything else in the file is ignored, whatever it is.
@@ -62,10 +62,10 @@ impl Fixture {
     /// # Errors
     /// As [`Self::open`], about the inputs.
     pub fn open_input(path: impl AsRef<Path>) -> Result<Self> {
-        Self::read(path.as_ref(), names::is_input)
+        Self::read(path.as_ref(), names::starts_a_run)
     }
 
-    fn read(path: &Path, is_wanted: fn(&str) -> bool) -> Result<Self> {
+    fn read(path: &Path, is_wanted: fn(&str, names::Start) -> bool) -> Result<Self> {
         let found = std::fs::metadata(path).map_err(|source| Error::io(path, "read", source))?;
         // A device or a pipe has no end.
         if !found.is_file() {

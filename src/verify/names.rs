@@ -72,22 +72,35 @@ pub(super) fn is_gradient(name: &str) -> bool {
     name.starts_with(GRADIENT)
 }
 
+/// What a run starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// The input of block 0.
+    Blocks,
+    /// The input of a whole model.
+    Model,
+}
+
 /// Whether a name is that of an input, rather than a result.
 pub(super) fn is_input(name: &str) -> bool {
-    matches!(
-        name,
+    [Start::Blocks, Start::Model]
+        .iter()
+        .any(|&start| starts_a_run(name, start))
+}
+
+/// Whether a name is that of a tensor which such a run reads; beside the input of block 0, that of the model only says
+/// where it came from.
+pub(super) fn starts_a_run(name: &str, start: Start) -> bool {
+    match name {
         "hidden_states"
-            | "attention_mask"
-            | "position_ids"
-            | "encoder_hidden_states"
-            | "encoder_attention_mask"
-            | "grad_output"
-            | "grad_logits"
-            | "input_ids"
-            | "token_type_ids"
-            | "pixel_values"
-            | "input_features"
-    )
+        | "attention_mask"
+        | "position_ids"
+        | "encoder_hidden_states"
+        | "encoder_attention_mask"
+        | "grad_output" => true,
+        "token_type_ids" | "grad_logits" => start == Start::Model,
+        _ => start == Start::Model && WHOLE.contains(&name),
+    }
 }
 
 /// Whether a tensor has one row per token, so that a mask applies to it.

@@ -4,6 +4,7 @@ use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
 use candle_blocks::candle_core::{DType, Device};
+use candle_blocks::config::{EmbeddingsConfig, ModelConfig};
 use candle_blocks::{Checkpoint, LoadReport, StackConfig};
 use serde::Serialize;
 
@@ -55,6 +56,8 @@ struct Inspection<'c> {
     family: &'c str,
     n_blocks: usize,
     config: &'c StackConfig,
+    /// The whole model, if the files hold one.
+    model: Option<&'c ModelConfig>,
     parameters: ParameterCounts,
     tensors: LoadReport,
 }
@@ -67,6 +70,7 @@ pub fn inspect(args: &Args) -> Result<Outcome> {
         family: checkpoint.family(),
         n_blocks: checkpoint.config().blocks.len(),
         config: checkpoint.config(),
+        model: checkpoint.model_config().ok(),
         parameters: count(&checkpoint),
         tensors: checkpoint.report(),
     };
@@ -184,6 +188,25 @@ fn text(inspection: &Inspection) -> Result<String> {
             "norm       {:?}, eps {:e}, {:?}, {:?}",
             block.norm.kind, block.norm.eps, block.feed_forward_placement, block.topology
         )?;
+    }
+    if let Some(model) = inspection.model {
+        let reads = match &model.embeddings {
+            EmbeddingsConfig::Tokens(tokens) => format!("{} tokens", tokens.n_tokens),
+            EmbeddingsConfig::Patches(patches) => {
+                let [height, width] = patches.image_size;
+                format!("images of {height} x {width}")
+            }
+            EmbeddingsConfig::Spectrum(spectrum) => format!("sounds of {} bands", spectrum.n_mels),
+            _ => "an input of its own kind".to_string(),
+        };
+        let pooler = if model.pooler.is_some() {
+            "a pooler"
+        } else {
+            "no pooler"
+        };
+        let head = model.head.as_ref().map(|head| head.task.to_string());
+        let head = head.unwrap_or_else(|| "no head".to_string());
+        writeln!(out, "model      {reads}, {pooler}, {head}")?;
     }
     let counts = &inspection.parameters;
     writeln!(out, "\nparameters {:>13}", counts.total)?;

@@ -2,7 +2,8 @@
 //!
 //! transformers' `AlbertTransformer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/albert/modeling_albert.py>
 
-use super::{bert::block, prelude::*};
+use super::bert::{block, first_through_tanh, pooled, transformed_lm};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("albert", &["albert"], config)
@@ -18,11 +19,68 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["ffn_output"]),
             Rule::norm("feed_forward_norm", &["full_layer_layer_norm"]),
         ])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
+            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
+            Rule::linear("embeddings.type", &["embeddings.token_type_embeddings"]),
+            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
+            Rule::linear(
+                "embeddings.projection",
+                &["encoder.embedding_hidden_mapping_in"],
+            ),
+            Rule::linear("pooler.transform", &["pooler"]),
+            Rule::linear("masked_lm.transform", &["predictions.dense"]),
+            Rule::norm("masked_lm.norm", &["predictions.LayerNorm"]),
+            Rule::named(
+                "masked_lm.output",
+                &["predictions.decoder.weight"],
+                &["predictions.bias", "predictions.decoder.bias"],
+            ),
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("question_answering.output", &["qa_outputs"]),
+        ])
+        .embeddings(embeddings)
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, |json, stack| {
+            let activation = json.activation(&["hidden_act"], Activation::GeluTanh)?;
+            transformed_lm(json, stack, width(json)?, activation)
+        })
+        .head(Task::SequenceClassification, |json, _| {
+            pooled(json, classifier_dropout(json)?)
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, classifier_dropout(json)?)
+        })
+        .head(Task::QuestionAnswering, question_answering)
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*"])
         .outside(&["encoder.embedding_hidden_mapping_in.*", "pooler*"])
         .outside(&["predictions.*", "sop_classifier.*", "classifier.*"])
         .outside(&["qa_outputs.*"])
+}
+
+fn width(json: &ConfigJson) -> Result<usize> {
+    json.size_or(&["embedding_size"], 128)
+}
+
+fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["classifier_dropout_prob"], 0.1)
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let width = width(json)?;
+    let projection = EmbeddingProjection {
+        of: Projected::Sum,
+        bias: true,
+    };
+    let words = words(json, stack)?
+        .with_width(width)
+        .with_positions(json.size(&["max_position_embeddings"])?)
+        .with_types(json.size_or(&["type_vocab_size"], 2)?)
+        .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
+        .with_dropout(json.number(&["hidden_dropout_prob"], 0.0)?);
+    Ok(words.with_projection(projection).into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

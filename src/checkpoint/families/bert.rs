@@ -36,8 +36,11 @@ pub(super) fn family() -> Family {
     .head(Task::MaskedLm, masked_lm)
     .head(Task::CausalLm, masked_lm)
     .head(Task::SequenceClassification, sequence_classification)
-    .head(Task::TokenClassification, token_of_encoder)
+    .head(Task::TokenClassification, |json, _| {
+        token(json, classifier_dropout(json)?)
+    })
     .head(Task::QuestionAnswering, question_answering)
+    .head(Task::ReplacedTokens, replaced_tokens)
     .ignored(&["*position_ids", "*token_type_ids"])
     .outside(&["*embeddings.*", "*embeddings_project.*", "*pooler.*"])
     .outside(&["cls.*", "lm_head.*"])
@@ -87,6 +90,15 @@ fn heads() -> Vec<Rule> {
     ));
     rules.push(Rule::linear("token_classification.output", &["classifier"]));
     rules.push(Rule::linear("question_answering.output", &["qa_outputs"]));
+    let replaced = |part: &str| format!("replaced_tokens.{part}");
+    rules.push(Rule::linear(
+        &replaced("transform"),
+        &["discriminator_predictions.dense"],
+    ));
+    rules.push(Rule::linear(
+        &replaced("output"),
+        &["discriminator_predictions.dense_prediction"],
+    ));
     rules
 }
 
@@ -137,33 +149,61 @@ fn masked_lm(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
         "bert" => (d_model, json.activation(&["hidden_act"], Activation::Gelu)?),
         _ => (d_model, Activation::Gelu),
     };
+    transformed_lm(json, stack, width, activation)
+}
+
+/// The logits of words behind a linear layer of this width, an activation and a norm.
+pub(super) fn transformed_lm(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    width: usize,
+    activation: Activation,
+) -> Result<ReadoutConfig> {
     let norm = NormConfig::layer_norm(width, stack.blocks[0].norm.eps);
-    let output = language_model(json)?.with_bias(true);
     Ok(ReadoutConfig::new(Reads::Each)
         .with_transform(TransformConfig::new(width, activation).with_norm(norm))
-        .with_output(output))
+        .with_output(language_model(json)?.with_bias(true)))
 }
 
 fn sequence_classification(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let d_model = stack.blocks[0].d_model();
     let dropout = classifier_dropout(json)?;
-    let output = labels(json)?.with_dropout(dropout);
-    let transform = |activation| TransformConfig::new(d_model, activation);
-    let read = ReadoutConfig::new(Reads::First).with_dropout(dropout);
-    Ok(match family_of(json)?.as_str() {
-        "bert" => ReadoutConfig::new(Reads::Pooled),
-        "electra" => read.with_transform(transform(Activation::Gelu)),
-        _ => read.with_transform(transform(Activation::Tanh)),
+    match family_of(json)?.as_str() {
+        "bert" => pooled(json, dropout),
+        "electra" => first_token(json, stack, Activation::Gelu, dropout),
+        _ => first_token(json, stack, Activation::Tanh, dropout),
     }
-    .with_output(output))
 }
 
-fn token_of_encoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-    let output = labels(json)?.with_dropout(classifier_dropout(json)?);
-    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+/// The label of a text by what the pooler made of it.
+pub(super) fn pooled(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
+    let output = labels(json)?.with_dropout(dropout);
+    Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
 }
 
-fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
+/// The label of a text by its first position, through a linear layer and an activation, each behind a dropout.
+pub(super) fn first_token(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    activation: Activation,
+    dropout: f64,
+) -> Result<ReadoutConfig> {
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);
+    Ok(ReadoutConfig::new(Reads::First)
+        .with_dropout(dropout)
+        .with_transform(transform)
+        .with_output(labels(json)?.with_dropout(dropout)))
+}
+
+/// Which tokens ELECTRA's generator replaced: one number for each.
+fn replaced_tokens(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), activation);
+    Ok(ReadoutConfig::new(Reads::Each)
+        .with_transform(transform)
+        .with_output(OutputConfig::number()))
+}
+
+pub(super) fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
     let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
     json.number(&["classifier_dropout"], hidden)
 }

@@ -20,8 +20,17 @@ pub(super) fn family() -> Family {
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .decoder_ends("word_embeddings", "classifier")
+        .end_rules([Rule::norm(
+            "embeddings.norm",
+            &["word_embeddings_layernorm"],
+        )])
+        .embeddings(|json, stack| {
+            let norm = stack.blocks[0].norm;
+            Ok(words(json, stack)?.with_norm(norm).into())
+        })
+        .default_of("hidden_dropout", 0.0)
         .outside(&["word_embeddings*"])
-        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -6,10 +6,17 @@ use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("cohere", config).block_rules([
-        Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),
-        Rule::norm("attention.key_norm.{e}", &["self_attn.k_norm"]).stacked(),
-    ])
+    decoder("cohere", config)
+        .block_rules([
+            Rule::norm("attention.query_norm.{e}", &["self_attn.q_norm"]).stacked(),
+            Rule::norm("attention.key_norm.{e}", &["self_attn.k_norm"]).stacked(),
+        ])
+        .head(Task::CausalLm, |json, _| {
+            let scale = json.number(&["logit_scale"], 0.0625)?;
+            next_token(language_model(json)?.with_scale(scale))
+        })
+        .default_of("tie_word_embeddings", true)
+        .default_of("pad_token_id", 0)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

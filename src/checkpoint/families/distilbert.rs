@@ -2,6 +2,7 @@
 //!
 //! transformers' `TransformerBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/distilbert/modeling_distilbert.py>
 
+use super::bert::transformed_lm;
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -18,9 +19,47 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["ffn.lin2"]),
             Rule::norm("feed_forward_norm", &["output_layer_norm"]),
         ])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
+            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
+            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
+            Rule::linear("masked_lm.transform", &["vocab_transform"]),
+            Rule::norm("masked_lm.norm", &["vocab_layer_norm"]),
+            Rule::linear("masked_lm.output", &["vocab_projector"]),
+            Rule::linear("sequence_classification.transform", &["pre_classifier"]),
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("question_answering.output", &["qa_outputs"]),
+        ])
+        .embeddings(embeddings)
+        .head(Task::MaskedLm, |json, stack| {
+            let activation = json.activation(&["activation"], Activation::Gelu)?;
+            transformed_lm(json, stack, stack.blocks[0].d_model(), activation)
+        })
+        .head(Task::SequenceClassification, |json, stack| {
+            let output = labels(json)?.with_dropout(json.number(&["seq_classif_dropout"], 0.2)?);
+            let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Relu);
+            let read = ReadoutConfig::new(Reads::First).with_transform(transform);
+            Ok(read.with_output(output))
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, json.number(&["dropout"], 0.1)?)
+        })
+        .head(Task::QuestionAnswering, |json, stack| {
+            let dropout = json.number(&["qa_dropout"], 0.1)?;
+            Ok(question_answering(json, stack)?.with_dropout(dropout))
+        })
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "vocab_*", "pre_classifier.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = words(json, stack)?
+        .with_positions(json.size(&["max_position_embeddings"])?)
+        .with_norm(stack.blocks[0].norm)
+        .with_dropout(json.number(&["dropout"], 0.1)?);
+    Ok(words.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

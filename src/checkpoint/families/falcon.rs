@@ -34,8 +34,9 @@ pub(super) fn family() -> Family {
         }
     })
     .ignored(&["*.inv_freq"])
+    .decoder_ends("word_embeddings", "classifier")
+    .default_of("hidden_dropout", 0.0)
     .outside(&["word_embeddings.*"])
-    .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -7,18 +7,34 @@ use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
+    let gemma_decoder = |name: &str, config| {
+        decoder(name, config)
+            .embeddings(embeddings)
+            .default_of("tie_word_embeddings", true)
+            .default_of("pad_token_id", 0)
+    };
     let sandwich = |name: &str, config| {
-        decoder(name, config).replace_block_rules([
+        let table = gemma_decoder(name, config).replace_block_rules([
             Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
             Rule::norm("feed_forward_norm", &["pre_feedforward_layernorm"]),
             Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
-        ])
+        ]);
+        table.head(Task::CausalLm, |json, _| {
+            let cap = json.optional_number(&["final_logit_softcapping"])?;
+            next_token(language_model(json)?.with_soft_cap(cap))
+        })
     };
     vec![
-        decoder("gemma", gemma),
-        sandwich("gemma2", gemma2),
+        gemma_decoder("gemma", gemma),
+        sandwich("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich("gemma3_text", gemma3),
     ]
+}
+
+/// The words times the root of the width.
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let scale = (stack.blocks[0].d_model() as f64).sqrt();
+    Ok(words(json, stack)?.with_scale(scale).into())
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {

@@ -17,30 +17,15 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(Rule::fused_attention(&["attn.c_attn"], FusedLayout::Blocks).map(Rule::in_out))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
-        .end_rules(ends())
+        .decoder_ends("wte", "classifier")
+        .end_rules([Rule::linear("embeddings.position", &["wpe"])])
         .embeddings(embeddings)
-        .head(Task::CausalLm, causal_lm)
-        .head(Task::SequenceClassification, last_token)
-        .head(Task::TokenClassification, token_classification)
-        .head(Task::QuestionAnswering, question_answering)
         .ignored(&["*.attn.bias", "*.attn.masked_bias"]) // causal masks, not biases
-        .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*"])
-        .outside(&["classifier.*", "qa_outputs.*", "multiple_choice_head.*"])
+        .outside(&["*wte.*", "*wpe.*", "multiple_choice_head.*"])
         .initialization(initialization)
 }
 
-/// The embeddings and heads of GPT-2, and of others with its names.
-pub(super) fn ends() -> Vec<Rule> {
-    vec![
-        Rule::linear("embeddings.word", &["wte"]),
-        Rule::linear("embeddings.position", &["wpe"]),
-        Rule::linear("causal_lm.output", &["lm_head"]),
-        Rule::linear("sequence_classification.output", &["score"]),
-        Rule::linear("token_classification.output", &["classifier"]),
-        Rule::linear("question_answering.output", &["qa_outputs"]),
-    ]
-}
-
+/// The words and positions of GPT-2, and of others with its keys.
 pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let n_positions = json.size(&["n_positions", "max_position_embeddings"])?;
     let dropout = json.number(&["embd_pdrop"], 0.1)?;

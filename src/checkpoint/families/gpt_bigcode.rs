@@ -2,7 +2,7 @@
 //!
 //! transformers' `GPTBigCodeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_bigcode/modeling_gpt_bigcode.py>
 
-use super::gpt2::{block, initialization, uniform};
+use super::gpt2::{block, embeddings, initialization, uniform};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -22,8 +22,11 @@ pub(super) fn family() -> Family {
             FusedLayout::PerGroup,
         ))
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .decoder_ends("wte", "classifier")
+        .end_rules([Rule::linear("embeddings.position", &["wpe"])])
+        .embeddings(embeddings)
         .ignored(&["*.attn.bias", "*.attn.masked_bias"])
-        .outside(&["*wte.*", "*wpe.*", "lm_head.*", "score.*", "classifier.*"])
+        .outside(&["*wte.*", "*wpe.*"])
         .initialization(initialization)
 }
 

@@ -19,9 +19,19 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["ln_f"])])
+        .decoder_ends("wte", "classifier")
+        .end_rules([Rule::linear("embeddings.position", &["wpe"])])
+        .embeddings(embeddings)
+        .default_of("classifier_dropout", 0.1)
         .ignored(&["*.attn.attention.bias", "*.attn.attention.masked_bias"])
         .outside(&["*wte.*", "*wpe.*"])
-        .outside(HEADS)
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let n_positions = json.size(&["max_position_embeddings"])?;
+    let words = words(json, stack)?.with_positions(n_positions);
+    let dropout = json.number(&["embed_dropout"], 0.0)?;
+    Ok(words.with_dropout(dropout).into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

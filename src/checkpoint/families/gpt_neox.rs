@@ -20,9 +20,17 @@ pub(super) fn family() -> Family {
             FusedLayout::PerHead,
         ))
         .stack_rules([Rule::norm("final_norm", &["final_layer_norm"])])
+        .decoder_ends("embed_in", "classifier")
+        .end_rules([Rule::linear("causal_lm.output", &["embed_out"])])
+        .new_names(|_| Ok(&["embed_out.*"]))
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["hidden_dropout"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .default_of("tie_word_embeddings", false)
+        .default_of("classifier_dropout", 0.1)
         .ignored(&["*.attention.bias", "*.attention.masked_bias", "*.inv_freq"])
         .outside(&["embed_in.*", "embed_out.*"])
-        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

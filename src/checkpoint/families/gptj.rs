@@ -28,9 +28,18 @@ pub(super) fn family() -> Family {
             Some("codegen") => Ok(&["*.qkv_proj.*"]),
             _ => Ok(&["*.q_proj.*", "*.k_proj.*", "*.v_proj.*"]),
         })
+        .decoder_ends("wte", "classifier")
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["embd_pdrop"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .head(Task::CausalLm, |json, _| {
+            next_token(language_model(json)?.with_bias(true))
+        })
+        .default_of("tie_word_embeddings", false)
         .ignored(&["*.attn.bias", "*.attn.masked_bias"])
         .ignored(&["*.attn.causal_mask", "*embed_positions"])
-        .outside(&["*wte.*", "lm_head.*", "score.*", "qa_outputs.*"])
+        .outside(&["*wte.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -9,11 +9,18 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         decoder("llama", llama),
         decoder("mistral", mistral),
-        decoder("granite", granite).embeddings(|json, stack| {
-            let scale = json.number(&["embedding_multiplier"], 1.0)?;
-            Ok(words(json, stack)?.with_scale(scale).into())
-        }),
-        decoder("phi3", phi3).new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
+        decoder("granite", granite)
+            .embeddings(|json, stack| {
+                let scale = json.number(&["embedding_multiplier"], 1.0)?;
+                Ok(words(json, stack)?.with_scale(scale).into())
+            })
+            .head(Task::CausalLm, |json, _| {
+                let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
+                next_token(language_model(json)?.with_scale(scale))
+            }),
+        decoder("phi3", phi3)
+            .default_of("pad_token_id", 32000)
+            .new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
     ]
 }
 
@@ -41,23 +48,10 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         ))
         .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
-        .end_rules([
-            Rule::linear("embeddings.word", &["embed_tokens"]),
-            Rule::linear("causal_lm.output", &["lm_head"]),
-            Rule::linear("sequence_classification.output", &["score"]),
-            Rule::linear("token_classification.output", &["score"]),
-            Rule::linear("question_answering.output", &["qa_outputs"]),
-        ])
-        .embeddings(|json, stack| Ok(words(json, stack)?.into()))
-        .head(Task::CausalLm, |json, stack| {
-            causal_lm(&json.with_default("tie_word_embeddings", false), stack)
-        })
-        .head(Task::SequenceClassification, last_token)
-        .head(Task::TokenClassification, token_classification)
-        .head(Task::QuestionAnswering, question_answering)
+        .decoder_ends("embed_tokens", "score")
+        .default_of("tie_word_embeddings", false)
         .ignored(&["*.rotary_emb.inv_freq"])
         .outside(&["*embed_tokens.*"])
-        .outside(HEADS)
 }
 
 fn llama(json: &ConfigJson) -> Result<StackConfig> {

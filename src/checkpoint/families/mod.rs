@@ -20,6 +20,26 @@ mod prelude {
         parts.map(rule).collect()
     }
 
+    impl Family {
+        /// What surrounds the blocks of a decoder: a table of `words`, and the heads that transformers puts behind, of which the
+        /// one for tokens is called `classifier`.
+        pub(super) fn decoder_ends(self, words: &str, classifier: &str) -> Self {
+            self.end_rules([
+                Rule::linear("embeddings.word", &[words]),
+                Rule::linear("causal_lm.output", &["lm_head"]),
+                Rule::linear("sequence_classification.output", &["score"]),
+                Rule::linear("token_classification.output", &[classifier]),
+                Rule::linear("question_answering.output", &["qa_outputs"]),
+            ])
+            .embeddings(|json, stack| Ok(self::words(json, stack)?.into()))
+            .head(Task::CausalLm, causal_lm)
+            .head(Task::SequenceClassification, last_token)
+            .head(Task::TokenClassification, token_of_decoder)
+            .head(Task::QuestionAnswering, question_answering)
+            .outside(HEADS)
+        }
+    }
+
     /// The embeddings of words alone.
     pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
         let n_tokens = json.size(&["vocab_size"])?;
@@ -30,12 +50,14 @@ mod prelude {
     }
 
     /// The label of each token that a decoder has read.
-    pub(super) fn token_classification(
-        json: &ConfigJson,
-        _: &StackConfig,
-    ) -> Result<ReadoutConfig> {
+    fn token_of_decoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
         let hidden = json.number(&["hidden_dropout"], 0.1)?;
-        let output = labels(json)?.with_dropout(json.number(&["classifier_dropout"], hidden)?);
+        token(json, json.number(&["classifier_dropout"], hidden)?)
+    }
+
+    /// The label of each token, behind a dropout.
+    pub(super) fn token(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
+        let output = labels(json)?.with_dropout(dropout);
         Ok(ReadoutConfig::new(Reads::Each).with_output(output))
     }
 
@@ -68,7 +90,12 @@ mod prelude {
 
     /// The logits of every next token.
     pub(super) fn causal_lm(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
-        Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?))
+        next_token(language_model(json)?)
+    }
+
+    /// The logits of every next token by this output.
+    pub(super) fn next_token(output: OutputConfig) -> Result<ReadoutConfig> {
+        Ok(ReadoutConfig::new(Reads::Each).with_output(output))
     }
 
     /// The logits of labels, with a bias.
@@ -93,7 +120,7 @@ mod prelude {
     }
 
     /// What transformers puts behind a decoder's blocks.
-    pub(super) const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
+    const HEADS: &[&str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*"];
 }
 
 mod albert;

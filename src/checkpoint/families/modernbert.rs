@@ -17,9 +17,73 @@ pub(super) fn family() -> Family {
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .block_rules(Rule::fused_gate(&["mlp.Wi"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["final_norm"])])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.tok_embeddings"]),
+            Rule::norm("embeddings.norm", &["embeddings.norm"]),
+            Rule::linear("masked_lm.output", &["decoder"]),
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("question_answering.output", &["classifier"]),
+        ])
+        .end_rules(HEADS.map(|task| Rule::linear(&format!("{task}.transform"), &["head.dense"])))
+        .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &["head.norm"])))
+        .embeddings(embeddings)
+        .head(Task::MaskedLm, |json, stack| {
+            let bias = json.flag(&["decoder_bias"], true)?;
+            let output = language_model(json)?.with_bias(bias);
+            head(json, stack, Reads::Each, output)
+        })
+        .head(Task::SequenceClassification, |json, stack| {
+            json.only("classifier_pooling", &["cls", "mean"].map(Value::from))?;
+            let reads = match json.text(&["classifier_pooling"])?.as_deref() {
+                Some("mean") => Reads::Mean,
+                _ => Reads::First,
+            };
+            head(json, stack, reads, classified(json)?)
+        })
+        .head(Task::TokenClassification, |json, stack| {
+            head(json, stack, Reads::Each, classified(json)?)
+        })
+        .head(Task::QuestionAnswering, |json, stack| {
+            head(json, stack, Reads::Each, classified(json)?)
+        })
         .ignored(&["*.inv_freq"])
         .outside(&["embeddings.*", "head.*", "decoder.*", "classifier.*"])
         .initialization(initialization)
+}
+
+/// The heads, whose names are those of one layer.
+const HEADS: [&str; 4] = [
+    "masked_lm",
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+];
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = words(json, stack)?
+        .with_norm(stack.blocks[0].norm)
+        .with_dropout(json.number(&["embedding_dropout"], 0.0)?);
+    Ok(words.into())
+}
+
+fn head(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    reads: Reads,
+    output: OutputConfig,
+) -> Result<ReadoutConfig> {
+    let activation = json.activation(&["classifier_activation"], Activation::Gelu)?;
+    let transform = TransformConfig::new(stack.blocks[0].d_model(), activation)
+        .with_bias(json.flag(&["classifier_bias"], false)?)
+        .with_norm(stack.blocks[0].norm);
+    Ok(ReadoutConfig::new(reads)
+        .with_transform(transform)
+        .with_output(output))
+}
+
+fn classified(json: &ConfigJson) -> Result<OutputConfig> {
+    Ok(labels(json)?.with_dropout(json.number(&["classifier_dropout"], 0.0)?))
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -2,7 +2,8 @@
 //!
 //! transformers' `MPNetEncoder`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpnet/modeling_mpnet.py>
 
-use super::{bert::block, prelude::*};
+use super::bert::{block, first_through_tanh, first_token, transformed_lm};
+use super::prelude::*;
 
 pub(super) fn family() -> Family {
     Family::new("mpnet", &["mpnet"], config)
@@ -22,9 +23,54 @@ pub(super) fn family() -> Family {
             "relative_bias",
             &["encoder.relative_attention_bias"],
         )])
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
+            Rule::linear("embeddings.position", &["embeddings.position_embeddings"]),
+            Rule::norm("embeddings.norm", &["embeddings.LayerNorm"]),
+            Rule::linear("pooler.transform", &["pooler.dense"]),
+            Rule::linear("masked_lm.transform", &["lm_head.dense"]),
+            Rule::norm("masked_lm.norm", &["lm_head.layer_norm"]),
+            Rule::named(
+                "masked_lm.output",
+                &["lm_head.decoder.weight"],
+                &["lm_head.bias", "lm_head.decoder.bias"],
+            ),
+            Rule::linear("sequence_classification.transform", &["classifier.dense"]),
+            Rule::linear("sequence_classification.output", &["classifier.out_proj"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("question_answering.output", &["qa_outputs"]),
+        ])
+        .embeddings(embeddings)
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, |json, stack| {
+            transformed_lm(json, stack, stack.blocks[0].d_model(), Activation::Gelu)
+        })
+        .head(Task::SequenceClassification, |json, stack| {
+            first_token(json, stack, Activation::Tanh, dropout(json)?)
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, dropout(json)?)
+        })
+        .head(Task::QuestionAnswering, question_answering)
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "pooler.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
+}
+
+fn dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["hidden_dropout_prob"], 0.1)
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let positions = PositionTableConfig {
+        n_rows: json.size(&["max_position_embeddings"])?,
+        ..positions_except(1) // whatever the padding's id is
+    };
+    let words = words(json, stack)?
+        .with_position_table(positions)
+        .with_norm(stack.blocks[0].norm)
+        .with_dropout(dropout(json)?);
+    Ok(words.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

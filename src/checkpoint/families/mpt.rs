@@ -17,8 +17,8 @@ pub(super) fn family() -> Family {
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
         .stack_rules([Rule::norm("final_norm", &["norm_f"])])
+        .decoder_ends("wte", "classifier")
         .outside(&["wte.*", "wpe.*"])
-        .outside(HEADS)
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -3,6 +3,7 @@
 //! transformers' `NomicBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nomic_bert/modeling_nomic_bert.py>; its files on the Hub have
 //! GPT-2's keys.
 
+use super::bert::{first_through_tanh, pooled, transformed_lm};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -18,9 +19,52 @@ pub(super) fn family() -> Family {
             Rule::norm("feed_forward_norm", &["norm2"]),
         ])
         .block_rules(Rule::fused_attention(&["attn.Wqkv"], FusedLayout::Blocks))
+        .end_rules([
+            Rule::linear("embeddings.word", &["embeddings.word_embeddings"]),
+            Rule::linear("embeddings.type", &["embeddings.token_type_embeddings"]),
+            Rule::norm("embeddings.norm", &["emb_ln"]),
+            Rule::linear("pooler.transform", &["pooler.dense"]),
+            Rule::linear("masked_lm.transform", &["cls.predictions.transform.dense"]),
+            Rule::norm("masked_lm.norm", &["cls.predictions.transform.layer_norm"]),
+            Rule::named(
+                "masked_lm.output",
+                &["cls.predictions.decoder.weight"],
+                &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+            ),
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("token_classification.output", &["classifier"]),
+        ])
+        .embeddings(embeddings)
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, |json, stack| {
+            let block = &stack.blocks[0];
+            transformed_lm(json, stack, block.d_model(), block.feed_forward.activation)
+        })
+        .head(Task::SequenceClassification, |json, _| {
+            pooled(json, classifier_dropout(json)?)
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, classifier_dropout(json)?)
+        })
         .ignored(&["*.inv_freq", "*position_ids"])
         .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
         .outside(&["classifier.*"])
+}
+
+fn dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["hidden_dropout_prob", "resid_pdrop"], 0.0)
+}
+
+fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["classifier_dropout"], dropout(json)?)
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let words = words(json, stack)?
+        .with_types(json.size_or(&["type_vocab_size"], 2)?)
+        .with_norm(stack.blocks[0].norm)
+        .with_dropout(dropout(json)?);
+    Ok(words.into())
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {
@@ -61,7 +105,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     let eps = json.number(&["layer_norm_eps", "layer_norm_epsilon"], 1e-12)?;
     let norm = NormConfig::layer_norm(d_model, eps);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post)
-        .with_residual_dropout(json.number(&["hidden_dropout_prob", "resid_pdrop"], 0.0)?);
+        .with_residual_dropout(dropout(json)?);
     let n_blocks = json.n_blocks(&["num_hidden_layers", "n_layer"])?;
     Ok(StackConfig::uniform(block, n_blocks, None))
 }

@@ -15,7 +15,8 @@ pub(super) fn families() -> Vec<Family> {
         Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
         Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
     ]);
-    vec![decoder("olmo", olmo_config), olmo2]
+    let tables = [decoder("olmo", olmo_config), olmo2];
+    tables.map(|t| t.default_of("pad_token_id", 1)).into()
 }
 
 fn olmo_config(json: &ConfigJson) -> Result<StackConfig> {

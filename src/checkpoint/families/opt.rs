@@ -22,8 +22,62 @@ pub(super) fn family() -> Family {
             "final_norm",
             &["final_layer_norm", "layer_norm"],
         )])
+        .decoder_ends("embed_tokens", "score")
+        .end_rules([
+            Rule::linear("embeddings.position", &["embed_positions"]),
+            Rule::linear("embeddings.projection", &["project_in"]),
+            Rule::linear("causal_lm.transform", &["project_out"]),
+            Rule::linear("sequence_classification.transform", &["project_out"]),
+            Rule::linear("question_answering.transform", &["project_out"]),
+        ])
+        .embeddings(embeddings)
+        .head(Task::CausalLm, |json, stack| {
+            projected(json, stack, causal_lm)
+        })
+        .head(Task::SequenceClassification, |json, stack| {
+            projected(json, stack, last_token)
+        })
+        .head(Task::QuestionAnswering, |json, stack| {
+            projected(json, stack, question_answering)
+        })
+        .default_of("pad_token_id", 1)
         .outside(&["embed_*", "project_in.*", "project_out.*"])
-        .outside(&["*lm_head.*", "score.*", "qa_outputs.*"])
+        .outside(&["*lm_head.*"])
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let n_positions = json.size(&["max_position_embeddings"])?;
+    let table = PositionTableConfig {
+        n_rows: n_positions + 2,
+        first_row: 2,
+        counted: Counted::Kept,
+    };
+    let projection = EmbeddingProjection {
+        of: Projected::Words,
+        bias: false,
+    };
+    let width = width_of_words(json, stack)?;
+    let words = words(json, stack)?
+        .with_width(width)
+        .with_position_table(table);
+    Ok(match width == words.d_model {
+        true => words.into(),
+        false => words.with_projection(projection).into(),
+    })
+}
+
+fn width_of_words(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
+    json.size_or(&["word_embed_proj_dim"], stack.blocks[0].d_model())
+}
+
+/// A head behind the map back to the width of the words.
+fn projected(json: &ConfigJson, stack: &StackConfig, head: ReadReadout) -> Result<ReadoutConfig> {
+    let (head, width) = (head(json, stack)?, width_of_words(json, stack)?);
+    let map = TransformConfig::new(width, Activation::Identity).with_bias(false);
+    Ok(match width == stack.blocks[0].d_model() {
+        true => head,
+        false => head.with_transform(map),
+    })
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

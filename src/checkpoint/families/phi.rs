@@ -21,8 +21,17 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.down", &["mlp.fc2"]),
         ])
         .stack_rules([Rule::norm("final_norm", &["final_layernorm"])])
+        .decoder_ends("embed_tokens", "score")
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["embd_pdrop"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .head(Task::CausalLm, |json, _| {
+            next_token(language_model(json)?.with_bias(true))
+        })
+        .default_of("tie_word_embeddings", false)
         .ignored(&["*.inv_freq"])
-        .outside(&["embed_tokens.*", "lm_head.*", "score.*", "classifier.*"])
+        .outside(&["embed_tokens.*"])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -7,16 +7,18 @@ use super::llama::{block, decoder, uniform};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
-    decoder("stablelm", config).block_rules([
-        Rule::norm(
-            "attention.query_norm.{e}",
-            &["self_attn.q_layernorm.norms.{e}"],
-        ),
-        Rule::norm(
-            "attention.key_norm.{e}",
-            &["self_attn.k_layernorm.norms.{e}"],
-        ),
-    ])
+    decoder("stablelm", config)
+        .default_of("hidden_dropout", 0.0)
+        .block_rules([
+            Rule::norm(
+                "attention.query_norm.{e}",
+                &["self_attn.q_layernorm.norms.{e}"],
+            ),
+            Rule::norm(
+                "attention.key_norm.{e}",
+                &["self_attn.k_layernorm.norms.{e}"],
+            ),
+        ])
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -11,6 +11,11 @@ pub(super) fn family() -> Family {
             Rule::linear("feed_forward.up", &["mlp.c_fc"]),
             Rule::linear("feed_forward.down", &["mlp.c_proj"]),
         ])
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["embedding_dropout"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .default_of("tie_word_embeddings", true)
         .initialization(initialization)
         .new_names(|_| Ok(&["*.c_fc.*", "*.c_proj.*"]))
 }
