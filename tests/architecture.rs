@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "text",
         &[
+            "generate",
             "model",
             "checkpoint",
             "packed",

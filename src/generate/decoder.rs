@@ -66,16 +66,21 @@ impl Decoder for CausalDecoder<'_> {
     }
 
     fn max_positions(&self) -> Option<usize> {
-        let EmbeddingsConfig::Tokens(tokens) = &self.model.config().embeddings else {
-            return None;
-        };
-        let table = tokens.positions?;
-        Some(table.n_rows.saturating_sub(table.first_row))
+        max_positions(self.model)
     }
 
     fn renewed_behind(&self) -> Option<usize> {
         short_positions(self.model.config())
     }
+}
+
+/// How many positions a model has, if a table limits them.
+pub fn max_positions(model: &Model) -> Option<usize> {
+    let EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings else {
+        return None;
+    };
+    let table = tokens.positions?;
+    Some(table.n_rows.saturating_sub(table.first_row))
 }
 
 /// Up to how many positions LongRoPE turns with its short factors.

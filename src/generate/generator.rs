@@ -1,7 +1,7 @@
 //! A model and when its generation ends.
 
 use super::{CausalDecoder, Choose, Generation, GenerationOptions};
-use crate::config::{Task, getters};
+use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
 use crate::model::Model;
 
@@ -46,7 +46,29 @@ impl<'m> Generator<'m> {
         prompts: &[Vec<u32>],
         choose: C,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
+        self.check_tokens(prompts)?;
         Generation::new(CausalDecoder::new(self.model), prompts, choose, self.options.clone())
+    }
+
+    /// Here a token's place is that in its prompt, and not one among padding.
+    fn check_tokens(&self, prompts: &[Vec<u32>]) -> Result<()> {
+        let EmbeddingsConfig::Tokens(tokens) = &self.model.config().embeddings else {
+            return Ok(());
+        };
+        for (i, prompt) in prompts.iter().enumerate() {
+            let at = prompt.iter().position(|&id| id as usize >= tokens.n_tokens);
+            if let Some(at) = at {
+                return Err(Error::input(
+                    "prompt",
+                    format!(
+                        "number {i} holds token {} at {at}; the model has the tokens 0 to {}",
+                        prompt[at],
+                        tokens.n_tokens.saturating_sub(1)
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The new tokens behind each prompt.

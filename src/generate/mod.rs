@@ -36,7 +36,7 @@ mod rules;
 mod sampler;
 
 pub use choose::{Choose, Sequence};
-pub use decoder::{CausalDecoder, Decoder};
+pub use decoder::{CausalDecoder, Decoder, max_positions};
 pub use generation::{Finish, Generation};
 pub use generator::Generator;
 pub use options::GenerationOptions;

@@ -5,3 +5,5 @@ mod weights;
 
 mod generation;
 mod sampling;
+#[cfg(feature = "text")]
+mod text;
