@@ -3,6 +3,7 @@
 use candle_core::{Result, bail};
 
 use super::Sampling;
+use super::sampler::largest;
 
 /// The tokens to choose from, and their scores.
 pub(super) struct Candidates {
@@ -19,11 +20,9 @@ impl Candidates {
         let temperature = sampling.temperature as f32;
         let scores = logits.iter().enumerate();
         let scores = scores.map(|(token, logit)| (token as u32, logit / temperature));
-        let scores: Vec<(u32, f32)> = scores.collect();
-        let largest = scores.iter().map(|(_, score)| *score);
         let mut candidates = Self {
-            largest: largest.fold(f32::NEG_INFINITY, f32::max),
-            scores,
+            scores: scores.collect(),
+            largest: largest(logits) / temperature,
         };
         if let Some(k) = sampling.top_k {
             candidates.keep_top_k(k);

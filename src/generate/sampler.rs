@@ -165,12 +165,23 @@ fn chance(seed: u64, sequence: &Sequence) -> f64 {
 
 /// The first of the largest.
 fn likeliest(logits: &[f32]) -> Result<u32> {
-    // Whole rows at a time, which the compiler makes wide.
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let largest = largest(logits);
     match logits.iter().position(|&logit| logit == largest) {
         Some(at) if largest > f32::NEG_INFINITY => Ok(at as u32),
         _ => bail!("no token can be chosen: all logits are -inf"),
     }
+}
+
+/// The largest; of several at a time, which the compiler makes a vector of.
+pub(super) fn largest(numbers: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = numbers.as_chunks::<16>();
+    for chunk in whole {
+        for (lane, &number) in lanes.iter_mut().zip(chunk) {
+            *lane = if number > *lane { number } else { *lane };
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 fn penalize(logits: &mut [f32], tokens: &[u32], penalty: f32) {

@@ -3,7 +3,9 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
-use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, prompts};
+use candle_blocks::generate::{
+    Finish, GenerationOptions, Generator, Sampler, Sampling, prompts,
+};
 use candle_blocks::model::{Model, ModelInput};
 use candle_blocks::{Checkpoint, Precision};
 
@@ -229,6 +231,64 @@ fn generation_says_why_it_ended_and_what_came_until_then() {
         assert!(row[streamed[i].len()..].iter().all(|&token| token == 0));
     }
     assert_eq!(generation.into_tokens(), streamed);
+}
+
+#[test]
+fn options_are_those_of_generation_config_json_or_else_of_config_json() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        let from = weights("tiny-gpt-text").join(name);
+        fs::copy(from, folder.path().join(name)).unwrap();
+    }
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let options = || GenerationOptions::of(&checkpoint);
+    let of_config = options().unwrap();
+    assert_eq!((of_config.stop_tokens, of_config.pad_token), (vec![10], Some(10)));
+    assert_eq!(of_config.recommended, None);
+
+    let write = |json: &str| fs::write(folder.path().join("generation_config.json"), json).unwrap();
+    write(
+        r#"{"eos_token_id": [7, 9], "pad_token_id": 3, "max_new_tokens": 17, "do_sample": true,
+        "temperature": 0.6, "top_p": 0.9, "suppress_tokens": [1, 2], "forced_eos_token_id": 9}"#,
+    );
+    let of_file = options().unwrap();
+    assert_eq!(of_file.stop_tokens, [7, 9]);
+    assert_eq!((of_file.pad_token, of_file.max_new_tokens), (Some(3), 17));
+    assert_eq!((of_file.suppressed, of_file.forced_last), (vec![1, 2], Some(9)));
+    // transformers' own default is the 50 likeliest.
+    let recommended = Sampling::at(0.6).with_top_p(0.9).with_top_k(50);
+    assert_eq!(of_file.recommended, Some(recommended));
+
+    write(r#"{"eos_token_id": "end"}"#);
+    let wrong = message(options());
+    assert!(wrong.contains("generation_config.json") && wrong.contains("eos_token_id"), "{wrong}");
+}
+
+/// What transformers' processors for them do.
+#[test]
+fn tokens_that_may_not_or_must_be_chosen_are_not_or_are() {
+    let Some((_, model)) = text_model() else { return };
+    let chosen = |options: GenerationOptions| {
+        let generator = Generator::new(&model, options.with_max_new_tokens(6)).unwrap();
+        generator.generate(&[vec![65]], Sampler::greedy()).unwrap().remove(0)
+    };
+    let free = chosen(GenerationOptions::default());
+    let with = |change: &dyn Fn(&mut GenerationOptions)| {
+        let mut options = GenerationOptions::default();
+        change(&mut options);
+        chosen(options)
+    };
+    assert!(!with(&|o| o.suppressed = free.clone()).iter().any(|t| free.contains(t)));
+    assert_ne!(with(&|o| o.suppressed_first = vec![free[0]])[0], free[0]);
+    assert_eq!(with(&|o| o.forced_first = Some(90))[0], 90);
+    assert_eq!(with(&|o| o.forced_last = Some(90))[..5], free[..5]);
+    assert_eq!(with(&|o| o.forced_last = Some(90))[5], 90);
+    assert_eq!(with(&|o| o.stop_tokens = vec![free[0]]), free[..1]);
+    let later = with(&|o| (o.stop_tokens, o.min_new_tokens) = (vec![free[0]], 3));
+    assert!(later.len() >= 3 && later[0] != free[0], "{later:?}");
 }
 
 fn message<T>(result: candle_blocks::Result<T>) -> String {

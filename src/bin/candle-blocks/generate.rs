@@ -215,6 +215,8 @@ fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
 struct Clock {
     begin: Instant,
     first: Option<Duration>,
+    /// The tokens that came first: one of each prompt.
+    n_first: usize,
     n_tokens: usize,
 }
 
@@ -223,23 +225,27 @@ impl Clock {
         Self {
             begin: Instant::now(),
             first: None,
+            n_first: 0,
             n_tokens: 0,
         }
     }
 
     fn count(&mut self, n_tokens: usize) {
-        self.first.get_or_insert(self.begin.elapsed());
+        if self.first.is_none() {
+            self.first = Some(self.begin.elapsed());
+            self.n_first = n_tokens;
+        }
         self.n_tokens += n_tokens;
     }
 
     fn report(&self) {
-        let (n, all) = (self.n_tokens, self.begin.elapsed().as_secs_f64());
-        if let Some(first) = self.first {
-            let first = first.as_secs_f64();
-            output::warn(format_args!(
-                "{n} tokens in {all:.2} s, {:.1} tokens/s; the first after {first:.2} s",
-                n as f64 / all
-            ));
-        }
+        let Some(first) = self.first else { return };
+        let (all, first) = (self.begin.elapsed().as_secs_f64(), first.as_secs_f64());
+        let rest = match self.n_tokens - self.n_first {
+            0 => String::new(),
+            n => format!(", then {:.1} tokens/s", n as f64 / (all - first)),
+        };
+        let n = self.n_tokens;
+        output::warn(format_args!("{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"));
     }
 }
