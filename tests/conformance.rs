@@ -11,6 +11,8 @@ mod all;
 mod allowance;
 #[path = "shared/committed.rs"]
 mod committed;
+#[path = "shared/composed.rs"]
+mod composed;
 #[path = "shared/device.rs"]
 mod device;
 #[path = "shared/double.rs"]
@@ -23,19 +25,23 @@ mod rehearsal;
 mod types;
 #[path = "shared/weights.rs"]
 mod weights;
+#[path = "shared/whole.rs"]
+mod whole;
 
 use std::{fmt::Write, fs, path::PathBuf};
 
 use candle_blocks::{
+    Checkpoint,
     candle_core::DType,
     trace,
-    verify::{Comparison, verify},
+    verify::{Comparison, Fixture, verify},
 };
 use committed::Committed;
 use device::device;
 use double::has_f64;
 use types::computable;
 use weights::{is_present, left_out, weights};
+use whole::Whole;
 
 const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_CONFORMANCE";
 
@@ -68,7 +74,9 @@ impl Worst {
 
 #[test]
 fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
-    let rows: Vec<Row> = all::all().iter().flat_map(rows).collect();
+    let stacks = all::all().into_iter().map(Subject::from);
+    let wholes = whole::wholes().into_iter().map(Subject::from);
+    let rows: Vec<Row> = stacks.chain(wholes).flat_map(rows).collect();
     let failures: Vec<String> = rows
         .iter()
         .filter_map(|row| {
@@ -112,44 +120,77 @@ fn path() -> PathBuf {
     weights("../docs/conformance.md")
 }
 
+/// One stack of a checkpoint, or its whole model.
+struct Subject {
+    name: String,
+    stack: String,
+    checkpoint: Checkpoint,
+    fixture: Fixture,
+    gradient_allowance: f64,
+}
+
+impl From<Committed> for Subject {
+    fn from(stack: Committed) -> Self {
+        Self {
+            stack: stack.part.map_or("-".to_string(), |part| part.to_string()),
+            checkpoint: stack.open(),
+            fixture: stack.fixture(),
+            gradient_allowance: allowance::gradient_allowance(&stack),
+            name: stack.name,
+        }
+    }
+}
+
+impl From<Whole> for Subject {
+    fn from(whole: Whole) -> Self {
+        Self {
+            stack: "whole".to_string(),
+            checkpoint: whole.open(),
+            fixture: whole.fixture(),
+            gradient_allowance: whole::of_whole(),
+            name: whole.name,
+        }
+    }
+}
+
 /// A checkpoint in every type that its fixture can judge: a fixture in half precision, only its own.
-fn rows(stack: &Committed) -> Vec<Row> {
-    let native = stack.fixture().dtype();
+fn rows(subject: Subject) -> Vec<Row> {
+    let native = subject.fixture.dtype();
     let types = match native {
         DType::F32 => vec![DType::F32, DType::F64, DType::BF16, DType::F16],
         half => vec![half],
     };
-    computable(types, &stack.label())
+    computable(types, &subject.name)
         .into_iter()
-        .map(|dtype| row(stack, dtype))
+        .map(|dtype| row(&subject, dtype))
         .collect()
 }
 
-fn row(stack: &Committed, dtype: DType) -> Row {
-    let fixture = stack.fixture();
+fn row(subject: &Subject, dtype: DType) -> Row {
+    let fixture = &subject.fixture;
     let native = fixture.dtype();
-    let input = judged::input(&fixture);
+    let input = judged::input(fixture);
     let run = match fixture.gradients().is_empty() {
         true => trace::run,
         false => trace::run_backward,
     };
-    let stages = run(&stack.open(), &input, dtype, &device());
-    let stages = stages.unwrap_or_else(|e| panic!("{} in {dtype:?}: {e}", stack.label()));
-    let report = verify(&fixture, &stages.into_iter().collect());
+    let stages = run(&subject.checkpoint, &input, dtype, &device());
+    let stages = stages.unwrap_or_else(|e| panic!("{} in {dtype:?}: {e}", subject.name));
+    let report = verify(fixture, &stages.into_iter().collect());
     let (gradients, stages): (Vec<&Comparison>, Vec<&Comparison>) = report
         .comparisons
         .iter()
         .partition(|c| c.name.starts_with("grads."));
-    let verdict = verdict(&stages, &gradients, [native, dtype], stack);
+    let verdict = verdict(&stages, &gradients, [native, dtype], subject);
     Row {
         fixed: [
-            stack.name.trim_start_matches("families/").to_string(),
-            stack.part.map_or("-".to_string(), |part| part.to_string()),
+            subject.name.trim_start_matches("families/").to_string(),
+            subject.stack.clone(),
             dtype.as_str().to_string(),
             stages.len().to_string(),
             gradients.len().to_string(),
         ],
-        stages: Worst::of(&stages).unwrap_or_else(|| panic!("{}: no stages", stack.label())),
+        stages: Worst::of(&stages).unwrap_or_else(|| panic!("{}: no stages", subject.name)),
         gradients: Worst::of(&gradients),
         verdict: verdict.ok_or_else(|| report.to_string()),
     }
@@ -168,7 +209,7 @@ fn verdict(
     stages: &[&Comparison],
     gradients: &[&Comparison],
     [native, dtype]: [DType; 2],
-    stack: &Committed,
+    subject: &Subject,
 ) -> Option<&'static str> {
     let is_measured = |c: &&Comparison| c.tolerance.is_some();
     if !stages.iter().chain(gradients).all(is_measured) {
@@ -185,11 +226,11 @@ fn verdict(
             return Some("nothing rounded to f32");
         }
         // BLOOM writes √(2/π) with eight digits: 1e-9, which f32 does not see.
-        let is_bloom = stack.name.starts_with("families/bloom");
+        let is_bloom = subject.name.starts_with("families/bloom");
         return is_bloom.then_some("as exact as its constants of eight digits");
     }
     let (allowance, of_gradients) = match native == dtype {
-        true => (1.0, allowance::gradient_allowance(stack)),
+        true => (1.0, subject.gradient_allowance),
         false => (ROUNDED_WEIGHTS, ROUNDED_WEIGHTS * HALF_GRADIENTS),
     };
     let is_allowed = within(stages, allowance) && within(gradients, of_gradients);
@@ -220,7 +261,9 @@ const INTRODUCTION: &str = "\
 # Conformance
 
 Every committed checkpoint against PyTorch, written by a test run (`tests/conformance.rs` says how). A stage is a
-feed-forward's input or output, a block's output, or the stack's; a gradient is that of a parameter or an input.
+feed-forward's input or output, a block's output, or the stack's; a gradient is that of a parameter or an input. *Whole* is
+the model from its input to its logits: the stages are the embeddings, the last hidden states, what the pooler makes of
+them, and the logits; the gradients those of what surrounds the blocks.
 
 *Ratio*: our largest error against float64 in proportion to PyTorch's own; below 1 we are nearer to the truth. *Of
 allowed*: our error as a share of the bound, twice PyTorch's plus four ulp of the tensor's largest value; the typical error

@@ -64,9 +64,10 @@ def write_family(args: argparse.Namespace) -> None:
 
 
 def has_whole(model_type: str) -> bool:
-    """Whether the family is a text's, with embeddings and heads."""
+    """Whether a built-in family describes the whole model: a text's, with embeddings and heads."""
     parts = family_of(model_type).parts
-    return len(parts) == 1 and parts[0].drive is Drive.TEXT and model_type not in torch_stack.STACKS
+    is_described = model_type not in torch_stack.STACKS and model_type != "smollm3"
+    return len(parts) == 1 and parts[0].drive is Drive.TEXT and is_described
 
 
 def write_whole(args: argparse.Namespace) -> None:

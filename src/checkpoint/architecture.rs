@@ -3,14 +3,15 @@
 use std::{fs, path::Path};
 
 use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::ends::described;
 use crate::checkpoint::known::{Unknown, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
 use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
-use crate::config::{Initialization, StackConfig};
+use crate::config::{Initialization, ModelConfig, StackConfig};
 use crate::error::{Error, Result};
 
-/// The blocks that a `config.json` describes and the distribution of their fresh parameters: all that training
-/// from scratch needs.
+/// The model that a `config.json` describes and the distribution of its fresh parameters: all that training from scratch
+/// needs.
 /// [`Self::save`] shows it in use.
 #[derive(Clone, Debug)]
 pub struct Architecture {
@@ -20,6 +21,8 @@ pub struct Architecture {
     pub config: StackConfig,
     /// The distribution of fresh parameters: transformers' `_init_weights` for this family.
     pub initialization: Initialization,
+    /// The whole model, or why there is none.
+    pub(super) model: std::result::Result<ModelConfig, String>,
     /// The family's table.
     pub(super) table: Family,
     /// The `config.json`, if there was one, and which names it means.
@@ -35,6 +38,16 @@ impl Architecture {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         CheckpointOptions::default().architecture(path)
     }
+
+    /// The configuration of the whole model, from which [`Model::new`](crate::model::Model::new) makes one: embeddings,
+    /// blocks, the head of the class that `architectures` names, and a pooler if the head reads it.
+    ///
+    /// # Errors
+    /// If the family does not say what surrounds the blocks, or `config.json` lacks a key of it.
+    pub fn model_config(&self) -> Result<&ModelConfig> {
+        let none = |reason| Error::InvalidConfig(format!("no whole model: {reason}"));
+        self.model.as_ref().map_err(none)
+    }
 }
 
 impl CheckpointOptions {
@@ -47,20 +60,27 @@ impl CheckpointOptions {
             false => path.to_path_buf(),
         });
         let (family, config) = self.blocks(&path)?;
-        let (initialization, json) = match path.exists() {
+        let (initialization, model, json) = match path.exists() {
             true => {
                 let json = ConfigJson::open(&path)?;
                 let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
+                let model = described(&family, &json, &config).map_err(|e| e.to_string());
                 let seen = family.keys.seen(&json)?;
                 let names = (family.new_names)(&seen)?;
-                ((family.initialization)(&seen)?, Some((bytes, names)))
+                ((family.initialization)(&seen)?, model, Some((bytes, names)))
             }
-            false => (Initialization::default(), None), // the blocks were given, and there is nothing to read
+            // The blocks were given, and there is nothing to read.
+            false => (
+                Initialization::default(),
+                Err("there is no config.json".to_string()),
+                None,
+            ),
         };
         Ok(Architecture {
             family: family.name.clone(),
             config,
             initialization,
+            model,
             table: family,
             json,
         })

@@ -5,7 +5,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
 use crate::checkpoint::scheme::Family;
 use crate::checkpoint::source::Source;
-use crate::config::{HeadConfig, ModelConfig, StackConfig, Task};
+use crate::config::{HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task};
 use crate::error::{Error, Result};
 use crate::layers::ModelEnds;
 
@@ -48,15 +48,8 @@ impl Ends {
         files: &TensorFiles,
         prefix: &str,
     ) -> Result<Self> {
-        let Some(read) = family.embeddings else {
-            let reason = format!(
-                "what surrounds the blocks of {} is not known; run the blocks on hidden_states",
-                family.name
-            );
-            return Err(Error::InvalidConfig(reason));
-        };
         let json = &family.keys.seen(json)?;
-        let mut model = ModelConfig::new(read(json, stack)?, stack.clone());
+        let mut model = with_embeddings(family, json, stack)?;
         let mut ends = Self::default();
         if !ends.add(&model, "embeddings", family, files, prefix)? {
             let reason = format!(
@@ -76,7 +69,12 @@ impl Ends {
             if tasks.as_ref().is_some_and(|task_of| *task_of != Some(task)) {
                 continue;
             }
-            let readout = read(json, stack)?;
+            let mut readout = read(json, stack)?;
+            if let Some(output) = &mut readout.output
+                && has_own_weight(task, family, stack, files, prefix)?
+            {
+                output.weight = OutputWeight::Own;
+            }
             let with_head = model.clone().with_head(HeadConfig { task, readout });
             if ends.add(&with_head, &task.to_string(), family, files, prefix)? {
                 model = with_head;
@@ -98,7 +96,7 @@ impl Ends {
     ) -> Result<bool> {
         let is_of_part = |role: &str| role.split('.').next() == Some(part);
         let (mut sources, mut missing) = (Vec::new(), Vec::new());
-        for (role, shape) in recorded(|vb| ModelEnds::new(model, vb).map(drop))? {
+        for (role, shape) in parameters(model)? {
             if !is_of_part(&role) {
                 continue;
             }
@@ -124,6 +122,66 @@ impl Ends {
         }
         Ok(is_there)
     }
+}
+
+/// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
+/// that head reads it.
+///
+/// # Errors
+/// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
+pub(super) fn described(
+    family: &Family,
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<ModelConfig> {
+    let json = &family.keys.seen(json)?;
+    let model = with_embeddings(family, json, stack)?;
+    let task = tasks(json)?.flatten();
+    let head = family.heads.iter().find(|(of, _)| Some(*of) == task);
+    let Some(&(task, read)) = head else {
+        return Ok(model);
+    };
+    let readout = read(json, stack)?;
+    let model = match (family.pooler, &readout.reads) {
+        (Some(read), Reads::Pooled) => model.with_pooler(read(json, stack)?),
+        _ => model,
+    };
+    Ok(model.with_head(HeadConfig { task, readout }))
+}
+
+/// The model without pooler and head.
+fn with_embeddings(family: &Family, json: &ConfigJson, stack: &StackConfig) -> Result<ModelConfig> {
+    let Some(read) = family.embeddings else {
+        let reason = format!(
+            "what surrounds the blocks of {} is not known; run the blocks on hidden_states",
+            family.name
+        );
+        return Err(Error::InvalidConfig(reason));
+    };
+    Ok(ModelConfig::new(read(json, stack)?, stack.clone()))
+}
+
+/// Whether the files hold a weight of the head's output. It is then the one to use, also where `config.json` says that words
+/// and head share one: transformers does not tie two that differ.
+fn has_own_weight(
+    task: Task,
+    family: &Family,
+    stack: &StackConfig,
+    files: &TensorFiles,
+    prefix: &str,
+) -> Result<bool> {
+    let request = Request {
+        role: &format!("{task}.output.weight"),
+        shape: &[],
+        place: Place::Ends,
+    };
+    let places = candidates(family, stack, prefix, &request)?;
+    Ok(places.iter().any(|source| files.contains(&source.name)))
+}
+
+/// Role and shape of every parameter around the blocks, in the order of the layers.
+pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
+    recorded(|vb| ModelEnds::new(model, vb).map(drop))
 }
 
 /// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.

@@ -242,9 +242,12 @@ pub(super) fn candidates(
             family.block.replace("{i}", &index.to_string())
         )],
         Place::Stack => vec![prefix.to_string()],
-        // A head mostly stands beside the base model, whose prefix is not its own.
         Place::Ends if prefix.is_empty() => vec![String::new()],
-        Place::Ends => vec![prefix.to_string(), String::new()],
+        // A head mostly stands beside the base model, whose prefix is not its own.
+        Place::Ends => match role.split('.').next() {
+            Some("embeddings" | "pooler") => vec![prefix.to_string(), String::new()],
+            _ => vec![String::new(), prefix.to_string()],
+        },
     };
     let block = match place {
         Place::Block(index) => config.blocks.get(index),

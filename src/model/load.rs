@@ -1,14 +1,36 @@
 //! Models from checkpoints.
 
 use candle_core::{DType, Device};
+use candle_nn::VarBuilder;
 
 use super::Model;
 use super::body::Body;
 use crate::checkpoint::{Checkpoint, Loader};
-use crate::config::Precision;
+use crate::config::{ModelConfig, Precision};
 use crate::error::Result;
 use crate::layers::{ModelEnds, Stack};
 use crate::packed::PackedStack;
+
+impl Model {
+    /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or a parameter is missing or has another shape.
+    pub fn new(config: &ModelConfig, vb: VarBuilder) -> candle_core::Result<Self> {
+        let ends = ModelEnds::new(config, vb.clone())?;
+        let device = vb.device().clone();
+        Ok(Self {
+            config: config.clone(),
+            embeddings: ends.embeddings,
+            body: Body::Plain {
+                stack: Stack::new(&config.stack, vb)?,
+                pooler: ends.pooler,
+                head: ends.head,
+            },
+            device,
+        })
+    }
+}
 
 impl Checkpoint {
     /// Loads the whole model, for inference: embeddings, blocks, and the pooler and head that the files hold.
@@ -33,20 +55,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| {
-            let ends = ModelEnds::new(config, vb.clone())?;
-            let device = vb.device().clone();
-            Ok(Model {
-                config: config.clone(),
-                embeddings: ends.embeddings,
-                body: Body::Plain {
-                    stack: Stack::new(&config.stack, vb)?,
-                    pooler: ends.pooler,
-                    head: ends.head,
-                },
-                device,
-            })
-        })
+        self.typed(|vb| Model::new(config, vb))
     }
 
     /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32.

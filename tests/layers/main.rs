@@ -8,6 +8,8 @@ mod all;
 mod allowance;
 #[path = "../shared/committed.rs"]
 mod committed;
+#[path = "../shared/composed.rs"]
+mod composed;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/differentiated.rs"]

@@ -14,7 +14,7 @@ use candle_blocks::{
 };
 
 use crate::{
-    allowance::of_any, committed::present, device::device, numbers::bits, said::assert_says,
+    committed::present, composed::of_any, device::device, numbers::bits, said::assert_says,
     types::computable, weights::weights,
 };
 

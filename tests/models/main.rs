@@ -1,9 +1,31 @@
-//! Whole models give what transformers gives.
+//! Whole models, from what they read to their logits.
 
+#[path = "../shared/composed.rs"]
+mod composed;
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/double.rs"]
+mod double;
+#[path = "../shared/message.rs"]
+mod message;
+#[path = "../shared/numbers.rs"]
+mod numbers;
+#[path = "../shared/rehearsal.rs"]
+mod rehearsal;
+#[path = "../shared/said.rs"]
+mod said;
 #[path = "../shared/weights.rs"]
 mod weights;
+#[path = "../shared/whole.rs"]
+mod whole;
 
 mod generation;
+mod parity;
+mod properties;
+mod refused;
+mod rehearsal_of_all;
+mod report;
 mod sampling;
+mod saved;
 #[cfg(feature = "text")]
 mod text;

@@ -1,18 +1,6 @@
 //! Fixtures that are harder on us than others.
 
-use crate::{committed::Committed, device::device, rehearsal::rehearsed};
-
-/// How much of its bound a gradient may use where layers are composed of candle's operations: they sum in f32 what the kernels
-/// sum in f64, and round a product before its bias is added.
-const COMPOSED: f64 = 2.0;
-
-/// How much of its bound any gradient may use.
-pub fn of_any() -> f64 {
-    match rehearsed().is_some() || !device().is_cpu() {
-        true => COMPOSED,
-        false => 1.0,
-    }
-}
+use crate::{committed::Committed, composed::of_any};
 
 /// How much of their bounds the f32 gradients of a stack may use. In these fixtures PyTorch's error is smaller than usual by
 /// luck: on other inputs ours is 0.8 of it, as in other families (src/verify/tolerance.rs).

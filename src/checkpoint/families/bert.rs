@@ -41,6 +41,13 @@ pub(super) fn family() -> Family {
     })
     .head(Task::QuestionAnswering, question_answering)
     .head(Task::ReplacedTokens, replaced_tokens)
+    .new_names(|json| {
+        Ok(match family_of(json)?.as_str() {
+            "bert" => &["bert.encoder.*", "classifier.weight", "classifier.bias"],
+            "electra" => &["electra.encoder.*", "generator_*"],
+            _ => &["roberta.encoder.*", "lm_head.*"],
+        })
+    })
     .ignored(&["*position_ids", "*token_type_ids"])
     .outside(&["*embeddings.*", "*embeddings_project.*", "*pooler.*"])
     .outside(&["cls.*", "lm_head.*"])

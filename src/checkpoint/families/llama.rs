@@ -7,7 +7,7 @@ use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        decoder("llama", llama),
+        decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
         decoder("granite", granite)
             .embeddings(|json, stack| {
@@ -52,6 +52,16 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .default_of("tie_word_embeddings", false)
         .ignored(&["*.rotary_emb.inv_freq"])
         .outside(&["*embed_tokens.*"])
+}
+
+/// Some classes for questions call the base model `transformer`.
+pub(super) fn prefix_by_head(json: &ConfigJson) -> Result<&'static [&'static str]> {
+    let classes = json.texts(&["architectures"])?.unwrap_or_default();
+    let answers = |class: &String| class.ends_with("ForQuestionAnswering");
+    Ok(match classes.iter().any(answers) {
+        true => &["transformer.layers.*"],
+        false => &[],
+    })
 }
 
 fn llama(json: &ConfigJson) -> Result<StackConfig> {

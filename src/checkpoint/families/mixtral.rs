@@ -3,7 +3,7 @@
 //! transformers' `MixtralSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mixtral/modeling_mixtral.py>, and
 //! `Qwen2MoeSparseMoeBlock`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2_moe/modeling_qwen2_moe.py>
 
-use super::llama::{bias, block, decoder, uniform};
+use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 use super::qwen::with_windows;
 
@@ -44,7 +44,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         mixtral,
         qwen("qwen2_moe", qwen2_moe),
-        qwen("qwen3_moe", qwen3_moe),
+        qwen("qwen3_moe", qwen3_moe).new_names(prefix_by_head),
     ]
 }
 

@@ -130,7 +130,13 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
         cut: cut.unwrap_or(3.0) * deviation,
     };
     let outer = draw(inner / (2.0 * n_blocks as f64).sqrt());
+    let classifier = draw((json.size(&["hidden_size"])? as f64).powf(-0.5));
     Ok(Initialization::normal(inner)
+        .with("embeddings.word.weight", draw(inner))
+        .with("*.transform.weight", outer)
+        .with("masked_lm.output.weight", outer)
+        .with("*_classification.output.weight", classifier)
+        .with("question_answering.output.weight", classifier)
         .with("*attention.*.weight", draw(inner))
         .with("*feed_forward.*.weight", draw(inner))
         .with("*attention.output.weight", outer)

@@ -46,6 +46,7 @@ pub(super) fn family() -> Family {
         .head(Task::TokenClassification, |json, _| {
             token(json, classifier_dropout(json)?)
         })
+        .new_names(|_| Ok(&["nomic_bert.encoder.*"]))
         .ignored(&["*.inv_freq", "*position_ids"])
         .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
         .outside(&["classifier.*"])

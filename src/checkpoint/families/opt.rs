@@ -41,6 +41,7 @@ pub(super) fn family() -> Family {
             projected(json, stack, question_answering)
         })
         .default_of("pad_token_id", 1)
+        .new_names(|_| Ok(&["model.decoder.project_out.*"]))
         .outside(&["embed_*", "project_in.*", "project_out.*"])
         .outside(&["*lm_head.*"])
 }

@@ -3,11 +3,12 @@
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
-use super::llama::{bias, block, decoder, uniform};
+use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    vec![decoder("qwen2", qwen2), decoder("qwen3", qwen3)]
+    let tables = [decoder("qwen2", qwen2), decoder("qwen3", qwen3)];
+    tables.map(|t| t.new_names(prefix_by_head)).into()
 }
 
 fn qwen2(json: &ConfigJson) -> Result<StackConfig> {

@@ -1,0 +1,123 @@
+//! What a whole model cannot do is said.
+
+use std::fs;
+
+use candle_blocks::{
+    Checkpoint, Error, Precision,
+    candle_core::{DType, Device, Tensor},
+    model::{Model, ModelInput},
+};
+
+use crate::{message::message, said::assert_says, weights::weights};
+
+fn opened(name: &str) -> [Model; 2] {
+    let checkpoint = Checkpoint::open(weights(name)).unwrap();
+    [
+        checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
+        checkpoint.packed_model(Precision::F32).unwrap(),
+    ]
+}
+
+fn ids(ids: &[i64]) -> Tensor {
+    Tensor::new(ids, &Device::Cpu)
+        .unwrap()
+        .unsqueeze(0)
+        .unwrap()
+}
+
+#[test]
+fn a_token_beyond_the_table_is_refused_with_its_place() {
+    for model in opened("tiny-bert") {
+        for wrong in [11, -1] {
+            let refused = message(model.forward(&ModelInput::tokens(&ids(&[4, 5, wrong]))));
+            let place = format!("holds {wrong} at [0, 2]");
+            assert_says(refused, &["input_ids", &place, "expected 0 to 10"]);
+        }
+        let types = ids(&[0, 2, 0]);
+        let input = ModelInput::tokens(&ids(&[4, 5, 6])).with_types(&types);
+        let refused = message(model.forward(&input));
+        assert_says(refused, &["token_type_ids", "holds 2 at [0, 1]"]);
+    }
+}
+
+#[test]
+fn a_text_longer_than_the_positions_is_refused() {
+    for (name, n_positions) in [("tiny-bert", 16), ("tiny-gpt2", 16)] {
+        for model in opened(name) {
+            let text = vec![5; n_positions + 1];
+            let fits = ModelInput::tokens(&ids(&text[1..]));
+            model.forward(&fits).unwrap();
+            let refused = message(model.forward(&ModelInput::tokens(&ids(&text))));
+            let limit = format!("the {n_positions} positions");
+            assert_says(refused, &["input_ids", &limit, "shorten the text"]);
+        }
+    }
+}
+
+#[test]
+fn a_model_without_a_head_predicts_no_token() {
+    for model in opened("tiny-gpt2") {
+        let mut cache = model.new_cache();
+        let input = ModelInput::tokens(&ids(&[4, 5]));
+        assert!(model.forward(&input).unwrap().logits.is_none());
+        let refused = message(model.next_logits(&input, &mut cache));
+        assert_says(refused, &["no head for the next token", "base model"]);
+    }
+}
+
+#[test]
+fn what_is_not_read_is_named() {
+    for model in opened("tiny-bert") {
+        let refused = message(model.forward(&ModelInput::default()));
+        assert_says(refused, &["input_ids", "missing"]);
+        let numbers = Tensor::zeros((1, 3), DType::F32, &Device::Cpu).unwrap();
+        let refused = message(model.forward(&ModelInput::tokens(&numbers)));
+        assert_says(refused, &["input_ids", "F32", "expected integers"]);
+        let mask = ids(&[1, 1]);
+        let input = ModelInput::tokens(&ids(&[4, 5, 6])).with_mask(&mask);
+        model.forward(&input).unwrap_err();
+    }
+}
+
+#[test]
+fn a_family_without_embeddings_has_no_whole_model_but_its_blocks() {
+    if !crate::weights::is_present("families") {
+        return;
+    }
+    let checkpoint = Checkpoint::open(weights("families/torch_encoder")).unwrap();
+    checkpoint.stack(DType::F32, &Device::Cpu).unwrap();
+    let refused = checkpoint.model(DType::F32, &Device::Cpu);
+    assert!(matches!(refused, Err(Error::InvalidConfig(_))));
+    assert_says(
+        message(refused),
+        &["torch_transformer_encoder", "hidden_states"],
+    );
+}
+
+#[test]
+fn half_a_head_is_refused_with_the_missing_tensor() {
+    if !crate::weights::is_present("heads") {
+        return;
+    }
+    let folder = weights("heads/roberta-sequence_classification");
+    let copy = tempfile::tempdir().unwrap();
+    fs::copy(folder.join("config.json"), copy.path().join("config.json")).unwrap();
+    let tensors = candle_blocks::candle_core::safetensors::load(
+        folder.join("model.safetensors"),
+        &Device::Cpu,
+    );
+    let mut tensors = tensors.unwrap();
+    tensors.remove("classifier.out_proj.weight").unwrap();
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    let path = copy.path().join("model.safetensors");
+    candle_blocks::checkpoint::write::write_safetensors(path, &tensors, None).unwrap();
+    let checkpoint = Checkpoint::open(copy.path()).unwrap();
+    let refused = message(checkpoint.model(DType::F32, &Device::Cpu));
+    assert_says(
+        refused,
+        &[
+            "sequence_classification.output.weight",
+            "classifier.out_proj.weight",
+        ],
+    );
+}

@@ -1,0 +1,12 @@
+//! All of this program once more as it would run on a GPU; see `shared/rehearsal.rs`.
+
+use crate::rehearsal::{rehearse, rehearsed};
+
+#[test]
+fn models_compute_the_same_as_on_cuda_and_on_metal() {
+    if rehearsed().is_some() {
+        return;
+    }
+    rehearse("cuda", &[]);
+    rehearse("metal", &[]);
+}

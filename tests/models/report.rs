@@ -1,0 +1,44 @@
+//! What is said of the tensors of a whole model's files.
+
+use std::collections::HashSet;
+
+use candle_blocks::config::Task;
+
+use crate::whole::wholes;
+
+/// Parts of a head that is not the model's: what is there beside one that was trained together with it.
+const OF_OTHER_HEADS: [&str; 2] = ["cls.seq_relationship.weight", "cls.seq_relationship.bias"];
+
+#[test]
+fn every_tensor_is_used_or_ignored_or_of_another_head() {
+    for whole in wholes() {
+        let checkpoint = whole.open();
+        let report = checkpoint.report();
+        assert_eq!(report.missing, [""; 0], "{}", whole.name);
+        assert_eq!(report.unused, [""; 0], "{}", whole.name);
+        let used = report.used.iter().chain(&report.ends);
+        let mut known: HashSet<&str> = used.map(|used| used.name.as_str()).collect();
+        known.extend(report.ignored.iter().map(String::as_str));
+        known.extend(OF_OTHER_HEADS);
+        for name in checkpoint.files().names() {
+            assert!(known.contains(name), "{}: {name} is not used", whole.name);
+        }
+    }
+}
+
+#[test]
+fn every_model_has_the_head_that_its_class_names() {
+    for whole in wholes() {
+        let checkpoint = whole.open();
+        let head = &checkpoint.model_config().unwrap().head;
+        let task = head.as_ref().map(|head| head.task.to_string());
+        let expected = match whole.name.rsplit_once('-') {
+            Some((folder, task)) if folder.starts_with("heads/") => match task {
+                "tied" | "untied" => Task::CausalLm.to_string(),
+                task => task.to_string(),
+            },
+            _ => continue,
+        };
+        assert_eq!(task, Some(expected), "{}", whole.name);
+    }
+}

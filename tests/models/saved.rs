@@ -1,0 +1,150 @@
+//! A whole model that is saved comes back, and a new one is written as transformers writes it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use candle_blocks::{
+    Architecture, Checkpoint, Parameters,
+    candle_core::{DType, Device, Tensor},
+    model::{Model, ModelInput},
+    train::Fresh,
+};
+
+use crate::{
+    message::message,
+    numbers::{bits, numbers},
+    said::assert_says,
+    weights::weights,
+    whole::wholes,
+};
+
+/// The parameters of the whole model, as training gets them.
+fn trained(checkpoint: &Checkpoint) -> Parameters {
+    let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
+    loader.model().unwrap();
+    loader.parameters()
+}
+
+/// The tensors of a checkpoint by name: shape and bits.
+fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
+    let files = checkpoint.files();
+    let read = |name: &str| {
+        let tensor = files.read(name).unwrap();
+        (name.to_string(), (tensor.dims().to_vec(), bits(&tensor)))
+    };
+    files.names().map(read).collect()
+}
+
+#[test]
+fn changed_embeddings_and_heads_of_every_model_arrive() {
+    for whole in wholes() {
+        let checkpoint = whole.open();
+        let given = trained(&checkpoint);
+        for (_, variable) in &given {
+            // Numbers that bf16 and f16 hold as they are.
+            let changed = Tensor::full(0.25f32, variable.dims(), &Device::Cpu).unwrap();
+            variable.set(&changed).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        checkpoint.save(folder.path(), given.clone()).unwrap();
+        let copy = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(copy.report(), checkpoint.report(), "{}", whole.name);
+        let found = trained(&copy);
+        assert_eq!(found.len(), given.len(), "{}", whole.name);
+        for ((role, ours), (_, theirs)) in given.iter().zip(&found) {
+            assert_eq!(bits(ours), bits(theirs), "{}: {role}", whole.name);
+        }
+    }
+}
+
+#[test]
+fn every_head_is_written_as_transformers_wrote_it() {
+    let mut failures = Vec::new();
+    for whole in wholes() {
+        let checkpoint = whole.open();
+        let architecture = Architecture::open(weights(&whole.name)).unwrap();
+        let model = architecture.model_config().unwrap();
+        if model.head.is_none() {
+            continue; // a base model's names are those of its blocks alone, as in tests/files/saving_new.rs
+        }
+        let parameters = trained(&checkpoint);
+        let of_head = |role: &str| model.pooler.is_some() || !role.starts_with("pooler.");
+        let parameters = parameters.iter().filter(|(role, _)| of_head(role));
+        let parameters = parameters.map(|(role, v)| (role, v.as_tensor()));
+        let folder = tempfile::tempdir().unwrap();
+        architecture.save(folder.path(), parameters, &[]).unwrap();
+        let (ours, theirs) = (
+            contents(&Checkpoint::open(folder.path()).unwrap()),
+            contents(&checkpoint),
+        );
+        let ignored = checkpoint.report().ignored;
+        let differ = |name: &String| ours.get(name) != theirs.get(name);
+        let names: BTreeSet<String> = ours.keys().chain(theirs.keys()).cloned().collect();
+        let is_beside = |name: &String| {
+            ignored.contains(name)
+                || name.starts_with("cls.seq_relationship.") // the other head of pretraining
+                || model.pooler.is_none() && name.contains("pooler.")
+        };
+        let differing: Vec<String> = names
+            .into_iter()
+            .filter(|name| differ(name) && !is_beside(name))
+            .collect();
+        if !differing.is_empty() {
+            failures.push(format!("{}: {differing:?}", whole.name));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A model drawn for the `config.json` in a folder.
+fn drawn(folder: &Path) -> (Architecture, Fresh, Model) {
+    let architecture = Architecture::open(folder).unwrap();
+    let initialization = architecture.initialization.clone();
+    let fresh = Fresh::new(initialization, 1, DType::F32, &Device::Cpu);
+    let model = Model::new(architecture.model_config().unwrap(), fresh.var_builder()).unwrap();
+    (architecture, fresh, model)
+}
+
+#[test]
+fn a_fresh_model_saved_and_opened_gives_the_same_bits() {
+    let (architecture, fresh, model) = drawn(&weights("tiny-gpt2"));
+    let folder = tempfile::tempdir().unwrap();
+    architecture
+        .save(folder.path(), fresh.parameters(), &[])
+        .unwrap();
+    let ids = Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap();
+    let input = ModelInput::tokens(&ids);
+    let ours = model.forward(&input).unwrap().last_hidden_state;
+    let reopened = Checkpoint::open(folder.path()).unwrap();
+    let reopened = reopened.model(DType::F32, &Device::Cpu).unwrap();
+    let theirs = reopened.forward(&input).unwrap().last_hidden_state;
+    assert_eq!(bits(&ours), bits(&theirs));
+}
+
+#[test]
+fn embeddings_and_heads_are_drawn_as_transformers_draws_them() {
+    let (_, fresh, _) = drawn(&weights("tiny-gpt2"));
+    let parameters = fresh.parameters();
+    for role in ["embeddings.word.weight", "embeddings.position.weight"] {
+        let values = numbers(parameters.find(role).unwrap().as_tensor());
+        let square: f64 = values.iter().map(|value| value * value).sum();
+        let deviation = (square / values.len() as f64).sqrt();
+        // Of 264 numbers or more, four deviations of what is drawn for.
+        assert!((0.0165..0.0235).contains(&deviation), "{role}: {deviation}");
+    }
+}
+
+#[test]
+fn half_of_what_surrounds_the_blocks_is_refused() {
+    let (architecture, fresh, _) = drawn(&weights("tiny-gpt2"));
+    let folder = tempfile::tempdir().unwrap();
+    let parameters = fresh.parameters();
+    let half = parameters
+        .iter()
+        .filter(|(role, _)| role != "embeddings.position.weight")
+        .map(|(role, v)| (role, v.as_tensor()));
+    let refused = message(architecture.save(folder.path().join("new"), half, &[]));
+    assert_says(refused, &["embeddings.position.weight", "all or none"]);
+}
