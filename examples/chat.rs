@@ -17,12 +17,16 @@ use candle_blocks::{Checkpoint, Precision, Result};
 fn main() -> Result<()> {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt-text");
     let path = args().nth(1).unwrap_or_else(|| committed.to_string());
-    let text = args().nth(2).unwrap_or_else(|| "Anne Elliot was ".to_string());
+    let text = args()
+        .nth(2)
+        .unwrap_or_else(|| "Anne Elliot was ".to_string());
 
     let checkpoint = Checkpoint::open(path)?;
     let model = checkpoint.packed_model(Precision::Bf16)?;
     let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(200);
-    let sampling = options.recommended.unwrap_or(Sampling::at(0.7).with_top_p(0.9));
+    let sampling = options
+        .recommended
+        .unwrap_or(Sampling::at(0.7).with_top_p(0.9));
     let generator = TextGenerator::new(&checkpoint, &model)?.with_options(options);
 
     let prompt = match ChatTemplate::of(generator.tokenizer()) {

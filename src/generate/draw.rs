@@ -81,7 +81,10 @@ impl Candidates {
             }
         }
         // Rounding may leave a little behind the last.
-        let likely = self.scores.iter().rfind(|&&(_, score)| self.weight(score) > 0.0);
+        let likely = self
+            .scores
+            .iter()
+            .rfind(|&&(_, score)| self.weight(score) > 0.0);
         match likely {
             Some(&(token, _)) => Ok(token),
             None => bail!("no token can be chosen: all logits are -inf"),

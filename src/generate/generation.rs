@@ -84,7 +84,10 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                 forced_first,
                 ..options
             },
-            sequences: prompts.iter().map(|prompt| Continued::new(prompt)).collect(),
+            sequences: prompts
+                .iter()
+                .map(|prompt| Continued::new(prompt))
+                .collect(),
             batch: Vec::new(),
             is_padded: false,
             n_new: 0,
@@ -176,7 +179,11 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let sequences: Vec<Sequence> = sequences.collect();
         let tokens = self.choose.choose(&logits, &sequences)?;
         if tokens.len() != running.len() {
-            bail!("{} tokens were chosen for {} sequences", tokens.len(), running.len());
+            bail!(
+                "{} tokens were chosen for {} sequences",
+                tokens.len(),
+                running.len()
+            );
         }
         let mut step = vec![None; self.sequences.len()];
         for (&index, token) in running.iter().zip(tokens) {
@@ -197,7 +204,8 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
         let tokens = |&index: &usize| self.sequences[index].tokens.as_slice();
         let sequences: Vec<&[u32]> = running.iter().map(tokens).collect();
         let longest = sequences.iter().map(|tokens| tokens.len()).max();
-        let is_renewed = longest.is_some() && longest == self.decoder.renewed_behind().map(|n| n + 1);
+        let is_renewed =
+            longest.is_some() && longest == self.decoder.renewed_behind().map(|n| n + 1);
         let input = if self.n_new == 0 || is_renewed {
             self.decoder.forget();
             let input = left_padded(&sequences)?;

@@ -47,7 +47,12 @@ impl<'m> Generator<'m> {
         choose: C,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
         self.check_tokens(prompts)?;
-        Generation::new(CausalDecoder::new(self.model), prompts, choose, self.options.clone())
+        Generation::new(
+            CausalDecoder::new(self.model),
+            prompts,
+            choose,
+            self.options.clone(),
+        )
     }
 
     /// Here a token's place is that in its prompt, and not one among padding.

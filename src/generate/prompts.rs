@@ -17,16 +17,25 @@ pub fn prompts(input_ids: &Tensor, attention_mask: Option<&Tensor>) -> Result<Ve
     if mask.dims() != input_ids.dims() {
         return Err(Error::input(
             "attention_mask",
-            format!("has shape {:?}, expected {:?} of input_ids", mask.dims(), input_ids.dims()),
+            format!(
+                "has shape {:?}, expected {:?} of input_ids",
+                mask.dims(),
+                input_ids.dims()
+            ),
         ));
     }
     let kept = |(i, (ids, marks)): (usize, (Vec<u32>, Vec<u32>))| {
         let first = marks.iter().position(|&mark| mark != 0).unwrap_or(0);
-        let end = marks.iter().rposition(|&mark| mark != 0).map_or(first, |last| last + 1);
+        let end = marks
+            .iter()
+            .rposition(|&mark| mark != 0)
+            .map_or(first, |last| last + 1);
         match marks[first..end].contains(&0) {
             true => Err(Error::input(
                 "attention_mask",
-                format!("drops a token in the middle of prompt {i}; padding goes before or behind it"),
+                format!(
+                    "drops a token in the middle of prompt {i}; padding goes before or behind it"
+                ),
             )),
             false => Ok(ids[first..end].to_vec()),
         }
@@ -56,7 +65,11 @@ fn rows(name: &str, tensor: &Tensor) -> Result<Vec<Vec<u32>>> {
 /// positions that transformers' `generate` makes.
 pub(super) fn left_padded(sequences: &[&[u32]]) -> candle_core::Result<ModelInput> {
     let batch = sequences.len();
-    let seq = sequences.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
+    let seq = sequences
+        .iter()
+        .map(|tokens| tokens.len())
+        .max()
+        .unwrap_or(0);
     let mut ids = Vec::with_capacity(batch * seq);
     let mut marks = Vec::with_capacity(batch * seq);
     let mut positions = Vec::with_capacity(batch * seq);
@@ -78,7 +91,10 @@ pub(super) fn left_padded(sequences: &[&[u32]]) -> candle_core::Result<ModelInpu
 }
 
 /// The last token of each sequence alone.
-pub(super) fn last_tokens(sequences: &[&[u32]], is_padded: bool) -> candle_core::Result<ModelInput> {
+pub(super) fn last_tokens(
+    sequences: &[&[u32]],
+    is_padded: bool,
+) -> candle_core::Result<ModelInput> {
     let last = sequences.iter().filter_map(|tokens| tokens.last().copied());
     let column = |of: Vec<u32>| Tensor::from_vec(of, (sequences.len(), 1), &Device::Cpu);
     let input = ModelInput::tokens(&column(last.collect())?);

@@ -8,7 +8,8 @@ impl GenerationOptions {
     /// Logits `[sequences, n_tokens]` in which what may not be chosen as the new token number `n`, counted from 0, is `-inf`.
     pub(super) fn ruled(&self, logits: Tensor, n: usize) -> Result<Tensor> {
         let is_last = n + 1 == self.max_new_tokens;
-        let forced = (self.forced_last.filter(|_| is_last)).or(self.forced_first.filter(|_| n == 0));
+        let forced =
+            (self.forced_last.filter(|_| is_last)).or(self.forced_first.filter(|_| n == 0));
         let mut banned = self.suppressed.clone();
         if n == 0 {
             banned.extend(&self.suppressed_first);

@@ -77,14 +77,21 @@ impl Sampling {
     fn validate(&self) -> crate::Result<()> {
         let within = |name: &str, found: f64, fits: bool, expected: &str| match fits {
             true => Ok(()),
-            false => Err(Error::InvalidConfig(format!("{name} is {found}; expected {expected}"))),
+            false => Err(Error::InvalidConfig(format!(
+                "{name} is {found}; expected {expected}"
+            ))),
         };
         let share = |name, p: Option<f64>| match p {
             Some(p) => within(name, p, (0.0..=1.0).contains(&p), "a number from 0 to 1"),
             None => Ok(()),
         };
         let (t, penalty) = (self.temperature, self.repetition_penalty);
-        within("temperature", t, t.is_finite() && t >= 0.0, "a number from 0 on")?;
+        within(
+            "temperature",
+            t,
+            t.is_finite() && t >= 0.0,
+            "a number from 0 on",
+        )?;
         let fits = penalty.is_finite() && penalty > 0.0;
         within("repetition_penalty", penalty, fits, "a number above 0")?;
         within("top_k", 0.0, self.top_k != Some(0), "at least 1")?;
@@ -132,7 +139,11 @@ impl Sampler {
             return likeliest(logits);
         }
         let mut logits = logits.to_vec();
-        penalize(&mut logits, sequence.tokens, sampling.repetition_penalty as f32);
+        penalize(
+            &mut logits,
+            sequence.tokens,
+            sampling.repetition_penalty as f32,
+        );
         if sampling.temperature == 0.0 {
             return likeliest(&logits);
         }
@@ -142,7 +153,10 @@ impl Sampler {
 
 impl Choose for Sampler {
     fn choose(&mut self, logits: &Tensor, sequences: &[Sequence]) -> Result<Vec<u32>> {
-        let logits = logits.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()?;
+        let logits = logits
+            .to_dtype(DType::F32)?
+            .to_device(&Device::Cpu)?
+            .contiguous()?;
         let (_, n_tokens) = logits.dims2()?;
         let (storage, layout) = logits.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else {
@@ -150,7 +164,8 @@ impl Choose for Sampler {
         };
         let rows = &storage.as_slice::<f32>()?[layout.start_offset()..];
         let rows = rows.chunks_exact(n_tokens.max(1)).zip(sequences);
-        rows.map(|(row, sequence)| self.next(row, sequence)).collect()
+        rows.map(|(row, sequence)| self.next(row, sequence))
+            .collect()
     }
 }
 
@@ -181,7 +196,11 @@ pub(super) fn largest(numbers: &[f32]) -> f32 {
             *lane = if number > *lane { number } else { *lane };
         }
     }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    lanes
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
 }
 
 fn penalize(logits: &mut [f32], tokens: &[u32], penalty: f32) {
@@ -193,7 +212,11 @@ fn penalize(logits: &mut [f32], tokens: &[u32], penalty: f32) {
     occurring.dedup();
     for token in occurring {
         if let Some(logit) = logits.get_mut(token as usize) {
-            *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+            *logit = if *logit < 0.0 {
+                *logit * penalty
+            } else {
+                *logit / penalty
+            };
         }
     }
 }

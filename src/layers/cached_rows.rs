@@ -60,7 +60,10 @@ impl CachedRows {
     /// Keeps these sequences of the batch alone, in buffers of their own.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let [keys, values] = &*self.buffers;
-        self.buffers = Arc::new([of_sequences(keys, sequences)?, of_sequences(values, sequences)?]);
+        self.buffers = Arc::new([
+            of_sequences(keys, sequences)?,
+            of_sequences(values, sequences)?,
+        ]);
         Ok(())
     }
 
@@ -80,7 +83,9 @@ impl CachedRows {
 /// The rows of these sequences.
 pub(super) fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
     ops::asked("cat", rows)?;
-    let rows = sequences.iter().map(|&sequence| rows.narrow(0, sequence, 1));
+    let rows = sequences
+        .iter()
+        .map(|&sequence| rows.narrow(0, sequence, 1));
     Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
 }
 

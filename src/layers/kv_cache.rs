@@ -126,7 +126,10 @@ impl LayerCache {
 
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         if let Some((key, value)) = &mut self.memory {
-            (*key, *value) = (of_sequences(key, sequences)?, of_sequences(value, sequences)?);
+            (*key, *value) = (
+                of_sequences(key, sequences)?,
+                of_sequences(value, sequences)?,
+            );
         }
         match &mut self.kept {
             Some(rows) => rows.keep_sequences(sequences),

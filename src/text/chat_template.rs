@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,11 @@ impl ChatTemplate {
             return Err(malformed(&path, reason.to_string()));
         };
         let special = |name: &'static str| Some((name, config?.special_token(name).ok()??));
-        Self::new(&path, source, SPECIAL_TOKENS.into_iter().filter_map(special).collect())
+        Self::new(
+            &path,
+            source,
+            SPECIAL_TOKENS.into_iter().filter_map(special).collect(),
+        )
     }
 
     fn new(
@@ -108,7 +112,8 @@ impl ChatTemplate {
     ) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_syntax(as_transformers().map_err(|error| malformed(path, jinja(&error)))?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |reason: String| {
             Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
         });
@@ -117,8 +122,9 @@ impl ChatTemplate {
             // Characters beyond ASCII stay as they are.
             let _ = kwargs.get::<Option<bool>>("ensure_ascii")?;
             kwargs.assert_all_used()?;
-            python_json(&value, indent)
-                .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))
+            python_json(&value, indent).map_err(|error| {
+                minijinja::Error::new(ErrorKind::BadSerialization, error.to_string())
+            })
         });
         let parsed = environment.add_template_owned(NAME, source);
         parsed.map_err(|error| malformed(path, jinja(&error)))?;
@@ -158,23 +164,33 @@ impl ChatTemplate {
         all.extend(special.map(|(name, token)| (name.to_string(), token.as_str().into())));
         let variables = Value::from(Serde(variables));
         for name in variables.try_iter().into_iter().flatten() {
-            all.push((name.to_string(), variables.get_item(&name).unwrap_or_default()));
+            all.push((
+                name.to_string(),
+                variables.get_item(&name).unwrap_or_default(),
+            ));
         }
         let template = self.environment.get_template(NAME);
-        let rendered = template.and_then(|template| template.render(all.into_iter().collect::<Value>()));
+        let rendered = template.and_then(|template| template.render(Value::from_pairs(all)));
         rendered.map_err(|error| malformed(&self.path, jinja(&error)))
     }
 }
 
 /// How transformers compiles templates.
 fn as_transformers() -> std::result::Result<SyntaxConfig, minijinja::Error> {
-    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+    SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
 }
 
 /// What a template's error says, in one line.
 fn jinja(error: &minijinja::Error) -> String {
-    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_string);
+    let line = error
+        .line()
+        .map_or(String::new(), |line| format!(" (line {line})"));
+    let what = error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_string);
     format!("the chat template fails{line}: {what}")
 }
 

@@ -6,7 +6,10 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 /// The JSON of a value with a space behind each comma and colon, or indented.
-pub(super) fn python_json(value: &impl Serialize, indent: Option<usize>) -> serde_json::Result<String> {
+pub(super) fn python_json(
+    value: &impl Serialize,
+    indent: Option<usize>,
+) -> serde_json::Result<String> {
     let mut json = Vec::new();
     match indent {
         Some(n) => {
@@ -22,11 +25,19 @@ pub(super) fn python_json(value: &impl Serialize, indent: Option<usize>) -> serd
 struct Spaced;
 
 impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         to.write_all(if first { b"" } else { b", " })
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        to: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         to.write_all(if first { b"" } else { b", " })
     }
 

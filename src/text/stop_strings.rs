@@ -28,7 +28,11 @@ impl StopStrings {
             return String::new();
         }
         self.held.push_str(piece);
-        let first = self.strings.iter().filter_map(|string| self.held.find(string)).min();
+        let first = self
+            .strings
+            .iter()
+            .filter_map(|string| self.held.find(string))
+            .min();
         if let Some(at) = first {
             self.has_stopped = true;
             self.held.truncate(at);
@@ -68,18 +72,26 @@ mod tests {
         for strings in [["\n\n", "wo\n\n"], ["wo\n\n", "\n\n"]] {
             for size in 1..8 {
                 let characters: Vec<char> = text.chars().collect();
-                let pieces: Vec<String> =
-                    characters.chunks(size).map(|piece| piece.iter().collect()).collect();
+                let pieces: Vec<String> = characters
+                    .chunks(size)
+                    .map(|piece| piece.iter().collect())
+                    .collect();
                 let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
                 let (passed, stopped) = passed(&strings, &pieces);
-                assert!(stopped && ["One. T", "One. Two"].contains(&passed.as_str()), "{passed:?}");
+                assert!(
+                    stopped && ["One. T", "One. Two"].contains(&passed.as_str()),
+                    "{passed:?}"
+                );
             }
         }
     }
 
     #[test]
     fn text_without_a_string_passes_whole() {
-        assert_eq!(passed(&["aab", "é!"], &["aa", "a", "é", "?", "aa"]).0, "aaaé?aa");
+        assert_eq!(
+            passed(&["aab", "é!"], &["aa", "a", "é", "?", "aa"]).0,
+            "aaaé?aa"
+        );
         assert_eq!(passed(&[], &["a", "b"]), ("ab".to_string(), false));
         assert_eq!(passed(&[""], &["a", "b"]), ("ab".to_string(), false));
     }

@@ -59,7 +59,10 @@ fn tokens_are_drawn_with_the_probabilities_of_transformers() {
         let (mut squares, mut bins) = (0.0, 0usize);
         let (mut rare_expected, mut rare) = (0.0, 0.0);
         for (&count, &p) in counts.iter().zip(&probabilities) {
-            assert!(p > 0.0 || count == 0, "{name}: a token that must not be drawn");
+            assert!(
+                p > 0.0 || count == 0,
+                "{name}: a token that must not be drawn"
+            );
             let expected = f64::from(p) * DRAWS as f64;
             if expected < 5.0 {
                 rare_expected += expected;
@@ -76,7 +79,10 @@ fn tokens_are_drawn_with_the_probabilities_of_transformers() {
         // Four standard deviations of chi-square: one seed in 30,000.
         let freedom = bins.saturating_sub(1) as f64;
         let limit = freedom + 4.0 * (2.0 * freedom).sqrt() + 8.0;
-        assert!(bins > 4 && squares < limit, "{name}: chi-square {squares} of {bins} bins");
+        assert!(
+            bins > 4 && squares < limit,
+            "{name}: chi-square {squares} of {bins} bins"
+        );
     }
     assert_eq!(n_cases, 8);
 }
@@ -131,7 +137,10 @@ fn logits_that_are_no_numbers_choose_nothing() {
     for bad in [f32::NAN, f32::NEG_INFINITY] {
         for sampling in [Sampling::greedy(), Sampling::at(1.0)] {
             let logits = Tensor::new(&[[bad, bad]], &Device::Cpu).unwrap();
-            let sequence = Sequence { index: 0, tokens: &[1] };
+            let sequence = Sequence {
+                index: 0,
+                tokens: &[1],
+            };
             let mut sampler = Sampler::new(sampling).unwrap();
             let chosen = sampler.choose(&logits, &[sequence]);
             assert!(chosen.is_err(), "{bad} {sampling:?}");

@@ -49,13 +49,18 @@ fn conversations_are_written_as_transformers_writes_them() {
         let folder = tokenizer_with(&config);
         let template = template(folder.path()).unwrap();
         let further = case["further"].as_object().unwrap();
-        let prompts = further.get("add_generation_prompt").is_some_and(|prompts| prompts == true);
+        let prompts = further
+            .get("add_generation_prompt")
+            .is_some_and(|prompts| prompts == true);
         let ours = template.render_with(&case["messages"], prompts, further);
         match case["text"].as_str() {
             Some(text) => assert_eq!(ours.unwrap(), text, "{name}"),
             None => {
                 let error = ours.unwrap_err().to_string();
-                assert!(error.contains(case["error"].as_str().unwrap()), "{name}: {error}");
+                assert!(
+                    error.contains(case["error"].as_str().unwrap()),
+                    "{name}: {error}"
+                );
             }
         }
     }
@@ -70,7 +75,10 @@ fn a_file_of_its_own_goes_before_the_configuration() {
     let path = folder.path().join("chat_template.jinja");
     fs::write(path, "new {{ messages[0].content }}\n").unwrap();
     let messages = [Message::user("text")];
-    let text = template(folder.path()).unwrap().render(&messages, true).unwrap();
+    let text = template(folder.path())
+        .unwrap()
+        .render(&messages, true)
+        .unwrap();
     assert_eq!(text, "new text");
 }
 
@@ -90,7 +98,9 @@ fn a_template_that_is_missing_or_wrong_is_said() {
     assert!(refused(json!({})).contains("chat_template.jinja"));
     assert!(refused(json!({"chat_template": "{% if %}"})).contains("line 1"));
     assert!(refused(json!({"chat_template": "\n{{ later() }}"})).contains("later"));
-    assert!(refused(json!({"chat_template": [{"name": "other", "template": "a"}]})).contains("default"));
+    assert!(
+        refused(json!({"chat_template": [{"name": "other", "template": "a"}]})).contains("default")
+    );
 }
 
 fn checkpoint() -> Option<Checkpoint> {
@@ -98,7 +108,12 @@ fn checkpoint() -> Option<Checkpoint> {
 }
 
 /// The bytes behind a text, as tokens.
-fn bytes(checkpoint: &Checkpoint, text: &str, options: GenerationOptions, sampler: Sampler) -> Vec<u8> {
+fn bytes(
+    checkpoint: &Checkpoint,
+    text: &str,
+    options: GenerationOptions,
+    sampler: Sampler,
+) -> Vec<u8> {
     let model = checkpoint.packed_model(Precision::F32).unwrap();
     let generator = Generator::new(&model, options).unwrap();
     let prompt = text.bytes().map(u32::from).collect();
@@ -108,14 +123,18 @@ fn bytes(checkpoint: &Checkpoint, text: &str, options: GenerationOptions, sample
 
 #[test]
 fn a_text_is_continued_by_the_characters_of_its_tokens() {
-    let Some(checkpoint) = checkpoint() else { return };
+    let Some(checkpoint) = checkpoint() else {
+        return;
+    };
     let model = checkpoint.packed_model(Precision::F32).unwrap();
     // Hot enough for bytes that are no characters.
     for sampling in [Sampling::greedy(), Sampling::at(1.0), Sampling::at(3.0)] {
         let sampler = Sampler::new(sampling.with_seed(5)).unwrap();
         let options = GenerationOptions::default().with_max_new_tokens(90);
         let expected = bytes(&checkpoint, "Anne ", options.clone(), sampler);
-        let generator = TextGenerator::new(&checkpoint, &model).unwrap().with_options(options);
+        let generator = TextGenerator::new(&checkpoint, &model)
+            .unwrap()
+            .with_options(options);
         let prompt = generator.prompt("Anne ").unwrap();
         let generation = generator.start(&prompt, sampler).unwrap();
         let pieces: Vec<String> = generation.map(Result::unwrap).collect();
@@ -127,26 +146,37 @@ fn a_text_is_continued_by_the_characters_of_its_tokens() {
 /// Of "é", the first byte alone is no text.
 #[test]
 fn a_character_comes_with_the_last_of_its_bytes() {
-    let Some(checkpoint) = checkpoint() else { return };
+    let Some(checkpoint) = checkpoint() else {
+        return;
+    };
     let model = checkpoint.packed_model(Precision::F32).unwrap();
     let text = "aé→𝄞\u{fffd}z";
     let mut bytes = text.bytes();
     let n = text.len();
     let next = move |_: &candle_blocks::candle_core::Tensor| Ok(vec![bytes.next().unwrap().into()]);
     let options = GenerationOptions::default().with_max_new_tokens(n);
-    let generator = TextGenerator::new(&checkpoint, &model).unwrap().with_options(options);
+    let generator = TextGenerator::new(&checkpoint, &model)
+        .unwrap()
+        .with_options(options);
     let prompt = generator.prompt("x").unwrap();
     let pieces = generator.start(&prompt, next).unwrap().map(Result::unwrap);
-    assert_eq!(pieces.collect::<Vec<_>>(), ["a", "é", "→", "𝄞", "\u{fffd}z"]);
+    assert_eq!(
+        pieces.collect::<Vec<_>>(),
+        ["a", "é", "→", "𝄞", "\u{fffd}z"]
+    );
 }
 
 #[test]
 fn a_text_ends_before_a_stop_string() {
-    let Some(checkpoint) = checkpoint() else { return };
+    let Some(checkpoint) = checkpoint() else {
+        return;
+    };
     let model = checkpoint.packed_model(Precision::F32).unwrap();
     let generator = TextGenerator::new(&checkpoint, &model).unwrap();
     let generator = generator.with_options(GenerationOptions::default().with_max_new_tokens(60));
-    let whole = generator.generate("Sir Walter ", Sampler::greedy()).unwrap();
+    let whole = generator
+        .generate("Sir Walter ", Sampler::greedy())
+        .unwrap();
     let stop: String = whole.chars().skip(20).take(4).collect();
     let expected = &whole[..whole.find(&stop).unwrap()];
     let generator = generator.with_stop_strings(&["never this", &stop]);

@@ -38,7 +38,13 @@ impl Folder {
 
 fn generate(arguments: &[&str]) -> Answer {
     let model = weights("tiny-gpt-text");
-    answer(program().arg("generate").arg("--model").arg(model).args(arguments))
+    answer(
+        program()
+            .arg("generate")
+            .arg("--model")
+            .arg(model)
+            .args(arguments),
+    )
 }
 
 #[test]
@@ -56,15 +62,29 @@ fn a_prompt_is_continued_as_by_the_library_and_timed() {
     said.assert_status(0);
     let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
     let model = checkpoint.packed_model(Precision::F32).unwrap();
-    let options = GenerationOptions::of(&checkpoint).unwrap().with_max_new_tokens(40);
+    let options = GenerationOptions::of(&checkpoint)
+        .unwrap()
+        .with_max_new_tokens(40);
     let prompt = b"Sir Walter ".iter().map(|&byte| byte.into()).collect();
     let generator = Generator::new(&model, options).unwrap();
-    let tokens = generator.generate(&[prompt], Sampler::greedy()).unwrap().remove(0);
-    let text: String = tokens.iter().map(|&token| char::from(token as u8)).collect();
+    let tokens = generator
+        .generate(&[prompt], Sampler::greedy())
+        .unwrap()
+        .remove(0);
+    let text: String = tokens
+        .iter()
+        .map(|&token| char::from(token as u8))
+        .collect();
     assert_eq!(said.stdout, text + "\n");
-    assert_eq!(load(&output)["tokens"].to_vec2::<u32>().unwrap(), [tokens.clone()]);
+    assert_eq!(
+        load(&output)["tokens"].to_vec2::<u32>().unwrap(),
+        [tokens.clone()]
+    );
     let n = format!("{} tokens in ", tokens.len());
-    assert!(said.stderr.starts_with(&n) && said.stderr.contains("tokens/s"), "{said:#?}");
+    assert!(
+        said.stderr.starts_with(&n) && said.stderr.contains("tokens/s"),
+        "{said:#?}"
+    );
 }
 
 #[test]
@@ -94,8 +114,14 @@ fn a_seed_repeats_and_a_stop_string_ends_the_text() {
         said.stdout
     };
     let drawn = text(&["--temperature", "0.9", "--top-k", "40", "--seed", "3"]);
-    assert_eq!(drawn, text(&["--temperature", "0.9", "--top-k", "40", "--seed", "3"]));
-    assert_ne!(drawn, text(&["--temperature", "0.9", "--top-k", "40", "--seed", "4"]));
+    assert_eq!(
+        drawn,
+        text(&["--temperature", "0.9", "--top-k", "40", "--seed", "3"])
+    );
+    assert_ne!(
+        drawn,
+        text(&["--temperature", "0.9", "--top-k", "40", "--seed", "4"])
+    );
     let greedy = text(&[]);
     assert_eq!(greedy, text(&["--temperature", "0"]));
     let stop = &greedy[10..13];
@@ -124,7 +150,10 @@ fn what_cannot_be_continued_is_refused_in_one_line() {
     };
     refused(&["--prompt", ""], &["--prompt", "empty"]);
     let long = "a".repeat(129);
-    refused(&["--prompt", &long], &["129 tokens", "128 positions", "shorten"]);
+    refused(
+        &["--prompt", &long],
+        &["129 tokens", "128 positions", "shorten"],
+    );
     let ids = folder.ids(&[&[1, 2], &[3, 256]], None);
     let place = ["ids.safetensors", "number 1", "256 at 1", "0 to 255"];
     refused(&["--input-ids", &ids], &place);
@@ -135,7 +164,13 @@ fn what_cannot_be_continued_is_refused_in_one_line() {
     assert!(!output.exists());
     let base = |model: &str, flags: &[&str]| {
         let model = weights(model);
-        answer(program().arg("generate").arg("--model").arg(model).args(flags))
+        answer(
+            program()
+                .arg("generate")
+                .arg("--model")
+                .arg(model)
+                .args(flags),
+        )
     };
     let ids = folder.ids(&[&[1, 2]], None);
     base("tiny-gpt2", &["--input-ids", &ids]).assert_refused(&["head", "ForCausalLM"]);

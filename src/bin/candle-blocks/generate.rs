@@ -8,9 +8,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::Tensor;
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::generate::{
-    Finish, GenerationOptions, Generator, Sampler, Sampling, prompts,
-};
+use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
 use candle_blocks::model::Model;
 use candle_blocks::text::{Message, TextGenerator};
 use candle_blocks::verify::Fixture;
@@ -23,7 +21,12 @@ pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// The text to continue; its continuation goes to standard output as it comes.
-    #[arg(long, value_name = "TEXT", required_unless_present = "input_ids", conflicts_with = "input_ids")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        required_unless_present = "input_ids",
+        conflicts_with = "input_ids"
+    )]
     prompt: Option<String>,
     /// What a user says to the model, which answers: the prompt is put into the checkpoint's chat template.
     #[arg(long, requires = "prompt")]
@@ -75,7 +78,8 @@ struct SamplingArgs {
 impl SamplingArgs {
     fn sampler(&self, options: &GenerationOptions) -> Result<Sampler> {
         let numbers = [self.temperature, self.top_p, self.min_p];
-        let draws = numbers.iter().any(Option::is_some) || self.top_k.is_some() || self.seed.is_some();
+        let draws =
+            numbers.iter().any(Option::is_some) || self.top_k.is_some() || self.seed.is_some();
         let mut sampling = match (self.sample, &options.recommended) {
             (true, Some(recommended)) => *recommended,
             (true, None) => Sampling::at(1.0),
@@ -190,7 +194,9 @@ fn continue_text(
     let mut generation = generator.start(&prompt, sampler)?;
     let mut n = 0;
     while !IS_INTERRUPTED.load(Ordering::Relaxed) {
-        let Some(piece) = generation.next() else { break };
+        let Some(piece) = generation.next() else {
+            break;
+        };
         output::print_text(&piece?)?;
         clock.count(generation.tokens().len() - n);
         n = generation.tokens().len();
@@ -198,7 +204,11 @@ fn continue_text(
     output::print("\n")?;
     note_end([generation.finish()].into_iter(), model);
     let tokens = generation.tokens().to_vec();
-    Ok(Tensor::from_vec(tokens, (1, generation.tokens().len()), &candle_blocks::candle_core::Device::Cpu)?)
+    Ok(Tensor::from_vec(
+        tokens,
+        (1, generation.tokens().len()),
+        &candle_blocks::candle_core::Device::Cpu,
+    )?)
 }
 
 /// Says where generation was cut off.
@@ -207,7 +217,9 @@ fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
         output::warn("note: interrupted; what was generated until then is kept");
     } else if ends.any(|end| end == Some(Finish::Positions)) {
         let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
-        output::warn(format_args!("note: a text ends at the {limit} positions that the model has"));
+        output::warn(format_args!(
+            "note: a text ends at the {limit} positions that the model has"
+        ));
     }
 }
 
@@ -246,6 +258,8 @@ impl Clock {
             n => format!(", then {:.1} tokens/s", n as f64 / (all - first)),
         };
         let n = self.n_tokens;
-        output::warn(format_args!("{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"));
+        output::warn(format_args!(
+            "{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"
+        ));
     }
 }
