@@ -5,7 +5,7 @@ use super::stop_strings::StopStrings;
 use super::{ChatTemplate, Tokenizer};
 use crate::checkpoint::Checkpoint;
 use crate::config::{getters, setters};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
 use crate::model::Model;
 
@@ -126,7 +126,8 @@ impl<'m> TextGenerator<'m> {
     }
 }
 
-/// Generation of a text in progress: an iterator over its pieces. It can be left at any piece.
+/// Generation of a text in progress: an iterator with a piece of text for each token, which is empty where the token completes
+/// no character, or what may become a stop string. It can be left at any piece.
 #[derive(Debug)]
 pub struct TextGeneration<'g, C> {
     tokenizer: &'g Tokenizer,
@@ -147,7 +148,7 @@ impl<C: Choose> TextGeneration<'_, C> {
         self.generation.finish(0)
     }
 
-    /// The piece that the next token completes; `None` behind the last.
+    /// The text that the next token completes; `None` behind the last.
     fn step(&mut self) -> Result<Option<String>> {
         if self.is_done {
             return Ok(None);
@@ -177,16 +178,8 @@ impl<C: Choose> Iterator for TextGeneration<'_, C> {
     type Item = Result<String>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Most tokens are a piece; those that are not yet one are passed over.
-        loop {
-            match self.step().transpose()? {
-                Ok(piece) if piece.is_empty() => {}
-                Err(error) => {
-                    self.is_done = true;
-                    return Some(Err::<String, Error>(error));
-                }
-                piece => return Some(piece),
-            }
-        }
+        let step = self.step();
+        self.is_done |= step.is_err();
+        step.transpose()
     }
 }

@@ -224,7 +224,7 @@ fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
         assert!(lengths.iter().min() < lengths.iter().max(), "{lengths:?}");
         for (prompt, together) in prompts.iter().zip(&together) {
             let alone = generator
-                .generate(&[prompt.clone()], Sampler::greedy())
+                .generate(std::slice::from_ref(prompt), Sampler::greedy())
                 .unwrap();
             assert_eq!(&alone[0], together);
         }

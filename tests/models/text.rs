@@ -160,10 +160,8 @@ fn a_character_comes_with_the_last_of_its_bytes() {
         .with_options(options);
     let prompt = generator.prompt("x").unwrap();
     let pieces = generator.start(&prompt, next).unwrap().map(Result::unwrap);
-    assert_eq!(
-        pieces.collect::<Vec<_>>(),
-        ["a", "é", "→", "𝄞", "\u{fffd}z"]
-    );
+    let pieces: Vec<String> = pieces.filter(|piece| !piece.is_empty()).collect();
+    assert_eq!(pieces, ["a", "é", "→", "𝄞", "\u{fffd}z"]);
 }
 
 #[test]

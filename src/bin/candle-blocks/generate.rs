@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::Checkpoint;
-use candle_blocks::candle_core::Tensor;
+use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
 use candle_blocks::model::Model;
@@ -203,12 +203,7 @@ fn continue_text(
     }
     output::print("\n")?;
     note_end([generation.finish()].into_iter(), model);
-    let tokens = generation.tokens().to_vec();
-    Ok(Tensor::from_vec(
-        tokens,
-        (1, generation.tokens().len()),
-        &candle_blocks::candle_core::Device::Cpu,
-    )?)
+    Ok(Tensor::new(generation.tokens(), &Device::Cpu)?.unsqueeze(0)?)
 }
 
 /// Says where generation was cut off.
