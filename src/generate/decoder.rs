@@ -29,9 +29,10 @@ pub trait Decoder {
         None
     }
 
-    /// The number of tokens behind which the keys of earlier ones are no longer right, and all are computed once more.
-    fn renewed_behind(&self) -> Option<usize> {
-        None
+    /// The number of tokens behind which the keys of earlier ones are no longer right: when the longest sequence of the batch
+    /// passes it, in either direction, all are computed once more.
+    fn renewed_behind(&self) -> usize {
+        usize::MAX
     }
 }
 
@@ -69,7 +70,7 @@ impl Decoder for CausalDecoder<'_> {
         max_positions(self.model)
     }
 
-    fn renewed_behind(&self) -> Option<usize> {
+    fn renewed_behind(&self) -> usize {
         short_positions(self.model.config())
     }
 }
@@ -84,7 +85,7 @@ pub fn max_positions(model: &Model) -> Option<usize> {
 }
 
 /// Up to how many positions LongRoPE turns with its short factors.
-fn short_positions(config: &ModelConfig) -> Option<usize> {
+fn short_positions(config: &ModelConfig) -> usize {
     let of = |position: &Position| match position {
         Position::Rotary(rotary) => match rotary.scaling {
             RotaryScaling::LongRope {
@@ -95,5 +96,6 @@ fn short_positions(config: &ModelConfig) -> Option<usize> {
         _ => None,
     };
     let mut blocks = config.stack.blocks.iter();
-    blocks.find_map(|block| of(&block.attention.position))
+    let short = blocks.find_map(|block| of(&block.attention.position));
+    short.unwrap_or(usize::MAX)
 }

@@ -19,6 +19,8 @@ pub struct Generation<D, C> {
     batch: Vec<usize>,
     /// Whether their prompts were of unequal lengths.
     is_padded: bool,
+    /// Whether the longest is beyond [`Decoder::renewed_behind`].
+    is_long: bool,
     /// How many tokens each has behind its prompt.
     n_new: usize,
     has_failed: bool,
@@ -90,6 +92,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
                 .collect(),
             batch: Vec::new(),
             is_padded: false,
+            is_long: false,
             n_new: 0,
             has_failed: false,
         };
@@ -203,10 +206,13 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
     fn logits(&mut self, running: &[usize]) -> candle_core::Result<Tensor> {
         let tokens = |&index: &usize| self.sequences[index].tokens.as_slice();
         let sequences: Vec<&[u32]> = running.iter().map(tokens).collect();
-        let longest = sequences.iter().map(|tokens| tokens.len()).max();
-        let is_renewed =
-            longest.is_some() && longest == self.decoder.renewed_behind().map(|n| n + 1);
-        let input = if self.n_new == 0 || is_renewed {
+        let longest = sequences
+            .iter()
+            .map(|tokens| tokens.len())
+            .max()
+            .unwrap_or(0);
+        let is_long = longest > self.decoder.renewed_behind();
+        let input = if self.n_new == 0 || is_long != self.is_long {
             self.decoder.forget();
             let input = left_padded(&sequences)?;
             self.is_padded = input.attention_mask.is_some();
@@ -219,7 +225,7 @@ impl<D: Decoder, C: Choose> Generation<D, C> {
             }
             last_tokens(&sequences, self.is_padded)?
         };
-        self.batch = running.to_vec();
+        (self.batch, self.is_long) = (running.to_vec(), is_long);
         let logits = self.decoder.next_logits(&input)?;
         match logits.dims() {
             [batch, _] if *batch == running.len() => logits.to_dtype(DType::F32),

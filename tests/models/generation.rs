@@ -232,6 +232,29 @@ fn each_prompt_has_the_tokens_that_it_has_alone_when_others_end() {
 }
 
 #[test]
+fn sequences_that_are_not_in_a_cache_are_not_kept_and_nothing_is_lost() {
+    let Some((checkpoint, packed)) = text_model() else {
+        return;
+    };
+    for model in [&packed, &plain(&checkpoint)] {
+        let ids = Tensor::new(&[[65u32, 66], [67, 68]], &Device::Cpu).unwrap();
+        let mut cache = model.new_cache();
+        let input = ModelInput::tokens(&ids);
+        model.next_logits(&input, &mut cache).unwrap();
+        for wrong in [&[2][..], &[1, 0], &[0, 0], &[]] {
+            let refused = cache.keep_sequences(wrong).unwrap_err().to_string();
+            assert!(refused.contains("a batch of 2"), "{refused}");
+        }
+        let both = model.next_logits(&input, &mut cache.clone()).unwrap();
+        cache.keep_sequences(&[1]).unwrap();
+        let second = ModelInput::tokens(&ids.narrow(0, 1, 1).unwrap());
+        let alone = model.next_logits(&second, &mut cache).unwrap();
+        let of = |logits: &Tensor, row| logits.get(row).unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(of(&alone, 0), of(&both, 1));
+    }
+}
+
+#[test]
 fn generation_says_why_it_ended_and_what_came_until_then() {
     let Some((_, model)) = text_model() else {
         return;

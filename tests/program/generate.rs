@@ -76,10 +76,8 @@ fn a_prompt_is_continued_as_by_the_library_and_timed() {
         .map(|&token| char::from(token as u8))
         .collect();
     assert_eq!(said.stdout, text + "\n");
-    assert_eq!(
-        load(&output)["tokens"].to_vec2::<u32>().unwrap(),
-        [tokens.clone()]
-    );
+    let written = load(&output)["tokens"].to_vec2::<u32>().unwrap();
+    assert_eq!(written, std::slice::from_ref(&tokens));
     let n = format!("{} tokens in ", tokens.len());
     assert!(
         said.stderr.starts_with(&n) && said.stderr.contains("tokens/s"),
