@@ -5,10 +5,9 @@ use candle_core::{Result, bail};
 use super::Sampling;
 use super::sampler::largest;
 
-/// The tokens to choose from, and their scores.
+/// The tokens to choose from, and their scores: how far their logits are below the largest, over the temperature.
 pub(super) struct Candidates {
     scores: Vec<(u32, f32)>,
-    largest: f32,
 }
 
 /// Of how many tokens top-p first looks whether they suffice.
@@ -17,12 +16,10 @@ const FIRST_FEW: usize = 64;
 impl Candidates {
     /// Applies temperature, top-k, top-p and min-p, in this order.
     pub fn new(logits: &[f32], sampling: &Sampling) -> Self {
-        let temperature = sampling.temperature as f32;
-        let scores = logits.iter().enumerate();
-        let scores = scores.map(|(token, logit)| (token as u32, logit / temperature));
+        let (largest, temperature) = (largest(logits), sampling.temperature as f32);
+        let score = |(token, logit): (usize, &f32)| (token as u32, (logit - largest) / temperature);
         let mut candidates = Self {
-            scores: scores.collect(),
-            largest: largest(logits) / temperature,
+            scores: logits.iter().enumerate().map(score).collect(),
         };
         if let Some(k) = sampling.top_k {
             candidates.keep_top_k(k);
@@ -31,9 +28,7 @@ impl Candidates {
             candidates.keep_top_p(p);
         }
         if let Some(p) = sampling.min_p {
-            let largest = candidates.largest;
-            let least = |score: f32| f64::from(score - largest).exp() >= p;
-            candidates.scores.retain(|&(_, score)| least(score));
+            candidates.scores.retain(|&(_, score)| weight(score) >= p);
         }
         candidates
     }
@@ -64,7 +59,7 @@ impl Candidates {
                     self.scores.truncate(at);
                     return;
                 }
-                before += self.weight(self.scores[at].1);
+                before += weight(self.scores[at].1);
             }
             sorted += n;
             few *= 8;
@@ -75,30 +70,27 @@ impl Candidates {
     pub fn drawn(&self, share: f64) -> Result<u32> {
         let mut rest = share * self.weights().sum::<f64>();
         for &(token, score) in &self.scores {
-            rest -= self.weight(score);
+            rest -= weight(score);
             if rest < 0.0 {
                 return Ok(token);
             }
         }
         // Rounding may leave a little behind the last.
-        let likely = self
-            .scores
-            .iter()
-            .rfind(|&&(_, score)| self.weight(score) > 0.0);
+        let likely = self.scores.iter().rfind(|&&(_, score)| weight(score) > 0.0);
         match likely {
             Some(&(token, _)) => Ok(token),
             None => bail!("no token can be chosen: all logits are -inf"),
         }
     }
 
-    /// What the probability of a score is proportional to.
-    fn weight(&self, score: f32) -> f64 {
-        f64::from((score - self.largest).exp())
-    }
-
     fn weights(&self) -> impl Iterator<Item = f64> {
-        self.scores.iter().map(|&(_, score)| self.weight(score))
+        self.scores.iter().map(|&(_, score)| weight(score))
     }
+}
+
+/// What the probability of a score is proportional to.
+fn weight(score: f32) -> f64 {
+    f64::from(score.exp())
 }
 
 /// From the likeliest on; of those that are as likely, the first comes first.

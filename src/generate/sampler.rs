@@ -134,17 +134,14 @@ impl Sampler {
                 "the logit of token {at} is not a number; check the weights for values that are not finite"
             );
         }
-        let sampling = self.sampling;
-        if sampling.temperature == 0.0 && sampling.repetition_penalty == 1.0 {
+        let (sampling, penalty) = (self.sampling, self.sampling.repetition_penalty as f32);
+        let is_greedy = sampling.temperature as f32 == 0.0;
+        if is_greedy && penalty == 1.0 {
             return likeliest(logits);
         }
         let mut logits = logits.to_vec();
-        penalize(
-            &mut logits,
-            sequence.tokens,
-            sampling.repetition_penalty as f32,
-        );
-        if sampling.temperature == 0.0 {
+        penalize(&mut logits, sequence.tokens, penalty);
+        if is_greedy {
             return likeliest(&logits);
         }
         Candidates::new(&logits, &sampling).drawn(chance(sampling.seed, sequence))

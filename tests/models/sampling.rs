@@ -121,6 +121,19 @@ fn top_p_of_many_tokens_keeps_the_fewest_that_suffice() {
 }
 
 #[test]
+fn a_temperature_near_0_draws_the_likeliest() {
+    let mut logits = vec![-3.0, 90.0, 89.9, 0.0];
+    for (largest, logit) in [(1, 90.0), (2, f32::NEG_INFINITY)] {
+        logits[1] = logit;
+        for temperature in [1e-6, 1e-40, 1e-300] {
+            let cold = Sampling::at(temperature).with_top_p(0.9).with_min_p(0.1);
+            let drawn = drawn(cold, &logits, &[]);
+            assert!(drawn.iter().all(|&token| token == largest));
+        }
+    }
+}
+
+#[test]
 fn settings_out_of_range_are_refused_by_name() {
     let refused = |sampling| Sampler::new(sampling).unwrap_err().to_string();
     let one = Sampling::at(1.0);
