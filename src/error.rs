@@ -91,6 +91,14 @@ pub enum Error {
         known: Vec<String>,
     },
 
+    /// A tokenizer is missing, malformed, or another model's.
+    Tokenizer {
+        /// The `tokenizer.json`.
+        path: PathBuf,
+        /// What is wrong, and how to fix it.
+        reason: String,
+    },
+
     /// A configuration from which no layer can be built.
     InvalidConfig(String),
 

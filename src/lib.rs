@@ -22,6 +22,8 @@
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
+//! | continue token ids, greedily or drawn | [`generate::Generator`] |
+//! | continue texts, or answer in a chat (feature `text`) | `text::TextGenerator` |
 //! | build layers into a model of your own | `new(&config, vb)` or `from_parts(..)` of every layer |
 //! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
@@ -162,10 +164,13 @@ pub mod config;
 pub mod device;
 
 mod error;
+pub mod generate;
 pub mod layers;
 pub mod model;
 pub mod ops;
 pub mod packed;
+#[cfg(feature = "text")]
+pub mod text;
 pub mod trace;
 pub mod train;
 pub mod verify;

@@ -34,6 +34,20 @@ const ARROWS: &[(&str, &[&str])] = &[
         "model",
         &["checkpoint", "packed", "layers", "config", "error"],
     ),
+    ("generate", &["model", "checkpoint", "config", "error"]),
+    (
+        "text",
+        &[
+            "generate",
+            "model",
+            "checkpoint",
+            "packed",
+            "layers",
+            "ops",
+            "config",
+            "error",
+        ],
+    ),
     (
         "trace",
         &["model", "checkpoint", "layers", "config", "error"],

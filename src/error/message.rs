@@ -21,7 +21,9 @@ impl fmt::Display for Message<'_> {
                 action,
                 cause,
             } => write!(f, "{}: cannot {action}: {cause}", path.display()),
-            Error::NoWeights { path, reason } | Error::BadIndex { path, reason } => {
+            Error::NoWeights { path, reason }
+            | Error::BadIndex { path, reason }
+            | Error::Tokenizer { path, reason } => {
                 write!(f, "{}: {reason}", path.display())
             }
             Error::NotSafetensors { path, reason } => write!(

@@ -21,12 +21,16 @@ mod whole;
 
 mod encoder_decoders;
 mod one_stack;
+mod generation;
 mod parity;
 mod properties;
 mod refused;
 mod rehearsal_of_all;
 mod report;
+mod sampling;
 mod saved;
 mod two_towers;
 mod variants;
 mod vision;
+#[cfg(feature = "text")]
+mod text;

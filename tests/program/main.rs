@@ -22,6 +22,7 @@ mod weights;
 mod bench;
 mod cli;
 mod family_file;
+mod generate;
 mod inspect;
 mod like;
 mod packed;

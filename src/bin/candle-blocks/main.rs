@@ -4,6 +4,7 @@
 
 mod bench;
 mod download;
+mod generate;
 mod inspect;
 mod model;
 mod output;
@@ -31,6 +32,8 @@ enum Command {
     Run(run::Args),
     /// Run all blocks on the input of a fixture and compare every intermediate result with PyTorch's.
     Verify(verify::Args),
+    /// Continue a text, or token ids, with a decoder.
+    Generate(generate::Args),
     /// Measure the speed of a feed-forward, a block or a checkpoint's stack on the CPU.
     Bench(bench::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::verify(&args),
+        Command::Generate(args) => generate::generate(&args),
         Command::Bench(args) => bench::bench(&args),
     };
     match outcome {
