@@ -198,6 +198,15 @@ impl Checkpoint {
         model.ok_or_else(|| Error::InvalidConfig(format!("no whole model: {}", reason())))
     }
 
+    /// The `config.json`, unless there is none.
+    #[cfg(feature = "text")]
+    pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
+        self.config_path
+            .as_deref()
+            .map(ConfigJson::open)
+            .transpose()
+    }
+
     /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.
     pub fn files(&self) -> &TensorFiles {
         &self.files
