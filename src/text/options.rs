@@ -8,6 +8,7 @@ use super::encoder::Encoder;
 use super::sentence_files::SentenceFiles;
 use super::stages::Stage;
 use super::{Pooling, TextClassifier, TextEmbedder};
+use crate::checkpoint::write::directory;
 use crate::config::{Precision, setters};
 use crate::error::{Error, Result};
 use crate::{Checkpoint, CheckpointOptions};
@@ -75,8 +76,12 @@ impl TextOptions {
     /// # Errors
     /// If there is no `modules.json` and no pooling is given, a file is missing or malformed, a module, pooling or activation
     /// is not known, or the tokenizer is another model's.
-    pub fn embedder(self, directory: impl AsRef<Path>) -> Result<TextEmbedder> {
-        let directory = directory.as_ref();
+    pub fn embedder(self, path: impl AsRef<Path>) -> Result<TextEmbedder> {
+        let path = path.as_ref();
+        let directory = match path.is_file() {
+            true => directory(path), // of the weights
+            false => path,
+        };
         let mut files = SentenceFiles::open(directory)?;
         if !self.pooling.is_empty() {
             files.pooling = self.pooling;
@@ -93,7 +98,9 @@ impl TextOptions {
                 .retain(|stage| !matches!(stage, Stage::Normalize));
             files.stages.extend(normalize.then_some(Stage::Normalize));
         }
-        let checkpoint = self.checkpoint.open(&files.model)?;
+        let is_elsewhere = files.model != directory;
+        let model = if is_elsewhere { &files.model } else { path };
+        let checkpoint = self.checkpoint.open(model)?;
         let model = match &self.form {
             Form::Packed(precision) => checkpoint.packed_base_model(*precision),
             Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
@@ -111,8 +118,8 @@ impl TextOptions {
     ///
     /// # Errors
     /// If the checkpoint has no head for labels of texts, a file is missing or malformed, or the tokenizer is another model's.
-    pub fn classifier(self, directory: impl AsRef<Path>) -> Result<TextClassifier> {
-        let checkpoint = self.checkpoint.open(directory)?;
+    pub fn classifier(self, path: impl AsRef<Path>) -> Result<TextClassifier> {
+        let checkpoint = self.checkpoint.open(path)?;
         let model = match &self.form {
             Form::Packed(precision) => checkpoint.packed_model(*precision),
             Form::Plain(dtype, device) => checkpoint.model(*dtype, device),

@@ -1,11 +1,16 @@
 //! One vector of the vectors of a text's tokens.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
 
 /// How the vectors of a text's tokens become one, as in sentence-transformers' `Pooling`:
 /// <https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/models/Pooling.py>.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+///
+/// Parsed and written with the names that its files have: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
+/// `lasttoken`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// The first token's (`[CLS]`).
     Cls,
@@ -14,13 +19,10 @@ pub enum Pooling {
     /// The mean.
     Mean,
     /// The sum divided by the square root of the number of tokens.
-    #[serde(rename = "mean_sqrt_len_tokens")]
     MeanSqrtLen,
     /// The mean with weights 1, 2, 3 .. by position.
-    #[serde(rename = "weightedmean")]
     WeightedMean,
     /// The last token's.
-    #[serde(rename = "lasttoken")]
     LastToken,
 }
 
@@ -34,6 +36,28 @@ impl Pooling {
         Self::WeightedMean,
         Self::LastToken,
     ];
+
+    /// The name that the files of sentence-transformers give it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cls => "cls",
+            Self::Max => "max",
+            Self::Mean => "mean",
+            Self::MeanSqrtLen => "mean_sqrt_len_tokens",
+            Self::WeightedMean => "weightedmean",
+            Self::LastToken => "lasttoken",
+        }
+    }
+
+    /// The key that older files set to true.
+    pub(super) fn old_key(self) -> String {
+        let ending = match self {
+            Self::Cls => "_token",
+            Self::Max | Self::Mean | Self::WeightedMean => "_tokens",
+            Self::MeanSqrtLen | Self::LastToken => "",
+        };
+        format!("pooling_mode_{self}{ending}")
+    }
 
     /// Pools `rows` of `width` features, of which the first `skipped` are a prompt's, and adds the result to `pooled`.
     pub(super) fn pool(self, rows: &[f32], width: usize, skipped: usize, pooled: &mut Vec<f32>) {
@@ -77,8 +101,20 @@ impl Pooling {
     }
 }
 
-impl std::fmt::Display for Pooling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.serialize(f)
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pooling {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|pooling| pooling.name() == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::InvalidConfig(format!("{name:?} is no known pooling; known are {known}"))
+        })
     }
 }

@@ -127,39 +127,35 @@ impl SentenceFiles {
 
     fn pooling(&mut self, json: &ConfigJson) -> Result<()> {
         const KEY: &str = "pooling_mode";
-        let known = || Pooling::ALL.map(|pooling| pooling.to_string()).join(", ");
         self.skip_prompt = !json.flag(&["include_prompt"], true)?;
         if let Some(value) = json.at(KEY) {
             let names = match value {
-                serde_json::Value::Array(names) => names.clone(),
-                one => vec![one.clone()],
+                serde_json::Value::Array(_) => json.texts(&[KEY])?.unwrap_or_default(),
+                _ => json.text(&[KEY])?.into_iter().collect(),
             };
-            let read = |name: serde_json::Value| {
-                let reason = format!("{name} is no pooling that is known; known are {}", known());
-                serde_json::from_value(name).map_err(|_| json.error(&[KEY], reason))
+            let known = |name: &String| {
+                name.parse()
+                    .map_err(|e: Error| json.error(&[KEY], e.to_string()))
             };
-            self.pooling = names.into_iter().map(read).collect::<Result<_>>()?;
-            return Ok(());
+            self.pooling = names.iter().map(known).collect::<Result<_>>()?;
         }
-        let old_key = |pooling: &Pooling| match pooling {
-            Pooling::Cls => "pooling_mode_cls_token".to_string(),
-            Pooling::Max => "pooling_mode_max_tokens".to_string(),
-            Pooling::Mean => "pooling_mode_mean_tokens".to_string(),
-            Pooling::WeightedMean => "pooling_mode_weightedmean_tokens".to_string(),
-            other => format!("pooling_mode_{other}"),
-        };
-        let keys = Pooling::ALL.map(|pooling| old_key(&pooling));
-        for (pooling, key) in Pooling::ALL.into_iter().zip(&keys) {
-            if json.flag(&[key], false)? {
-                self.pooling.push(pooling);
+        let is_old = |key: &&str| key.starts_with("pooling_mode_");
+        for key in json.keys().filter(is_old) {
+            let pooling = Pooling::ALL
+                .into_iter()
+                .find(|pooling| pooling.old_key() == key);
+            match pooling {
+                _ if !json.flag(&[key], false)? || json.at(KEY).is_some() => {}
+                Some(pooling) => self.pooling.push(pooling),
+                None => {
+                    let known = Pooling::ALL.map(Pooling::old_key).join(", ");
+                    return Err(json.error(&[key], format!("no known pooling; known are {known}")));
+                }
             }
         }
-        let of_pooling = json.keys().filter(|key| key.starts_with("pooling_mode_"));
-        for key in of_pooling.filter(|key| !keys.iter().any(|known| known == key)) {
-            if json.flag(&[key], true)? {
-                let reason = format!("is no pooling that is known; known are {}", known());
-                return Err(json.error(&[key], reason));
-            }
+        let place = |pooling: &Pooling| Pooling::ALL.iter().position(|one| one == pooling);
+        if json.at(KEY).is_none() {
+            self.pooling.sort_by_key(place);
         }
         if self.pooling.is_empty() {
             self.pooling.push(Pooling::Mean); // as sentence-transformers

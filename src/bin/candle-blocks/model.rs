@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
 use candle_blocks::device::check_dtype;
+use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
 use clap::ValueEnum;
@@ -26,6 +27,16 @@ pub struct ModelArgs {
 impl ModelArgs {
     pub fn open(&self) -> Result<Checkpoint> {
         self.source.open(self.model.as_ref(), "--model PATH")
+    }
+
+    /// Where the checkpoint is, downloaded if need be.
+    pub fn path(&self) -> Result<PathBuf> {
+        self.source.path(self.model.as_ref(), "--model PATH")
+    }
+
+    /// How to open it.
+    pub fn options(&self) -> CheckpointOptions {
+        self.source.options()
     }
 
     /// The files that are named beside the weights.
@@ -56,7 +67,7 @@ pub struct SourceArgs {
     part: Option<StackPart>,
 }
 
-fn names(names: &'static [&'static str]) -> PossibleValuesParser {
+pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
     PossibleValuesParser::new(names)
 }
 
@@ -74,11 +85,18 @@ impl SourceArgs {
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
-        let path = match (path, &self.hub) {
-            (Some(path), None) => path.clone(),
-            (None, Some(repo)) => download::download(repo, &self.revision)?,
+        Ok(self.options().open(self.path(path, name)?)?)
+    }
+
+    fn path(&self, path: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
+        match (path, &self.hub) {
+            (Some(path), None) => Ok(path.clone()),
+            (None, Some(repo)) => download::download(repo, &self.revision),
             _ => bail!("give either {name} or --hub OWNER/NAME"),
-        };
+        }
+    }
+
+    fn options(&self) -> CheckpointOptions {
         let mut options = CheckpointOptions::default();
         if let Some(config) = &self.config {
             options = options.config(config);
@@ -89,7 +107,7 @@ impl SourceArgs {
         if let Some(part) = self.part {
             options = options.part(part);
         }
-        Ok(options.open(path)?)
+        options
     }
 }
 
@@ -157,6 +175,16 @@ impl ComputeArgs {
             );
         }
         Ok(Form::Packed(packed))
+    }
+
+    /// How a model that reads texts is loaded.
+    pub fn text_options(&self, model: &ModelArgs) -> Result<TextOptions> {
+        let device = self.device()?;
+        let options = TextOptions::default().checkpoint(model.options());
+        Ok(match self.form(false)? {
+            Form::Packed(precision) => options.precision(precision),
+            Form::Plain => options.device(self.dtype, &device),
+        })
     }
 
     /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`; on the CPU, which converts

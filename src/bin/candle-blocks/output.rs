@@ -6,6 +6,7 @@ mod escape;
 use std::fmt::Display;
 use std::io;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 pub(crate) use escape::Escaped;
 use escape::is_hidden;
@@ -38,4 +39,27 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
         }
     }
     print(&(text + "\n"))
+}
+
+/// Refuses, before the work, an output that cannot be written, or an existing file that the program reads.
+pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Result<()> {
+    let fail = |reason: &str| anyhow::bail!("{}: --output {reason}", output.display());
+    match output.parent() {
+        Some(folder) if folder != Path::new("") && !folder.is_dir() => {
+            return fail("lies in a folder that does not exist; create it first");
+        }
+        _ => {}
+    }
+    if output.is_dir() {
+        return fail("is a folder; give the name of a file in it");
+    }
+    if output.exists() && !output.is_file() {
+        return fail("is a device or a pipe; give the name of a file");
+    }
+    match output.canonicalize() {
+        Ok(existing) if is_read(&existing) => {
+            fail("is a file that the run reads; give another name")
+        }
+        _ => Ok(()),
+    }
 }
