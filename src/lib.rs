@@ -158,6 +158,7 @@
 #![deny(missing_docs)]
 
 pub mod checkpoint;
+pub mod compat;
 pub mod config;
 pub mod device;
 

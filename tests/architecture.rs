@@ -35,6 +35,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["checkpoint", "packed", "layers", "config", "error"],
     ),
     (
+        "compat",
+        &["checkpoint", "packed", "layers", "config", "error"],
+    ),
+    (
         "text",
         &[
             "model",

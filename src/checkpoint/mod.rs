@@ -50,6 +50,7 @@ pub use as_tensor::AsTensor;
 pub use by_role::{ByRole, Parameters};
 pub use loader::Loader;
 pub use plain::PlainFile;
+pub(crate) use plan::names_on_disk;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};
 

@@ -1,20 +1,23 @@
 //! Ctrl-C: the first ends the work at the next good place, the second the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
-static WAS_PRESSED: AtomicBool = AtomicBool::new(false);
+use signal_hook::{consts::SIGINT, flag};
 
-/// From here on, Ctrl-C is noted.
-pub fn watch() {
-    // Where there are no signals, Ctrl-C ends the program, and no file is left half written either.
-    let _ = ctrlc::set_handler(|| {
-        if WAS_PRESSED.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-    });
-}
+/// What the program says of itself after Ctrl-C: 128 and the number of the signal, as shells have it.
+pub const EXIT_STATUS: u8 = 130;
 
-/// Whether Ctrl-C was pressed.
+static WAS_PRESSED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+    let pressed = Arc::new(AtomicBool::new(false));
+    // In this order: the first press finds that there was none before. Where there are no signals, Ctrl-C ends the program,
+    // and no file is left half written either.
+    let second = flag::register_conditional_shutdown(SIGINT, EXIT_STATUS.into(), pressed.clone());
+    let _ = second.and_then(|_| flag::register(SIGINT, pressed.clone()));
+    pressed
+});
+
+/// Whether Ctrl-C was pressed since this was first asked.
 pub fn was_pressed() -> bool {
     WAS_PRESSED.load(Ordering::SeqCst)
 }

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Mismatch) => ExitCode::from(1),
-        Ok(Outcome::Interrupted) => ExitCode::from(130), // 128 and the number of the signal, as shells have it
+        Ok(Outcome::Interrupted) => ExitCode::from(interrupt::EXIT_STATUS),
         Err(error) => {
             output::warn(format_args!("error: {}", line(&error)));
             ExitCode::from(2)

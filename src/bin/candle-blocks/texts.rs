@@ -74,7 +74,6 @@ impl TextArgs {
         lines: &[T],
         mut work: impl FnMut(&[T]) -> Result<()>,
     ) -> Result<Outcome> {
-        interrupt::watch();
         let begin = Instant::now();
         let style = "[{wide_bar}] {pos}/{len} texts, {per_sec}, {eta} left";
         let bar = ProgressBar::new(lines.len() as u64);
