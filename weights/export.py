@@ -22,7 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test
+from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, text
 from fixtures.committed import COMMITTED
 from fixtures.families import FAMILIES, Part, describe, family_of
 
@@ -35,8 +35,10 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
     reference.write(root / "reference")
+    text.write(root / "text")
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
+        text.write_minilm(root / "text/minilm.safetensors", minilm_source)
 
 
 def write_family(args: argparse.Namespace) -> None:
