@@ -42,7 +42,23 @@ use remote::Remote;
 
 const CONFIG: &str = "config.json";
 /// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
-const EXTRAS: [&str; 1] = ["tokenizer.json"];
+const EXTRAS: [&str; 6] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+];
+
+/// Whether a file is one of those, or of a module that `modules.json` lists, such as `1_Pooling/config.json`.
+fn is_extra(name: &str) -> bool {
+    let of_module = |(folder, file): (&str, &str)| {
+        let is_numbered = folder.starts_with(|c: char| c.is_ascii_digit());
+        is_numbered && [CONFIG, WEIGHTS].contains(&file)
+    };
+    EXTRAS.contains(&name) || name.split_once('/').is_some_and(of_module)
+}
 
 /// Whether requests may be sent to the Hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -108,7 +108,12 @@ impl SentenceFiles {
                 (1, "Pooling") => self.pooling(&config()?)?,
                 (2.., "Dense") => self.stages.push(dense(&folder, &config()?)?),
                 (2.., "LayerNorm") => self.stages.push(layer_norm(&folder, &config()?)?),
-                (2.., "Normalize") => self.stages.push(Stage::Normalize),
+                (2.., "Normalize") => {
+                    if let Some(json) = optional(&folder.join("config.json"))? {
+                        of_sentences(&json)?;
+                    }
+                    self.stages.push(Stage::Normalize);
+                }
                 (2.., "Dropout") => {}
                 _ => {
                     return Err(malformed(format!(
@@ -169,11 +174,17 @@ fn optional(path: &Path) -> Result<Option<ConfigJson>> {
     path.exists().then(|| ConfigJson::open(path)).transpose()
 }
 
+/// Refuses a module that maps the vectors of tokens.
+fn of_sentences(json: &ConfigJson) -> Result<()> {
+    let keys = ["module_input_name", "module_output_name"];
+    let sentences = [serde_json::json!("sentence_embedding")];
+    keys.into_iter()
+        .try_for_each(|key| json.only(key, &sentences))
+}
+
 fn dense(folder: &Path, json: &ConfigJson) -> Result<Stage> {
     const KEY: &[&str] = &["activation_function"];
-    for key in ["module_input_name", "module_output_name"] {
-        json.only(key, &[serde_json::json!("sentence_embedding")])?;
-    }
+    of_sentences(json)?;
     let [d_in, d_out] = [json.size(&["in_features"])?, json.size(&["out_features"])?];
     let activation = match json.text(KEY)? {
         None => Activation::Tanh,

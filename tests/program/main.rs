@@ -26,3 +26,4 @@ mod inspect;
 mod like;
 mod packed;
 mod run;
+mod texts;

@@ -9,7 +9,7 @@ use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync, split_id};
 
 use super::explain::{Failure, explain, no_file};
 use super::{
-    CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, WEIGHTS, Wanted, is_commit, whole,
+    CONFIG, Cache, Handler, Hub, HubEvent, INDEX, WEIGHTS, Wanted, is_commit, is_extra, whole,
 };
 use crate::error::{Error, abbreviated};
 
@@ -92,10 +92,8 @@ impl<'a> Remote<'a> {
         }
         // Weights last: an interrupted download then lacks a file that no checkpoint can do without.
         self.fetch_file(CONFIG)?;
-        for extra in EXTRAS {
-            if holds(extra) {
-                self.fetch_file(extra)?;
-            }
+        for extra in self.listing.keys().filter(|name| is_extra(name)) {
+            self.fetch_file(extra)?;
         }
         if holds(WEIGHTS) {
             self.fetch_file(WEIGHTS)?;
