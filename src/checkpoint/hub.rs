@@ -2,8 +2,8 @@
 //! ([`hf_hub`]) into the cache that Python's `huggingface_hub` uses too.
 //!
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
-//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and `tokenizer.json` if there is one, and
-//! returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
+//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and, where there are any, the files of its
+//! tokenizer and of sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
 //! a failed download leaves the last complete snapshot in place.
 //!
 //! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
