@@ -46,18 +46,21 @@ const EXTRAS: [&str; 6] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",
-    "modules.json",
+    MODULES,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 ];
 
-/// Whether a file is one of those, or of a module that `modules.json` lists, such as `1_Pooling/config.json`.
-fn is_extra(name: &str) -> bool {
+/// Lists the modules of a sentence-transformers model, each in a folder of its own.
+const MODULES: &str = "modules.json";
+
+/// Whether a file may be of such a module, as `1_Pooling/config.json` is.
+fn is_of_module(name: &str) -> bool {
     let of_module = |(folder, file): (&str, &str)| {
         let is_numbered = folder.starts_with(|c: char| c.is_ascii_digit());
         is_numbered && [CONFIG, WEIGHTS].contains(&file)
     };
-    EXTRAS.contains(&name) || name.split_once('/').is_some_and(of_module)
+    name.split_once('/').is_some_and(of_module)
 }
 
 /// Whether requests may be sent to the Hub.
