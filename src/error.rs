@@ -99,6 +99,14 @@ pub enum Error {
         reason: String,
     },
 
+    /// One of several texts cannot be read.
+    Text {
+        /// Which, counted from 0.
+        index: usize,
+        /// What is wrong with it, and how to fix it.
+        reason: String,
+    },
+
     /// A configuration from which no layer can be built.
     InvalidConfig(String),
 

@@ -36,6 +36,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("generate", &["model", "checkpoint", "config", "error"]),
     (
+        "compat",
+        &["checkpoint", "packed", "layers", "config", "error"],
+    ),
+    (
         "text",
         &[
             "generate",

@@ -62,6 +62,7 @@ impl fmt::Display for Message<'_> {
                     listed("known:", known)
                 )
             }
+            Error::Text { index, reason } => write!(f, "text {index} (counted from 0): {reason}"),
             Error::InvalidConfig(reason) => write!(f, "invalid configuration: {reason}"),
             Error::MissingTensor {
                 path,

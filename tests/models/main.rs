@@ -20,8 +20,8 @@ mod weights;
 mod whole;
 
 mod encoder_decoders;
-mod one_stack;
 mod generation;
+mod one_stack;
 mod parity;
 mod properties;
 mod refused;
@@ -29,8 +29,8 @@ mod rehearsal_of_all;
 mod report;
 mod sampling;
 mod saved;
+#[cfg(feature = "text")]
+mod text;
 mod two_towers;
 mod variants;
 mod vision;
-#[cfg(feature = "text")]
-mod text;

@@ -27,4 +27,5 @@ mod inspect;
 mod like;
 mod packed;
 mod run;
+mod texts;
 mod two_stacks;

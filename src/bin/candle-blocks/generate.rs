@@ -1,7 +1,6 @@
 //! `candle-blocks generate`: continues a text, or token ids, with a decoder.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -14,7 +13,7 @@ use candle_blocks::text::{Message, TextGenerator};
 use candle_blocks::verify::Fixture;
 
 use crate::model::{ComputeArgs, Form, ModelArgs};
-use crate::{Outcome, output};
+use crate::{Outcome, interrupt, output};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -97,9 +96,6 @@ impl SamplingArgs {
     }
 }
 
-/// Set by Ctrl-C.
-static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
 pub fn generate(args: &Args) -> Result<Outcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
@@ -118,12 +114,6 @@ pub fn generate(args: &Args) -> Result<Outcome> {
         Form::Packed(precision) => checkpoint.packed_model(precision)?,
         Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
     };
-    // A second one ends the program at once.
-    ctrlc::set_handler(|| {
-        if IS_INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
     let mut clock = Clock::start();
     let tokens = match input {
         Some((path, prompts)) => {
@@ -161,7 +151,7 @@ fn continue_ids(
     clock: &mut Clock,
 ) -> Result<Tensor> {
     let mut generation = generator.start(prompts, sampler)?;
-    while !IS_INTERRUPTED.load(Ordering::Relaxed) {
+    while !interrupt::was_pressed() {
         match generation.next() {
             Some(step) => clock.count(step?.iter().flatten().count()),
             None => break,
@@ -193,7 +183,7 @@ fn continue_text(
     }
     let mut generation = generator.start(&prompt, sampler)?;
     let mut n = 0;
-    while !IS_INTERRUPTED.load(Ordering::Relaxed) {
+    while !interrupt::was_pressed() {
         let Some(piece) = generation.next() else {
             break;
         };
@@ -208,7 +198,7 @@ fn continue_text(
 
 /// Says where generation was cut off.
 fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
-    if IS_INTERRUPTED.load(Ordering::Relaxed) {
+    if interrupt::was_pressed() {
         output::warn("note: interrupted; what was generated until then is kept");
     } else if ends.any(|end| end == Some(Finish::Positions)) {
         let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();

@@ -8,7 +8,6 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-use anyhow::bail;
 use candle_blocks::Checkpoint;
 
 pub(crate) use escape::Escaped;
@@ -53,14 +52,9 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(text + "\n"))
 }
 
-/// Refuses, before the work, an output that cannot be written or would replace a file that is read: the checkpoint's, or one
-/// of `others`.
-pub fn check_file<'p>(
-    output: &Path,
-    checkpoint: &Checkpoint,
-    others: impl Iterator<Item = &'p Path>,
-) -> anyhow::Result<()> {
-    let fail = |reason: &str| bail!("{}: --output {reason}", output.display());
+/// Refuses, before the work, an output that cannot be written, or an existing file that the program reads.
+pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Result<()> {
+    let fail = |reason: &str| anyhow::bail!("{}: --output {reason}", output.display());
     match output.parent() {
         Some(folder) if folder != Path::new("") && !folder.is_dir() => {
             return fail("lies in a folder that does not exist; create it first");
@@ -73,16 +67,26 @@ pub fn check_file<'p>(
     if output.exists() && !output.is_file() {
         return fail("is a device or a pipe; give the name of a file");
     }
-    let Ok(existing) = output.canonicalize() else {
-        return Ok(()); // it does not exist yet
-    };
+    match output.canonicalize() {
+        Ok(existing) if is_read(&existing) => {
+            fail("is a file that the run reads; give another name")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// [`check`] of an output beside the files of a checkpoint and `others`.
+pub fn check_file<'p>(
+    output: &Path,
+    checkpoint: &Checkpoint,
+    others: impl Iterator<Item = &'p Path>,
+) -> anyhow::Result<()> {
     let files = checkpoint.files();
     let weights = files.names().filter_map(|name| files.info(name));
     let weights = weights.map(|info| info.path.as_path());
     let config = files.directory().join("config.json");
-    let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
-    if weights.chain([files.path(), &config]).any(is_it) || { others }.any(is_it) {
-        return fail("is a file that the run reads; give another name");
-    }
-    Ok(())
+    check(output, |existing| {
+        let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
+        weights.chain([files.path(), &config]).any(is_it) || { others }.any(is_it)
+    })
 }
