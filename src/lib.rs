@@ -192,13 +192,12 @@ pub use config::{
 };
 pub use error::{Error, Result};
 pub use layers::{
-    Attention, AttentionMask, BlockFeedForward, BlockStages, Dropout, DropoutSource, FeedForward,
-    ForwardContext, KvCache, Linear, MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer,
-    SublayerNorm, TransformerBlock,
+    Attention, AttentionMask, Dropout, DropoutSource, FeedForward, ForwardContext, KvCache, Linear,
+    MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
 };
 pub use packed::{
-    PackedAttention, PackedBlockFeedForward, PackedFeedForward, PackedKvCache, PackedLinear,
-    PackedMixtureOfExperts, PackedStack, PackedSublayer, PackedTransformerBlock,
+    PackedAttention, PackedFeedForward, PackedKvCache, PackedLinear, PackedMixtureOfExperts,
+    PackedStack, PackedTransformerBlock,
 };
 
 /// The README's programs, compiled together with the documentation's tests.

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use tokenizers::EncodeInput;
 
 use super::batches::{Lengths, batches};
-use super::{Encoded, Tokenizer};
+use super::{TokenizedText, Tokenizer};
 use crate::Checkpoint;
 use crate::config::{EmbeddingsConfig, Reads, TokenEmbeddingsConfig};
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Text`] if a text gives no token, or one that the model does not have.
-    pub fn encode<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<Encoded>>
+    pub fn encode<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<TokenizedText>>
     where
         T: Into<EncodeInput<'t>>,
     {
@@ -134,7 +134,7 @@ impl Encoder {
     /// As for [`Model::forward`]; an error of `each` ends the run.
     pub fn run(
         &self,
-        texts: &[Encoded],
+        texts: &[TokenizedText],
         mut each: impl FnMut(&[usize], ModelOutput) -> Result<()>,
     ) -> Result<()> {
         let n_tokens: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
@@ -146,10 +146,10 @@ impl Encoder {
     }
 
     /// Some texts side by side, shorter ones padded on the right.
-    fn input(&self, texts: &[Encoded], batch: &[usize]) -> Result<ModelInput> {
+    fn input(&self, texts: &[TokenizedText], batch: &[usize]) -> Result<ModelInput> {
         let longest = batch.iter().map(|&text| texts[text].ids.len()).max();
         let shape = (batch.len(), longest.unwrap_or(0));
-        let rows = |values: fn(&Encoded) -> &[u32], padding: u32| -> Result<Tensor> {
+        let rows = |values: fn(&TokenizedText) -> &[u32], padding: u32| -> Result<Tensor> {
             let mut all = Vec::with_capacity(shape.0 * shape.1);
             for (row, &text) in batch.iter().enumerate() {
                 all.extend(values(&texts[text]));

@@ -25,4 +25,4 @@ pub use embedder::TextEmbedder;
 pub use generator::{Prompt, TextGeneration, TextGenerator};
 pub use options::TextOptions;
 pub use pooling::Pooling;
-pub use tokenizer::{Encoded, Tokenizer};
+pub use tokenizer::{TokenizedText, Tokenizer};

@@ -33,14 +33,14 @@ pub struct Tokenizer {
 
 /// A text, or a pair of texts, as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Encoded {
+pub struct TokenizedText {
     /// The ids, those of special tokens included.
     pub ids: Vec<u32>,
     /// Which text of a pair each token belongs to, as the tokenizer numbers them.
     pub types: Vec<u32>,
 }
 
-impl From<&Encoding> for Encoded {
+impl From<&Encoding> for TokenizedText {
     fn from(encoding: &Encoding) -> Self {
         Self {
             ids: encoding.get_ids().to_vec(),
@@ -174,8 +174,9 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn encode(&self, text: &str) -> Result<Encoded> {
-        self.encoding(text).map(|encoding| Encoded::from(&encoding))
+    pub fn encode(&self, text: &str) -> Result<TokenizedText> {
+        self.encoding(text)
+            .map(|encoding| TokenizedText::from(&encoding))
     }
 
     fn encoding<'t>(&self, text: impl Into<EncodeInput<'t>>) -> Result<Encoding> {
@@ -187,14 +188,17 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn encode_all<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<Encoded>>
+    pub fn encode_all<'t, T>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<TokenizedText>>
     where
         T: Into<EncodeInput<'t>>,
     {
         let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
         let encoded = self.inner.encode_batch_fast(texts, true);
         let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
-        Ok(encoded.iter().map(Encoded::from).collect())
+        Ok(encoded.iter().map(TokenizedText::from).collect())
     }
 
     /// The text of some tokens, without special ones.

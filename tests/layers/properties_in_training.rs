@@ -3,9 +3,10 @@
 use std::fs;
 
 use candle_blocks::{
-    Activation, BlockFeedForward, CheckpointOptions, Dropout, DropoutSource, SublayerNorm,
+    Activation, CheckpointOptions, Dropout, DropoutSource, SublayerNorm,
     candle_core::{DType, Device, Module, ModuleT, Tensor},
     candle_nn,
+    layers::BlockFeedForward,
 };
 
 use crate::{

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, bail};
 use candle_blocks::{
-    AttentionConfig, AttentionMask, BlockConfig, BlockFeedForward, Checkpoint, FeedForwardConfig,
-    ForwardContext, NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm,
-    TransformerBlock,
+    AttentionConfig, AttentionMask, BlockConfig, Checkpoint, FeedForwardConfig, ForwardContext,
+    NormConfig, NormPlacement, StackConfig, Sublayer, SublayerNorm, TransformerBlock,
     candle_core::{DType, Device, Module, ModuleT, Result as CandleResult, Tensor},
+    layers::BlockFeedForward,
 };
 
 use super::{Args, operations, seeded};
