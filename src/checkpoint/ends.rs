@@ -157,7 +157,7 @@ pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfi
 }
 
 /// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
-/// that head reads it.
+/// that head reads it, or it has no parameters.
 ///
 /// # Errors
 /// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
@@ -170,12 +170,17 @@ pub(super) fn described(
     let mut model = with_embeddings(family, json, stack)?;
     let named = tasks(json)?.flatten();
     let head = family.heads.iter().find(|(task, _)| Some(*task) == named);
-    if let Some(&(task, read)) = head {
+    let head = head.map(|&(task, read)| {
         let readout = read(json, stack)?;
-        if let (Some(read), Reads::Pooled) = (family.pooler, &readout.reads) {
-            model = model.with_pooler(read(json, stack)?);
+        Ok::<_, Error>(HeadConfig { task, readout })
+    });
+    model.head = head.transpose()?;
+    if let Some(read) = family.pooler {
+        let with_pooler = model.clone().with_pooler(read(json, stack)?);
+        let is_read = matches!(&model.head, Some(head) if head.readout.reads == Reads::Pooled);
+        if is_read || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
+            model = with_pooler;
         }
-        model = model.with_head(HeadConfig { task, readout });
     }
     model.validate()?;
     Ok(model)

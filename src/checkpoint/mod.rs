@@ -40,6 +40,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::checkpoint::architecture::located;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::known::first_of_two;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::config::{ModelConfig, Precision, StackConfig, setters};
@@ -123,9 +124,17 @@ impl CheckpointOptions {
             return self.open_stack(path);
         }
         let checkpoint = self.clone().open_stack(path)?;
-        let Some((part, read)) = checkpoint.family.joined else {
+        let (Some(config), Some((part, read))) =
+            (&checkpoint.config_path, checkpoint.family.joined)
+        else {
             return Ok(checkpoint);
         };
+        let json = ConfigJson::open(config)?;
+        // A tower may have a `model_type` of its own.
+        let model_type = json.text(&["model_type"])?.unwrap_or_default();
+        if first_of_two(&model_type).is_none() {
+            return Ok(checkpoint);
+        }
         let other = Self {
             part: Some(part),
             ..self
@@ -138,10 +147,7 @@ impl CheckpointOptions {
         if checkpoint.plan.of_blocks().is_empty() {
             return Ok(other);
         }
-        let joint = match &checkpoint.config_path {
-            Some(path) => read(&ConfigJson::open(path)?)?,
-            None => return Ok(checkpoint), // such a family's own file always exists
-        };
+        let joint = read(&json)?;
         checkpoint.joined(other, part, joint)
     }
 

@@ -52,27 +52,21 @@ impl Checkpoint {
     }
 
     /// This stack and the other one of the same files as one model.
-    pub(super) fn joined(mut self, other: Self, part: StackPart, joint: Joint) -> Result<Self> {
+    pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
         self.is_joined = true;
-        let Plan {
-            model, no_model, ..
-        } = &other.plan;
-        match (&self.plan.model, model) {
-            (Some(_), Some(config)) => {
+        match other.plan.model.take() {
+            Some(config) if self.plan.model.is_some() => {
                 self.other = Some(OtherStack {
                     part,
-                    config: config.clone(),
+                    config,
                     joint,
                 });
             }
-            (_, None) => {
+            Some(_) => {} // this stack says what is wrong
+            None => {
                 self.plan.model = None;
-                self.plan.no_model = no_model.as_ref().map(|error| match error {
-                    Error::InvalidConfig(reason) => Error::InvalidConfig(reason.clone()),
-                    other => Error::InvalidConfig(other.to_string()),
-                });
+                self.plan.no_model = other.plan.no_model.take();
             }
-            (None, Some(_)) => {}
         }
         self.plan.add(other.plan, part);
         if let Joint::Similarity { bias } = joint {

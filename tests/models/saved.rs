@@ -8,7 +8,7 @@ use std::{
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
     candle_core::{DType, Device, Tensor},
-    config::EmbeddingsConfig,
+    layers::Embeddings,
     model::{Model, ModelInput, ModelOutput},
     train::Fresh,
 };
@@ -122,19 +122,22 @@ fn drawn(folder: &Path) -> (Architecture, Fresh, Model) {
 #[test]
 fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
     for whole in of_one_stack() {
+        if OF_TWO_IN_CONFIG.contains(&whole.name.as_str()) {
+            continue;
+        }
         let (architecture, fresh, model) = drawn(&weights(&whole.name));
         let folder = tempfile::tempdir().unwrap();
         architecture
             .save(folder.path(), fresh.parameters(), &[])
             .unwrap();
-        let input = match &model.config().embeddings {
-            EmbeddingsConfig::Patches(patches) => {
-                let [height, width] = patches.image_size;
-                let shape = (2, patches.n_channels, height, width);
-                ModelInput::pixels(&Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap())
+        let input = match model.embeddings() {
+            Embeddings::Tokens(_) => {
+                let ids = [[4u32, 5, 6], [7, 8, 9]];
+                ModelInput::tokens(&Tensor::new(&ids, &Device::Cpu).unwrap())
             }
             _ => {
-                ModelInput::tokens(&Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap())
+                let pixels = Tensor::randn(0f32, 1.0, (2, 3, 6, 6), &Device::Cpu);
+                ModelInput::pixels(&pixels.unwrap())
             }
         };
         let ours = model.forward(&input).unwrap();

@@ -79,3 +79,41 @@ fn towers_of_two_widths_are_refused_with_both() {
     let said = message(towers.forward(&input()));
     assert!(said.contains("[12]") && said.contains("[16]"), "{said}");
 }
+
+/// As of files that hold one tower and say so.
+#[test]
+fn a_tower_that_config_json_names_is_opened_alone() {
+    if !is_present("families/clip") {
+        return;
+    }
+    for (section, model_type) in [
+        ("text_config", "clip_text_model"),
+        ("vision_config", "clip_vision_model"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = std::fs::read(weights("families/clip/config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        let mut own = config[section].clone();
+        own["model_type"] = model_type.into();
+        own["projection_dim"] = config["projection_dim"].clone();
+        std::fs::write(folder.path().join("config.json"), own.to_string()).unwrap();
+        let file = weights("families/clip/model.safetensors");
+        std::fs::copy(file, folder.path().join("model.safetensors")).unwrap();
+
+        let one = CheckpointOptions::default().whole().open(folder.path());
+        let one = one.unwrap_or_else(|error| panic!("{model_type}: {error}"));
+        assert!(one.other_stack().unwrap().is_none(), "{model_type}");
+        let input = input();
+        let model = one.model(DType::F32, &Device::Cpu).unwrap();
+        let ours = model.forward(&input).unwrap().logits.unwrap();
+        let two = CheckpointOptions::default().whole();
+        let two = two.open(weights("families/clip")).unwrap();
+        let two = two.two_towers(DType::F32, &Device::Cpu).unwrap();
+        let tower = match section {
+            "text_config" => two.text(),
+            _ => two.vision(),
+        };
+        let expected = tower.forward(&input).unwrap().logits.unwrap();
+        assert_eq!(numbers(&ours), numbers(&expected), "{model_type}");
+    }
+}

@@ -156,7 +156,7 @@ fn drop_path_drops_whole_samples_as_often_as_its_rate_which_rises_with_depth() {
     for seed in 0..N_SEEDS {
         stack.set_dropout_source(&DropoutSource::seeded(seed));
         let mut before = x.clone();
-        let count = |i: usize, stages: &candle_blocks::BlockStages| {
+        let count = |i: usize, stages: &candle_blocks::layers::BlockStages| {
             for (j, sublayer) in [&stages.attention, &stages.feed_forward].iter().enumerate() {
                 let same = unchanged(&before, &sublayer.output);
                 dropped[i][j] += same.iter().filter(|&&same| same).count();
@@ -266,7 +266,7 @@ fn a_layer_that_was_passed_over_has_no_gradient() {
     for seed in 0..N_SEEDS {
         stack.set_dropout_source(&DropoutSource::seeded(seed));
         let mut ran = Vec::new();
-        let keep = |i: usize, _: &candle_blocks::BlockStages| {
+        let keep = |i: usize, _: &candle_blocks::layers::BlockStages| {
             ran.push(i);
             Ok(())
         };

@@ -2,6 +2,7 @@
 //!
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
+use super::encoder_decoder::{end_of_text, head_rules, start_token};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -11,11 +12,14 @@ pub(super) fn families() -> Vec<Family> {
             Ok(bart(json, "decoder")?.into_decoder())
         })
         .embeddings(words_of_bart)
-        .end_rules(heads())
+        .end_rules(next_token())
+        .end_rules(head_rules())
         .head(Task::CausalLm, |json, _| {
             Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(true)))
         })
-        .head(Task::SequenceClassification, end_of_text)
+        .head(Task::SequenceClassification, |json, stack| {
+            end_of_text(json, stack, 2)
+        })
         .head(Task::QuestionAnswering, question_answering)
         .joined(StackPart::Encoder, |json| start_token(json, 2)),
     ]
@@ -59,30 +63,13 @@ pub(super) fn stack(
         .outside(&["projector.*", "classifier.*", "layer_weights"])
 }
 
-/// Before the first token stands this one, where the file names no other.
-pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
-    let token = json.size_or(&["decoder_start_token_id"], default)?;
-    Ok(Joint::Memory {
-        start_token: Some(token as u32),
-    })
-}
-
-fn heads() -> Vec<Rule> {
-    vec![
+fn next_token() -> [Rule; 2] {
+    [
         Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
         Rule {
             bias: strings(&["final_logits_bias"]),
             ..Rule::behind_ones("causal_lm.output", &[], 1)
         },
-        Rule::linear(
-            "sequence_classification.transform",
-            &["classification_head.dense"],
-        ),
-        Rule::linear(
-            "sequence_classification.output",
-            &["classification_head.out_proj"],
-        ),
-        Rule::linear("question_answering.output", &["qa_outputs"]),
     ]
 }
 
@@ -105,26 +92,6 @@ fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsCon
         .with_norm(norm)
         .with_dropout(json.number(&["dropout"], 0.1)?)
         .into())
-}
-
-/// The label of a text, at the last of its end tokens.
-fn end_of_text(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let end = json.size_or(&["eos_token_id"], 2)?;
-    classification_at(json, stack, end)
-}
-
-/// A head that reads the last token of this id, as BART's and T5's do.
-pub(super) fn classification_at(
-    json: &ConfigJson,
-    stack: &StackConfig,
-    token: usize,
-) -> Result<ReadoutConfig> {
-    let dropout = json.number(&["classifier_dropout"], 0.0)?;
-    let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Tanh);
-    Ok(ReadoutConfig::new(Reads::LastOf(token as u32))
-        .with_dropout(dropout)
-        .with_transform(transform)
-        .with_output(labels(json)?.with_dropout(dropout)))
 }
 
 fn attention(role: &str, stem: &str) -> Vec<Rule> {

@@ -2,7 +2,9 @@
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
-use super::{patches, prelude::*};
+use super::patches;
+use super::prelude::*;
+use super::tower::{Tower, tower};
 
 pub(super) fn families() -> Vec<Family> {
     [
@@ -29,53 +31,6 @@ pub(super) fn families() -> Vec<Family> {
     ]
     .map(|family| family.head(Task::Projection, projection))
     .into()
-}
-
-/// One of two towers with CLIP's names.
-pub(super) fn tower(family: Family, part: StackPart) -> Family {
-    let prefixes = match part {
-        StackPart::Text => ["text_model.", ""],
-        _ => ["vision_model.", ""],
-    };
-    let other = match part {
-        StackPart::Text => "vision_model.*",
-        _ => "text_model.*",
-    };
-    family
-        .part(part)
-        .prefixes(&prefixes)
-        .block("encoder.layers.{i}.")
-        .block_rules([
-            Rule::norm("attention_norm", &["layer_norm1"]),
-            Rule::linear("attention.query", &["self_attn.q_proj"]),
-            Rule::linear("attention.key", &["self_attn.k_proj"]),
-            Rule::linear("attention.value", &["self_attn.v_proj"]),
-            Rule::linear("attention.output", &["self_attn.out_proj"]),
-            Rule::norm("feed_forward_norm", &["layer_norm2"]),
-            Rule::linear("feed_forward.up", &["mlp.fc1"]),
-            Rule::linear("feed_forward.down", &["mlp.fc2"]),
-        ])
-        .stack_rules([Rule::norm(
-            "final_norm",
-            &["final_layer_norm", "post_layernorm"],
-        )])
-        .end_rules([
-            Rule::linear("embeddings.word", &["embeddings.token_embedding"]),
-            Rule::linear("embeddings.position", &["embeddings.position_embedding"]),
-            Rule::linear("embeddings.patch", &["embeddings.patch_embedding"]),
-            Rule::named(
-                "embeddings.class_token",
-                &["embeddings.class_embedding"],
-                &[],
-            ),
-            Rule::norm("embeddings.norm", &["pre_layrnorm"]),
-            Rule::norm("pooler.norm", &["post_layernorm"]),
-            Rule::linear("image_classification.output", &["classifier"]),
-        ])
-        .ignored(&["*position_ids"])
-        .outside(&["embeddings.*", "head.*", other, "logit_*"])
-        .outside(&["text_projection.*", "visual_projection.*", "*classifier.*"])
-        .outside(&["*layrnorm.*", "post_layernorm.*"])
 }
 
 const TEXT: Tower = Tower {
@@ -127,58 +82,6 @@ fn first_normed(_: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
 fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let output = OutputConfig::new(json.size_or(&["projection_dim"], 512)?);
     Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
-}
-
-/// What the configuration class of a tower says where the file says nothing: files hold what differs from it.
-pub(super) struct Tower {
-    /// The key of the tower's own configuration; a file of one tower has its keys outside.
-    pub(super) section: &'static str,
-    pub(super) visibility: Visibility,
-    pub(super) activation: Activation,
-    pub(super) eps: f64,
-    /// A tower of twelve blocks with heads of width 64 and a feed-forward four times as wide as the model.
-    pub(super) width: usize,
-}
-
-impl Tower {
-    /// Its own part of the file.
-    pub(super) fn section(&self, json: &ConfigJson) -> Result<ConfigJson> {
-        let section = json.section(&[self.section])?;
-        Ok(section.unwrap_or_else(|| json.clone()))
-    }
-
-    /// Words and positions, of which there are so many where the file says nothing.
-    pub(super) fn words(
-        &self,
-        json: &ConfigJson,
-        stack: &StackConfig,
-        [n_tokens, n_positions]: [usize; 2],
-    ) -> Result<EmbeddingsConfig> {
-        let json = self.section(json)?;
-        let n_tokens = json.size_or(&["vocab_size"], n_tokens)?;
-        let words = TokenEmbeddingsConfig::new(n_tokens, stack.blocks[0].d_model());
-        let n_positions = json.size_or(&["max_position_embeddings"], n_positions)?;
-        Ok(words.with_positions(n_positions).into())
-    }
-
-    pub(super) fn config(&self, json: &ConfigJson) -> Result<StackConfig> {
-        let json = self.section(json)?;
-        let or = |key, default| json.size_or(&[key], default);
-        let d_model = or("hidden_size", self.width)?;
-        let attention = AttentionConfig::new(d_model, or("num_attention_heads", self.width / 64)?)?
-            .with_visibility(self.visibility)
-            .with_dropout(json.number(&["attention_dropout"], 0.0)?);
-        let feed_forward = FeedForwardConfig::new(d_model)
-            .with_d_ff(or("intermediate_size", 4 * self.width)?)
-            .with_activation(json.activation(&["hidden_act"], self.activation)?);
-        let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], self.eps)?);
-        let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre);
-        let n_blocks = match json.optional_size(&["num_hidden_layers"])? {
-            Some(_) => json.n_blocks(&["num_hidden_layers"])?,
-            None => 12,
-        };
-        Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
-    }
 }
 
 /// Smaller where a branch is added to the residual stream, by the depth of the tower.

@@ -12,6 +12,7 @@ mod dinov2;
 mod distilbert;
 mod electra;
 mod encoder;
+mod encoder_decoder;
 mod falcon;
 mod gemma;
 mod gpt2;
@@ -37,6 +38,7 @@ mod stablelm;
 mod starcoder2;
 mod t5;
 mod torch;
+mod tower;
 mod vit;
 mod whisper;
 

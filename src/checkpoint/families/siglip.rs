@@ -3,8 +3,9 @@
 //! transformers' `SiglipEncoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/siglip/modeling_siglip.py>
 
-use super::clip::{Tower, tower};
-use super::{patches, prelude::*};
+use super::patches;
+use super::prelude::*;
+use super::tower::{Tower, tower};
 
 pub(super) fn families() -> Vec<Family> {
     vec![

@@ -2,17 +2,18 @@
 //!
 //! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
 
-use super::{bart::classification_at, prelude::*};
+use super::encoder_decoder::{end_of_text, head_rules, start_token};
+use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     let stack = |part, feed_forward: usize, config, other| {
         let of = |layer: usize, name: &str| format!("layer.{layer}.{name}");
         let dense = |role, name| {
-            Rule::linear(
-                role,
-                &[&of(feed_forward, &format!("DenseReluDense.{name}"))],
-            )
+            let name = format!("DenseReluDense.{name}");
+            Rule::linear(role, &[&of(feed_forward, &name)])
         };
+        let relative_bias = "block.0.layer.0.SelfAttention.relative_attention_bias";
+        let words = ["shared", "transformer.shared", "embed_tokens"];
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
             .initialization(initialization)
@@ -32,20 +33,11 @@ pub(super) fn families() -> Vec<Family> {
                 dense("feed_forward.down", "wo"),
             ])
             .stack_rules([
-                Rule::linear(
-                    "relative_bias",
-                    &["block.0.layer.0.SelfAttention.relative_attention_bias"],
-                ),
+                Rule::linear("relative_bias", &[relative_bias]),
                 Rule::norm("final_norm", &["final_layer_norm"]),
             ])
-            .end_rules([Rule::linear(
-                "embeddings.word",
-                &["shared", "transformer.shared", "embed_tokens"],
-            )])
-            .embeddings(|json, stack| {
-                let dropout = json.number(&["dropout_rate"], 0.1)?;
-                Ok(words(json, stack)?.with_dropout(dropout).into())
-            })
+            .end_rules([Rule::linear("embeddings.word", &words)])
+            .embeddings(embeddings)
             .ignored(&["*EncDecAttention.relative_attention_bias.*"]) // in older files, never used
             .outside(&["*shared.*", "*embed_tokens.*", other])
             .outside(&["lm_head.*", "classif*", "qa_outputs.*"])
@@ -54,54 +46,36 @@ pub(super) fn families() -> Vec<Family> {
         stack(StackPart::Encoder, 1, encoder, "*decoder.*")
             .end_rules([Rule::linear("token_classification.output", &["classifier"])])
             .head(Task::TokenClassification, |json, _| {
-                let dropout = json.number(&["classifier_dropout"], 0.0)?;
-                let output = labels(json)?.with_dropout(dropout);
-                Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+                token(json, json.number(&["classifier_dropout"], 0.0)?)
             }),
         stack(StackPart::Decoder, 2, decoder, "*encoder.*")
-            .end_rules(heads())
+            // Where the head has no table of its own, it has that of the words.
+            .end_rules([Rule::linear("causal_lm.output", &["lm_head", "shared"])])
+            .end_rules(head_rules())
             .head(Task::CausalLm, next_token)
             .head(Task::SequenceClassification, |json, stack| {
-                classification_at(json, stack, json.size_or(&["eos_token_id"], 1)?)
+                end_of_text(json, stack, 1)
             })
             .head(Task::QuestionAnswering, question_answering)
-            .joined(StackPart::Encoder, |json| {
-                let token = json.size_or(&["decoder_start_token_id"], 0)?;
-                Ok(Joint::Memory {
-                    start_token: Some(token as u32),
-                })
-            }),
-    ]
-}
-
-fn heads() -> Vec<Rule> {
-    let head = |part: &str, names: &[&str]| Rule::linear(part, names);
-    vec![
-        // Where it is no table of its own, it is that of the words.
-        head("causal_lm.output", &["lm_head", "shared"]),
-        head(
-            "sequence_classification.transform",
-            &["classification_head.dense"],
-        ),
-        head(
-            "sequence_classification.output",
-            &["classification_head.out_proj"],
-        ),
-        head("question_answering.output", &["qa_outputs"]),
+            .joined(StackPart::Encoder, |json| start_token(json, 0)),
     ]
 }
 
 /// The logits of every next token, scaled in T5's first version: later files say that weights are not tied, which newer
 /// ones write as `scale_decoder_outputs`.
 fn next_token(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
-    let d_model = stack.blocks[0].d_model() as f64;
-    let is_first = json.text(&["model_type"])?.as_deref() == Some("t5")
-        && json.flag(&["tie_word_embeddings"], true)?;
-    let scale = match json.flag(&["scale_decoder_outputs"], is_first)? {
-        true => d_model.powf(-0.5),
-        false => 1.0,
-    };
-    Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_scale(scale)))
+    let is_t5 = json.text(&["model_type"])?.as_deref() == Some("t5");
+    let is_first = is_t5 && json.flag(&["tie_word_embeddings"], true)?;
+    let mut output = language_model(json)?;
+    if json.flag(&["scale_decoder_outputs"], is_first)? {
+        output.scale = (stack.blocks[0].d_model() as f64).powf(-0.5);
+    }
+    Ok(ReadoutConfig::new(Reads::Each).with_output(output))
+}
+
+fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let dropout = json.number(&["dropout_rate"], 0.1)?;
+    Ok(words(json, stack)?.with_dropout(dropout).into())
 }
 
 fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
@@ -116,11 +90,8 @@ fn encoder(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn decoder(json: &ConfigJson) -> Result<StackConfig> {
-    let stack = config(
-        json,
-        json.n_blocks(&["num_decoder_layers", "num_layers", "num_hidden_layers"])?,
-    )?;
-    Ok(stack.into_decoder())
+    let keys = ["num_decoder_layers", "num_layers", "num_hidden_layers"];
+    Ok(config(json, json.n_blocks(&keys)?)?.into_decoder())
 }
 
 fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {

@@ -2,7 +2,8 @@
 //!
 //! transformers' `WhisperDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/whisper/modeling_whisper.py>
 
-use super::bart::{config, stack, start_token};
+use super::bart::{config, stack};
+use super::encoder_decoder::start_token;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
