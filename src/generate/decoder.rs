@@ -4,7 +4,7 @@ use candle_core::Result;
 use candle_core::Tensor;
 
 use crate::config::{EmbeddingsConfig, ModelConfig, Position, RotaryScaling};
-use crate::model::{Model, ModelCache, ModelInput};
+use crate::model::{Encoded, Model, ModelCache, ModelInput};
 
 /// A model and its cache, as generation uses them.
 pub trait Decoder {
@@ -36,11 +36,12 @@ pub trait Decoder {
     }
 }
 
-/// A decoder-only model with a cache of its own.
+/// A decoder with a cache of its own, and the output of an encoder that it attends to, if it has one.
 #[derive(Clone, Debug)]
 pub struct CausalDecoder<'m> {
     model: &'m Model,
     cache: ModelCache,
+    encoded: Option<Encoded>,
 }
 
 impl<'m> CausalDecoder<'m> {
@@ -49,17 +50,40 @@ impl<'m> CausalDecoder<'m> {
         Self {
             model,
             cache: model.new_cache(),
+            encoded: None,
         }
+    }
+
+    /// Attends to what the encoder of a [`Seq2Seq`](crate::model::Seq2Seq) made, whose decoder this is.
+    pub fn attending_to(mut self, encoded: Encoded) -> Self {
+        self.encoded = Some(encoded);
+        self
     }
 }
 
 impl Decoder for CausalDecoder<'_> {
     fn next_logits(&mut self, new: &ModelInput) -> Result<Tensor> {
-        self.model.next_logits(new, &mut self.cache)
+        match &self.encoded {
+            Some(encoded) => {
+                let new = new.clone();
+                let new = new.with_memory(&encoded.hidden_states, encoded.mask.as_ref());
+                self.model.next_logits(&new, &mut self.cache)
+            }
+            None => self.model.next_logits(new, &mut self.cache),
+        }
     }
 
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
-        self.cache.keep_sequences(sequences)
+        self.cache.keep_sequences(sequences)?;
+        if let Some(encoded) = &mut self.encoded {
+            let kept = |of: &Tensor| {
+                let rows = sequences.iter().map(|&row| of.narrow(0, row, 1));
+                Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
+            };
+            encoded.hidden_states = kept(&encoded.hidden_states)?;
+            encoded.mask = encoded.mask.as_ref().map(kept).transpose()?;
+        }
+        Ok(())
     }
 
     fn forget(&mut self) {

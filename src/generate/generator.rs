@@ -3,7 +3,7 @@
 use super::{CausalDecoder, Choose, Generation, GenerationOptions};
 use crate::config::{EmbeddingsConfig, Task, getters};
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{Encoded, Model};
 
 /// Continues prompts with a decoder-only model; the [module](super) has an example. It can be shared among threads: each generation
 /// has a cache of its own.
@@ -53,6 +53,23 @@ impl<'m> Generator<'m> {
             choose,
             self.options.clone(),
         )
+    }
+
+    /// Begins to say what the decoder of a [`Seq2Seq`](crate::model::Seq2Seq) makes of its encoder's output; the model of this
+    /// generator is that decoder. `prompts` are what it has said already, for each sequence of the batch: the token that it begins
+    /// with ([`GenerationOptions::decoder_start`]), unless it is made to say more.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_behind<C: Choose>(
+        &self,
+        encoded: Encoded,
+        prompts: &[Vec<u32>],
+        choose: C,
+    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+        self.check_tokens(prompts)?;
+        let decoder = CausalDecoder::new(self.model).attending_to(encoded);
+        Generation::new(decoder, prompts, choose, self.options.clone())
     }
 
     /// Here a token's place is that in its prompt, and not one among padding.

@@ -20,6 +20,8 @@ pub struct GenerationOptions {
     /// What fills the rows of shorter sequences in [`Generation::padded`](super::Generation::padded): the checkpoint's token for
     /// padding, or else the first of those that end a sequence.
     pub pad_token: Option<u32>,
+    /// The token that the decoder behind an encoder begins with.
+    pub decoder_start: Option<u32>,
     /// Tokens that are never chosen.
     pub suppressed: Vec<u32>,
     /// Tokens that are not chosen first.
@@ -40,6 +42,7 @@ impl Default for GenerationOptions {
             stop_tokens: Vec::new(),
             min_new_tokens: 0,
             pad_token: None,
+            decoder_start: None,
             suppressed: Vec::new(),
             suppressed_first: Vec::new(),
             forced_first: None,
@@ -75,6 +78,7 @@ impl GenerationOptions {
             max_new_tokens: json.size_or(&["max_new_tokens"], default.max_new_tokens)?,
             min_new_tokens: json.size_or(&["min_new_tokens"], 0)?,
             pad_token: first("pad_token_id")?.or(stop_tokens.first().copied()),
+            decoder_start: first("decoder_start_token_id")?,
             suppressed: tokens("suppress_tokens")?,
             suppressed_first: tokens("begin_suppress_tokens")?,
             forced_first: first("forced_bos_token_id")?,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs};
 use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
 use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
 use candle_blocks::model::{Model, ModelInput};
-use candle_blocks::{Checkpoint, Precision};
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 
 use crate::weights::{is_present, weights};
 use crate::whole::wholes;
@@ -147,6 +147,52 @@ fn greedy_tokens_of_every_fixture_of_a_whole_decoder_are_those_of_transformers()
         judged.len()
     );
     assert_all(judged);
+}
+
+/// Of an encoder and a decoder: what is wrong with the tokens behind `decoder_input_ids`, or behind the one that begins.
+fn check_seq2seq(name: &str, tensors: &HashMap<String, Tensor>) -> Vec<String> {
+    let checkpoint = CheckpointOptions::default().whole();
+    let checkpoint = checkpoint.open(weights(name)).unwrap();
+    let tokens = prompts(&tensors["tokens"], None).unwrap();
+    let said = prompts(&tensors["decoder_input_ids"], None).unwrap();
+    let input = ModelInput {
+        input_ids: tensors.get("input_ids").cloned(),
+        attention_mask: tensors.get("attention_mask").cloned(),
+        input_features: tensors.get("input_features").cloned(),
+        ..ModelInput::default()
+    };
+    let n = tokens[0].len();
+    let options = GenerationOptions::default().with_max_new_tokens(n);
+    let forms = [
+        ("cached", checkpoint.seq2seq(DType::F32, &Device::Cpu)),
+        ("packed", checkpoint.packed_seq2seq(Precision::F32)),
+    ];
+    let wrong = forms.into_iter().filter_map(|(form, model)| {
+        let model = model.unwrap();
+        let generator = Generator::new(model.decoder(), options.clone()).unwrap();
+        let encoded = model.encode(&input).unwrap();
+        let generation = generator.start_behind(encoded, &said, Sampler::greedy());
+        let mut generation = generation.unwrap();
+        generation.by_ref().for_each(|step| drop(step.unwrap()));
+        let ours = generation.into_tokens();
+        (ours != tokens).then(|| format!("{name} {form}: {ours:?}, expected {tokens:?}"))
+    });
+    wrong.collect()
+}
+
+#[test]
+fn greedy_tokens_of_every_encoder_and_decoder_are_those_of_transformers() {
+    let (mut n, mut wrong) = (0, Vec::new());
+    for whole in wholes() {
+        let path = weights(&whole.name).join("whole.safetensors");
+        let tensors = safetensors::load(path, &Device::Cpu).unwrap();
+        if tensors.contains_key("decoder_input_ids") && tensors.contains_key("tokens") {
+            n += 1;
+            wrong.extend(check_seq2seq(&whole.name, &tensors));
+        }
+    }
+    assert!(!is_present("families") || n >= 3, "only {n}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The likeliest token behind a text but one, computed from all of the text.
