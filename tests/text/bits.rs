@@ -1,5 +1,6 @@
 //! A text's vector does not depend on the texts beside it.
 
+use candle_blocks::Precision;
 use candle_blocks::candle_core::{DType, Device};
 use candle_blocks::text::{TextEmbedder, TextOptions};
 
@@ -9,11 +10,11 @@ use crate::{bits, texts, weights::weights};
 fn a_text_has_the_same_bits_alone_and_in_any_batch() {
     for name in ["joined", "last"] {
         let folder = weights(&format!("text/{name}"));
-        let plain = TextOptions::default().device(DType::F32, &Device::Cpu);
-        for embedder in [
-            TextEmbedder::open(&folder).unwrap(),
-            plain.embedder(&folder).unwrap(),
-        ] {
+        let mut forms = vec![TextOptions::default().device(DType::F32, &Device::Cpu)];
+        let packed = [Precision::F32, Precision::Bf16, Precision::Int8];
+        forms.extend(packed.map(|precision| TextOptions::default().precision(precision)));
+        for form in forms {
+            let embedder = form.embedder(&folder).unwrap();
             let mut texts = texts(name);
             let alone: Vec<_> = texts
                 .iter()
