@@ -54,6 +54,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
     /// each chunk.
     const NUMBERS: bool = false;
+    /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
+    const BY_ROWS: bool = false;
 
     /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
     /// head.
@@ -64,6 +66,14 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the
     /// last group is padded with terms whose products are zero.
     fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
+
+    /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
+    ///
+    /// # Panics
+    /// If the format is not packed [by rows](Self::BY_ROWS).
+    fn pack_word_row(_: [&[Self::Number]; 2], _: &mut [Self::Word]) {
+        panic!("a format that is packed by columns")
+    }
 }
 
 /// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.

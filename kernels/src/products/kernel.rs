@@ -8,7 +8,7 @@
 use half::bf16;
 
 use super::{
-    Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackColumns,
+    Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows, PackColumns,
     PackPanel, PackRow, PackRows, PanelPairs, Registers, pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
@@ -77,8 +77,8 @@ kernel! {
         vectors pack_columns(PackColumns<F::Number>);
         /// Packs a whole panel.
         dots pack_panel(PackPanel<F>);
-        /// Packs panels whose words are their numbers, from contiguous rows.
-        vectors copy_panels(CopyPanels<F::Number>);
+        /// Packs panels of a format that is packed by rows, from contiguous rows.
+        vectors pack_by_rows(PackByRows<F>);
         /// Multiplies and adds registers for a while; returns how many operations these were.
         dots multiply_registers(Registers<F>) -> usize;
     }

@@ -18,10 +18,19 @@ impl Format for bf16 {
     type Word = u32;
     const GROUP: usize = 2;
     const CHUNK: usize = CHUNK;
+    const BY_ROWS: bool = true;
 
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
         pack_pairs(terms, words);
+    }
+
+    #[inline(always)]
+    fn pack_word_row([first, second]: [&[f32]; 2], words: &mut [u32]) {
+        let terms = first.iter().zip(second);
+        for (word, (&first, &second)) in words.iter_mut().zip(terms) {
+            *word = u32::from(round(first)) | u32::from(round(second)) << 16;
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use half::bf16;
 
 use crate::memory::{Aligned, lend};
 use crate::products::{
-    Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
-    WithKernel, multiply::multiply_columns, multiply_views, pack_panels::pack_panel,
-    pack_rows::pack_rows, tests::Layouts,
+    Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
+    WithKernel, multiply::multiply_columns, multiply_rounded, multiply_views,
+    pack_panels::pack_panel, pack_rows::pack_rows, tests::Layouts,
 };
 use crate::reference::{self, assert_same, assert_share, on};
 use crate::vectors::{Isa, Real};
@@ -210,6 +210,65 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
     check(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
     check(&wide(&a), &wide(&w), (m, n, k));
+}
+
+#[test]
+fn columns_packed_by_rows_have_the_words_of_columns_packed_one_by_one() {
+    fn check<F: WithKernel<Number = f32>>() {
+        for &k in K {
+            for &n in N {
+                let mut w = random(n * k, 9);
+                let special = [f32::NAN, f32::INFINITY, -0.0, 1e-40, f32::MAX];
+                for (to, special) in w.iter_mut().step_by(3).zip(special) {
+                    *to = special;
+                }
+                let layouts = Layouts::new(&w, n, k);
+                let [by_columns, by_rows, gaps] = layouts.views().map(View::transposed);
+                assert!(by_rows.has_whole_rows() && (!gaps.has_whole_rows() || n < 2));
+                for isa in Isa::levels() {
+                    let packed = |b| PackedMatrix::<F>::new(on(isa, 2), b);
+                    let expected = packed(by_columns);
+                    let words = bytemuck::cast_slice::<_, u32>(expected.words());
+                    for b in [by_rows, gaps] {
+                        let found = packed(b);
+                        assert!(
+                            bytemuck::cast_slice::<_, u32>(found.words()) == words,
+                            "{isa} {n}x{k}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<bf16>();
+}
+
+#[test]
+fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
+    let (m, n, k) = SIZE;
+    let (a, w) = (random(m * k, 10), random(n * k, 11));
+    let (bias, residual) = (random(n, 12), random(m * n, 13));
+    let (rows, weights) = (Layouts::new(&a, m, k), Layouts::new(&w, n, k));
+    let added = Added {
+        bias: Some((&bias[..]).into()),
+        residual: Some((&residual[..]).into()),
+    };
+    let element = |at: usize| {
+        let (i, j) = (at / n, at % n);
+        bf16::element(&a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
+    };
+    let expected: Vec<f32> = (0..m * n).map(element).collect();
+    for isa in Isa::levels() {
+        for (a, w) in rows.matrices().into_iter().zip(weights.matrices()) {
+            for threads in [1, 3] {
+                let mut y = vec![9.0; m * n];
+                let to = (&mut y[..]).into();
+                multiply_rounded(on(isa, threads), a, w.transposed(), added, to);
+                assert_same(&y, &expected, format_args!("{isa}, {threads} threads"));
+            }
+        }
+    }
 }
 
 #[test]
