@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The number format in which a packed layer stores and multiplies its weights. Everything between the products
-/// is computed in f32, including the softmax of attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The number format in which a packed layer stores and multiplies its weights; or, of
+/// [`ForwardContext::with_precision`](crate::ForwardContext::with_precision), in which a trainable layer multiplies. Everything
+/// between the products is computed in f32, including the softmax of attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Precision {
+    #[default]
     /// f32: the results of the original layer up to rounding.
     F32,
     /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed where the

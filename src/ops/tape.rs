@@ -20,6 +20,7 @@ use candle_core::{DType, Result, Tensor, TensorId, bail};
 use super::backward::{Finished, Pass};
 use super::graph::{self, Computed};
 use super::value::Value;
+use crate::config::Precision;
 
 /// What computes the steps of a tape.
 pub(crate) trait Engine: Copy + Send + Sync + 'static {
@@ -113,6 +114,8 @@ pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
 /// The steps so far. Places are numbered in the order in which their values came to the tape.
 struct Tape<E: Engine> {
     engine: E,
+    /// Of the products of linear layers.
+    precision: Precision,
     record: RefCell<Record<E>>,
 }
 
@@ -163,8 +166,8 @@ impl Slot {
 }
 
 impl<E: Engine> Taped<E> {
-    /// The first value of a new tape.
-    pub fn begin(tensor: &Tensor) -> Result<Self> {
+    /// The first value of a new tape, whose linear layers multiply in a precision.
+    pub fn begin(tensor: &Tensor, precision: Precision) -> Result<Self> {
         let record = Record {
             n_places: 0,
             inputs: Vec::new(),
@@ -172,6 +175,7 @@ impl<E: Engine> Taped<E> {
         };
         let tape = Tape {
             engine: E::new()?,
+            precision,
             record: RefCell::new(record),
         };
         Self::value(&Rc::new(tape), tensor)
@@ -208,6 +212,10 @@ impl<E: Engine> Taped<E> {
 
     pub fn engine(&self) -> E {
         self.tape.engine
+    }
+
+    pub fn precision(&self) -> Precision {
+        self.tape.precision
     }
 
     pub fn dims(&self) -> &[usize] {
