@@ -148,6 +148,13 @@ impl Words for Avx2 {
         fn odd_bytes(words: __m256i) -> __m256i { _mm256_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m256i, a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
         fn integers(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
+        fn add_words(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
+        fn xor_words(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
+        fn rotate_words(words: __m256i, by: u32) -> __m256i {
+            let up = _mm256_sllv_epi32(words, _mm256_set1_epi32(by as i32));
+            _mm256_or_si256(up, _mm256_srlv_epi32(words, _mm256_set1_epi32(32 - by as i32)))
+        }
         unsafe fn load_words(from: *const u32) -> __m256i { _mm256_loadu_si256(from.cast()) }
+        unsafe fn store_words(words: __m256i, to: *mut u32) { _mm256_storeu_si256(to.cast(), words); }
     }
 }

@@ -182,6 +182,10 @@ impl Words for Avx512 {
         fn odd_bytes(words: __m512i) -> __m512i { _mm512_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
         fn integers(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
+        fn add_words(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn xor_words(a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }
+        fn rotate_words(words: __m512i, by: u32) -> __m512i { _mm512_rolv_epi32(words, _mm512_set1_epi32(by as i32)) }
         unsafe fn load_words(from: *const u32) -> __m512i { _mm512_loadu_si512(from.cast()) }
+        unsafe fn store_words(words: __m512i, to: *mut u32) { _mm512_storeu_si512(to.cast(), words); }
     }
 }

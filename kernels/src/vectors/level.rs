@@ -80,8 +80,23 @@ pub trait Words: Vectors<f32> {
     /// `LANES` words can be read at `from`.
     unsafe fn load_words(self, from: *const u32) -> Self::Words;
 
+    /// Stores a vector of words; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` words can be written at `to`.
+    unsafe fn store_words(self, words: Self::Words, to: *mut u32);
+
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::Words;
+
+    /// `a + b` in 32 bits, which wrap around.
+    fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// The bits in which `a` and `b` differ.
+    fn xor_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Each word with its bits moved up by `by`, of 1 to 31; those that leave it come in below.
+    fn rotate_words(self, words: Self::Words, by: u32) -> Self::Words;
 
     /// The lower half of each word, a bfloat16, as f32.
     fn low_halves(self, words: Self::Words) -> Self::Vector;

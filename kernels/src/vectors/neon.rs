@@ -191,7 +191,18 @@ impl Words for Neon {
             [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
         }
         fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
+        fn add_words(a: U32x8, b: U32x8) -> U32x8 { [vaddq_u32(a[0], b[0]), vaddq_u32(a[1], b[1])] }
+        fn xor_words(a: U32x8, b: U32x8) -> U32x8 { [veorq_u32(a[0], b[0]), veorq_u32(a[1], b[1])] }
+        fn rotate_words(words: U32x8, by: u32) -> U32x8 {
+            // A negative shift is one down.
+            let (up, down) = (vdupq_n_s32(by as i32), vdupq_n_s32(by as i32 - 32));
+            words.map(|words| vorrq_u32(vshlq_u32(words, up), vshlq_u32(words, down)))
+        }
         unsafe fn load_words(from: *const u32) -> U32x8 { [vld1q_u32(from), vld1q_u32(from.add(4))] }
+        unsafe fn store_words(words: U32x8, to: *mut u32) {
+            vst1q_u32(to, words[0]);
+            vst1q_u32(to.add(4), words[1]);
+        }
     }
 }
 

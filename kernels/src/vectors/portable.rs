@@ -104,6 +104,10 @@ impl Words for Portable {
                 sum[i].wrapping_add(products as u32)
             })
         }
+        fn add_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i].wrapping_add(b[i])) }
+        fn xor_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i] ^ b[i]) }
+        fn rotate_words(words: U32x4, by: u32) -> U32x4 { words.map(|word| word.rotate_left(by)) }
         unsafe fn load_words(from: *const u32) -> U32x4 { *from.cast() }
+        unsafe fn store_words(words: U32x4, to: *mut u32) { *to.cast() = words; }
     }
 }
