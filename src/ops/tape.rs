@@ -12,8 +12,10 @@
 //! Every step is computed at once, by an [`Engine`]. What its backward pass needs is recorded, if anything that went into it
 //! asks for a gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
 
+use std::cell::RefCell;
 use std::ops::Range;
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Result, Tensor, TensorId, bail};
 
@@ -320,15 +322,11 @@ impl<E: Engine> Taped<E> {
             return input.reshape(dims);
         }
         let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
+        let steps = record.steps.iter().filter(|(at, ..)| *at <= place);
         let finished = Finished::<E> {
             output: place,
             inputs: inputs.cloned().collect(),
-            steps: record
-                .steps
-                .iter()
-                .filter(|(at, ..)| *at <= place)
-                .cloned()
-                .collect(),
+            steps: Mutex::new(Some(steps.cloned().collect())),
         };
         let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
         graph::recorded(&inputs, E::result(data, &dims)?, finished)
