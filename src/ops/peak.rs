@@ -18,6 +18,7 @@ use crate::config::Precision;
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
     let format = match precision {
         Precision::F32 => WeightFormat::F32,
+        Precision::F16 => WeightFormat::F16,
         Precision::Bf16 => WeightFormat::Bf16,
         Precision::Int8 => WeightFormat::Int8,
     };

@@ -1,4 +1,4 @@
-//! Number formats of a product's operands: f32, f64, bfloat16 and int8.
+//! Number formats of a product's operands: f32, f64, half precision, bfloat16 and int8.
 //!
 //! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
 //! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
@@ -94,6 +94,9 @@ pub trait Dots<F: Format>: Instructions {
     /// Packs one row of a chunk, at most [`Format::CHUNK`] terms, into [`Self::ROW_WORDS`] words. The last
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
+
+    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] reads them.
+    fn arrange(self, _vector: &mut [F::Word]) {}
 
     /// Group number `group` of a packed row, broadcast.
     ///

@@ -5,7 +5,7 @@
 //!
 //! Levels whose unit is a vector have [`Dots`], from which all of these functions follow.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{
     Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackColumns,
@@ -116,5 +116,6 @@ pub(crate) use with_kernel;
 
 with_kernel!(WithKernel Kernel f32, level => level.avx512(), level => level.avx512());
 with_kernel!(WithKernel Kernel f64, level => level.avx512(), level => level.avx512());
+with_kernel!(WithKernel Kernel f16, level => level.avx512(), level => level.avx512());
 with_kernel!(WithKernel Kernel bf16, level => level.avx512(), level => level);
 with_kernel!(WithKernel Kernel i8, level => level, level => level.vnni());

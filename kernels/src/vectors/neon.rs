@@ -3,6 +3,9 @@
 //! two to four start in each.
 
 use std::arch::aarch64::*;
+use std::arch::asm;
+
+use half::f16;
 
 use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
@@ -192,6 +195,7 @@ impl Words for Neon {
         }
         fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
         unsafe fn load_words(from: *const u32) -> U32x8 { [vld1q_u32(from), vld1q_u32(from.add(4))] }
+        unsafe fn load_half(from: *const f16) -> F32x8 { widened(vld1q_u16(from.cast())) }
     }
 }
 
@@ -206,4 +210,25 @@ unsafe fn apart(words: U32x8) -> I16x16 {
         let [first, last] = words.map(|words| vreinterpretq_s16_u32(words));
         [vuzp1q_s16(first, last), vuzp2q_s16(first, last)]
     }
+}
+
+/// Eight numbers of f16 as f32. Rust 1.89 has no intrinsic for the instruction, which all 64-bit Arm CPUs have.
+///
+/// # Safety
+/// The CPU has NEON.
+#[inline(always)]
+unsafe fn widened(halves: uint16x8_t) -> F32x8 {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: the caller's promise; the instructions touch no memory.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {halves:v}.4h",
+            "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            halves = in(vreg) halves,
+            low = out(vreg) low,
+            high = lateout(vreg) high,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    [low, high]
 }

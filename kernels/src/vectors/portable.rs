@@ -2,9 +2,11 @@
 
 use std::array::from_fn;
 
+use half::f16;
+
 use super::{
-    Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
-    level::instructions,
+    Element, Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words,
+    columns_at_once, level::instructions,
 };
 
 /// The token of the portable level, which every CPU has.
@@ -105,5 +107,6 @@ impl Words for Portable {
             })
         }
         unsafe fn load_words(from: *const u32) -> U32x4 { *from.cast() }
+        unsafe fn load_half(from: *const f16) -> F32x4 { (*from.cast::<[f16; LANES]>()).map(f16::widen) }
     }
 }

@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 pub mod avx512_dots;
 pub mod bf16;
+mod f16;
 mod float;
 pub mod int8;
 

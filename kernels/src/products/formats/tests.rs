@@ -1,6 +1,6 @@
 //! Products of every format on every level: against sums written out, against f64, and against each other.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::memory::{Aligned, lend};
 use crate::products::{
@@ -167,6 +167,37 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
     every_size_and_layout::<i8>();
 }
 
+#[test]
+fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
+    for &k in K {
+        let (a, w) = (random(M[M.len() - 1] * k, 1), random(N[N.len() - 1] * k, 2));
+        // Subnormal ones among them.
+        let small = w.iter().enumerate().map(|(i, w)| match i % 5 {
+            0 => w * 1e-5,
+            _ => *w,
+        });
+        let w: Vec<f32> = small.collect();
+        let rounded: Vec<f32> = w.iter().map(|&w| f16::from_f32(w).to_f32()).collect();
+        for &n in N {
+            let exact = View::row_major(&rounded[..n * k], n, k).transposed();
+            let weights = Layouts::new(&w[..n * k], n, k);
+            for &m in M {
+                let rows = Layouts::new(&a[..m * k], m, k);
+                let one = View::row_major(&a[..m * k], m, k);
+                for isa in Isa::levels() {
+                    let expected = product::<f32>(isa, one, exact, 14);
+                    for weight in weights.views() {
+                        for (layout, a) in rows.views().into_iter().enumerate() {
+                            let y = product::<f16>(isa, a, weight.transposed(), 14);
+                            assert_same(&y, &expected, format_args!("{isa} {m}x{n}x{k} {layout}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Tiles of any height give the same bits.
 fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     a: &[F::Number],
@@ -188,6 +219,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     heights::<f32>(&a, &w, (m, n, k));
+    heights::<f16>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
     heights::<i8>(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
@@ -230,6 +262,7 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
     }
     for isa in Isa::levels() {
         check::<f32>(isa);
+        check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
     }
