@@ -28,7 +28,7 @@
 
 use bytemuck::Pod;
 
-use super::{Chunks, WIDTH};
+use super::{Chunks, DotTile, WIDTH};
 use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
@@ -119,6 +119,12 @@ pub trait Dots<F: Format>: Instructions {
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
+
+    /// Computes a tile; a level whose instructions multiply several rows at a time has a way of its own, with the same bits.
+    #[inline(always)]
+    fn multiply(self, tile: DotTile<F>) {
+        tile.row_by_row(self);
+    }
 
     /// Converts a chunk's accumulators to numbers.
     ///

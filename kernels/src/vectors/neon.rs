@@ -20,6 +20,39 @@ token! {
     Neon: is_aarch64_feature_detected "neon"
 }
 
+token! {
+    /// The proof that the CPU has dot products of int8 (from Armv8.4 on, and in most of Armv8.2: Neoverse N1, Apple M1).
+    NeonDotprod: is_aarch64_feature_detected "dotprod" "neon"
+}
+
+token! {
+    /// The proof that the CPU has dot products of int8 and bfloat16, and products of small matrices of both (from Armv8.6
+    /// on: Neoverse V1 and N2, Apple M2).
+    NeonBf16: is_aarch64_feature_detected "bf16" "i8mm" "dotprod" "neon"
+}
+
+impl NeonDotprod {
+    /// The level without these dot products.
+    #[inline(always)]
+    pub fn neon(self) -> Neon {
+        Neon { found: () }
+    }
+}
+
+impl NeonBf16 {
+    /// The level with dot products of int8 only.
+    #[inline(always)]
+    pub fn dotprod(self) -> NeonDotprod {
+        NeonDotprod { found: () }
+    }
+
+    /// The level without these products.
+    #[inline(always)]
+    pub fn neon(self) -> Neon {
+        Neon { found: () }
+    }
+}
+
 impl Level for Neon {}
 
 impl Vectors<f32> for Neon {

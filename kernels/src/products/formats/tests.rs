@@ -62,9 +62,9 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
-/// One element of a product, in the documented order of addition.
+/// One element of a product, in the documented order of addition of a level.
 trait WrittenOut: WithKernel<Number = f32> {
-    fn element(a: &[f32], w: &[f32]) -> f32;
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32;
 }
 
 /// Sums of chunks, added in order.
@@ -75,8 +75,17 @@ fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f
 }
 
 impl WrittenOut for bf16 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
+        if isa.name() == "neon_bf16" {
+            return total(a, w, 256, |a, w| {
+                let pairs = a.chunks(2).zip(w.chunks(2));
+                pairs.fold(0.0, |sum, (a, w)| {
+                    let pair = |x: &[f32]| [round(x[0]), x.get(1).map_or(0.0, |&x| round(x))];
+                    bfdot(sum, pair(a), pair(w))
+                })
+            });
+        }
         total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
@@ -87,7 +96,7 @@ impl WrittenOut for bf16 {
 }
 
 impl WrittenOut for i8 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
         fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
@@ -138,12 +147,22 @@ fn every_size_and_layout<F: WrittenOut>() {
         let all_a = random(largest * k, 1);
         for &n in N {
             let w = random(n * k, 2);
-            let element = |i: usize, j: usize| F::element(&all_a[i * k..][..k], &w[j * k..][..k]);
-            let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
+            let (row, column) = (|i: usize| &all_a[i * k..][..k], |j: usize| &w[j * k..][..k]);
+            let all_y = |isa: Isa| -> Vec<f32> {
+                let places = (0..largest * n).map(|at| (at / n, at % n));
+                places
+                    .map(|(i, j)| F::element(isa, row(i), column(j)))
+                    .collect()
+            };
+            let all_y: Vec<(Isa, Vec<f32>)> = Isa::levels()
+                .into_iter()
+                .map(|isa| (isa, all_y(isa)))
+                .collect();
             let weights = Layouts::new(&w, n, k);
             for &m in M {
                 let rows = Layouts::new(&all_a[..m * k], m, k);
-                for isa in Isa::levels() {
+                for (isa, all_y) in &all_y {
+                    let isa = *isa;
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let y = product::<F>(isa, a, weight.transposed(), 14);
@@ -269,3 +288,5 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
 }
 
 mod accuracy;
+mod bfdot;
+use bfdot::bfdot;
