@@ -26,7 +26,7 @@ class Case:
     model: str
     batch: int
     seq: int
-    precision: str  # f32, bf16, int8
+    precision: str  # f32, f16, bf16, int8
     # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well.
     variant: str = ""
 

@@ -64,6 +64,7 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
         (Form::Packed, name) => {
             let precision = match name {
                 "f32" => Precision::F32,
+                "f16" => Precision::F16,
                 "bf16" => Precision::Bf16,
                 "int8" => Precision::Int8,
                 other => bail!("no precision is called {other}"),

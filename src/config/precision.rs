@@ -12,6 +12,10 @@ pub enum Precision {
     #[default]
     /// f32: the results of the original layer up to rounding.
     F32,
+    /// IEEE half precision for the weights, f32 for the rows that they are multiplied with and for attention: half the
+    /// memory of [`Self::F32`], and its bits wherever the weights are half precision already. Other weights are rounded,
+    /// by 2⁻¹¹ of their size at most (those below 2⁻¹⁴ by 2⁻²⁵); what is beyond ±65504 is refused where it is packed.
+    F16,
     /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed where the
     /// CPU has an instruction for it. Attention also multiplies queries, keys, weights and values in bf16, and a cache
     /// stores its keys and values in it. The error of a product is about 2⁻⁹ of the typical size of its terms.

@@ -60,7 +60,12 @@ fn measure() {
             // The measure sees what was loaded.
             assert!(grown >= total / 10 * 9, "{family} {is_trainable}: {grown}");
         }
-        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        for precision in [
+            Precision::F32,
+            Precision::F16,
+            Precision::Bf16,
+            Precision::Int8,
+        ] {
             let before = start_measuring();
             let packed = checkpoint.packed_stack(precision).unwrap();
             let grown = status("VmHWM:") - before;

@@ -1,9 +1,11 @@
 //! The levels of instructions that there are.
 
 /// Every level of instructions, as `CANDLE_BLOCKS_ISA` takes it.
-pub const LEVELS: [&str; 6] = [
+pub const LEVELS: [&str; 8] = [
     "portable",
     "neon",
+    "neon_dotprod",
+    "neon_bf16",
     "avx2",
     "avx512",
     "avx512_vnni",

@@ -11,6 +11,8 @@ use super::exp::map;
 use crate::products::{Dots, Format, WIDTH, formats::bf16::round};
 #[cfg(target_arch = "x86_64")]
 use crate::vectors::avx512::Avx512Bf16;
+#[cfg(target_arch = "aarch64")]
+use crate::vectors::neon::NeonBf16;
 use crate::vectors::{Level, MAX_LANES, Vectors};
 
 /// How queries, keys, values and exponentials are stored.
@@ -136,5 +138,21 @@ impl OperandDots<bf16> for Avx512Bf16 {
     #[inline(always)]
     fn pack_right(self, terms: &[f32], words: &mut [u32]) {
         self.pack_row(terms, words);
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl OperandDots<bf16> for NeonBf16 {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+        for (j, terms) in terms.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.store_pairs(terms, words.add(4 * j)) };
+        }
+    }
+
+    #[inline(always)]
+    fn pack_right(self, terms: &[f32], words: &mut [u32]) {
+        Dots::<bf16>::pack_row(self, terms, words);
     }
 }

@@ -1,4 +1,4 @@
-//! Number formats of a product's operands: f32, f64, bfloat16 and int8.
+//! Number formats of a product's operands: f32, f64, half precision, bfloat16 and int8.
 //!
 //! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
 //! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
@@ -28,7 +28,7 @@
 
 use bytemuck::Pod;
 
-use super::{Chunks, WIDTH};
+use super::{Chunks, DotTile, WIDTH};
 use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
@@ -105,6 +105,9 @@ pub trait Dots<F: Format>: Instructions {
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
+    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] reads them.
+    fn arrange(self, _vector: &mut [F::Word]) {}
+
     /// Group number `group` of a packed row, broadcast.
     ///
     /// # Safety
@@ -126,6 +129,12 @@ pub trait Dots<F: Format>: Instructions {
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
+
+    /// Computes a tile; a level whose instructions multiply several rows at a time has a way of its own, with the same bits.
+    #[inline(always)]
+    fn multiply(self, tile: DotTile<F>) {
+        tile.row_by_row(self);
+    }
 
     /// Converts a chunk's accumulators to numbers.
     ///

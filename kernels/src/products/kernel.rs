@@ -5,7 +5,7 @@
 //!
 //! Levels whose unit is a vector have [`Dots`], from which all of these functions follow.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{
     Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows, PackColumns,
@@ -92,13 +92,21 @@ pub trait WithKernel: Format {
 }
 
 macro_rules! with_kernel {
-    ($with:ident $kernel:ident $type:ty, $vnni:ident => $of_vnni:expr, $bf16:ident => $of_bf16:expr) => {
+    (
+        $with:ident $kernel:ident $type:ty,
+        neon $dotprod:ident => $of_dotprod:expr, $neon_bf16:ident => $of_neon_bf16:expr,
+        avx512 $vnni:ident => $of_vnni:expr, $bf16:ident => $of_bf16:expr
+    ) => {
         impl $with for $type {
             fn kernel(isa: Isa) -> Box<dyn $kernel<Self>> {
                 match isa {
                     Isa::Portable(level) => Box::new(level),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon(level) => Box::new(level),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::NeonDotprod($dotprod) => Box::new($of_dotprod),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::NeonBf16($neon_bf16) => Box::new($of_neon_bf16),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2(level) => Box::new(level),
                     #[cfg(target_arch = "x86_64")]
@@ -114,7 +122,28 @@ macro_rules! with_kernel {
 }
 pub(crate) use with_kernel;
 
-with_kernel!(WithKernel Kernel f32, level => level.avx512(), level => level.avx512());
-with_kernel!(WithKernel Kernel f64, level => level.avx512(), level => level.avx512());
-with_kernel!(WithKernel Kernel bf16, level => level.avx512(), level => level);
-with_kernel!(WithKernel Kernel i8, level => level, level => level.vnni());
+with_kernel!(
+    WithKernel Kernel f32,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel f64,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel f16,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel bf16,
+    neon level => level.neon(), level => level,
+    avx512 level => level.avx512(), level => level
+);
+with_kernel!(
+    WithKernel Kernel i8,
+    neon level => level, level => level,
+    avx512 level => level, level => level.vnni()
+);

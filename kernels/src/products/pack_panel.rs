@@ -120,6 +120,12 @@ impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
                 D::PANEL,
             );
         }
+        let vector = D::PANEL / WIDTH;
+        for row in self.panel.chunks_mut(D::PANEL).take(n_words) {
+            for first in (0..self.columns.len()).step_by(vector) {
+                dots.arrange(&mut row[first..first + vector]);
+            }
+        }
     }
 }
 

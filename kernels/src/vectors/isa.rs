@@ -10,11 +10,11 @@ use super::avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
-use super::neon::Neon;
+use super::neon::{Neon, NeonBf16, NeonDotprod};
 use super::{Instructions, LevelTask, portable::Portable};
 
-/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
-/// `avx512_bf16`.
+/// The environment variable that forces a level: `portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`,
+/// `avx512`, `avx512_vnni` or `avx512_bf16`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
 /// Declares the levels, for each kind of CPU from slowest to fastest: each with the CPUs that can have it, its name, its
@@ -22,7 +22,7 @@ pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 macro_rules! levels {
     ($($(#[$doc:meta])* $(for $arch:literal)? $name:literal: $level:ident($token:expr) $($as_level:ident)?;)*) => {
         /// The names of all levels.
-        const NAMES: [&str; 6] = [$($name),*];
+        const NAMES: [&str; 8] = [$($name),*];
 
         /// An instruction set that this CPU has.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,12 @@ levels! {
     "portable": Portable(Some(Portable));
     /// NEON, which every 64-bit Arm CPU has.
     for "aarch64" "neon": Neon(Neon::new());
-    /// AVX2 and FMA.
+    /// NEON with dot products of int8, which change nothing for other formats.
+    for "aarch64" "neon_dotprod": NeonDotprod(NeonDotprod::new()) neon;
+    /// NEON with dot products and products of small matrices of int8 and bfloat16, which change nothing for f32, f64 and
+    /// f16. In bfloat16 it rounds in another way, and so has bits of its own.
+    for "aarch64" "neon_bf16": NeonBf16(NeonBf16::new()) neon;
+    /// AVX2, FMA and F16C.
     for "x86_64" "avx2": Avx2(Avx2::new());
     /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL).
     for "x86_64" "avx512": Avx512(Avx512::new());
@@ -163,7 +168,7 @@ mod tests {
                 "{message}"
             );
             assert!(
-                message.contains("portable, neon, avx2, avx512, avx512_vnni, avx512_bf16"),
+                message.contains("portable, neon, neon_dotprod, neon_bf16, avx2, avx512, avx512_vnni, avx512_bf16"),
                 "{message}"
             );
         }

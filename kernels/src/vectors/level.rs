@@ -6,6 +6,8 @@
 //! that a `#[target_feature]` function of the level calls ([`Instructions::enter`]): only what is inlined into that
 //! function is compiled with its instructions.
 
+use half::f16;
+
 use super::Real;
 
 /// The vectors of one level with elements of type `T`.
@@ -85,6 +87,12 @@ pub trait Words: Vectors<f32> {
     /// # Safety
     /// `LANES` words can be written at `to`.
     unsafe fn store_words(self, words: Self::Words, to: *mut u32);
+
+    /// Loads numbers of f16, widened; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` of them can be read at `from`.
+    unsafe fn load_half(self, from: *const f16) -> Self::Vector;
 
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::Words;

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
@@ -83,6 +83,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
 #[ignore = "measures; needs an idle machine"]
 fn products_as_a_share_of_the_peak() {
     shares::<f32>("f32", WeightFormat::F32);
+    shares::<f16>("f16", WeightFormat::F16);
     shares::<bf16>("bf16", WeightFormat::Bf16);
     shares::<i8>("int8", WeightFormat::Int8);
 }

@@ -1,6 +1,6 @@
 //! Products of every format on every level: against sums written out, against f64, and against each other.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::memory::{Aligned, lend};
 use crate::products::{
@@ -62,9 +62,9 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
-/// One element of a product, in the documented order of addition.
+/// One element of a product, in the documented order of addition of a level.
 trait WrittenOut: WithKernel<Number = f32> {
-    fn element(a: &[f32], w: &[f32]) -> f32;
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32;
 }
 
 /// Sums of chunks, added in order.
@@ -75,8 +75,17 @@ fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f
 }
 
 impl WrittenOut for bf16 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
+        if isa.name() == "neon_bf16" {
+            return total(a, w, 256, |a, w| {
+                let pairs = a.chunks(2).zip(w.chunks(2));
+                pairs.fold(0.0, |sum, (a, w)| {
+                    let pair = |x: &[f32]| [round(x[0]), x.get(1).map_or(0.0, |&x| round(x))];
+                    bfdot(sum, pair(a), pair(w))
+                })
+            });
+        }
         total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
@@ -87,7 +96,7 @@ impl WrittenOut for bf16 {
 }
 
 impl WrittenOut for i8 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
         fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
@@ -138,12 +147,22 @@ fn every_size_and_layout<F: WrittenOut>() {
         let all_a = random(largest * k, 1);
         for &n in N {
             let w = random(n * k, 2);
-            let element = |i: usize, j: usize| F::element(&all_a[i * k..][..k], &w[j * k..][..k]);
-            let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
+            let (row, column) = (|i: usize| &all_a[i * k..][..k], |j: usize| &w[j * k..][..k]);
+            let all_y = |isa: Isa| -> Vec<f32> {
+                let places = (0..largest * n).map(|at| (at / n, at % n));
+                places
+                    .map(|(i, j)| F::element(isa, row(i), column(j)))
+                    .collect()
+            };
+            let all_y: Vec<(Isa, Vec<f32>)> = Isa::levels()
+                .into_iter()
+                .map(|isa| (isa, all_y(isa)))
+                .collect();
             let weights = Layouts::new(&w, n, k);
             for &m in M {
                 let rows = Layouts::new(&all_a[..m * k], m, k);
-                for isa in Isa::levels() {
+                for (isa, all_y) in &all_y {
+                    let isa = *isa;
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
                             let y = product::<F>(isa, a, weight.transposed(), 14);
@@ -167,6 +186,37 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
     every_size_and_layout::<i8>();
 }
 
+#[test]
+fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
+    for &k in K {
+        let (a, w) = (random(M[M.len() - 1] * k, 1), random(N[N.len() - 1] * k, 2));
+        // Subnormal ones among them.
+        let small = w.iter().enumerate().map(|(i, w)| match i % 5 {
+            0 => w * 1e-5,
+            _ => *w,
+        });
+        let w: Vec<f32> = small.collect();
+        let rounded: Vec<f32> = w.iter().map(|&w| f16::from_f32(w).to_f32()).collect();
+        for &n in N {
+            let exact = View::row_major(&rounded[..n * k], n, k).transposed();
+            let weights = Layouts::new(&w[..n * k], n, k);
+            for &m in M {
+                let rows = Layouts::new(&a[..m * k], m, k);
+                let one = View::row_major(&a[..m * k], m, k);
+                for isa in Isa::levels() {
+                    let expected = product::<f32>(isa, one, exact, 14);
+                    for weight in weights.views() {
+                        for (layout, a) in rows.views().into_iter().enumerate() {
+                            let y = product::<f16>(isa, a, weight.transposed(), 14);
+                            assert_same(&y, &expected, format_args!("{isa} {m}x{n}x{k} {layout}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Tiles of any height give the same bits.
 fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     a: &[F::Number],
@@ -188,6 +238,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     heights::<f32>(&a, &w, (m, n, k));
+    heights::<f16>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
     heights::<i8>(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
@@ -289,9 +340,12 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
     }
     for isa in Isa::levels() {
         check::<f32>(isa);
+        check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
     }
 }
 
 mod accuracy;
+mod bfdot;
+use bfdot::bfdot;
