@@ -129,10 +129,11 @@ impl<F: Format> DotTile<'_, F> {
             }
             // No branch between widening the columns and multiplying them: across one, the compiler spilled
             // sums to keep operands widened (int8 on NEON).
-            let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                // SAFETY: group < groups, so the load ends within the (HEAD + groups) * PANEL words of `b`.
-                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
-            });
+            let at = (F::HEAD + group) * D::PANEL;
+            // Not by `from_fn`, as above: in its closure what widens a word was a call.
+            // SAFETY: group < groups, so the loads end within the (HEAD + groups) * PANEL words of `b`.
+            let b: [D::Right; WIDTH] =
+                unsafe { [d.right(heads(0).add(at)), d.right(heads(1).add(at))] };
             for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                 let a = unsafe { d.left(row(i), group) };

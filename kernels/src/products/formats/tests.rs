@@ -9,6 +9,7 @@ use crate::products::{
     pack_panels::pack_panel, pack_rows::pack_rows, tests::Layouts,
 };
 use crate::reference::{self, assert_same, assert_share, on};
+use crate::timing::least;
 use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
@@ -305,12 +306,12 @@ fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
         bias: Some((&bias[..]).into()),
         residual: Some((&residual[..]).into()),
     };
-    let element = |at: usize| {
+    let element = |isa: Isa, at: usize| {
         let (i, j) = (at / n, at % n);
-        bf16::element(&a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
+        bf16::element(isa, &a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
     };
-    let expected: Vec<f32> = (0..m * n).map(element).collect();
     for isa in Isa::levels() {
+        let expected: Vec<f32> = (0..m * n).map(|at| element(isa, at)).collect();
         for (a, w) in rows.matrices().into_iter().zip(weights.matrices()) {
             for threads in [1, 3] {
                 let mut y = vec![9.0; m * n];
@@ -343,6 +344,36 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
+    }
+}
+
+/// Where what widens a word was a call, bf16 was 15 to 30 times as slow as f32.
+#[test]
+#[cfg_attr(any(miri, debug_assertions), ignore = "of optimized code")]
+fn no_level_takes_four_times_as_long_in_bf16_as_in_f32() {
+    let (m, n, k) = (64, 256, 512);
+    let (a, w) = (random(m * k, 14), random(n * k, 15));
+    let (a, b) = (
+        View::row_major(&a, m, k),
+        View::row_major(&w, n, k).transposed(),
+    );
+    fn once<F: WithKernel<Number = f32>>(isa: Isa, a: View<f32>, b: &PackedMatrix<F>) -> f64 {
+        let mut y = vec![0.0; a.rows() * b.columns()];
+        let columns = Columns::Packed(b);
+        least(1, || {
+            multiply_columns(on(isa, 1), columns, a, &Epilogue::NONE, &mut y);
+        })
+    }
+    for isa in Isa::levels() {
+        let single = PackedMatrix::<f32>::new(on(isa, 1), b);
+        let half = PackedMatrix::<bf16>::new(on(isa, 1), b);
+        // By turns, so that a busy machine slows both down.
+        let times = (0..20).map(|_| (once(isa, a, &single), once(isa, a, &half)));
+        let (in_f32, in_bf16) = times.fold((f64::MAX, f64::MAX), |least, times| {
+            (least.0.min(times.0), least.1.min(times.1))
+        });
+        println!("{isa}: {:.2} of f32's time", in_bf16 / in_f32);
+        assert!(in_bf16 < 4.0 * in_f32, "{isa}: {in_bf16} s, {in_f32} s");
     }
 }
 
