@@ -50,14 +50,6 @@ pub enum Ahead {
 impl<F: Format, D: Dots<F>> Task<D> for DotTile<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
-        dots.multiply(self);
-    }
-}
-
-impl<F: Format> DotTile<'_, F> {
-    /// Each row's dot products with all columns, row by row.
-    #[inline(always)]
-    pub fn row_by_row<D: Dots<F>>(self, dots: D) {
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {
@@ -69,7 +61,9 @@ impl<F: Format> DotTile<'_, F> {
         }
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     }
+}
 
+impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
     fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
         let lanes = D::PANEL / WIDTH;
@@ -112,7 +106,9 @@ impl<F: Format> DotTile<'_, F> {
                 *sum = unsafe { d.start(row(i), heads(j)) };
             }
         }
-        for group in 0..groups {
+        // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
+        let added = unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) };
+        for group in added..groups {
             if ROWS > 3 {
                 // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
                 let line = LINE / size_of::<F::Word>();
@@ -161,7 +157,7 @@ impl<F: Format> DotTile<'_, F> {
     /// `row` points to [`Dots::ROW_WORDS`] packed words, and `self.b` begins with [`Format::HEAD`] rows of a
     /// panel.
     #[inline(always)]
-    pub(super) unsafe fn finish_row<D: Dots<F>>(
+    unsafe fn finish_row<D: Dots<F>>(
         &mut self,
         d: D,
         row: *const F::Word,

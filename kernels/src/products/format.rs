@@ -28,7 +28,7 @@
 
 use bytemuck::Pod;
 
-use super::{Chunks, DotTile, WIDTH};
+use super::{Chunks, WIDTH};
 use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
@@ -130,10 +130,20 @@ pub trait Dots<F: Format>: Instructions {
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
 
-    /// Computes a tile; a level whose instructions multiply several rows at a time has a way of its own, with the same bits.
+    /// Adds the first groups of a chunk to the sums of several rows in a way of the level's own, and returns how many it
+    /// added: those for which it has instructions that multiply several rows at a time, with the same bits.
+    ///
+    /// # Safety
+    /// `rows` points to `ROWS` packed rows, and `panel` to [`Format::HEAD`] and `groups` consecutive rows of a panel.
     #[inline(always)]
-    fn multiply(self, tile: DotTile<F>) {
-        tile.row_by_row(self);
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        _rows: *const F::Word,
+        _panel: *const F::Word,
+        _groups: usize,
+        _sums: &mut [[Self::Sum; WIDTH]; ROWS],
+    ) -> usize {
+        0
     }
 
     /// Converts a chunk's accumulators to numbers.

@@ -11,9 +11,9 @@ use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
-use super::neon_matrices::{Matrices, multiply_pairs};
+use super::neon_matrices::{Matrices, add_groups};
 use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{DotTile, Dots, dots};
+use crate::products::{Dots, WIDTH, dots};
 use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
 use crate::vectors::{Vectors, Words};
 
@@ -83,8 +83,15 @@ impl Dots<bf16> for NeonBf16 {
     }
 
     #[inline(always)]
-    fn multiply(self, tile: DotTile<bf16>) {
-        multiply_pairs(self, tile);
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        rows: *const u32,
+        panel: *const u32,
+        groups: usize,
+        sums: &mut [[U32x8; WIDTH]; ROWS],
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { add_groups::<bf16, _, ROWS>(self, rows, panel, groups, sums) }
     }
 
     dots! {
@@ -116,9 +123,9 @@ impl Matrices<bf16> for NeonBf16 {
     }
 }
 
-/// The dot products of bytes, with or without the matrices.
+/// The dot products of bytes; one of the levels has matrices as well.
 macro_rules! dots_of_bytes {
-    ($level:ty $(, $matrices:ident)?) => {
+    ($level:ty; $($own:item)*) => {
         impl Dots<i8> for $level {
             type Vectors = Neon;
             type Left = uint32x4_t;
@@ -132,12 +139,7 @@ macro_rules! dots_of_bytes {
                 int8::pack_quads(row, int8::OFFSET, words);
             }
 
-            $(
-                #[inline(always)]
-                fn multiply(self, tile: DotTile<i8>) {
-                    $matrices(self, tile);
-                }
-            )?
+            $($own)*
 
             dots! {
                 fn vectors(self) -> Neon { self.neon() }
@@ -170,8 +172,21 @@ macro_rules! dots_of_bytes {
     };
 }
 
-dots_of_bytes!(NeonDotprod);
-dots_of_bytes!(NeonBf16, multiply_pairs);
+dots_of_bytes! { NeonDotprod; }
+dots_of_bytes! {
+    NeonBf16;
+    #[inline(always)]
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        rows: *const u32,
+        panel: *const u32,
+        groups: usize,
+        sums: &mut [[U32x8; WIDTH]; ROWS],
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { add_groups::<i8, _, ROWS>(self, rows, panel, groups, sums) }
+    }
+}
 
 impl Matrices<i8> for NeonBf16 {
     const HEAD: usize = int8::QUAD_HEAD;

@@ -1,5 +1,5 @@
-//! Tiles of pairs of rows, for Arm's products of small matrices (`ummla`, `bfmmla`): two rows of two words times two words of
-//! two columns, four sums in a register. Each sum has the bits of the dot product of its row.
+//! Pairs of rows, for Arm's products of small matrices (`ummla`, `bfmmla`): two words of two rows times two words of two
+//! columns, four sums in a register. Each sum has the bits of dot products of its row.
 //!
 //! ```text
 //! two words of two rows      two words of two columns       sums
@@ -7,19 +7,19 @@
 //! [ r1 w0 | r1 w1 ]     x    [ c1 w0 | c1 w1 ]         →    [ r1·c0 | r1·c1 ]
 //! ```
 //!
-//! Columns lie in a panel as for dot products, so that two vectors of words are zipped together on the way.
+//! Columns lie in a panel as for dot products; the words of two groups are zipped together on the way.
 
 use std::arch::{aarch64::*, asm};
 
-use crate::products::{DotTile, Dots, Format, WIDTH};
+use crate::products::{Dots, Format, WIDTH};
 use crate::vectors::neon::Neon;
 
-/// Registers of four columns, which a panel is wide.
+/// Registers of four columns, of which a panel has as many.
 const QUARTERS: usize = 2 * WIDTH;
 
 /// Dot products of which a single instruction computes four.
 pub trait Matrices<F: Format<Number = f32, Word = u32>>:
-    Dots<F, Vectors = Neon, Left = uint32x4_t, Right = [uint32x4_t; 2], Sum = [uint32x4_t; 2]>
+    Dots<F, Vectors = Neon, Sum = [uint32x4_t; 2]>
 {
     /// Words of a packed row before its terms.
     const HEAD: usize;
@@ -28,86 +28,66 @@ pub trait Matrices<F: Format<Number = f32, Word = u32>>:
     fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t;
 }
 
-/// Computes a tile in pairs of rows; a single row by dot products.
+/// Adds all pairs of groups, if there is more than one row; [`Dots::add_groups`].
+///
+/// # Safety
+/// As for that.
 #[inline(always)]
-pub fn multiply_pairs<F: Format<Number = f32, Word = u32>, D: Matrices<F>>(d: D, tile: DotTile<F>) {
-    match tile.rows {
-        2 => accumulate::<F, D, 2, 1>(d, tile),
-        3 => accumulate::<F, D, 3, 2>(d, tile),
-        4 => accumulate::<F, D, 4, 2>(d, tile),
-        5 => accumulate::<F, D, 5, 3>(d, tile),
-        6 => accumulate::<F, D, 6, 3>(d, tile),
-        _ => tile.row_by_row(d),
-    }
-}
-
-#[inline(always)]
-fn accumulate<F, D, const ROWS: usize, const PAIRS: usize>(d: D, mut tile: DotTile<F>)
+pub unsafe fn add_groups<F, D, const ROWS: usize>(
+    d: D,
+    rows: *const u32,
+    panel: *const u32,
+    groups: usize,
+    sums: &mut [[[uint32x4_t; 2]; WIDTH]; ROWS],
+) -> usize
 where
     F: Format<Number = f32, Word = u32>,
     D: Matrices<F>,
 {
-    const { assert!(D::PANEL == 16) };
-    let lanes = D::PANEL / WIDTH;
-    let (a, b) = (tile.a, tile.b);
-    let groups = tile.depth.div_ceil(F::GROUP);
-    assert!(tile.depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
-    assert!(b.len() >= (F::HEAD + groups) * D::PANEL);
-    assert!(tile.totals.len() >= ROWS * D::PANEL);
-    let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
+    const { assert!(D::PANEL == 4 * QUARTERS) };
+    if ROWS == 1 {
+        return 0;
+    }
+    let n_pairs = ROWS.div_ceil(2);
     // The rows of a pair; an odd last row twice.
-    let rows_of = |pair: usize| [row(2 * pair), row((2 * pair + 1).min(ROWS - 1))];
-    let words = |group: usize, quarter: usize| {
-        let at = (F::HEAD + group) * D::PANEL + 4 * quarter;
-        b.as_ptr().wrapping_add(at)
-    };
-    // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads and `groups` rows of words of a panel; the
-    // token proves NEON.
+    let of_pair = |pair: usize| [2 * pair, (2 * pair + 1).min(ROWS - 1)];
+    let groups = groups - groups % 2;
+    // SAFETY: the caller's promise, for each row below ROWS, and each of two groups below `groups`; the token proves NEON.
     unsafe {
-        let mut sums = [[[vdupq_n_u32(0); 2]; QUARTERS]; PAIRS];
-        for (pair, sums) in sums.iter_mut().enumerate() {
-            for j in 0..WIDTH {
-                let heads = b.as_ptr().wrapping_add(j * lanes);
-                let [first, second] = rows_of(pair).map(|row| d.start(row, heads));
-                for q in 0..2 {
-                    sums[2 * j + q] = turned([first[q], second[q]]);
-                }
+        // As many of them as there are pairs are used.
+        let mut squares = [[[vdupq_n_u32(0); 2]; QUARTERS]; ROWS];
+        for (pair, squares) in squares[..n_pairs].iter_mut().enumerate() {
+            let [first, second] = of_pair(pair);
+            for (quarter, square) in squares.iter_mut().enumerate() {
+                let (j, half) = (quarter / 2, quarter % 2);
+                *square = turned([sums[first][j][half], sums[second][j][half]]);
             }
         }
-        for group in (0..groups - groups % 2).step_by(2) {
-            let mut pairs = [vdupq_n_u32(0); PAIRS];
-            for (pair, words) in pairs.iter_mut().enumerate() {
-                let [first, second] = rows_of(pair).map(|row| vld1_u32(row.add(D::HEAD + group)));
+        for group in (0..groups).step_by(2) {
+            let mut pairs = [vdupq_n_u32(0); ROWS];
+            for (pair, words) in pairs[..n_pairs].iter_mut().enumerate() {
+                let [first, second] = of_pair(pair)
+                    .map(|row| vld1_u32(rows.add(row * D::ROW_WORDS + D::HEAD + group)));
                 *words = vcombine_u32(first, second);
             }
             for quarter in 0..QUARTERS {
-                let columns = zipped(words(group, quarter));
-                for (sums, &pair) in sums.iter_mut().zip(&pairs) {
-                    for (sum, columns) in sums[quarter].iter_mut().zip(columns) {
+                let columns = zipped(panel.add((F::HEAD + group) * D::PANEL + 4 * quarter));
+                for (squares, &pair) in squares[..n_pairs].iter_mut().zip(&pairs) {
+                    for (sum, columns) in squares[quarter].iter_mut().zip(columns) {
                         *sum = d.multiply_matrices(pair, columns, *sum);
                     }
                 }
             }
         }
-        for (pair, sums) in sums.into_iter().enumerate() {
-            let quarters = sums.map(|sums| turned(sums));
-            for (second, row) in rows_of(pair).into_iter().enumerate() {
-                let i = 2 * pair + second;
-                if i == ROWS {
-                    continue;
-                }
-                let mut sums =
-                    [0, 1].map(|j| [quarters[2 * j][second], quarters[2 * j + 1][second]]);
-                if !groups.is_multiple_of(2) {
-                    let left = d.left(row, groups - 1);
-                    for (j, sum) in sums.iter_mut().enumerate() {
-                        *sum = d.dot(left, d.right(words(groups - 1, 2 * j)), *sum);
-                    }
-                }
-                tile.finish_row(d, row, sums, i);
+        for (pair, squares) in squares[..n_pairs].iter().enumerate() {
+            let [first, second] = of_pair(pair);
+            for (quarter, &square) in squares.iter().enumerate() {
+                let (j, half) = (quarter / 2, quarter % 2);
+                [sums[first][j][half], sums[second][j][half]] = turned(square);
             }
         }
     }
+    groups
 }
 
 /// Four columns' words in two consecutive rows of a panel, two columns to a register.
