@@ -36,6 +36,7 @@ kernel! {
         /// Divides totals by sums, and writes the results.
         vectors divide(DivideTotals);
     }
+    tiles {}
 }
 
 /// A format that every level has a kernel for.
@@ -44,5 +45,5 @@ pub(crate) trait WithAttentionKernel: Operand {
     fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 
-with_kernel!(WithAttentionKernel AttentionKernel f32, level => level.avx512(), level => level.avx512());
-with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level);
+with_kernel!(WithAttentionKernel AttentionKernel f32, level => level.avx512(), level => level.avx512(), level => level.avx512());
+with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level, level => level.bf16());

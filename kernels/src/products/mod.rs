@@ -24,12 +24,14 @@ mod product;
 mod registers;
 mod streams;
 pub(crate) mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_kernel;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;
 mod working_memory;
 
-use blocks::RowBlocks;
+use blocks::{Blocking, RowBlocks};
 pub(crate) use dot_tile::{Ahead, DotTile};
 pub use epilogue::{Epilogue, Scale};
 use finish::{Finish, FinishPanels, Results};

@@ -147,6 +147,7 @@ pub(crate) fn multiply_columns<F: WithKernel>(
             let rows = RowBlocks {
                 len: a.rows(),
                 per_tile: kernel.rows(),
+                blocking: kernel.blocking(),
                 row_bytes: words(1) * size_of::<F::Word>(),
                 weight_bytes: b.bytes(),
             };

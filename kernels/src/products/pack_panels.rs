@@ -52,6 +52,7 @@ pub fn pack_panels<F: Format>(
                     for (i, &b) in matrices.iter().enumerate() {
                         pack_panel(kernel, b, columns.clone(), &mut out[i * share..]);
                     }
+                    kernel.arrange(out);
                 }
             }
         }
@@ -63,7 +64,8 @@ pub fn pack_panels<F: Format>(
 const PANELS_PER_TASK: usize = 4;
 
 /// Packs these columns into a panel, or into a matrix's share of one, which begins with `panel`:
-/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are.
+/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are. Behind the last of
+/// them comes [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
     kernel: &dyn Kernel<F>,
     b: View<F::Number>,

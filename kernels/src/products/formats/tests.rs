@@ -35,21 +35,24 @@ fn product<F: WithKernel>(
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
         pack_panel(kernel, b, columns.clone(), &mut panel);
+        kernel.arrange(&mut panel);
         let mut totals = Aligned::zeros(m * width);
         for first_row in (0..m).step_by(rows) {
             let n_rows = (m - first_row).min(rows);
             let totals = &mut totals[first_row * width..][..n_rows * width];
-            for chunk in 0..n_chunks {
-                kernel.multiply(DotTile {
-                    rows: n_rows,
-                    depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                    a: &packed[(chunk * m + first_row) * row_words..],
-                    b: &panel[chunk * F::CHUNK_WORDS * width..],
-                    ahead: Ahead::Nothing,
-                    totals,
-                    total: Total::of_chunk(chunk),
-                });
-            }
+            kernel.with_tiles(n_rows, &mut || {
+                for chunk in 0..n_chunks {
+                    kernel.multiply(DotTile {
+                        rows: n_rows,
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                        a: &packed[(chunk * m + first_row) * row_words..],
+                        b: &panel[chunk * F::CHUNK_WORDS * width..],
+                        ahead: Ahead::Nothing,
+                        totals,
+                        total: Total::of_chunk(chunk),
+                    });
+                }
+            });
             for (i, totals) in totals.chunks_exact(width).enumerate() {
                 y[(first_row + i) * n..][columns.clone()].copy_from_slice(&totals[..columns.len()]);
             }
@@ -64,7 +67,7 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
 
 /// One element of a product, in the documented order of addition.
 trait WrittenOut: WithKernel<Number = f32> {
-    fn element(a: &[f32], w: &[f32]) -> f32;
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32;
 }
 
 /// Sums of chunks, added in order.
@@ -75,8 +78,16 @@ fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f
 }
 
 impl WrittenOut for bf16 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
+        if matches!(isa.name(), "amx" | "amx_emulated") {
+            let chain = |a: &[f32], w: &[f32], first: usize| {
+                let terms = a.iter().zip(w).skip(first).step_by(2);
+                terms.fold(0.0, |sum, (&a, &w)| sum + round(a) * round(w))
+            };
+            let steps = a.chunks(32).zip(w.chunks(32));
+            return steps.fold(0.0, |sum, (a, w)| sum + (chain(a, w, 0) + chain(a, w, 1)));
+        }
         total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
@@ -87,7 +98,7 @@ impl WrittenOut for bf16 {
 }
 
 impl WrittenOut for i8 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
         fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
@@ -111,7 +122,7 @@ impl WrittenOut for i8 {
 const M: &[usize] = if cfg!(miri) {
     &[0, 1, 3]
 } else {
-    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 29]
+    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 16, 17, 29]
 };
 const N: &[usize] = if cfg!(miri) {
     &[1, 9]
@@ -138,15 +149,16 @@ fn every_size_and_layout<F: WrittenOut>() {
         let all_a = random(largest * k, 1);
         for &n in N {
             let w = random(n * k, 2);
-            let element = |i: usize, j: usize| F::element(&all_a[i * k..][..k], &w[j * k..][..k]);
-            let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
             let weights = Layouts::new(&w, n, k);
-            for &m in M {
-                let rows = Layouts::new(&all_a[..m * k], m, k);
-                for isa in Isa::levels() {
+            for isa in Isa::levels() {
+                let element =
+                    |i: usize, j: usize| F::element(isa, &all_a[i * k..][..k], &w[j * k..][..k]);
+                let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
+                for &m in M {
+                    let rows = Layouts::new(&all_a[..m * k], m, k);
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<F>(isa, a, weight.transposed(), 14);
+                            let y = product::<F>(isa, a, weight.transposed(), 16);
                             let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
                             assert_same(&y, &all_y[..y.len()], what);
                         }
@@ -176,8 +188,8 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
     for isa in Isa::levels() {
-        let together = product::<F>(isa, a, b, 14);
-        for rows in 1..14 {
+        let together = product::<F>(isa, a, b, 16);
+        for rows in 1..16 {
             assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
         }
     }

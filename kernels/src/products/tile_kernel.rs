@@ -1,0 +1,406 @@
+//! Products of bfloat16 in tile registers ([`Tiles`]): the kernel of a level whose unit is a tile.
+//!
+//! **Blocks.** A block of the result is one tile of rows by the two tiles of a panel's columns: two sums, a tile of rows and
+//! one of columns, which is loaded twice. On Intel's CPUs two by two would load less, but what slows tiles most is another
+//! program on the same core, and the more so the more registers are in use: 2 x 2 lost 64 % by it and 1 x 2 40 %, of 50 and 45 %
+//! of the peak. The last rows, fewer than a tile's, have registers of their own with that many rows, so that both shapes are
+//! configured at once; they are zeroed behind each use, as what they hold would count.
+//!
+//! **The order of work** is that of [`multiply`](super::multiply). A chunk of a panel, 16 KiB, stays in the first-level cache
+//! while the rows' tiles pass from the second; each block prefetches its share of the next chunk into the second. Blocks of
+//! rows are larger than those of vectors ([`Blocking::OF_TILES`](super::blocks::Blocking)): tiles multiply so fast that reading
+//! a weight from the third-level cache is what takes long.
+//!
+//! **The order of addition** is a property of the level: that of [`Tiles::multiply_add`] for each 32 terms from the first on, whose
+//! sums are added one by one, first to last, to a zero. Terms behind the last count as zeros. Neither chunks nor the number
+//! of rows enter. The bits differ from other levels'.
+//!
+//! **Layout.** Rows are packed as for [`Avx512Bf16`](crate::vectors::avx512::Avx512Bf16), so that a block may begin at any
+//! row. A panel is brought into the order in which its tiles are loaded:
+//!
+//! ```text
+//! panel    16 words of columns 0..16   16 words of columns 16..32    terms 0..32
+//!          16 words of columns 0..16   16 words of columns 16..32    terms 32..64
+//!          ..                          (fewer words at the end)
+//! ```
+//!
+//! **int8** has no kernel here. A group of 128 terms has a scale of its own, so that sums would leave the tiles behind every second
+//! product: 16 to 22 % of twice bfloat16's peak were measured so, which is no more than bfloat16's tiles reach, and 11 % beside a
+//! busy neighbour. To widen weights to bfloat16's tiles would take rows of bfloat16, a second set of blocks, and bits that
+//! differ from those of other levels. int8 remains with VNNI: for a few rows, where it halves what is read, nothing
+//! is faster.
+
+use std::{cell::Cell, hint::black_box};
+
+use half::bf16;
+
+use super::pack_panel::transposed_columns;
+use super::{
+    Ahead, Blocking, Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile,
+    Kernel, NEXT_PANEL, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total,
+    WIDTH,
+};
+use crate::vectors::amx::Amx;
+use crate::vectors::amx_emulated::AmxEmulated;
+use crate::vectors::avx512::{Avx512, Avx512Bf16};
+use crate::vectors::prefetch::{self, LINE};
+use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW, TILES, TileShapes, Tiles};
+use crate::vectors::{Instructions, Task};
+
+/// A level with tiles, beside them dot products of vectors, which pack rows.
+pub trait TileLevel: Tiles {
+    type Dots: Dots<bf16, Vectors = Avx512>;
+    /// Products in registers that take some 0.8 ms.
+    const PRODUCTS: usize;
+    fn dots(self) -> Self::Dots;
+}
+
+impl TileLevel for Amx {
+    type Dots = Avx512Bf16;
+    const PRODUCTS: usize = 1 << 17;
+    fn dots(self) -> Avx512Bf16 {
+        self.bf16()
+    }
+}
+
+impl TileLevel for AmxEmulated {
+    type Dots = Self;
+    const PRODUCTS: usize = 1 << 11;
+    fn dots(self) -> Self {
+        self
+    }
+}
+
+/// Columns of a panel: two tiles.
+const PANEL: usize = WIDTH * TILE;
+
+/// Bytes from a row of totals to the next.
+const TOTALS_ROW: usize = PANEL * size_of::<f32>();
+
+/// The registers of a block: the sums of its two tiles, and its rows.
+#[derive(Clone, Copy)]
+struct Block {
+    sums: [usize; WIDTH],
+    left: usize,
+}
+
+/// The registers of blocks of [`TILE`] rows.
+const WHOLE: Block = Block {
+    sums: [0, 1],
+    left: 4,
+};
+
+/// The registers of blocks of fewer rows.
+const REST: Block = Block {
+    sums: [2, 3],
+    left: 5,
+};
+
+/// The shapes of all registers, where blocks have [`TILE`] rows, or `rest`.
+fn shapes(rest: usize) -> TileShapes {
+    let mut rows = [0; TILES];
+    for (block, n) in [(WHOLE, TILE), (REST, rest)] {
+        for tile in block.sums.into_iter().chain([block.left]) {
+            rows[tile] = n as u8;
+        }
+    }
+    rows[RIGHT] = TILE as u8;
+    TileShapes::of_rows(rows)
+}
+
+thread_local! {
+    /// The rows of [`REST`] that this thread's tiles are configured for, while they are.
+    static CONFIGURED: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// While it lives, the thread's tiles have the shapes of blocks. Dropped, it leaves the thread as it was: others may rely on
+/// tiles that they configured (candle does so once for each thread), though not on what these held.
+struct Configured<T: Tiles> {
+    tiles: T,
+    before: (Option<usize>, TileShapes),
+}
+
+impl<T: Tiles> Configured<T> {
+    fn new(tiles: T, rest: usize) -> Self {
+        let before = (CONFIGURED.replace(Some(rest)), tiles.shapes());
+        // SAFETY: shapes of `of_rows`.
+        unsafe { tiles.configure(&shapes(rest)) };
+        Self { tiles, before }
+    }
+}
+
+impl<T: Tiles> Drop for Configured<T> {
+    fn drop(&mut self) {
+        let (rest, shapes) = self.before;
+        CONFIGURED.set(rest);
+        if shapes.is_some() {
+            // SAFETY: shapes that the thread had before.
+            unsafe { self.tiles.configure(&shapes) };
+        } else {
+            self.tiles.release();
+        }
+    }
+}
+
+/// The kernel of a level.
+pub struct TileKernel<T>(pub T);
+
+/// Passes tasks on to the level's vectors and their dot products.
+macro_rules! by_vectors {
+    ($($task:ident($of:ty);)*) => {
+        $(fn $task(&self, task: $of) {
+            Kernel::<bf16>::$task(&self.0.dots(), task);
+        })*
+    };
+}
+
+impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
+    fn rows(&self) -> usize {
+        TILE
+    }
+
+    fn panel(&self) -> usize {
+        PANEL
+    }
+
+    fn chunks(&self) -> Chunks {
+        T::Dots::CHUNKS
+    }
+
+    fn transposed_columns(&self) -> usize {
+        transposed_columns::<bf16, T::Dots>()
+    }
+
+    fn blocking(&self) -> Blocking {
+        Blocking::OF_TILES
+    }
+
+    fn with_tiles(&self, rows: usize, work: &mut dyn FnMut()) {
+        let _configured = Configured::new(self.0, rows % TILE);
+        work();
+    }
+
+    fn arrange(&self, panel: &mut [u32]) {
+        let mut step = [0; TILE * PANEL];
+        for words in panel.chunks_mut(step.len()) {
+            let step = &mut step[..words.len()];
+            step.copy_from_slice(words);
+            let (first, second) = words.split_at_mut(words.len() / WIDTH);
+            let halves = first
+                .chunks_exact_mut(TILE)
+                .zip(second.chunks_exact_mut(TILE));
+            for (row, (first, second)) in step.chunks_exact(PANEL).zip(halves) {
+                first.copy_from_slice(&row[..TILE]);
+                second.copy_from_slice(&row[TILE..]);
+            }
+        }
+    }
+
+    fn multiply(&self, tile: DotTile<bf16>) {
+        self.0.dots().enter(InTiles(self.0, tile));
+    }
+
+    fn multiply_pairs(&self, pairs: PanelPairs<bf16>) {
+        self.0.dots().enter(InTiles(self.0, pairs));
+    }
+
+    fn multiply_registers(&self, registers: Registers<bf16>) -> usize {
+        self.0.dots().enter(InTiles(self.0, registers))
+    }
+
+    by_vectors! {
+        multiply_in_place(InPlaceTile<f32>);
+        finish(Finish<f32>);
+        finish_panels(FinishPanels<f32>);
+        pack_row(PackRow<bf16>);
+        pack_rows(PackRows<bf16>);
+        pack_columns(PackColumns<f32>);
+        pack_panel(PackPanel<bf16>);
+        copy_panels(CopyPanels<f32>);
+    }
+}
+
+/// A task in tiles.
+struct InTiles<T, Of>(T, Of);
+
+impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTile<'_, bf16>> {
+    #[inline(always)]
+    fn compute(self, _: T::Dots) {
+        let Self(tiles, tile) = self;
+        let words = tile.depth.div_ceil(bf16::GROUP);
+        let steps = words.div_ceil(TILE).max(1);
+        let next = tile.b.as_ptr().wrapping_add(words * PANEL).cast::<u8>();
+        // A word of a panel is two cache lines.
+        let (ahead, lines) = match tile.ahead {
+            Ahead::Nothing => (next, 0),
+            Ahead::NextChunk => (next, 2 * TILE),
+            Ahead::ShareOfNextChunk { tile, n_tiles } => {
+                let lines = (2 * words).div_ceil(n_tiles).div_ceil(steps);
+                (next.wrapping_add(tile * steps * lines * LINE), lines)
+            }
+        };
+        let sum = Sum {
+            tiles,
+            rows: tile.rows,
+            total: tile.total,
+        };
+        sum.compute(tile.totals, |add| {
+            add.products(tile.a, tile.b, words, ahead, lines);
+        });
+    }
+}
+
+/// One panel after the other: the sums of a tile depend on each other over the latency of one product of many, so that a
+/// second stream would hide nothing. What takes long is reading.
+impl<T: TileLevel> Task<T::Dots> for InTiles<T, PanelPairs<'_, bf16>> {
+    #[inline(always)]
+    fn compute(self, _: T::Dots) {
+        let Self(tiles, pairs) = self;
+        let panel_words = bf16::column_words(pairs.depth) * PANEL;
+        let sum = Sum {
+            tiles,
+            rows: pairs.rows,
+            total: Total::New,
+        };
+        let totals = pairs.totals.chunks_exact_mut(pairs.rows * PANEL);
+        for (panel, totals) in totals.enumerate() {
+            let panel = &pairs.b[panel * panel_words..][..panel_words];
+            sum.compute(totals, |add| {
+                for (chunk, b) in panel.chunks(bf16::CHUNK_WORDS * PANEL).enumerate() {
+                    let a = &pairs.a[chunk * pairs.a_stride..];
+                    add.products(a, b, b.len() / PANEL, b.as_ptr().cast(), 0);
+                }
+            });
+        }
+        let end = pairs.b.as_ptr().wrapping_add(pairs.b.len());
+        prefetch::bytes(end, NEXT_PANEL);
+    }
+}
+
+/// Sums of a block.
+#[derive(Clone, Copy)]
+struct Sum<T> {
+    tiles: T,
+    rows: usize,
+    total: Total,
+}
+
+impl<T: TileLevel> Sum<T> {
+    /// Adds what `add` adds to the totals, `[rows, PANEL]`.
+    ///
+    /// # Panics
+    /// Unless the thread's tiles are configured for blocks of so many rows.
+    #[inline(always)]
+    fn compute(self, totals: &mut [f32], add: impl FnOnce(&Add<T>)) {
+        assert!(totals.len() >= self.rows * PANEL);
+        let rest = CONFIGURED.get().expect("tiles that are not configured");
+        if self.rows == TILE {
+            self.in_block(WHOLE, totals, add);
+        } else {
+            assert_eq!(self.rows, rest, "tiles configured for other rows");
+            self.in_block(REST, totals, add);
+            for tile in REST.sums.into_iter().chain([REST.left]) {
+                // SAFETY: the tiles are configured, and used by nobody else.
+                unsafe { self.tiles.zero(tile) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn in_block(self, block: Block, totals: &mut [f32], add: impl FnOnce(&Add<T>)) {
+        let Self { tiles, rows, total } = self;
+        let halves = |to: &mut [f32], each: &mut dyn FnMut(usize, *mut f32)| {
+            for (j, &sum) in block.sums.iter().enumerate() {
+                each(sum, to[j * TILE..].as_mut_ptr());
+            }
+        };
+        halves(totals, &mut |sum, totals| match total {
+            // SAFETY: `compute` found tiles of so many rows configured, and as many rows of totals.
+            Total::New => unsafe { tiles.zero(sum) },
+            // SAFETY: as above.
+            Total::Running => unsafe { tiles.load(sum, totals.cast(), TOTALS_ROW) },
+        });
+        add(&Add { tiles, block, rows });
+        // SAFETY: as above.
+        halves(totals, &mut |sum, totals| unsafe {
+            tiles.store(sum, totals, TOTALS_ROW);
+        });
+    }
+}
+
+/// A block whose tiles are configured, with its sums in registers.
+struct Add<T> {
+    tiles: T,
+    block: Block,
+    rows: usize,
+}
+
+impl<T: TileLevel> Add<T> {
+    /// Adds the products of so many words of rows and of a panel. Each step of a tile's words prefetches the next `lines`
+    /// cache lines from `ahead` on.
+    #[inline(always)]
+    fn products(&self, a: &[u32], b: &[u32], words: usize, ahead: *const u8, lines: usize) {
+        let row_words = T::Dots::ROW_WORDS;
+        let (steps, rest) = (words / TILE, words % TILE);
+        assert!(words <= row_words && a.len() >= (self.rows - 1) * row_words + words);
+        assert!(b.len() >= words * PANEL);
+        for step in 0..steps {
+            let (a, b) = (&a[step * TILE..], &b[step * TILE * PANEL..]);
+            // SAFETY: by the assertions above there are as many words of as many rows, and the words of both tiles.
+            unsafe { self.step(a.as_ptr(), row_words * size_of::<u32>(), b.as_ptr()) };
+            for line in step * lines..(step + 1) * lines {
+                prefetch::far(ahead.wrapping_add(line * LINE));
+            }
+        }
+        if rest > 0 {
+            // Zeros behind the last words: what lies there is another row, or nothing.
+            let (a, b) = (&a[steps * TILE..], &b[steps * TILE * PANEL..]);
+            let (mut rows, mut columns) = ([0; TILE * TILE], [0; TILE * PANEL]);
+            for (i, to) in rows.chunks_exact_mut(TILE).enumerate().take(self.rows) {
+                to[..rest].copy_from_slice(&a[i * row_words..][..rest]);
+            }
+            for (j, to) in columns.chunks_exact_mut(TILE * TILE).enumerate() {
+                to[..rest * TILE].copy_from_slice(&b[j * rest * TILE..][..rest * TILE]);
+            }
+            // SAFETY: a whole tile of rows, and two of columns.
+            unsafe { self.step(rows.as_ptr(), TILE_ROW, columns.as_ptr()) };
+        }
+    }
+
+    /// Adds the products of a tile of rows, `stride` bytes apart, and of two tiles of columns.
+    ///
+    /// # Safety
+    /// A tile of so many rows can be read at `a`, and two whole ones at `b`.
+    #[inline(always)]
+    unsafe fn step(&self, a: *const u32, stride: usize, b: *const u32) {
+        let Self { tiles, block, .. } = *self;
+        // SAFETY: the caller's promise; an `Add` is made where the tiles are configured.
+        unsafe {
+            tiles.load(block.left, a, stride);
+            for (j, &sum) in block.sums.iter().enumerate() {
+                tiles.load(RIGHT, b.add(j * TILE * TILE), TILE_ROW);
+                tiles.multiply_add(sum, block.left);
+            }
+        }
+    }
+}
+
+impl<T: TileLevel> Task<T::Dots, usize> for InTiles<T, Registers<bf16>> {
+    #[inline(always)]
+    fn compute(self, _: T::Dots) -> usize {
+        let tiles = self.0;
+        // All four sums are whole tiles here.
+        let _configured = Configured::new(tiles, TILE);
+        for _ in 0..T::PRODUCTS / 4 {
+            for sum in WHOLE.sums.into_iter().chain(REST.sums) {
+                // SAFETY: the tiles are configured, with as many rows each.
+                unsafe { tiles.multiply_add(sum, WHOLE.left) };
+            }
+        }
+        let mut sums = [0.0; TILE * TILE];
+        // SAFETY: the tile is configured, and there is room for it.
+        unsafe { tiles.store(WHOLE.sums[0], sums.as_mut_ptr(), TILE_ROW) };
+        black_box(sums);
+        T::PRODUCTS * 2 * TILE * TILE * TILE * bf16::GROUP
+    }
+}
