@@ -30,7 +30,7 @@
 //! differ from those of other levels. int8 remains with VNNI: for a few rows, where it halves what is read, nothing
 //! is faster.
 
-use std::{cell::Cell, hint::black_box};
+use std::{cell::Cell, hint::black_box, marker::PhantomData};
 
 use half::bf16;
 
@@ -77,39 +77,44 @@ const PANEL: usize = WIDTH * TILE;
 /// Bytes from a row of totals to the next.
 const TOTALS_ROW: usize = PANEL * size_of::<f32>();
 
-/// The registers of a block: the sums of its two tiles, and its rows.
-#[derive(Clone, Copy)]
-struct Block {
-    sums: [usize; WIDTH],
-    left: usize,
+/// The registers of a block. A type, so that each instruction's are known where it is compiled.
+trait Block {
+    /// The sums of its two tiles.
+    const SUMS: [usize; WIDTH];
+    /// Its rows.
+    const LEFT: usize;
 }
 
-/// The registers of blocks of [`TILE`] rows.
-const WHOLE: Block = Block {
-    sums: [0, 1],
-    left: 4,
-};
+/// A block of [`TILE`] rows.
+struct Whole;
 
-/// The registers of blocks of fewer rows.
-const REST: Block = Block {
-    sums: [2, 3],
-    left: 5,
-};
+impl Block for Whole {
+    const SUMS: [usize; WIDTH] = [0, 1];
+    const LEFT: usize = 4;
+}
+
+/// A block of fewer rows.
+struct Rest;
+
+impl Block for Rest {
+    const SUMS: [usize; WIDTH] = [2, 3];
+    const LEFT: usize = 5;
+}
 
 /// The shapes of all registers, where blocks have [`TILE`] rows, or `rest`.
 fn shapes(rest: usize) -> TileShapes {
     let mut rows = [0; TILES];
-    for (block, n) in [(WHOLE, TILE), (REST, rest)] {
-        for tile in block.sums.into_iter().chain([block.left]) {
-            rows[tile] = n as u8;
-        }
+    for tile in Whole::SUMS.into_iter().chain([Whole::LEFT, RIGHT]) {
+        rows[tile] = TILE as u8;
     }
-    rows[RIGHT] = TILE as u8;
+    for tile in Rest::SUMS.into_iter().chain([Rest::LEFT]) {
+        rows[tile] = rest as u8;
+    }
     TileShapes::of_rows(rows)
 }
 
 thread_local! {
-    /// The rows of [`REST`] that this thread's tiles are configured for, while they are.
+    /// The rows of a [`Rest`] that this thread's tiles are configured for, while they are.
     static CONFIGURED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -226,6 +231,16 @@ struct InTiles<T, Of>(T, Of);
 impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTile<'_, bf16>> {
     #[inline(always)]
     fn compute(self, _: T::Dots) {
+        match self.1.rows {
+            TILE => self.in_block::<Whole>(),
+            _ => self.in_block::<Rest>(),
+        }
+    }
+}
+
+impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
+    #[inline(always)]
+    fn in_block<B: Block>(self) {
         let Self(tiles, tile) = self;
         let words = tile.depth.div_ceil(bf16::GROUP);
         let steps = words.div_ceil(TILE).max(1);
@@ -239,14 +254,9 @@ impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTile<'_, bf16>> {
                 (next.wrapping_add(tile * steps * lines * LINE), lines)
             }
         };
-        let sum = Sum {
-            tiles,
-            rows: tile.rows,
-            total: tile.total,
-        };
-        sum.compute(tile.totals, |add| {
-            add.products(tile.a, tile.b, words, ahead, lines);
-        });
+        let sums = Sums::<T, B>::begin(tiles, tile.rows, tile.total, tile.totals);
+        sums.add(tile.a, tile.b, words, (ahead, lines));
+        sums.end(tile.totals);
     }
 }
 
@@ -257,97 +267,90 @@ impl<T: TileLevel> Task<T::Dots> for InTiles<T, PanelPairs<'_, bf16>> {
     fn compute(self, _: T::Dots) {
         let Self(tiles, pairs) = self;
         let panel_words = bf16::column_words(pairs.depth) * PANEL;
-        let sum = Sum {
-            tiles,
-            rows: pairs.rows,
-            total: Total::New,
-        };
         let totals = pairs.totals.chunks_exact_mut(pairs.rows * PANEL);
         for (panel, totals) in totals.enumerate() {
             let panel = &pairs.b[panel * panel_words..][..panel_words];
-            sum.compute(totals, |add| {
-                for (chunk, b) in panel.chunks(bf16::CHUNK_WORDS * PANEL).enumerate() {
-                    let a = &pairs.a[chunk * pairs.a_stride..];
-                    add.products(a, b, b.len() / PANEL, b.as_ptr().cast(), 0);
-                }
-            });
+            let sums = Sums::<T, Rest>::begin(tiles, pairs.rows, Total::New, totals);
+            for (chunk, b) in panel.chunks(bf16::CHUNK_WORDS * PANEL).enumerate() {
+                let a = &pairs.a[chunk * pairs.a_stride..];
+                sums.add(a, b, b.len() / PANEL, (b.as_ptr().cast(), 0));
+            }
+            sums.end(totals);
         }
         let end = pairs.b.as_ptr().wrapping_add(pairs.b.len());
         prefetch::bytes(end, NEXT_PANEL);
     }
 }
 
-/// Sums of a block.
-#[derive(Clone, Copy)]
-struct Sum<T> {
+/// The sums of a block, in registers.
+struct Sums<T, B> {
     tiles: T,
     rows: usize,
-    total: Total,
+    block: PhantomData<B>,
 }
 
-impl<T: TileLevel> Sum<T> {
-    /// Adds what `add` adds to the totals, `[rows, PANEL]`.
+impl<T: TileLevel, B: Block> Sums<T, B> {
+    /// The totals, `[rows, PANEL]`, or zeros.
     ///
     /// # Panics
     /// Unless the thread's tiles are configured for blocks of so many rows.
     #[inline(always)]
-    fn compute(self, totals: &mut [f32], add: impl FnOnce(&Add<T>)) {
-        assert!(totals.len() >= self.rows * PANEL);
+    fn begin(tiles: T, rows: usize, total: Total, totals: &[f32]) -> Self {
         let rest = CONFIGURED.get().expect("tiles that are not configured");
-        if self.rows == TILE {
-            self.in_block(WHOLE, totals, add);
-        } else {
-            assert_eq!(self.rows, rest, "tiles configured for other rows");
-            self.in_block(REST, totals, add);
-            for tile in REST.sums.into_iter().chain([REST.left]) {
-                // SAFETY: the tiles are configured, and used by nobody else.
-                unsafe { self.tiles.zero(tile) };
+        let configured = if B::LEFT == Whole::LEFT { TILE } else { rest };
+        assert_eq!(rows, configured, "tiles configured for other rows");
+        assert!(totals.len() >= rows * PANEL);
+        // SAFETY: the assertions above.
+        unsafe {
+            match total {
+                Total::New => {
+                    tiles.zero(B::SUMS[0]);
+                    tiles.zero(B::SUMS[1]);
+                }
+                Total::Running => {
+                    let totals = totals.as_ptr().cast::<u32>();
+                    tiles.load(B::SUMS[0], totals, TOTALS_ROW);
+                    tiles.load(B::SUMS[1], totals.add(TILE), TOTALS_ROW);
+                }
+            }
+        }
+        Self {
+            tiles,
+            rows,
+            block: PhantomData,
+        }
+    }
+
+    /// Stores the sums to totals.
+    #[inline(always)]
+    fn end(self, totals: &mut [f32]) {
+        let (tiles, totals) = (self.tiles, &mut totals[..self.rows * PANEL]);
+        let totals = totals.as_mut_ptr();
+        // SAFETY: sums exist where their tiles are configured; as many rows of totals.
+        unsafe {
+            tiles.store(B::SUMS[0], totals, TOTALS_ROW);
+            tiles.store(B::SUMS[1], totals.add(TILE), TOTALS_ROW);
+            if B::LEFT == Rest::LEFT {
+                tiles.zero(B::SUMS[0]);
+                tiles.zero(B::SUMS[1]);
+                tiles.zero(B::LEFT);
             }
         }
     }
 
+    /// Adds the products of so many words of rows and of a panel. Each step of a tile's words prefetches as many `lines`
+    /// from `ahead` on.
     #[inline(always)]
-    fn in_block(self, block: Block, totals: &mut [f32], add: impl FnOnce(&Add<T>)) {
-        let Self { tiles, rows, total } = self;
-        let halves = |to: &mut [f32], each: &mut dyn FnMut(usize, *mut f32)| {
-            for (j, &sum) in block.sums.iter().enumerate() {
-                each(sum, to[j * TILE..].as_mut_ptr());
-            }
-        };
-        halves(totals, &mut |sum, totals| match total {
-            // SAFETY: `compute` found tiles of so many rows configured, and as many rows of totals.
-            Total::New => unsafe { tiles.zero(sum) },
-            // SAFETY: as above.
-            Total::Running => unsafe { tiles.load(sum, totals.cast(), TOTALS_ROW) },
-        });
-        add(&Add { tiles, block, rows });
-        // SAFETY: as above.
-        halves(totals, &mut |sum, totals| unsafe {
-            tiles.store(sum, totals, TOTALS_ROW);
-        });
-    }
-}
-
-/// A block whose tiles are configured, with its sums in registers.
-struct Add<T> {
-    tiles: T,
-    block: Block,
-    rows: usize,
-}
-
-impl<T: TileLevel> Add<T> {
-    /// Adds the products of so many words of rows and of a panel. Each step of a tile's words prefetches the next `lines`
-    /// cache lines from `ahead` on.
-    #[inline(always)]
-    fn products(&self, a: &[u32], b: &[u32], words: usize, ahead: *const u8, lines: usize) {
+    fn add(&self, a: &[u32], b: &[u32], words: usize, (ahead, lines): (*const u8, usize)) {
         let row_words = T::Dots::ROW_WORDS;
         let (steps, rest) = (words / TILE, words % TILE);
         assert!(words <= row_words && a.len() >= (self.rows - 1) * row_words + words);
         assert!(b.len() >= words * PANEL);
         for step in 0..steps {
-            let (a, b) = (&a[step * TILE..], &b[step * TILE * PANEL..]);
+            let a = a.as_ptr().wrapping_add(step * TILE);
+            let b = b.as_ptr().wrapping_add(step * TILE * PANEL);
             // SAFETY: by the assertions above there are as many words of as many rows, and the words of both tiles.
-            unsafe { self.step(a.as_ptr(), row_words * size_of::<u32>(), b.as_ptr()) };
+            unsafe { self.step(a, row_words * size_of::<u32>(), b) };
             for line in step * lines..(step + 1) * lines {
                 prefetch::far(ahead.wrapping_add(line * LINE));
             }
@@ -373,14 +376,14 @@ impl<T: TileLevel> Add<T> {
     /// A tile of so many rows can be read at `a`, and two whole ones at `b`.
     #[inline(always)]
     unsafe fn step(&self, a: *const u32, stride: usize, b: *const u32) {
-        let Self { tiles, block, .. } = *self;
-        // SAFETY: the caller's promise; an `Add` is made where the tiles are configured.
+        let tiles = self.tiles;
+        // SAFETY: the caller's promise; sums exist where their tiles are configured.
         unsafe {
-            tiles.load(block.left, a, stride);
-            for (j, &sum) in block.sums.iter().enumerate() {
-                tiles.load(RIGHT, b.add(j * TILE * TILE), TILE_ROW);
-                tiles.multiply_add(sum, block.left);
-            }
+            tiles.load(B::LEFT, a, stride);
+            tiles.load(RIGHT, b, TILE_ROW);
+            tiles.multiply_add(B::SUMS[0], B::LEFT);
+            tiles.load(RIGHT, b.add(TILE * TILE), TILE_ROW);
+            tiles.multiply_add(B::SUMS[1], B::LEFT);
         }
     }
 }
@@ -392,14 +395,17 @@ impl<T: TileLevel> Task<T::Dots, usize> for InTiles<T, Registers<bf16>> {
         // All four sums are whole tiles here.
         let _configured = Configured::new(tiles, TILE);
         for _ in 0..T::PRODUCTS / 4 {
-            for sum in WHOLE.sums.into_iter().chain(REST.sums) {
-                // SAFETY: the tiles are configured, with as many rows each.
-                unsafe { tiles.multiply_add(sum, WHOLE.left) };
+            // SAFETY: the tiles are configured, with as many rows each.
+            unsafe {
+                tiles.multiply_add(Whole::SUMS[0], Whole::LEFT);
+                tiles.multiply_add(Whole::SUMS[1], Whole::LEFT);
+                tiles.multiply_add(Rest::SUMS[0], Whole::LEFT);
+                tiles.multiply_add(Rest::SUMS[1], Whole::LEFT);
             }
         }
         let mut sums = [0.0; TILE * TILE];
         // SAFETY: the tile is configured, and there is room for it.
-        unsafe { tiles.store(WHOLE.sums[0], sums.as_mut_ptr(), TILE_ROW) };
+        unsafe { tiles.store(Whole::SUMS[0], sums.as_mut_ptr(), TILE_ROW) };
         black_box(sums);
         T::PRODUCTS * 2 * TILE * TILE * TILE * bf16::GROUP
     }

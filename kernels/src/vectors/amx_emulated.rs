@@ -131,7 +131,10 @@ impl Tiles for AmxEmulated {
         let mut registers = Registers::taken();
         let rows = registers.rows(sums);
         assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));
-        let columns = registers.tiles[RIGHT].map(terms);
+        let mut columns = [[[0.0; TILE]; 2]; TILE];
+        for (columns, words) in columns.iter_mut().zip(registers.tiles[RIGHT]) {
+            *columns = terms(words);
+        }
         for row in 0..rows {
             let terms = terms(registers.tiles[left][row]);
             let sums = &mut registers.tiles[sums][row];
