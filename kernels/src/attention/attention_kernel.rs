@@ -7,6 +7,8 @@ use super::{
     DivideTotals, Exponentiate, Fill, Layout, NearTile, Operand, OperandDots, PackQueries, Score,
 };
 use crate::products::kernel::{kernel, with_kernel};
+#[cfg(target_arch = "x86_64")]
+use crate::products::tile_kernel::TileKernel;
 use crate::vectors::{Instructions, Isa};
 
 kernel! {
@@ -36,7 +38,13 @@ kernel! {
         /// Divides totals by sums, and writes the results.
         vectors divide(DivideTotals);
     }
-    tiles {}
+    tiles {
+        /// Calls `work` with the thread's tile registers ready for tiles of so many rows. Each `multiply` must be within
+        /// such a call.
+        fn with_tiles(&self, _rows: usize, work: &mut dyn FnMut()) {
+            work();
+        }
+    }
 }
 
 /// A format that every level has a kernel for.
@@ -46,4 +54,4 @@ pub(crate) trait WithAttentionKernel: Operand {
 }
 
 with_kernel!(WithAttentionKernel AttentionKernel f32, level => level.avx512(), level => level.avx512(), level => level.avx512());
-with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level, level => level.bf16());
+with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level, level => TileKernel(level));

@@ -25,7 +25,7 @@ mod registers;
 mod streams;
 pub(crate) mod tile;
 #[cfg(target_arch = "x86_64")]
-mod tile_kernel;
+pub(crate) mod tile_kernel;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;
@@ -39,7 +39,8 @@ use format::dots;
 pub(crate) use format::{Dots, Format};
 use halves::Halves;
 use in_place::InPlaceTile;
-use kernel::{Kernel, WithKernel};
+pub(crate) use kernel::Kernel;
+use kernel::WithKernel;
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply};
 pub(crate) use multiply::{Plain, multiply_views};

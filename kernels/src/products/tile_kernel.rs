@@ -225,22 +225,43 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
     }
 }
 
+impl<T: TileLevel> TileKernel<T> {
+    /// Adds one chunk of a tile to its totals, as [`Kernel::multiply`] does, with a panel that is not arranged.
+    pub fn multiply_words(&self, tile: DotTile<bf16>) {
+        self.0.dots().enter(InTiles(self.0, Words(tile)));
+    }
+}
+
 /// A task in tiles.
 struct InTiles<T, Of>(T, Of);
+
+/// A tile whose panel is not arranged.
+struct Words<'a>(DotTile<'a, bf16>);
+
+impl<T: TileLevel> Task<T::Dots> for InTiles<T, Words<'_>> {
+    #[inline(always)]
+    fn compute(self, _: T::Dots) {
+        let Self(tiles, Words(tile)) = self;
+        match tile.rows {
+            TILE => InTiles(tiles, tile).in_block::<Whole>(Order::Words),
+            _ => InTiles(tiles, tile).in_block::<Rest>(Order::Words),
+        }
+    }
+}
 
 impl<T: TileLevel> Task<T::Dots> for InTiles<T, DotTile<'_, bf16>> {
     #[inline(always)]
     fn compute(self, _: T::Dots) {
         match self.1.rows {
-            TILE => self.in_block::<Whole>(),
-            _ => self.in_block::<Rest>(),
+            TILE => self.in_block::<Whole>(Order::Tiles),
+            _ => self.in_block::<Rest>(Order::Tiles),
         }
     }
 }
 
 impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
     #[inline(always)]
-    fn in_block<B: Block>(self) {
+    fn in_block<B: Block>(self, order: Order) {
         let Self(tiles, tile) = self;
         let words = tile.depth.div_ceil(bf16::GROUP);
         let steps = words.div_ceil(TILE).max(1);
@@ -255,7 +276,7 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, bf16>> {
             }
         };
         let sums = Sums::<T, B>::begin(tiles, tile.rows, tile.total, tile.totals);
-        sums.add(tile.a, tile.b, words, (ahead, lines));
+        sums.add(tile.a, tile.b, words, order, (ahead, lines));
         sums.end(tile.totals);
     }
 }
@@ -273,12 +294,47 @@ impl<T: TileLevel> Task<T::Dots> for InTiles<T, PanelPairs<'_, bf16>> {
             let sums = Sums::<T, Rest>::begin(tiles, pairs.rows, Total::New, totals);
             for (chunk, b) in panel.chunks(bf16::CHUNK_WORDS * PANEL).enumerate() {
                 let a = &pairs.a[chunk * pairs.a_stride..];
-                sums.add(a, b, b.len() / PANEL, (b.as_ptr().cast(), 0));
+                let words = b.len() / PANEL;
+                sums.add(a, b, words, Order::Tiles, (b.as_ptr().cast(), 0));
             }
             sums.end(totals);
         }
         let end = pairs.b.as_ptr().wrapping_add(pairs.b.len());
         prefetch::bytes(end, NEXT_PANEL);
+    }
+}
+
+/// How the words of a step lie in a panel.
+#[derive(Clone, Copy)]
+enum Order {
+    /// One tile behind the other: what [`Kernel::arrange`] makes.
+    Tiles,
+    /// Each word of all columns before the next.
+    Words,
+}
+
+/// Where the words of a step lie.
+struct Places {
+    /// Words from one word of a column to its next.
+    word: usize,
+    /// Words from a panel's first half of columns to its second.
+    half: usize,
+}
+
+impl Order {
+    /// In a step of so many words.
+    #[inline(always)]
+    fn places(self, words: usize) -> Places {
+        match self {
+            Self::Tiles => Places {
+                word: TILE,
+                half: words * TILE,
+            },
+            Self::Words => Places {
+                word: PANEL,
+                half: TILE,
+            },
+        }
     }
 }
 
@@ -341,7 +397,14 @@ impl<T: TileLevel, B: Block> Sums<T, B> {
     /// Adds the products of so many words of rows and of a panel. Each step of a tile's words prefetches as many `lines`
     /// from `ahead` on.
     #[inline(always)]
-    fn add(&self, a: &[u32], b: &[u32], words: usize, (ahead, lines): (*const u8, usize)) {
+    fn add(
+        &self,
+        a: &[u32],
+        b: &[u32],
+        words: usize,
+        order: Order,
+        (ahead, lines): (*const u8, usize),
+    ) {
         let row_words = T::Dots::ROW_WORDS;
         let (steps, rest) = (words / TILE, words % TILE);
         assert!(words <= row_words && a.len() >= (self.rows - 1) * row_words + words);
@@ -350,7 +413,7 @@ impl<T: TileLevel, B: Block> Sums<T, B> {
             let a = a.as_ptr().wrapping_add(step * TILE);
             let b = b.as_ptr().wrapping_add(step * TILE * PANEL);
             // SAFETY: by the assertions above there are as many words of as many rows, and the words of both tiles.
-            unsafe { self.step(a, row_words * size_of::<u32>(), b) };
+            unsafe { self.step(a, row_words * size_of::<u32>(), b, order) };
             for line in step * lines..(step + 1) * lines {
                 prefetch::far(ahead.wrapping_add(line * LINE));
             }
@@ -362,11 +425,15 @@ impl<T: TileLevel, B: Block> Sums<T, B> {
             for (i, to) in rows.chunks_exact_mut(TILE).enumerate().take(self.rows) {
                 to[..rest].copy_from_slice(&a[i * row_words..][..rest]);
             }
-            for (j, to) in columns.chunks_exact_mut(TILE * TILE).enumerate() {
-                to[..rest * TILE].copy_from_slice(&b[j * rest * TILE..][..rest * TILE]);
+            let (from, to) = (order.places(rest), Order::Tiles.places(TILE));
+            for half in 0..WIDTH {
+                for word in 0..rest {
+                    let columns = &mut columns[half * to.half + word * to.word..][..TILE];
+                    columns.copy_from_slice(&b[half * from.half + word * from.word..][..TILE]);
+                }
             }
             // SAFETY: a whole tile of rows, and two of columns.
-            unsafe { self.step(rows.as_ptr(), TILE_ROW, columns.as_ptr()) };
+            unsafe { self.step(rows.as_ptr(), TILE_ROW, columns.as_ptr(), Order::Tiles) };
         }
     }
 
@@ -375,14 +442,16 @@ impl<T: TileLevel, B: Block> Sums<T, B> {
     /// # Safety
     /// A tile of so many rows can be read at `a`, and two whole ones at `b`.
     #[inline(always)]
-    unsafe fn step(&self, a: *const u32, stride: usize, b: *const u32) {
+    unsafe fn step(&self, a: *const u32, stride: usize, b: *const u32, order: Order) {
         let tiles = self.tiles;
+        let Places { word, half } = order.places(TILE);
+        let b_stride = word * size_of::<u32>();
         // SAFETY: the caller's promise; sums exist where their tiles are configured.
         unsafe {
             tiles.load(B::LEFT, a, stride);
-            tiles.load(RIGHT, b, TILE_ROW);
+            tiles.load(RIGHT, b, b_stride);
             tiles.multiply_add(B::SUMS[0], B::LEFT);
-            tiles.load(RIGHT, b.add(TILE * TILE), TILE_ROW);
+            tiles.load(RIGHT, b.add(half), b_stride);
             tiles.multiply_add(B::SUMS[1], B::LEFT);
         }
     }
