@@ -199,3 +199,6 @@ fn multiply_add(a: [f32; TILE], b: [f32; TILE], c: [f32; TILE]) -> [f32; TILE] {
     }
     results.map(|result| f32::from_bits(without_subnormal(result.to_bits())))
 }
+
+#[cfg(test)]
+mod tests;
