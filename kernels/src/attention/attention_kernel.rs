@@ -8,7 +8,7 @@ use super::{
 };
 use crate::products::kernel::{kernel, with_kernel};
 #[cfg(target_arch = "x86_64")]
-use crate::products::tile_kernel::TileKernel;
+use crate::products::tiles::TileKernel;
 use crate::vectors::{Instructions, Isa};
 
 kernel! {

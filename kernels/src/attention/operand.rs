@@ -135,12 +135,12 @@ impl OperandDots<bf16> for AmxEmulated {
         for (j, terms) in terms.into_iter().enumerate() {
             // SAFETY: `numbers` has room for two of the longest vectors.
             unsafe {
-                Vectors::<f32>::store(self.vectors(), terms, numbers[j * MAX_LANES..].as_mut_ptr())
+                Vectors::<f32>::store(self.avx512(), terms, numbers[j * MAX_LANES..].as_mut_ptr())
             };
         }
         // SAFETY: the caller's promise.
         let words = unsafe { std::slice::from_raw_parts_mut(words, Self::LEFT_WORDS) };
-        self.pack_row(&numbers, words);
+        Dots::<bf16>::pack_row(self, &numbers, words);
     }
 }
 

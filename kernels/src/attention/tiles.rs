@@ -10,12 +10,12 @@ use super::{
 };
 use crate::products::{
     Kernel,
-    tile_kernel::{TileKernel, TileLevel},
+    tiles::{TileKernel, TileLevel},
 };
 
 impl<T: TileLevel<Dots: OperandDots<bf16>>> AttentionKernel<bf16> for TileKernel<T> {
     fn rows(&self) -> usize {
-        Kernel::rows(self)
+        Kernel::<bf16>::rows(self)
     }
 
     fn layout(&self, head_dim: usize) -> Layout {
@@ -55,6 +55,6 @@ impl<T: TileLevel<Dots: OperandDots<bf16>>> AttentionKernel<bf16> for TileKernel
     }
 
     fn with_tiles(&self, rows: usize, work: &mut dyn FnMut()) {
-        Kernel::with_tiles(self, rows, work);
+        Kernel::<bf16>::with_tiles(self, rows, work);
     }
 }

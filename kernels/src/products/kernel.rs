@@ -8,7 +8,7 @@
 use half::bf16;
 
 #[cfg(target_arch = "x86_64")]
-use super::tile_kernel::TileKernel;
+use super::tiles::TileKernel;
 use super::{
     Blocking, Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile,
     PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers,
@@ -139,4 +139,4 @@ pub(crate) use with_kernel;
 with_kernel!(WithKernel Kernel f32, level => level.avx512(), level => level.avx512(), level => level.avx512());
 with_kernel!(WithKernel Kernel f64, level => level.avx512(), level => level.avx512(), level => level.avx512());
 with_kernel!(WithKernel Kernel bf16, level => level.avx512(), level => level, level => TileKernel(level));
-with_kernel!(WithKernel Kernel i8, level => level, level => level.vnni(), level => level.int8());
+with_kernel!(WithKernel Kernel i8, level => level, level => level.vnni(), level => TileKernel(level));

@@ -25,7 +25,7 @@ mod registers;
 mod streams;
 pub(crate) mod tile;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod tile_kernel;
+pub(crate) mod tiles;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;

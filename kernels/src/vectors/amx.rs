@@ -7,10 +7,10 @@ use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::sync::OnceLock;
 
-use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+use super::avx512::{Avx512, Avx512Bf16};
 use super::tiles::{RIGHT, TileShapes, Tiles};
 
-/// The proof that the CPU has AMX with products of bfloat16, that the system lets this process use it, and that there is
+/// The proof that the CPU has AMX with products of bfloat16 and bytes, that the system lets this process use it, and that there is
 /// AVX-512 with BF16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amx {
@@ -32,12 +32,6 @@ impl Amx {
         self.vectors
     }
 
-    /// The level's dot products of int8.
-    #[inline(always)]
-    pub fn int8(self) -> Avx512Vnni {
-        self.vectors.vnni()
-    }
-
     /// The level's vectors.
     #[inline(always)]
     pub fn avx512(self) -> Avx512 {
@@ -45,16 +39,16 @@ impl Amx {
     }
 }
 
-/// Whether the CPU has tiles and their products of bfloat16, and the system saves them. Only for a CPU with AVX-512.
+/// Whether the CPU has tiles and their products of bfloat16 and of bytes, and the system saves them. Only for a CPU with AVX-512.
 #[allow(unused_unsafe)] // newer compilers call `__cpuid_count` safe
 fn is_detected() -> bool {
-    const BF16_AND_TILES: u32 = 1 << 22 | 1 << 24;
+    const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const SHAPES_AND_TILES: u64 = 1 << 17 | 1 << 18;
     // SAFETY: a CPU with AVX-512 has this leaf.
     let features = unsafe { __cpuid_count(7, 0) }.edx;
     // SAFETY: where a system lets AVX-512 be used, there is `xgetbv`.
     let saved = unsafe { _xgetbv(0) };
-    features & BF16_AND_TILES == BF16_AND_TILES && saved & SHAPES_AND_TILES == SHAPES_AND_TILES
+    features & FEATURES == FEATURES && saved & SHAPES_AND_TILES == SHAPES_AND_TILES
 }
 
 /// Asks Linux for the memory that a thread's tiles are saved in: once, for all threads of the process.
@@ -99,6 +93,24 @@ macro_rules! changing {
     };
     (@asm $text:expr, [$($operands:tt)*] [$($options:ident)*] $name:tt) => {
         asm!($text, $($operands)* out($name) _, options(nostack, preserves_flags, $($options),*))
+    };
+}
+
+/// A product of tile `$left` and of [`RIGHT`]. The three tiles must differ, which the assembler checks.
+macro_rules! product {
+    ($name:literal, $sums:expr, $left:expr) => {
+        product!(@of $name, $sums, $left,
+            4: 0 "tmm0" 1 "tmm1" 2 "tmm2" 3 "tmm3";
+            5: 2 "tmm2" 3 "tmm3";)
+    };
+    (@of $name:literal, $sums:expr, $left:expr, $($of_left:literal: $($number:literal $tile:tt)*;)*) => {
+        match ($left, $sums) {
+            $($(($of_left, $number) => changing!(
+                @asm concat!($name, $tile, ", tmm", $of_left, ", tmm{right}"),
+                [right = const RIGHT,] [nomem] $tile
+            ),)*)*
+            (left, sums) => panic!("a product of tiles {left} and {RIGHT} in {sums}"),
+        }
     };
 }
 
@@ -157,7 +169,7 @@ impl Tiles for Amx {
     }
 
     #[inline(always)]
-    unsafe fn store(self, tile: usize, to: *mut f32, stride: usize) {
+    unsafe fn store(self, tile: usize, to: *mut u32, stride: usize) {
         macro_rules! store {
             ($($number:literal)*) => {
                 match tile {
@@ -175,24 +187,13 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn multiply_add(self, sums: usize, left: usize) {
-        // The three tiles must differ, which the assembler checks.
-        macro_rules! multiply_add {
-            ($($left:literal: $($number:literal $name:tt)*;)*) => {
-                match (left, sums) {
-                    $($(($left, $number) => changing!(
-                        @asm concat!("tdpbf16ps ", $name, ", tmm", $left, ", tmm{right}"),
-                        [right = const RIGHT,] [nomem] $name
-                    ),)*)*
-                    _ => panic!("a product of tiles {left} and {RIGHT} in {sums}"),
-                }
-            };
-        }
         // SAFETY: the token proves AMX; the caller's promise.
-        unsafe {
-            multiply_add!(
-                4: 0 "tmm0" 1 "tmm1" 2 "tmm2" 3 "tmm3";
-                5: 2 "tmm2" 3 "tmm3";
-            )
-        }
+        unsafe { product!("tdpbf16ps ", sums, left) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add_bytes(self, sums: usize, left: usize) {
+        // SAFETY: as above.
+        unsafe { product!("tdpbsud ", sums, left) }
     }
 }

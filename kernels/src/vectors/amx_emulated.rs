@@ -21,12 +21,6 @@ impl AmxEmulated {
     pub fn avx512(self) -> Avx512 {
         Avx512 { found: () }
     }
-
-    /// The level's products of int8, which have the same bits at every level.
-    #[inline(always)]
-    pub fn int8(self) -> Avx512 {
-        self.avx512()
-    }
 }
 
 /// The contents of a tile.
@@ -109,7 +103,7 @@ impl Tiles for AmxEmulated {
     }
 
     #[inline(always)]
-    unsafe fn store(self, tile: usize, to: *mut f32, stride: usize) {
+    unsafe fn store(self, tile: usize, to: *mut u32, stride: usize) {
         let registers = Registers::taken();
         let rows = registers.rows(tile);
         for (i, row) in registers.tiles[tile][..rows].iter().enumerate() {
@@ -137,6 +131,33 @@ impl Tiles for AmxEmulated {
         }
         registers.put();
     }
+
+    #[inline(always)]
+    unsafe fn multiply_add_bytes(self, sums: usize, left: usize) {
+        let mut registers = Registers::taken();
+        let rows = registers.rows(sums);
+        assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));
+        for row in 0..rows {
+            let mut sum = registers.tiles[sums][row];
+            for (word, columns) in registers.tiles[RIGHT].iter().enumerate() {
+                let left = registers.tiles[left][row][word];
+                sum = from_fn(|column| add_products_of_bytes(sum[column], left, columns[column]));
+            }
+            registers.tiles[sums][row] = sum;
+        }
+        registers.put();
+    }
+}
+
+/// The sum of the products of four signed bytes of a word with four unsigned ones, added to a sum.
+#[inline(always)]
+fn add_products_of_bytes(sum: u32, left: u32, right: u32) -> u32 {
+    let products = (0..4).map(|byte| {
+        let left = (left >> (8 * byte)) as i8;
+        let right = (right >> (8 * byte)) as u8;
+        i32::from(left) * i32::from(right)
+    });
+    sum.wrapping_add_signed(products.sum())
 }
 
 /// The even and the odd terms of words.

@@ -99,7 +99,7 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     ///
     /// # Safety
     /// As for the trait; the rows can be written.
-    unsafe fn store(self, tile: usize, to: *mut f32, stride: usize);
+    unsafe fn store(self, tile: usize, to: *mut u32, stride: usize);
 
     /// `sums + left · right` of bfloat16 in f32, `right` being tile [`RIGHT`]. A word holds terms `2k` and `2k + 1` of a row
     /// of `left`, or of a column of `right`.
@@ -111,4 +111,11 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// # Safety
     /// As for the trait.
     unsafe fn multiply_add(self, sums: usize, left: usize);
+
+    /// `sums + left · right` of bytes in 32-bit integers, which wrap around: signed bytes of `left`, unsigned ones of `right`. A
+    /// word holds four consecutive terms of a row of `left`, or of a column of `right`.
+    ///
+    /// # Safety
+    /// As for the trait.
+    unsafe fn multiply_add_bytes(self, sums: usize, left: usize);
 }
