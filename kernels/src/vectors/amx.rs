@@ -1,6 +1,6 @@
 //! Intel's AMX with bfloat16 (from Sapphire Rapids on), in inline assembly: Rust has no stable intrinsics for it.
 //!
-//! No Rust code uses tile registers, so what one instruction leaves in them is there for the next. Each says all the same
+//! No compiled code uses tile registers, so that what one instruction leaves in them is there for the next. Each still says
 //! which it changes.
 
 use std::arch::asm;

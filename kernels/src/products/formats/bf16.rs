@@ -3,7 +3,8 @@
 //! A word holds two terms, the first in its lower half. Their products are exact in f32; the second one is
 //! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
 //! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
-//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros.
+//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros. A level of tiles has
+//! an order of its own, and so other bits ([`tiles`](crate::products::tiles)).
 
 use half::bf16;
 

@@ -15,7 +15,7 @@ use crate::products::{
     WIDTH,
 };
 use crate::vectors::prefetch::{self, LINE};
-use crate::vectors::tiles::{TILE, TILE_ROW, Tiles};
+use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW, Tiles};
 use crate::vectors::{Instructions, Task};
 
 /// Passes tasks on to the level's vectors and their dot products.
@@ -188,8 +188,14 @@ impl<T: TileLevel, D, F: TileFormat + Format> Task<D, usize> for InTiles<T, Regi
     #[inline(always)]
     fn compute(self, _: D) -> usize {
         let tiles = self.0;
-        // All four sums are whole tiles here.
+        // All four sums are whole tiles here. Numbers other than zeros, as a product has: how fast tiles are beside a
+        // busy neighbour depends on it.
         let _configured = Configured::new(tiles, TILE);
+        let ones = [0x3f80_3f80u32; TILE * TILE];
+        for tile in [Whole::LEFT, RIGHT] {
+            // SAFETY: the tiles are configured, and as large as the array.
+            unsafe { tiles.load(tile, ones.as_ptr(), TILE_ROW) };
+        }
         for _ in 0..T::PRODUCTS / 4 {
             // SAFETY: the tiles are configured, with as many rows each.
             unsafe {

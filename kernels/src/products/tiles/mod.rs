@@ -1,4 +1,4 @@
-//! Products of bfloat16 in tile registers ([`Tiles`]): the kernel of a level whose unit is a tile.
+//! Products in tile registers ([`Tiles`](crate::vectors::tiles::Tiles)): the kernel of a level whose unit is a tile.
 //!
 //! **Blocks.** A block of the result is one tile of rows by the two tiles of a panel's columns: two sums, a tile of rows and
 //! one of columns, which is loaded twice. On Intel's CPUs two by two would load less, but what slows tiles most is another
@@ -11,7 +11,7 @@
 //! rows are larger than those of vectors ([`Blocking::OF_TILES`](super::blocks::Blocking)): tiles multiply so fast that reading
 //! a weight from the third-level cache is what takes long.
 //!
-//! **The order of addition** is a property of the level: that of [`Tiles::multiply_add`] for each 32 terms from the first on, whose
+//! **The order of addition** is a property of the level: that of [`multiply_add`](crate::vectors::tiles::Tiles::multiply_add) for each 32 terms from the first on, whose
 //! sums are added one by one, first to last, to a zero. Terms behind the last count as zeros. Neither chunks nor the number
 //! of rows enter. The bits differ from other levels'.
 //!
@@ -25,10 +25,11 @@
 //! ```
 //!
 //! **int8** has the bits of all other levels, as integers are exact, and their packed operands. A group of 128 terms has a scale
-//! of its own, so that sums leave the tiles behind every second product; measured so, products reached 17 to 19 % of twice
-//! bfloat16's peak (11 % beside a busy neighbour), where bfloat16's reached 22 % (14 %) and VNNI's limit is 12 %. Reading half as
-//! much makes up for some of the difference. Widening weights to tiles of bfloat16 would cost about what scaling does, a second
-//! set of blocks, and the bits. Few rows, which take as long as reading, are left to VNNI.
+//! of its own, so that sums leave the tiles behind every second product. A prototype with blocks of 2 x 2 reached 17 to 19 % of
+//! int8's peak (11 % beside a busy neighbour), where bfloat16's tiles reach 22 % of it (14 %), and VNNI, at two instructions a
+//! cycle, has its limit at 12 %. Reading half as much makes up for some of what is lost to bfloat16. To widen weights to
+//! bfloat16 would keep sums in the tiles, but takes a second kind of rows and blocks, and gives up the bits of other levels. Few
+//! rows, which take as long as reading, are left to VNNI.
 
 mod bytes;
 mod kernel;

@@ -40,7 +40,7 @@ const PANEL_ROW: usize = PANEL * size_of::<u32>();
 /// How the words of a step lie in a panel.
 #[derive(Clone, Copy)]
 pub enum Order {
-    /// One tile behind the other: what [`Kernel::arrange`] makes.
+    /// One tile behind the other: what `Kernel::arrange` makes.
     Tiles,
     /// Each word of all columns before the next.
     Words,
