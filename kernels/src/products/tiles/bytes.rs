@@ -83,7 +83,8 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
         let Self(tiles, tile) = self;
         let (n_rows, row_words) = (tile.rows, T::ByteDots::ROW_WORDS);
         let words = tile.depth.div_ceil(i8::GROUP);
-        let (heads, b) = tile.b.split_at(i8::HEAD * PANEL);
+        // A column's head is one word.
+        let (heads, b) = tile.b.split_at(PANEL);
         let ahead = share_of_next(tile.ahead, words, b[words * PANEL..].as_ptr().cast());
         let rows = &tile.a[..n_rows * row_words];
         let mut integers = [0u32; TILE * PANEL];

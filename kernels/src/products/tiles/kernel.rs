@@ -15,7 +15,7 @@ use crate::products::{
     WIDTH,
 };
 use crate::vectors::prefetch::{self, LINE};
-use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW, Tiles};
+use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW};
 use crate::vectors::{Instructions, Task};
 
 /// Passes tasks on to the level's vectors and their dot products.

@@ -19,6 +19,20 @@ fn emulated() -> Option<AmxEmulated> {
     tiles
 }
 
+/// Adds the products of bytes of whole tiles to sums.
+fn add_bytes<T: Tiles>(tiles: T, a: &Words, b: &Words, sums: &mut Words) {
+    // SAFETY: whole tiles are configured, which the arrays are.
+    unsafe {
+        tiles.configure(&TileShapes::of_rows([TILE as u8; TILES]));
+        tiles.load(3, sums.as_ptr().cast(), 4 * TILE);
+        tiles.load(5, a.as_ptr().cast(), 4 * TILE);
+        tiles.load(RIGHT, b.as_ptr().cast(), 4 * TILE);
+        tiles.multiply_add_bytes(3, 5);
+        tiles.store(3, sums.as_mut_ptr().cast(), 4 * TILE);
+    }
+    tiles.release();
+}
+
 /// Adds the products of `rows` rows of `a` with the columns of `b` to sums.
 fn add<T: Tiles>(tiles: T, rows: usize, a: &Words, b: &Words, sums: &mut [[f32; TILE]; TILE]) {
     let mut shapes = [rows as u8; TILES];
@@ -212,6 +226,33 @@ fn errors_against_f64_are_those_of_the_roundings() {
     assert_share(worst, 0.2, "a tile's product");
 }
 
+/// Words of every byte.
+fn all_bytes(seed: u64) -> Words {
+    let mut state = seed;
+    from_fn(|_| {
+        from_fn(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 32) as u32
+        })
+    })
+}
+
+#[test]
+fn signed_bytes_times_unsigned_ones_are_added_in_integers_that_wrap_around() {
+    let Some(tiles) = emulated() else { return };
+    let (a, b, before) = (all_bytes(1), all_bytes(2), all_bytes(3));
+    let mut sums = before;
+    add_bytes(tiles, &a, &b, &mut sums);
+    for (i, j) in (0..TILE * TILE).map(|at| (at / TILE, at % TILE)) {
+        let products = (0..4 * TILE).map(|k| {
+            let byte = |word: u32| word.to_le_bytes()[k % 4];
+            i64::from(byte(a[i][k / 4]) as i8) * i64::from(byte(b[k / 4][j]))
+        });
+        let sum = i64::from(before[i][j]) + products.sum::<i64>();
+        assert_eq!(sums[i][j], sum as u32, "{i}, {j}");
+    }
+}
+
 #[test]
 fn tiles_have_the_rows_that_they_are_configured_for() {
     let Some(tiles) = emulated() else { return };
@@ -252,6 +293,17 @@ fn the_emulation_has_the_bits_of_the_instructions() {
     let (Some(emulated), Some(amx)) = (emulated(), Amx::new()) else {
         return println!("left out: {:?}", Isa::named("amx"));
     };
+    for seed in 0..40 {
+        let (a, b, mut found) = (
+            all_bytes(3 * seed),
+            all_bytes(3 * seed + 1),
+            all_bytes(3 * seed + 2),
+        );
+        let mut expected = found;
+        add_bytes(amx, &a, &b, &mut found);
+        add_bytes(emulated, &a, &b, &mut expected);
+        assert_eq!(found, expected);
+    }
     let mut state = 1u64;
     let mut random = move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
