@@ -1,7 +1,7 @@
 //! The levels of instructions that there are.
 
 /// Every level of instructions, as `CANDLE_BLOCKS_ISA` takes it.
-pub const LEVELS: [&str; 8] = [
+pub const LEVELS: [&str; 10] = [
     "portable",
     "neon",
     "neon_dotprod",
@@ -10,4 +10,6 @@ pub const LEVELS: [&str; 8] = [
     "avx512",
     "avx512_vnni",
     "avx512_bf16",
+    "amx",
+    "amx_emulated",
 ];

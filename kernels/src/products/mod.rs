@@ -24,12 +24,14 @@ mod product;
 mod registers;
 mod streams;
 pub(crate) mod tile;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 pub(crate) mod transpose;
 pub(crate) mod view;
 mod weight;
 mod working_memory;
 
-use blocks::RowBlocks;
+use blocks::{Blocking, RowBlocks};
 pub(crate) use dot_tile::{Ahead, DotTile};
 pub use epilogue::{Epilogue, Scale};
 use finish::{Finish, FinishPanels, Results};
@@ -37,7 +39,8 @@ use format::dots;
 pub(crate) use format::{Dots, Format};
 use halves::Halves;
 use in_place::InPlaceTile;
-use kernel::{Kernel, WithKernel};
+pub(crate) use kernel::Kernel;
+use kernel::WithKernel;
 pub use matrix::Matrix;
 pub use multiply::{Added, multiply, multiply_rounded};
 pub(crate) use multiply::{Plain, multiply_views};

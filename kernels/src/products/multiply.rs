@@ -7,7 +7,8 @@
 //! nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in every product with the same
 //! `b` at the same [`Isa`]. Short chains also round less than one long chain: at a depth of 768 the error is
 //! near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. (So much for f32 and f64; what differs within a
-//! chunk of bfloat16 or int8 is said in [`format`](super::format).)
+//! chunk of bfloat16 or int8 is said in [`format`](super::format), and what tile registers add in
+//! [`tiles`](super::tiles).)
 //!
 //! **The order of work.** From the outside in (the loops of BLIS, with `a` in the second-level cache):
 //!
@@ -174,6 +175,7 @@ pub(crate) fn multiply_columns<F: WithKernel>(
             let rows = RowBlocks {
                 len: a.rows(),
                 per_tile: kernel.rows(),
+                blocking: kernel.blocking(),
                 row_bytes: words(1) * size_of::<F::Word>(),
                 weight_bytes: b.bytes(),
             };

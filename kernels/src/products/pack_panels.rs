@@ -40,7 +40,14 @@ pub fn pack_panels<F: Format>(
             [b] if F::BY_ROWS && b.has_whole_rows() => {
                 let first = panels.start * share;
                 let columns = first..columns.min(panels.end * share);
-                kernel.pack_by_rows(PackByRows { b, columns, out });
+                kernel.pack_by_rows(PackByRows {
+                    b,
+                    columns,
+                    out: &mut *out,
+                });
+                for panel in out.chunks_exact_mut(words) {
+                    kernel.arrange(panel);
+                }
             }
             _ => {
                 for (panel, out) in panels.zip(out.chunks_exact_mut(words)) {
@@ -51,6 +58,7 @@ pub fn pack_panels<F: Format>(
                     for (i, &b) in matrices.iter().enumerate() {
                         pack_panel(kernel, b, columns.clone(), &mut out[i * share..]);
                     }
+                    kernel.arrange(out);
                 }
             }
         }
@@ -62,7 +70,8 @@ pub fn pack_panels<F: Format>(
 const PANELS_PER_TASK: usize = 4;
 
 /// Packs these columns into a panel, or into a matrix's share of one, which begins with `panel`:
-/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are.
+/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are. Behind the last of
+/// them comes [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
     kernel: &dyn Kernel<F>,
     b: View<F::Number>,

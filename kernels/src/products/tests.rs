@@ -3,6 +3,9 @@
 mod epilogue;
 mod pairs;
 mod same_bits;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod weights;
 
 use super::multiply::{multiply_columns, multiply_views as multiply};
 use super::{

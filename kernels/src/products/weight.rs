@@ -169,6 +169,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
         let rows = RowBlocks {
             len: self.x.rows(),
             per_tile: kernel.rows(),
+            blocking: kernel.blocking(),
             row_bytes: (row_words(self.x.width()) + hidden) * size_of::<F::Word>(),
             weight_bytes: self.down.bytes(),
         };

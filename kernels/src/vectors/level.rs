@@ -209,8 +209,7 @@ pub trait Instructions: Copy + Send + Sync + 'static {
 /// A level of instructions.
 ///
 /// A further level whose unit is a vector is a token in a file of its own, with these traits. One whose unit is a tile
-/// register (Intel's AMX: 16 rows of 16 words) has [`Instructions`] only, and computes vectors at the level that it
-/// contains; [`Kernel`](crate::products::kernel::Kernel) says where its products go.
+/// register has [`Tiles`](super::tiles::Tiles), and computes vectors at the level that it contains.
 pub trait Level: Instructions + Words + Widening + Lookup {
     /// Whether `mul_add` is an instruction; without it, it is a call into the C library.
     const HAS_FUSED: bool = true;

@@ -4,7 +4,7 @@
 //! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
 //! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
 //! are the same at every level, except for subnormal numbers, which the instruction takes for zeros. (Arm's adds and rounds
-//! in another way: see `neon_dots.rs`.)
+//! in another way: see `neon_dots.rs`; a level of tiles has an order of its own: see [`tiles`](crate::products::tiles).)
 
 use half::bf16;
 

@@ -3,6 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 pub mod avx512_dots;
 pub mod bf16;
+#[cfg(target_arch = "x86_64")]
+mod emulated_dots;
 mod f16;
 mod float;
 pub mod int8;

@@ -36,21 +36,24 @@ fn product<F: WithKernel>(
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
         pack_panel(kernel, b, columns.clone(), &mut panel);
+        kernel.arrange(&mut panel);
         let mut totals = Aligned::zeros(m * width);
         for first_row in (0..m).step_by(rows) {
             let n_rows = (m - first_row).min(rows);
             let totals = &mut totals[first_row * width..][..n_rows * width];
-            for chunk in 0..n_chunks {
-                kernel.multiply(DotTile {
-                    rows: n_rows,
-                    depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                    a: &packed[(chunk * m + first_row) * row_words..],
-                    b: &panel[chunk * F::CHUNK_WORDS * width..],
-                    ahead: Ahead::Nothing,
-                    totals,
-                    total: Total::of_chunk(chunk),
-                });
-            }
+            kernel.with_tiles(n_rows, &mut || {
+                for chunk in 0..n_chunks {
+                    kernel.multiply(DotTile {
+                        rows: n_rows,
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                        a: &packed[(chunk * m + first_row) * row_words..],
+                        b: &panel[chunk * F::CHUNK_WORDS * width..],
+                        ahead: Ahead::Nothing,
+                        totals,
+                        total: Total::of_chunk(chunk),
+                    });
+                }
+            });
             for (i, totals) in totals.chunks_exact(width).enumerate() {
                 y[(first_row + i) * n..][columns.clone()].copy_from_slice(&totals[..columns.len()]);
             }
@@ -87,6 +90,14 @@ impl WrittenOut for bf16 {
                 })
             });
         }
+        if matches!(isa.name(), "amx" | "amx_emulated") {
+            let chain = |a: &[f32], w: &[f32], first: usize| {
+                let terms = a.iter().zip(w).skip(first).step_by(2);
+                terms.fold(0.0, |sum, (&a, &w)| sum + round(a) * round(w))
+            };
+            let steps = a.chunks(32).zip(w.chunks(32));
+            return steps.fold(0.0, |sum, (a, w)| sum + (chain(a, w, 0) + chain(a, w, 1)));
+        }
         total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
@@ -121,7 +132,7 @@ impl WrittenOut for i8 {
 const M: &[usize] = if cfg!(miri) {
     &[0, 1, 3]
 } else {
-    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 29]
+    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 16, 17, 29]
 };
 const N: &[usize] = if cfg!(miri) {
     &[1, 9]
@@ -166,7 +177,7 @@ fn every_size_and_layout<F: WrittenOut>() {
                     let isa = *isa;
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<F>(isa, a, weight.transposed(), 14);
+                            let y = product::<F>(isa, a, weight.transposed(), 16);
                             let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
                             assert_same(&y, &all_y[..y.len()], what);
                         }
@@ -227,8 +238,8 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
     for isa in Isa::levels() {
-        let together = product::<F>(isa, a, b, 14);
-        for rows in 1..14 {
+        let together = product::<F>(isa, a, b, 16);
+        for rows in 1..16 {
             assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
         }
     }
