@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Precision {
-    #[default]
     /// f32: the results of the original layer up to rounding.
+    #[default]
     F32,
     /// bf16 for the weights and the rows that they are multiplied with: half the memory, and twice the speed where the
     /// CPU has an instruction for it. Attention also multiplies queries, keys, weights and values in bf16, and a cache
