@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Precision {
-    #[default]
     /// f32: the results of the original layer up to rounding.
+    #[default]
     F32,
     /// IEEE half precision for the weights, f32 for the rows that they are multiplied with and for attention: half the
     /// memory of [`Self::F32`], and its bits wherever the weights are half precision already. Other weights are rounded,
