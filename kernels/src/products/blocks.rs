@@ -16,8 +16,8 @@ pub struct Blocking {
     pub cached_bytes: usize,
     /// Bytes of the largest weight that comes from a cache fast enough to be read for a few tiles of rows.
     small_weight: usize,
-    /// Rows that all parts but the last have a multiple of.
-    multiple: usize,
+    /// All parts but the last have a multiple of this power of two of rows. A power, since each tile asks for a part.
+    multiple_log2: u32,
 }
 
 impl Blocking {
@@ -26,7 +26,7 @@ impl Blocking {
     pub const OF_VECTORS: Self = Self {
         cached_bytes: 512 << 10,
         small_weight: 16 << 20,
-        multiple: 1,
+        multiple_log2: 0,
     };
 
     /// Half of the second-level cache of the CPUs that have tiles, 2 MiB; reading a weight is never fast beside what
@@ -35,13 +35,14 @@ impl Blocking {
     pub const OF_TILES: Self = Self {
         cached_bytes: 1 << 20,
         small_weight: 0,
-        multiple: 16,
+        multiple_log2: 4,
     };
 
     /// Part `i` of `n` of so many rows.
     pub fn part(&self, rows: usize, n: usize, i: usize) -> Range<usize> {
-        let part = part(rows.div_ceil(self.multiple), n, i);
-        part.start * self.multiple..rows.min(part.end * self.multiple)
+        let shift = self.multiple_log2;
+        let part = part(rows.div_ceil(1 << shift), n, i);
+        part.start << shift..rows.min(part.end << shift)
     }
 }
 

@@ -30,11 +30,12 @@ fn block<F: WithKernel<Number = f32>>(
     let packing = least(times, || pack_rows(kernel, a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
     let n_tiles = m.div_ceil(kernel.rows());
+    let blocking = kernel.blocking();
     let mut all_panels = || {
         for panel in panels.chunks_exact(words) {
             for chunk in 0..n_chunks {
                 for tile in 0..n_tiles {
-                    let tile_rows = kernel.blocking().part(m, n_tiles, tile);
+                    let tile_rows = blocking.part(m, n_tiles, tile);
                     kernel.multiply(DotTile {
                         rows: tile_rows.len(),
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
