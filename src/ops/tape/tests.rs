@@ -104,8 +104,9 @@ fn a_tape_gives_the_values_of_its_steps_one_by_one_and_their_gradients() {
             assert!((a - b).abs() <= 4.0 * epsilon, "{a} {b}");
         }
         let (ours, theirs) = (loss(&taped), loss(&expected).backward().unwrap());
-        let (rest, collected) = ops::collecting(|| ours.backward()).unwrap();
+        // Before the activations are given back.
         let directly = ours.backward().unwrap();
+        let (rest, collected) = ops::collecting(|| ours.backward()).unwrap();
         for var in parts.all() {
             let expected = values(theirs.get(var).unwrap());
             // Past candle's store or in it.
