@@ -5,6 +5,7 @@
 #   rustup target add aarch64-unknown-linux-gnu
 #   tests/emulated.sh [arguments of cargo test; by default `-p candle-blocks-kernels`]
 #
+# The emulated CPU has every level of instructions; QEMU_CPU=neoverse-n1 lacks neon_bf16, QEMU_CPU=cortex-a72 neon_dotprod too.
 # Right bits only: an emulator says nothing about speed. Tests that start the program need the kernel to run such
 # programs by itself (binfmt_misc).
 set -eu

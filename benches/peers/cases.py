@@ -26,7 +26,7 @@ class Case:
     model: str
     batch: int
     seq: int
-    precision: str  # f32, bf16, int8
+    precision: str  # f32, f16, bf16, int8
     # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well.
     variant: str = ""
 
@@ -114,9 +114,10 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
             cases += [Case("encoder", model, b, s, precision, "padded") for b, s in shapes if b > 1]
         for model in DECODERS:
             cases += [Case(op, model, 1, CONTEXT, precision) for op in ("prefill", "step")]
-    if "f32" in precisions:
-        trainings = TRAININGS[:2] if quick else TRAININGS
-        cases += [Case("train_step", model, *TRAINED_SHAPE, "f32", variant) for model, variant in trainings]
+    trainings = TRAININGS[:2] if quick else TRAININGS
+    for precision in ("f32", "bf16"):
+        if precision in precisions:
+            cases += [Case("train_step", model, *TRAINED_SHAPE, precision, variant) for model, variant in trainings]
     used = {case.model for case in cases}
     return {name: model for name, model in models.items() if name in used}, cases
 

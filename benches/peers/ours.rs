@@ -64,6 +64,7 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
         (Form::Packed, name) => {
             let precision = match name {
                 "f32" => Precision::F32,
+                "f16" => Precision::F16,
                 "bf16" => Precision::Bf16,
                 "int8" => Precision::Int8,
                 other => bail!("no precision is called {other}"),
@@ -137,7 +138,17 @@ fn plain(stack: Stack, case: Case, context: ForwardContext) -> Result<Box<dyn Ru
 }
 
 fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
-    let Case { x, training, .. } = case;
+    let Case {
+        x,
+        training,
+        precision,
+        ..
+    } = case;
+    let precision = match precision.as_str() {
+        "f32" => Precision::F32,
+        "bf16" => Precision::Bf16,
+        other => bail!("no training is in {other}"),
+    };
     let training = training.context("the driver gives no training")?;
     let (mut stack, parameters) = match &training.adapters {
         Some(file) => {
@@ -161,7 +172,9 @@ fn training(checkpoint: &Checkpoint, case: Case) -> Result<Box<dyn Run>> {
         plain_steps: training.plain_steps,
         dropout_steps: training.dropout_steps,
         step: move |dropout| {
-            let context = ForwardContext::evaluation().with_train(dropout);
+            let context = ForwardContext::evaluation()
+                .with_train(dropout)
+                .with_precision(precision)?;
             let loss = training.loss(&stack.forward_with(&x, &context)?)?;
             let gradients = optimiser.backward(&loss)?;
             optimiser.update(&gradients, 1.0)?;

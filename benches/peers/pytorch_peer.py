@@ -62,6 +62,8 @@ class Training:
     def __init__(self, network, task):
         self.network, self.x, self.target = network, task.x, task.target
         self.plain_steps, self.dropout_steps = task.training["plain_steps"], task.training["dropout_steps"]
+        # In bf16: products and what takes their results in bf16, parameters and gradients in f32.
+        self.precision = torch.autocast("cpu", torch.bfloat16, enabled=task.precision == "bf16")
         # Fused: one pass over each parameter, the fastest of the three forms here.
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
@@ -73,9 +75,10 @@ class Training:
     @torch.enable_grad()
     def __call__(self):
         self.optimizer.zero_grad()
-        y = self.network(self.x)
-        y = y[0] if isinstance(y, tuple) else y  # a decoder gives keys and values as well
-        loss = torch.nn.functional.mse_loss(y, self.target)
+        with self.precision:
+            y = self.network(self.x)
+            y = y[0] if isinstance(y, tuple) else y  # a decoder gives keys and values as well
+            loss = torch.nn.functional.mse_loss(y, self.target)
         loss.backward()
         self.optimizer.step()
         return loss.detach()

@@ -51,7 +51,8 @@ class Cases(unittest.TestCase):
         ids = [case.id for case in found if case.op == "train_step"]
         self.assertIn("train_step/bert-block/8x128/f32", ids)
         self.assertIn("train_step/bert-block/8x128-dropout/f32", ids)
-        self.assertEqual(len(ids), len(cases.TRAININGS))
+        self.assertIn("train_step/bert-block/8x128-dropout/bf16", ids)
+        self.assertEqual(len(ids), 2 * len(cases.TRAININGS))
         self.assertEqual({case.drops for case in found if case.variant == "padded"}, {False})
 
     def test_patterns_select_by_id(self):

@@ -18,7 +18,7 @@
 //! | [`memory`] | working memory kept between calls, large pages, recycled buffers |
 //! | [`threads`] | work divided among threads in pieces of fixed size; teams that stay awake |
 //! | [`rows`] | what is computed of each row or element: norms, softmax, activations, rotations, AdamW |
-//! | [`products`] | matrix products of f32, f64, bfloat16 and int8, with packed weights |
+//! | [`products`] | matrix products of f32, f64, half precision, bfloat16 and int8, with packed weights |
 //! | [`attention`] | `softmax(q·kᵀ)·v` of all heads, and its cache |
 //!
 //! A [`Cpu`] (instruction set and number of threads) travels with every call. All instruction sets are compiled in, and

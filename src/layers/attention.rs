@@ -202,7 +202,7 @@ impl Attention {
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        Value::through(x, |x| self.apply(x, &pass, None, None))
+        pass.through(x, |x| self.apply(x, &pass, None, None))
     }
 
     /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
@@ -215,7 +215,7 @@ impl Attention {
     /// If the context has no memory, or shapes do not fit.
     pub fn forward_cross(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        Value::through(x, |x| self.apply_cross(x, &pass, None, None))
+        pass.through(x, |x| self.apply_cross(x, &pass, None, None))
     }
 }
 

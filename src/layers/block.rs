@@ -241,14 +241,14 @@ impl TransformerBlock {
     /// no memory, or a parallel block has cross-attention or a norm behind the residual.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = Pass::new(context, x.dims())?;
-        Value::through(x, |x| self.apply(x, &pass, None, &mut Watch::off()))
+        pass.through(x, |x| self.apply(x, &pass, None, &mut Watch::off()))
     }
 
     /// Like [`Self::forward_with`], with the same errors, but returns all intermediate results.
     pub fn stages(&self, x: &Tensor, context: &ForwardContext) -> Result<BlockStages> {
         let pass = Pass::new(context, x.dims())?;
         let mut watch = Watch::on();
-        self.apply(&Value::of(x)?, &pass, None, &mut watch)?;
+        self.apply(&pass.value(x)?, &pass, None, &mut watch)?;
         self.watched(watch)
     }
 
@@ -334,7 +334,7 @@ impl TransformerBlock {
         let attended = match dropped && watch.is_on() {
             false => watch.see(attended)?,
             true => {
-                let attended = Value::of(&attended.tensor()?)?;
+                let attended = pass.value(&attended.tensor()?)?;
                 watch.see(residual.add(&attended)?)?;
                 attended
             }

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use crate::config::{AlibiConfig, RotaryConfig};
 use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
 use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
-use crate::ops::{Constants, uploaded};
+use crate::ops::{Constants, Value, uploaded};
 
 /// A context with the sizes of the input, what depends on the cache, and the tables made so far.
 pub(crate) struct Pass<'c> {
@@ -71,6 +71,20 @@ impl<'c> Pass<'c> {
             tables: Memo::default(),
             alibi: Memo::default(),
         }
+    }
+
+    /// The value of a tensor, which begins a tape in the context's precision.
+    pub fn value(&self, tensor: &Tensor) -> Result<Value> {
+        Value::multiplied_in(self.context.precision(), tensor)
+    }
+
+    /// As [`Value::through`], in the context's precision.
+    pub fn through(
+        &self,
+        x: &Tensor,
+        layer: impl FnOnce(&Value) -> Result<Value>,
+    ) -> Result<Tensor> {
+        Value::through_in(self.context.precision(), x, layer)
     }
 
     /// The same pass with what earlier passes have left on a device.

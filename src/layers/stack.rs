@@ -153,7 +153,7 @@ impl Stack {
     /// If the last dimension is not `d_model`, the rank is above 3, or a mask does not fit.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
-        Value::through(x, |x| self.apply(x, &pass, None))
+        pass.through(x, |x| self.apply(x, &pass, None))
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -188,7 +188,7 @@ impl Stack {
     ) -> Result<Tensor> {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
         // Without a team, whose threads would be missing where the observer computes.
-        let mut x = Value::of(x)?;
+        let mut x = pass.value(x)?;
         for (i, &block) in self.layers.iter().enumerate() {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
@@ -248,7 +248,7 @@ impl Stack {
         let added = |cache: &mut KvCache| {
             let keep = cache.ledger.extend(context.mask().marks(), sizes)?;
             let pass = self.pass(Pass::behind(context, sizes, before.seen(), keep))?;
-            Value::through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
+            pass.through(x, |x| self.apply(x, &pass, Some(&mut cache.layers)))
         };
         match added(cache) {
             Ok(y) => Ok(without_graph(&y)),

@@ -352,9 +352,10 @@ impl Watch {
         let Some(seen) = &mut self.0 else {
             return Ok(value);
         };
+        let precision = value.precision();
         let tensor = value.tensor()?;
         seen.push(tensor.clone());
-        Value::of(&tensor)
+        Value::multiplied_in(precision, &tensor)
     }
 
     /// The results of the first sublayer not yet taken.

@@ -1,7 +1,10 @@
 //! The backward pass of a tape: its steps in reverse.
 
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::{Result, Tensor, bail};
 
+use super::gradients::is_collecting;
 use super::graph::Backward;
 use super::tape::{Engine, Made, Slot};
 
@@ -11,7 +14,25 @@ pub(super) struct Finished<E: Engine> {
     pub output: usize,
     /// Tensors that ask for gradients, and their places.
     pub inputs: Vec<(usize, Tensor)>,
-    pub steps: Vec<Made<E>>,
+    pub steps: Mutex<Option<Vec<Made<E>>>>,
+}
+
+impl<E: Engine> Finished<E> {
+    /// The steps. While gradients are collected they are handed out for good, so that what a step has kept goes when
+    /// it is done.
+    fn steps(&self) -> Result<Vec<Made<E>>> {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = match is_collecting() {
+            true => steps.take(),
+            false => steps.clone(),
+        };
+        let Some(steps) = steps else {
+            bail!(
+                "a second backward pass of one loss, whose activations the first has given back as it went; use candle's loss.backward() for both"
+            )
+        };
+        Ok(steps)
+    }
 }
 
 /// A backward pass under way: the gradients found so far.
@@ -34,9 +55,10 @@ impl<E: Engine> Backward for Finished<E> {
         let output = Slot::whole(Some(self.output), width);
         pass.add(&output, E::cotangent(cotangent)?)?;
         E::working(|| {
-            for (place, dims, step) in self.steps.iter().rev() {
-                if let Some(sum) = pass.gradients[*place].take() {
-                    step(&mut pass, E::total(sum, dims)?)?;
+            let mut steps = self.steps()?;
+            while let Some((place, dims, step)) = steps.pop() {
+                if let Some(sum) = pass.gradients[place].take() {
+                    step(&mut pass, E::total(sum, &dims)?)?;
                 }
             }
             Ok::<(), candle_core::Error>(())

@@ -87,10 +87,11 @@ fn asked_to_rehearse() -> &'static std::result::Result<Option<Backend>, String> 
     })
 }
 
-/// The name of the instruction set that products on the CPU use: `portable`, `neon` (64-bit Arm), `avx2`,
-/// `avx512`, `avx512_vnni` or `avx512_bf16` (x86-64). It is the fastest that the CPU has, unless the
-/// environment variable `CANDLE_BLOCKS_ISA` names one. The last two are AVX-512 with dot products of int8, and
-/// of int8 and bfloat16.
+/// The name of the instruction set that products on the CPU use: `portable`; `neon`, `neon_dotprod` or
+/// `neon_bf16` (64-bit Arm); `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`, `amx` or `amx_emulated` (x86-64). It is the
+/// fastest that the CPU has, unless the environment variable `CANDLE_BLOCKS_ISA` names one. `neon_dotprod` and `avx512_vnni` have
+/// dot products of int8, `neon_bf16` and `avx512_bf16` of bfloat16 too, and `amx` has tile registers for both (on Linux).
+/// `amx_emulated` gives the bits of `amx` on any CPU with AVX-512, slowly: it is for tests, and never chosen by itself.
 ///
 /// # Errors
 /// If the variable names one that is unknown or that this CPU lacks.

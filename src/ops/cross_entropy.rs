@@ -112,6 +112,7 @@ mod tests {
     use candle_core::Var;
 
     use super::*;
+    use crate::config::Precision;
 
     /// What other devices compute, run on the CPU.
     #[test]
@@ -123,7 +124,8 @@ mod tests {
         let logits = Var::from_tensor(&logits).unwrap();
         let targets = Tensor::new(&[4i64, 0, -100, 2, 2, -100, 1], &Device::Cpu).unwrap();
         let all = classes(&logits, &targets).unwrap();
-        let Value::Composed(x) = Value::on(Route::Composed, &logits).unwrap() else {
+        let Value::Composed(x) = Value::on(Route::Composed, Precision::F32, &logits).unwrap()
+        else {
             panic!("composed");
         };
         let both = [

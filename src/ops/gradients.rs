@@ -123,9 +123,14 @@ pub fn handed_over(gradient: Numbers, of: &Tensor) -> Result<Option<Tensor>> {
     collect(Collected(Arc::new(Place::Lent(lent))), of)
 }
 
+/// Whether this thread is in [`collecting`].
+pub fn is_collecting() -> bool {
+    COLLECTED.with_borrow(Option::is_some)
+}
+
 /// Whether the gradient of a tensor goes past candle's store.
 fn is_collected(of: &Tensor) -> bool {
-    of.is_variable() && COLLECTED.with_borrow(Option::is_some)
+    of.is_variable() && is_collecting()
 }
 
 fn collect(found: Collected, of: &Tensor) -> Result<Option<Tensor>> {

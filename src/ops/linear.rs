@@ -1,12 +1,13 @@
 //! `y = x·Wᵀ + b` with its three gradients.
 
 use candle_blocks_kernels::Cpu;
-use candle_blocks_kernels::products::{Added, Matrix, multiply};
+use candle_blocks_kernels::products::{Added, Matrix, multiply, multiply_rounded};
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::numbers::Numbers;
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
+use crate::config::Precision;
 
 const OP: &str = "linear";
 
@@ -70,6 +71,10 @@ impl Taped<Cpu> {
             bail!("{OP}: a residual of another shape than {dims:?}");
         }
         let rows = x.rows();
+        let multiply = match x.precision() {
+            Precision::Bf16 => multiply_rounded,
+            _ => multiply,
+        };
         let mut y = Numbers::new(x.dtype(), rows * d_out)?;
         {
             let (x_data, w_data) = (x.data.read(), weight.read());
@@ -135,6 +140,12 @@ pub(super) fn is_half(dtype: DType) -> bool {
 
 fn check(x: &Value, weight: &Tensor, bias: Option<&Tensor>) -> Result<()> {
     let (d_out, d_in) = weight.dims2()?;
+    if x.precision() != Precision::F32 && x.dtype() != DType::F32 {
+        bail!(
+            "{OP}: the input is {:?}; only products of F32 can be computed in bf16, so convert it with to_dtype, or leave out ForwardContext::with_precision",
+            x.dtype()
+        );
+    }
     if x.dtype() != weight.dtype() {
         bail!(
             "{OP}: input is {:?}, weight {:?}; convert one with to_dtype",

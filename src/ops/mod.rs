@@ -10,9 +10,9 @@
 //! of threads. Second derivatives are not supported.
 //!
 //! Matrix products on the CPU ([`linear()`]) use the fastest instruction set that it has. The environment
-//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `avx2`, `avx512`, `avx512_vnni`, `avx512_bf16`) forces
-//! another one, and [`isa`] tells which is used. Bits may differ between instruction sets; within one they do
-//! not.
+//! variable `CANDLE_BLOCKS_ISA` (`portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`, `avx512`, `avx512_vnni`,
+//! `avx512_bf16`, `amx`, `amx_emulated`) forces another one, and [`isa`] tells which is used. Bits may differ between
+//! instruction sets; within one they do not.
 //!
 //! ```
 //! use candle_blocks::{Activation, NormConfig, ops};

@@ -12,14 +12,17 @@
 //! Every step is computed at once, by an [`Engine`]. What its backward pass needs is recorded, if anything that went into it
 //! asks for a gradient: a [`Step`], with the place of the value that it made. The backward pass takes the steps in reverse.
 
+use std::cell::RefCell;
 use std::ops::Range;
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Result, Tensor, TensorId, bail};
 
 use super::backward::{Finished, Pass};
 use super::graph::{self, Computed};
 use super::value::Value;
+use crate::config::Precision;
 
 /// What computes the steps of a tape.
 pub(crate) trait Engine: Copy + Send + Sync + 'static {
@@ -113,6 +116,8 @@ pub(crate) type Made<E> = (usize, Vec<usize>, Arc<Step<E>>);
 /// The steps so far. Places are numbered in the order in which their values came to the tape.
 struct Tape<E: Engine> {
     engine: E,
+    /// Of the products of linear layers.
+    precision: Precision,
     record: RefCell<Record<E>>,
 }
 
@@ -163,8 +168,8 @@ impl Slot {
 }
 
 impl<E: Engine> Taped<E> {
-    /// The first value of a new tape.
-    pub fn begin(tensor: &Tensor) -> Result<Self> {
+    /// The first value of a new tape, whose linear layers multiply in a precision.
+    pub fn begin(tensor: &Tensor, precision: Precision) -> Result<Self> {
         let record = Record {
             n_places: 0,
             inputs: Vec::new(),
@@ -172,6 +177,7 @@ impl<E: Engine> Taped<E> {
         };
         let tape = Tape {
             engine: E::new()?,
+            precision,
             record: RefCell::new(record),
         };
         Self::value(&Rc::new(tape), tensor)
@@ -208,6 +214,10 @@ impl<E: Engine> Taped<E> {
 
     pub fn engine(&self) -> E {
         self.tape.engine
+    }
+
+    pub fn precision(&self) -> Precision {
+        self.tape.precision
     }
 
     pub fn dims(&self) -> &[usize] {
@@ -312,15 +322,11 @@ impl<E: Engine> Taped<E> {
             return input.reshape(dims);
         }
         let inputs = record.inputs.iter().filter(|(at, _)| *at < place);
+        let steps = record.steps.iter().filter(|(at, ..)| *at <= place);
         let finished = Finished::<E> {
             output: place,
             inputs: inputs.cloned().collect(),
-            steps: record
-                .steps
-                .iter()
-                .filter(|(at, ..)| *at <= place)
-                .cloned()
-                .collect(),
+            steps: Mutex::new(Some(steps.cloned().collect())),
         };
         let inputs: Vec<Tensor> = finished.inputs.iter().map(|(_, t)| t.clone()).collect();
         graph::recorded(&inputs, E::result(data, &dims)?, finished)

@@ -9,6 +9,7 @@ use super::array::wide;
 use super::composed::Composed;
 use super::cpu::{Route, route, with_team};
 use super::tape::Taped;
+use crate::config::Precision;
 
 /// A value on its way through a layer, computed by kernels or composed of candle's operations.
 #[derive(Clone)]
@@ -46,15 +47,25 @@ impl Value {
     /// # Errors
     /// If it is not of a float type, or the environment asks for an instruction set that this CPU lacks.
     pub fn of(tensor: &Tensor) -> Result<Self> {
-        Self::on(route(tensor.device()), tensor)
+        Self::multiplied_in(Precision::F32, tensor)
     }
 
-    /// As [`Self::of`], computed in a given way.
-    pub(super) fn on(route: Route, tensor: &Tensor) -> Result<Self> {
+    /// As [`Self::of`], of a tape whose linear layers multiply in a precision.
+    pub fn multiplied_in(precision: Precision, tensor: &Tensor) -> Result<Self> {
+        Self::on(route(tensor.device()), precision, tensor)
+    }
+
+    /// As [`Self::multiplied_in`], computed in a given way.
+    pub(super) fn on(route: Route, precision: Precision, tensor: &Tensor) -> Result<Self> {
         Ok(match route {
-            Route::Kernels => Self::Kernels(Taped::begin(tensor)?),
-            Route::Composed => Self::Composed(Taped::begin(tensor)?),
+            Route::Kernels => Self::Kernels(Taped::begin(tensor, precision)?),
+            Route::Composed => Self::Composed(Taped::begin(tensor, precision)?),
         })
+    }
+
+    /// Of the products of its tape's linear layers.
+    pub fn precision(&self) -> Precision {
+        on_either!(self, of => of.precision())
     }
 
     /// What `layer` makes of a tensor, computed on a tape by threads that stay awake between its steps.
@@ -62,7 +73,16 @@ impl Value {
     /// # Errors
     /// As for [`Self::of`], and those of `layer`.
     pub fn through(x: &Tensor, layer: impl FnOnce(&Value) -> Result<Value>) -> Result<Tensor> {
-        let work = || layer(&Self::of(x)?)?.tensor();
+        Self::through_in(Precision::F32, x, layer)
+    }
+
+    /// As [`Self::through`], of a tape whose linear layers multiply in a precision.
+    pub fn through_in(
+        precision: Precision,
+        x: &Tensor,
+        layer: impl FnOnce(&Value) -> Result<Value>,
+    ) -> Result<Tensor> {
+        let work = || layer(&Self::multiplied_in(precision, x)?)?.tensor();
         match route(x.device()) {
             Route::Kernels => with_team(work),
             Route::Composed => work(),

@@ -79,9 +79,11 @@ impl PackedAttention {
         }
         let joined = match attention.projections() {
             QueryKeyValue::Separate { query, key, value } => {
-                PackedLinear::joined(packing, &[query, key, value])?
+                PackedLinear::joined(packing, &[("query", query), ("key", key), ("value", value)])?
             }
-            QueryKeyValue::Fused(fused) => PackedLinear::new(packing, fused)?,
+            QueryKeyValue::Fused(fused) => {
+                PackedLinear::new(&packing.at("query_key_value"), fused)?
+            }
         };
         Self::of_projections(packing, attention, Projections::Input(joined))
     }
@@ -92,8 +94,8 @@ impl PackedAttention {
             bail!("cross-attention needs separate projections of query, key and value")
         };
         let projections = Projections::Memory {
-            query: PackedLinear::new(packing, query)?,
-            key_value: PackedLinear::joined(packing, &[key, value])?,
+            query: PackedLinear::new(&packing.at("query"), query)?,
+            key_value: PackedLinear::joined(packing, &[("key", key), ("value", value)])?,
         };
         Self::of_projections(packing, attention, projections)
     }
@@ -105,7 +107,7 @@ impl PackedAttention {
     ) -> Result<Self> {
         Ok(Self {
             projections,
-            output: PackedLinear::new(packing, attention.output())?,
+            output: PackedLinear::new(&packing.at("output"), attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
             config: attention.config().clone(),
             cpu: packing.cpu,

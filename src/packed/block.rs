@@ -94,11 +94,12 @@ impl PackedTransformerBlock {
         block.check_shapes()?; // once more: a layer in it may have been exchanged since
         let (attention, feed_forward) = (block.attention(), block.feed_forward());
         let cross = block.cross_attention().map(|cross| {
-            let inner = PackedAttention::cross(packing, cross.inner())?;
+            let inner = PackedAttention::cross(&packing.at("cross_attention"), cross.inner())?;
             PackedSublayer::new(packing, cross, inner)
         });
-        let inner = PackedAttention::new(packing, attention.inner())?;
-        let network = PackedBlockFeedForward::new(packing, feed_forward.inner())?;
+        let inner = PackedAttention::new(&packing.at("attention"), attention.inner())?;
+        let network =
+            PackedBlockFeedForward::new(&packing.at("feed_forward"), feed_forward.inner())?;
         Ok(Self {
             attention: PackedSublayer::new(packing, attention, inner)?,
             cross_attention: cross.transpose()?,

@@ -36,10 +36,10 @@ impl PackedFeedForward {
             Ok(bias.map(Arc::from))
         };
         let (up, down) = (feed_forward.up(), feed_forward.down());
-        let down = PackedLinear::new(packing, down)?;
+        let down = PackedLinear::new(&packing.at("down"), down)?;
         let (weight, bias, up_bias) = match feed_forward.gate() {
             None => {
-                let PackedLinear { weight, bias, .. } = PackedLinear::new(packing, up)?;
+                let PackedLinear { weight, bias, .. } = PackedLinear::new(&packing.at("up"), up)?;
                 (weight, bias, None)
             }
             Some(gate) => {
@@ -89,7 +89,8 @@ impl PackedFeedForward {
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
     let shape = gate.weight().dims2()?;
     check_inputs(shape.0, shape.1)?;
-    let (gate, up) = (whole_weight(gate)?, whole_weight(up)?);
+    let gate = whole_weight(&packing.at("gate"), gate)?;
+    let up = whole_weight(&packing.at("up"), up)?;
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
             Ok(PackedWeight::gated(

@@ -2,9 +2,10 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
-use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale};
+use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale, WeightFormat};
 use candle_blocks_kernels::{Cpu, rows::Source};
 use candle_core::{DType, Module, Result, Tensor, bail};
+use half::f16;
 
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
@@ -60,25 +61,27 @@ packs!(Linear, PackedLinear);
 
 impl PackedLinear {
     pub(super) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
-        Self::joined(packing, &[linear])
+        let bias = linear.bias().map(elements).transpose()?;
+        let weight = whole_weight(packing, linear)?;
+        Self::of_weight(packing, &weight, bias.map(Arc::from))
     }
 
-    /// Packs several layers that have the same input as one, their outputs side by side.
-    pub(super) fn joined(packing: &Packing, linears: &[&Linear]) -> Result<Self> {
-        let bias = match linears.iter().any(|linear| linear.bias().is_some()) {
-            true => Some(joined_bias(linears)?),
+    /// Packs several layers that have the same input as one, their outputs side by side; each with its role.
+    pub(super) fn joined(packing: &Packing, linears: &[(&str, &Linear)]) -> Result<Self> {
+        let layers = linears.iter();
+        let bias = match layers.clone().any(|(_, linear)| linear.bias().is_some()) {
+            true => Some(joined_bias(layers.clone().map(|(_, linear)| *linear))?),
             false => None,
         };
-        let weight = match linears {
-            [linear] => whole_weight(linear)?,
-            _ => {
-                let weights = linears.iter().map(|linear| whole_weight(linear));
-                Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?
-            }
-        };
+        let weights = layers.map(|(role, linear)| whole_weight(&packing.at(role), linear));
+        let weight = Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?;
+        Self::of_weight(packing, &weight, bias)
+    }
+
+    fn of_weight(packing: &Packing, weight: &Tensor, bias: Option<Arc<[f32]>>) -> Result<Self> {
         let (d_out, d_in) = weight.dims2()?;
         check_inputs(d_out, d_in)?;
-        let weight = with_elements("pack", &weight, |weight| {
+        let weight = with_elements("pack", weight, |weight| {
             let weight = Matrix::new(weight.into(), (d_out, d_in), (d_in, 1));
             Ok(PackedWeight::new(
                 packing.cpu,
@@ -128,12 +131,39 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 }
 
 /// A weight with its adapter merged in, if it has one.
-pub(super) fn whole_weight(linear: &Linear) -> Result<Tensor> {
+///
+/// # Errors
+/// If it has a number that the format cannot hold.
+pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
     let weight = plain(linear.weight())?;
-    match linear.adapter() {
-        None => Ok(weight),
-        Some(adapter) => weight + adapter.product()?.detach(),
+    let weight = match linear.adapter() {
+        None => weight,
+        Some(adapter) => (weight + adapter.product()?.detach())?,
+    };
+    if packing.format == WeightFormat::F16 {
+        check_range(packing, &weight)?;
     }
+    Ok(weight)
+}
+
+/// # Errors
+/// If a finite weight is beyond f16's largest number.
+fn check_range(packing: &Packing, weight: &Tensor) -> Result<()> {
+    let (_, d_in) = weight.dims2()?;
+    let is_beyond = |w: &f32| w.is_finite() && w.abs() > f16::MAX.to_f32();
+    with_elements("pack", weight, |weights| {
+        let Some(at) = weights.iter().position(is_beyond) else {
+            return Ok(());
+        };
+        bail!(
+            "pack: {} holds {} at [{}, {}], beyond the range of f16, {}; pack it in f32 or bf16",
+            packing.at("weight").role,
+            weights[at],
+            at / d_in,
+            at % d_in,
+            f16::MAX
+        )
+    })
 }
 
 /// A parameter without its graph.
@@ -151,7 +181,7 @@ pub(super) fn plain(parameter: &Tensor) -> Result<Tensor> {
 }
 
 /// The biases of several layers side by side, zeros for one that has none.
-fn joined_bias(linears: &[&Linear]) -> Result<Arc<[f32]>> {
+fn joined_bias<'a>(linears: impl Iterator<Item = &'a Linear>) -> Result<Arc<[f32]>> {
     let mut joined = Vec::new();
     for linear in linears {
         match linear.bias() {

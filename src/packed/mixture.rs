@@ -42,17 +42,19 @@ impl PackedMixtureOfExperts {
             format: WeightFormat::F32,
             ..packing.clone()
         };
-        let experts = mixture.experts().iter();
+        let experts = mixture.experts().iter().enumerate();
         let shared = mixture.shared().map(|(feed_forward, gate)| {
             Ok::<_, candle_core::Error>(SharedExpert {
-                feed_forward: PackedFeedForward::new(packing, feed_forward)?,
+                feed_forward: PackedFeedForward::new(&packing.at("shared"), feed_forward)?,
                 gate: PackedLinear::new(&exact, gate)?,
             })
         });
         Ok(Self {
             router: PackedLinear::new(&exact, mixture.router())?,
             experts: experts
-                .map(|expert| PackedFeedForward::new(packing, expert))
+                .map(|(e, expert)| {
+                    PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
+                })
                 .collect::<Result<_>>()?,
             shared: shared.transpose()?,
             top_k: mixture.top_k(),

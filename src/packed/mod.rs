@@ -29,6 +29,8 @@
 //! # Ok::<(), candle_blocks::Error>(())
 //! ```
 
+use std::fmt;
+
 use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
 use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
@@ -42,7 +44,7 @@ macro_rules! packs {
             /// Packs the weights for inference on the CPU.
             ///
             /// # Errors
-            /// If the layer is not on the CPU or is f64.
+            /// If the layer is not on the CPU or is f64, or a weight is beyond the range of the precision.
             pub fn pack(&self, precision: Precision) -> Result<$packed> {
                 let ($packing, $of) = (&Packing::new(precision)?, self);
                 $made
@@ -109,6 +111,8 @@ struct Packing {
     /// What attention keeps queries, keys and values in.
     stored: OperandFormat,
     cpu: Cpu,
+    /// The role of what is packed in the layer that `pack` was asked for: `blocks.0.attention`; empty of that layer itself.
+    role: String,
     /// Memory shared by all weights that are packed together.
     pages: LargePages,
 }
@@ -119,6 +123,8 @@ impl Packing {
     fn new(precision: Precision) -> Result<Self> {
         let (format, stored) = match precision {
             Precision::F32 => (WeightFormat::F32, OperandFormat::F32),
+            // Rows and scores are of any size, which f16 is not.
+            Precision::F16 => (WeightFormat::F16, OperandFormat::F32),
             Precision::Bf16 => (WeightFormat::Bf16, OperandFormat::Bf16),
             Precision::Int8 => (WeightFormat::Int8, OperandFormat::Bf16),
         };
@@ -126,8 +132,21 @@ impl Packing {
             format,
             stored,
             cpu: ops::cpu()?,
+            role: String::new(),
             pages: LargePages::default(),
         })
+    }
+
+    /// To pack what has this role in the layer.
+    fn at(&self, role: impl fmt::Display) -> Self {
+        let role = match &*self.role {
+            "" => role.to_string(),
+            of => format!("{of}.{role}"),
+        };
+        Self {
+            role,
+            ..self.clone()
+        }
     }
 }
 

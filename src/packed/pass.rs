@@ -6,7 +6,7 @@ use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
-use crate::config::{RotaryConfig, getters};
+use crate::config::{Precision, RotaryConfig, getters};
 use crate::layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias};
 
 /// A pass with its masks and tables as the kernels take them.
@@ -156,8 +156,13 @@ impl<'c> PackedPass<'c> {
 }
 
 /// # Errors
-/// If the context trains.
+/// If the context trains, or chooses a precision.
 pub(super) fn check_evaluation(context: &ForwardContext) -> Result<()> {
+    if context.precision() != Precision::F32 {
+        bail!(
+            "packed layers multiply in the precision that they were packed to; leave out ForwardContext::with_precision"
+        );
+    }
     if context.train() {
         bail!("packed layers do not train; pack them after training, or use evaluation()");
     }

@@ -31,16 +31,22 @@ type Observer<'a> = dyn FnMut(usize, &BlockStages) -> Result<()> + 'a;
 scratch!(KEPT_ROWS);
 scratch!(BETWEEN_LAYERS);
 
+/// The role of a block in its stack.
+fn role_of_block(i: usize) -> String {
+    format!("blocks.{i}")
+}
+
 impl Stack {
     /// Packs the weights for inference on the CPU. [`PackedStack::new`] and
     /// [`Checkpoint::packed_stack`](crate::Checkpoint::packed_stack) never hold more than one block unpacked.
     ///
     /// # Errors
-    /// If the stack is not on the CPU or is f64.
+    /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
     pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
         let packing = Packing::new(precision)?;
-        let blocks = self.blocks().iter();
-        let blocks = blocks.map(|block| PackedTransformerBlock::new(&packing, block));
+        let blocks = self.blocks().iter().enumerate();
+        let blocks = blocks
+            .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
         PackedStack::of_blocks(&packing, blocks, self.relative_bias(), self.final_norm())
     }
@@ -62,7 +68,7 @@ impl PackedStack {
         let (relative_bias, final_norm) = Stack::shared_parts(config, &vb)?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
-            PackedTransformerBlock::new(&packing, &block)
+            PackedTransformerBlock::new(&packing.at(role_of_block(i)), &block)
         });
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
         Self::of_blocks(

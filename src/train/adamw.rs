@@ -156,10 +156,11 @@ impl AdamW {
         self.parameters.clone()
     }
 
-    /// Runs the backward pass of `loss` and returns the gradients of the parameters; see [`Gradients::backward`].
+    /// Runs the backward pass of `loss`, of which there is only one, and returns the gradients of the parameters; see
+    /// [`Gradients::backward`].
     ///
     /// # Errors
-    /// If the backward pass fails.
+    /// If the backward pass fails, or it is the second of this loss.
     pub fn backward(&self, loss: &Tensor) -> Result<Gradients> {
         Gradients::backward(&self.parameters, loss)
     }

@@ -62,8 +62,11 @@ impl Gradients {
     /// [`Self::of`] in one, but faster, since gradients do not go through candle's store. The loss is to be a scalar:
     /// candle takes several numbers for their sum.
     ///
+    /// What the layers have kept for it goes as it is used, as in PyTorch: gradients take the place of activations, and `loss`
+    /// has no second backward pass.
+    ///
     /// # Errors
-    /// If the backward pass fails.
+    /// If the backward pass fails, or it is the second of this loss.
     pub fn backward(parameters: &[(String, Var)], loss: &Tensor) -> Result<Self> {
         let (store, collected) = ops::collecting(|| loss.backward())?;
         let mut by_role = ByRole::default();

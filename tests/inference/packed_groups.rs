@@ -37,7 +37,12 @@ fn a_sequence_of_a_large_batch_has_the_bits_that_it_has_alone() {
         kinds::cross_alibi(),
         kinds::experts(),
     ] {
-        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        for precision in [
+            Precision::F32,
+            Precision::F16,
+            Precision::Bf16,
+            Precision::Int8,
+        ] {
             let packed = stack(&config).pack(precision).unwrap();
             for (name, marks, additive) in [
                 ("everything", &everything, None),

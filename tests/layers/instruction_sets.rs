@@ -53,7 +53,7 @@ fn an_unknown_level_is_refused_with_the_known_ones() {
         for part in [
             "refused",
             &format!("CANDLE_BLOCKS_ISA={name}:"),
-            "portable, neon, avx2, avx512, avx512_vnni, avx512_bf16",
+            "portable, neon, neon_dotprod, neon_bf16, avx2, avx512, avx512_vnni, avx512_bf16",
         ] {
             assert!(output.contains(part), "{output}");
         }

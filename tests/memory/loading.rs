@@ -60,7 +60,12 @@ fn measure() {
             // The measure sees what was loaded.
             assert!(grown >= total / 10 * 9, "{family} {is_trainable}: {grown}");
         }
-        for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+        for precision in [
+            Precision::F32,
+            Precision::F16,
+            Precision::Bf16,
+            Precision::Int8,
+        ] {
             let before = start_measuring();
             let packed = checkpoint.packed_stack(precision).unwrap();
             let grown = status("VmHWM:") - before;
@@ -74,7 +79,7 @@ fn measure() {
             packed_too.push(packed);
         }
     }
-    assert_eq!((kept.len(), packed_too.len()), (4, 6));
+    assert_eq!((kept.len(), packed_too.len()), (4, 8));
 }
 
 /// Sets the peak back to what is resident, and returns that.

@@ -112,6 +112,25 @@ fn a_thousand_steps_more_hold_no_more_than_the_first_ones() {
 }
 
 #[test]
+fn gradients_take_the_place_of_activations_that_are_done_with() {
+    let _alone = alone();
+    let step = Step::new(6, 96, 4, 2, 64);
+    let group = ParameterGroup::new(step.parameters.clone(), 0.01);
+    let optimizer = AdamW::new([group], AdamWConfig::default()).unwrap();
+    let held = || LIVE.load(Ordering::Relaxed);
+    let before = held();
+    let loss = step.loss();
+    let activations = held() - before;
+    PEAK.store(held(), Ordering::Relaxed);
+    let gradients = optimizer.backward(&loss).unwrap();
+    let most = PEAK.load(Ordering::Relaxed) - before;
+    let gradient_bytes = step.gradient_bytes();
+    println!("{activations} bytes of activations, {gradient_bytes} of gradients, {most} together");
+    assert!(most < activations + gradient_bytes / 2);
+    drop(gradients);
+}
+
+#[test]
 fn twelve_blocks_take_a_third_of_the_memory_or_less() {
     let _alone = alone();
     let step = Step::new(12, 128, 4, 4, 64);

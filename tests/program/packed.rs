@@ -10,7 +10,7 @@ use crate::{
 };
 
 const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
-const PRECISIONS: [&str; 3] = ["f32", "bf16", "int8"];
+const PRECISIONS: [&str; 4] = ["f32", "f16", "bf16", "int8"];
 
 /// The bytes that a run in the environment writes.
 fn written(scratch: &Scratch, precision: &str, (key, value): (&str, &str)) -> Option<Vec<u8>> {
@@ -118,6 +118,13 @@ fn a_comparison_that_packing_must_fail_says_why() {
     }
     scratch
         .verify(&["--dtype", "bf16", "--precision", "bf16"])
+        .assert_status(0);
+    let fails = scratch.verify(&["--precision", "f16"]);
+    fails.assert_status(1);
+    let words = "give --dtype f16 with --precision f16";
+    assert!(fails.stderr.contains(words), "{}", fails.stderr);
+    scratch
+        .verify(&["--dtype", "f16", "--precision", "f16"])
         .assert_status(0);
     let fails = scratch.verify(&["--precision", "int8"]);
     fails.assert_status(1);

@@ -313,7 +313,12 @@ fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
     let weights = RoutingWeights::Renormalized;
     let mixture = MixtureOfExperts::from_parts(router, experts, None, 1, weights).unwrap();
     let x = Tensor::new(&[[2f32, 0.0]], &Device::Cpu).unwrap();
-    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+    for precision in [
+        Precision::F32,
+        Precision::F16,
+        Precision::Bf16,
+        Precision::Int8,
+    ] {
         let y = mixture.pack(precision).unwrap().forward(&x).unwrap();
         let y = y.to_vec2::<f32>().unwrap();
         assert!((y[0][0] + 2.0).abs() < 0.05, "{precision:?}: {y:?}");

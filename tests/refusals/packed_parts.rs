@@ -4,7 +4,7 @@ use candle_blocks::{
     Attention, AttentionConfig, BlockConfig, CheckpointOptions,
     FeedForwardConfig, Linear, NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer,
     SublayerNorm, Topology, TransformerBlock, Visibility,
-    candle_core::{DType, Device, Module},
+    candle_core::{DType, Device, Module, Tensor},
     checkpoint::scheme::StackPart,
     config::{ParallelNorm, RelativeBiasConfig},
     layers::{BlockFeedForward, BranchScale},
@@ -22,7 +22,12 @@ use crate::{
 #[test]
 fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
     let linear = |d_out, d_in| Linear::from_parts(numbers(&[d_out, d_in], 1), None).unwrap();
-    for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+    for precision in [
+        Precision::F32,
+        Precision::F16,
+        Precision::Bf16,
+        Precision::Int8,
+    ] {
         let message = refusal("no inputs", || linear(3, 0).pack(precision));
         assert!(message.contains("[3, 0]"), "{message}");
         let packed = linear(0, 3).pack(precision).unwrap();
@@ -184,4 +189,67 @@ fn layers_that_were_exchanged_for_others_are_refused_when_they_are_packed() {
             }
         }
     }
+}
+
+#[test]
+fn a_weight_beyond_the_range_of_f16_is_refused_with_its_name_where_it_is_packed_in_f16() {
+    let stacks = [
+        small::encoder(),
+        small::decoder(),
+        kinds::cross_decoder(),
+        kinds::experts(),
+    ];
+    let planted = |linear: &Linear, number: f32| {
+        let (d_out, d_in) = linear.weight().dims2().unwrap();
+        let mut weight = vec![0.5; d_out * d_in];
+        weight[(d_out - 1) * d_in] = number;
+        let weight = Tensor::from_vec(weight, (d_out, d_in), &Device::Cpu).unwrap();
+        Linear::from_parts(weight, linear.bias().cloned()).unwrap()
+    };
+    for config in stacks {
+        let roles: Vec<String> = stack(&config).linears_mut().map(|(role, _)| role).collect();
+        for (i, role) in roles.iter().enumerate() {
+            let with = |number: f32| {
+                let mut stack = stack(&config);
+                let (_, linear) = stack.linears_mut().nth(i).unwrap();
+                *linear = planted(linear, number);
+                stack
+            };
+            with(-65504.0).pack(Precision::F16).unwrap();
+            let beyond = with(-65505.0);
+            for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
+                beyond.pack(precision).unwrap();
+            }
+            if role.contains("router") || role.contains("shared_gate") {
+                beyond.pack(Precision::F16).unwrap(); // which stay in f32
+                continue;
+            }
+            let message = refusal(role, || beyond.pack(Precision::F16));
+            for words in [
+                &format!("{role}.weight holds -65505 at ["),
+                ", 0]",
+                "pack it in f32 or bf16",
+            ] {
+                assert!(message.contains(words), "{message}");
+            }
+        }
+    }
+    let alone = Linear::from_parts(numbers(&[1, 1], 1).affine(0.0, 7e4).unwrap(), None).unwrap();
+    let message = refusal("weight", || alone.pack(Precision::F16));
+    assert!(
+        message.contains("weight holds 70000 at [0, 0]"),
+        "{message}"
+    );
+    // Not finite already: what products make of it is as in f32.
+    let infinite = Linear::from_parts(
+        numbers(&[1, 1], 1).affine(0.0, f64::INFINITY).unwrap(),
+        None,
+    )
+    .unwrap();
+    let y = infinite
+        .pack(Precision::F16)
+        .unwrap()
+        .forward(&numbers(&[1, 1], 2))
+        .unwrap();
+    assert!(!y.to_vec2::<f32>().unwrap()[0][0].is_finite());
 }

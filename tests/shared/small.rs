@@ -27,14 +27,25 @@ pub fn made_of<L>(
     make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
     value: impl Fn(usize, f64, &[usize]) -> Tensor,
 ) -> (L, BTreeMap<String, Var>) {
+    made_on(&Device::Cpu, dtype, make, value)
+}
+
+/// The same on a device.
+pub fn made_on<L>(
+    device: &Device,
+    dtype: DType,
+    make: impl FnOnce(VarBuilder) -> candle_core::Result<L>,
+    value: impl Fn(usize, f64, &[usize]) -> Tensor,
+) -> (L, BTreeMap<String, Var>) {
     let parameters = VarMap::new();
-    let vb = VarBuilder::from_varmap(&parameters, dtype, &Device::Cpu);
+    let vb = VarBuilder::from_varmap(&parameters, dtype, device);
     let layer = make(vb).unwrap();
     let parameters = parameters.data().lock().unwrap().clone();
     let parameters: BTreeMap<String, Var> = parameters.into_iter().collect();
     for (i, (name, parameter)) in parameters.iter().enumerate() {
         let around = if name.contains("norm") { 1.0 } else { 0.0 };
-        parameter.set(&value(i, around, parameter.dims())).unwrap();
+        let value = value(i, around, parameter.dims());
+        parameter.set(&value.to_device(device).unwrap()).unwrap();
     }
     (layer, parameters)
 }

@@ -45,3 +45,27 @@ fn after_a_failed_backward_pass_candles_own_has_all_gradients() {
         [3.0; 8]
     );
 }
+
+#[test]
+fn activations_that_were_given_back_are_missed_with_the_cure() {
+    let ones = Tensor::ones((3, 2), DType::F32, &Device::Cpu).unwrap();
+    let weight = Var::from_tensor(&ones).unwrap();
+    let parameters = vec![("weight".to_string(), weight.clone())];
+    let loss = ops::linear(&ones, &weight, None)
+        .unwrap()
+        .sum_all()
+        .unwrap();
+    // As often as one likes, as long as nothing is given back.
+    for _ in 0..2 {
+        let store = loss.backward().unwrap();
+        assert_eq!(numbers(store.get(&weight).unwrap()), [3.0; 6]);
+    }
+    let gradients = Gradients::backward(&parameters, &loss).unwrap();
+    assert_eq!(
+        numbers(&gradients.get("weight").unwrap().unwrap()),
+        [3.0; 6]
+    );
+    let again = message(Gradients::backward(&parameters, &loss).map(|_| ()));
+    assert_says(again, &["second backward pass", "loss.backward()"]);
+    assert_says(loss.backward().unwrap_err(), &["second backward pass"]);
+}

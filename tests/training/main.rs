@@ -33,6 +33,7 @@ mod weights;
 
 mod each_dropout;
 mod failed_backward;
+mod in_bf16;
 mod initialization;
 mod lora;
 mod lora_start;

@@ -214,7 +214,10 @@ impl<'a> Call<'a> {
         lend(TILE, length, |memory| {
             let start = |tile: usize| part.start + tile * part.len() / n_tiles;
             for tile in 0..n_tiles {
-                rows.tile(kernel, start(tile)..start(tile + 1), chunk, memory);
+                let of_tile = start(tile)..start(tile + 1);
+                kernel.with_tiles(of_tile.len(), &mut || {
+                    rows.tile(kernel, of_tile.clone(), chunk, memory);
+                });
             }
         });
     }

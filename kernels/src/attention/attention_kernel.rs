@@ -7,6 +7,8 @@ use super::{
     DivideTotals, Exponentiate, Fill, Layout, NearTile, Operand, OperandDots, PackQueries, Score,
 };
 use crate::products::kernel::{kernel, with_kernel};
+#[cfg(target_arch = "x86_64")]
+use crate::products::tiles::TileKernel;
 use crate::vectors::{Instructions, Isa};
 
 kernel! {
@@ -36,6 +38,13 @@ kernel! {
         /// Divides totals by sums, and writes the results.
         vectors divide(DivideTotals);
     }
+    tiles {
+        /// Calls `work` with the thread's tile registers ready for tiles of so many rows. Each `multiply` must be within
+        /// such a call.
+        fn with_tiles(&self, _rows: usize, work: &mut dyn FnMut()) {
+            work();
+        }
+    }
 }
 
 /// A format that every level has a kernel for.
@@ -44,5 +53,13 @@ pub(crate) trait WithAttentionKernel: Operand {
     fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 
-with_kernel!(WithAttentionKernel AttentionKernel f32, level => level.avx512(), level => level.avx512());
-with_kernel!(WithAttentionKernel AttentionKernel bf16, level => level.avx512(), level => level);
+with_kernel!(
+    WithAttentionKernel AttentionKernel f32,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithAttentionKernel AttentionKernel bf16,
+    neon level => level.neon(), level => level,
+    avx512 level => level.avx512(), level => level, level => TileKernel(level)
+);

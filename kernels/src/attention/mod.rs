@@ -21,6 +21,8 @@ mod query_tile;
 mod recomputed;
 mod score;
 mod tile_memory;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub use attend::attend;
 use attention_kernel::{AttentionKernel, WithAttentionKernel};

@@ -18,7 +18,15 @@ pub(crate) struct NearTile<'a, F: Format> {
 impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
     #[inline(always)]
     fn compute(self, dots: D) {
-        let tile = DotTile::<F> {
+        self.dot_tile().compute(dots);
+    }
+}
+
+impl<'a, F: Format<Number = f32>> NearTile<'a, F> {
+    /// The tile, which prefetches nothing.
+    #[inline(always)]
+    pub(crate) fn dot_tile(self) -> DotTile<'a, F> {
+        DotTile {
             rows: self.rows,
             depth: self.depth,
             a: self.a,
@@ -26,7 +34,6 @@ impl<F: Operand, D: Dots<F>> Task<D> for NearTile<'_, F> {
             ahead: Ahead::Nothing,
             totals: self.totals,
             total: self.total,
-        };
-        tile.compute(dots);
+        }
     }
 }

@@ -8,10 +8,14 @@ use std::fmt;
 use half::bf16;
 
 use super::exp::map;
-use crate::products::{Dots, Format, WIDTH, formats::bf16::round};
 #[cfg(target_arch = "x86_64")]
-use crate::vectors::avx512::Avx512Bf16;
+use crate::products::MAX_PANEL;
+use crate::products::{Dots, Format, WIDTH, formats::bf16::round};
+#[cfg(target_arch = "aarch64")]
+use crate::vectors::neon::NeonBf16;
 use crate::vectors::{Level, MAX_LANES, Vectors};
+#[cfg(target_arch = "x86_64")]
+use crate::vectors::{amx_emulated::AmxEmulated, avx512::Avx512Bf16};
 
 /// How queries, keys, values and exponentials are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +130,23 @@ impl<V: Level> OperandDots<bf16> for V {
 }
 
 #[cfg(target_arch = "x86_64")]
+impl OperandDots<bf16> for AmxEmulated {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+        let mut numbers = [0.0f32; MAX_PANEL];
+        for (j, terms) in terms.into_iter().enumerate() {
+            // SAFETY: `numbers` has room for two of the longest vectors.
+            unsafe {
+                Vectors::<f32>::store(self.avx512(), terms, numbers[j * MAX_LANES..].as_mut_ptr())
+            };
+        }
+        // SAFETY: the caller's promise.
+        let words = unsafe { std::slice::from_raw_parts_mut(words, Self::LEFT_WORDS) };
+        Dots::<bf16>::pack_row(self, &numbers, words);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 impl OperandDots<bf16> for Avx512Bf16 {
     #[inline(always)]
     unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
@@ -136,5 +157,21 @@ impl OperandDots<bf16> for Avx512Bf16 {
     #[inline(always)]
     fn pack_right(self, terms: &[f32], words: &mut [u32]) {
         self.pack_row(terms, words);
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl OperandDots<bf16> for NeonBf16 {
+    #[inline(always)]
+    unsafe fn pack_left(self, terms: [Numbers<bf16, Self>; WIDTH], words: *mut u32) {
+        for (j, terms) in terms.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.store_pairs(terms, words.add(4 * j)) };
+        }
+    }
+
+    #[inline(always)]
+    fn pack_right(self, terms: &[f32], words: &mut [u32]) {
+        Dots::<bf16>::pack_row(self, terms, words);
     }
 }

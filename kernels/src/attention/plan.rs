@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Kept, Layout, Scoring, Shape};
 
 /// The most rows of a tile at any level.
-pub(crate) const MAX_ROWS: usize = 14;
+pub(crate) const MAX_ROWS: usize = 16;
 
 /// The query heads of one sequence that share a key/value head. Row `i` is query `i / group` of head
 /// `first_head + i % group`: the heads of one query are neighbours, so that the rows of a tile see almost the

@@ -138,12 +138,14 @@ impl QueryRows<'_> {
                 Values::NonFinite => {
                     for row in 0..n_rows {
                         self.copy_seen::<F>(&plan.seen()[row], piece, values, memory.values);
-                        kernel.multiply(NearTile {
-                            rows: 1,
-                            a: &exponentials[row * kernel.row_words()..],
-                            b: memory.values,
-                            totals: &mut tile.totals[row * width..(row + 1) * width],
-                            ..tile
+                        kernel.with_tiles(1, &mut || {
+                            kernel.multiply(NearTile {
+                                rows: 1,
+                                a: &exponentials[row * kernel.row_words()..],
+                                b: memory.values,
+                                totals: &mut tile.totals[row * width..(row + 1) * width],
+                                ..tile
+                            });
                         });
                     }
                 }

@@ -67,9 +67,10 @@ impl<T: Element> Pool<T> {
         }
     }
 
-    /// The smallest buffer with room for `len`, unless it is more than an eighth too large.
+    /// The smallest buffer with room for `len`, unless it is more than half as large again: the gradient of a weight
+    /// can take the place of an activation of another size, and nothing takes twice the memory that it needs.
     fn take(&mut self, len: usize) -> Option<Vec<T>> {
-        let most = len + len / 8;
+        let most = len + len / 2;
         let sizes = self.free.iter().map(Vec::capacity).enumerate();
         let (at, size) = sizes
             .filter(|&(_, size)| (len..=most).contains(&size))

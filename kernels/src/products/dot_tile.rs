@@ -106,7 +106,9 @@ impl<F: Format> DotTile<'_, F> {
                 *sum = unsafe { d.start(row(i), heads(j)) };
             }
         }
-        for group in 0..groups {
+        // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
+        let added = unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) };
+        for group in added..groups {
             if ROWS > 3 {
                 // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
                 let line = LINE / size_of::<F::Word>();
@@ -123,10 +125,11 @@ impl<F: Format> DotTile<'_, F> {
             }
             // No branch between widening the columns and multiplying them: across one, the compiler spilled
             // sums to keep operands widened (int8 on NEON).
-            let b: [D::Right; WIDTH] = std::array::from_fn(|j| {
-                // SAFETY: group < groups, so the load ends within the (HEAD + groups) * PANEL words of `b`.
-                unsafe { d.right(heads(j).add((F::HEAD + group) * D::PANEL)) }
-            });
+            let at = (F::HEAD + group) * D::PANEL;
+            // Not by `from_fn`, as above: in its closure what widens a word was a call.
+            // SAFETY: group < groups, so the loads end within the (HEAD + groups) * PANEL words of `b`.
+            let b: [D::Right; WIDTH] =
+                unsafe { [d.right(heads(0).add(at)), d.right(heads(1).add(at))] };
             for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                 let a = unsafe { d.left(row(i), group) };

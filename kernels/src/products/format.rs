@@ -1,4 +1,4 @@
-//! Number formats of a product's operands: f32, f64, bfloat16 and int8.
+//! Number formats of a product's operands: f32, f64, half precision, bfloat16 and int8.
 //!
 //! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
 //! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
@@ -54,6 +54,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
     /// each chunk.
     const NUMBERS: bool = false;
+    /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
+    const BY_ROWS: bool = false;
 
     /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
     /// head.
@@ -64,6 +66,14 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the
     /// last group is padded with terms whose products are zero.
     fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
+
+    /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
+    ///
+    /// # Panics
+    /// If the format is not packed [by rows](Self::BY_ROWS).
+    fn pack_word_row(_: [&[Self::Number]; 2], _: &mut [Self::Word]) {
+        panic!("a format that is packed by columns")
+    }
 }
 
 /// The dot-product instructions of one level in a format. A value is the proof that the CPU has them.
@@ -95,6 +105,9 @@ pub trait Dots<F: Format>: Instructions {
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
+    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] reads them.
+    fn arrange(self, _vector: &mut [F::Word]) {}
+
     /// Group number `group` of a packed row, broadcast.
     ///
     /// # Safety
@@ -116,6 +129,22 @@ pub trait Dots<F: Format>: Instructions {
 
     /// `sum + left · right`.
     fn dot(self, left: Self::Left, right: Self::Right, sum: Self::Sum) -> Self::Sum;
+
+    /// Adds the first groups of a chunk to the sums of several rows in a way of the level's own, and returns how many it
+    /// added: those for which it has instructions that multiply several rows at a time, with the same bits.
+    ///
+    /// # Safety
+    /// `rows` points to `ROWS` packed rows, and `panel` to [`Format::HEAD`] and `groups` consecutive rows of a panel.
+    #[inline(always)]
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        _rows: *const F::Word,
+        _panel: *const F::Word,
+        _groups: usize,
+        _sums: &mut [[Self::Sum; WIDTH]; ROWS],
+    ) -> usize {
+        0
+    }
 
     /// Converts a chunk's accumulators to numbers.
     ///

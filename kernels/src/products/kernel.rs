@@ -5,26 +5,31 @@
 //!
 //! Levels whose unit is a vector have [`Dots`], from which all of these functions follow.
 
-use half::bf16;
+use half::{bf16, f16};
 
+#[cfg(target_arch = "x86_64")]
+use super::tiles::TileKernel;
 use super::{
-    Chunks, CopyPanels, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackColumns,
-    PackPanel, PackRow, PackRows, PanelPairs, Registers, pack_panel::transposed_columns,
+    Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows,
+    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers,
+    pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
 
-/// Declares a kernel: the facts that the driver asks for, and the tasks that it has computed, each with the instructions
-/// of dot products or with the vectors of their results. Every `$Dots` is such a kernel.
+/// Declares a kernel: the facts that the driver asks for, the tasks that it has computed, each with the instructions
+/// of dot products or with the vectors of their results, and what only a level of tiles does. Every `$Dots` is such a kernel.
 macro_rules! kernel {
     (
         $(#[$doc:meta])* $visibility:vis trait $Kernel:ident<F: $Format:ident> of D: $Dots:ident;
         facts { $($(#[$fact_doc:meta])* $fact:ident($($arg:ident: $arg_type:ty)?) -> $value:ty { $answer:expr })* }
         tasks { $($(#[$task_doc:meta])* $by:ident $task:ident($of:ty) $(-> $output:ty)?;)* }
+        tiles { $($tiles:tt)* }
     ) => {
         $(#[$doc])*
         $visibility trait $Kernel<F: $Format>: Send + Sync {
             $($(#[$fact_doc])* fn $fact(&self, $($arg: $arg_type)?) -> $value;)*
             $($(#[$task_doc])* fn $task(&self, task: $of) $(-> $output)?;)*
+            $($tiles)*
         }
 
         impl<F: $Format, D: $Dots<F>> $Kernel<F> for D {
@@ -44,9 +49,8 @@ pub(crate) use kernel;
 kernel! {
     /// The instructions of one level for products in a format.
     ///
-    /// Where another kind of level would go: one whose unit is a tile register (Intel's AMX, 16 rows of 16 words of two
-    /// bfloat16 or four int8) implements this trait itself, for the formats that it multiplies, and adds a group of 32
-    /// or 64 terms at a time. That is an order of addition of its own, so that its bits are not those of other levels.
+    /// A level whose unit is a tile register implements this trait itself, for the formats that it multiplies
+    /// ([`TileKernel`]).
     pub trait Kernel<F: Format> of D: Dots;
     facts {
         /// The most rows of a tile.
@@ -57,6 +61,8 @@ kernel! {
         chunks() -> Chunks { D::CHUNKS }
         /// Columns that are transposed together while a panel is packed.
         transposed_columns() -> usize { transposed_columns::<F, D>() }
+        /// How rows are divided.
+        blocking() -> Blocking { Blocking::OF_VECTORS }
     }
     tasks {
         /// Adds one chunk of a tile to its totals.
@@ -77,10 +83,19 @@ kernel! {
         vectors pack_columns(PackColumns<F::Number>);
         /// Packs a whole panel.
         dots pack_panel(PackPanel<F>);
-        /// Packs panels whose words are their numbers, from contiguous rows.
-        vectors copy_panels(CopyPanels<F::Number>);
+        /// Packs panels of a format that is packed by rows, from contiguous rows.
+        vectors pack_by_rows(PackByRows<F>);
         /// Multiplies and adds registers for a while; returns how many operations these were.
         dots multiply_registers(Registers<F>) -> usize;
+    }
+    tiles {
+        /// Calls `work` with the thread's tile registers ready for a product of so many rows, in tiles of [`Self::rows`]
+        /// and one of what is left. Each `multiply` and `multiply_pairs` must be within such a call.
+        fn with_tiles(&self, _rows: usize, work: &mut dyn FnMut()) {
+            work();
+        }
+        /// Brings a panel whose columns are all packed into the order in which it is read.
+        fn arrange(&self, _panel: &mut [F::Word]) {}
     }
 }
 
@@ -92,13 +107,21 @@ pub trait WithKernel: Format {
 }
 
 macro_rules! with_kernel {
-    ($with:ident $kernel:ident $type:ty, $vnni:ident => $of_vnni:expr, $bf16:ident => $of_bf16:expr) => {
+    (
+        $with:ident $kernel:ident $type:ty,
+        neon $dotprod:ident => $of_dotprod:expr, $neon_bf16:ident => $of_neon_bf16:expr,
+        avx512 $vnni:ident => $of_vnni:expr, $bf16:ident => $of_bf16:expr, $tiles:ident => $of_tiles:expr
+    ) => {
         impl $with for $type {
             fn kernel(isa: Isa) -> Box<dyn $kernel<Self>> {
                 match isa {
                     Isa::Portable(level) => Box::new(level),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon(level) => Box::new(level),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::NeonDotprod($dotprod) => Box::new($of_dotprod),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::NeonBf16($neon_bf16) => Box::new($of_neon_bf16),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2(level) => Box::new(level),
                     #[cfg(target_arch = "x86_64")]
@@ -107,6 +130,10 @@ macro_rules! with_kernel {
                     Isa::Avx512Vnni($vnni) => Box::new($of_vnni),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512Bf16($bf16) => Box::new($of_bf16),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Amx($tiles) => Box::new($of_tiles),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::AmxEmulated($tiles) => Box::new($of_tiles),
                 }
             }
         }
@@ -114,7 +141,28 @@ macro_rules! with_kernel {
 }
 pub(crate) use with_kernel;
 
-with_kernel!(WithKernel Kernel f32, level => level.avx512(), level => level.avx512());
-with_kernel!(WithKernel Kernel f64, level => level.avx512(), level => level.avx512());
-with_kernel!(WithKernel Kernel bf16, level => level.avx512(), level => level);
-with_kernel!(WithKernel Kernel i8, level => level, level => level.vnni());
+with_kernel!(
+    WithKernel Kernel f32,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel f64,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel f16,
+    neon level => level.neon(), level => level.neon(),
+    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
+);
+with_kernel!(
+    WithKernel Kernel bf16,
+    neon level => level.neon(), level => level,
+    avx512 level => level.avx512(), level => level, level => TileKernel(level)
+);
+with_kernel!(
+    WithKernel Kernel i8,
+    neon level => level, level => level,
+    avx512 level => level, level => level.vnni(), level => TileKernel(level)
+);

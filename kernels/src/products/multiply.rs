@@ -7,7 +7,8 @@
 //! nor the threads, nor whether `b` is packed. So a row of `y` has the same bits in every product with the same
 //! `b` at the same [`Isa`]. Short chains also round less than one long chain: at a depth of 768 the error is
 //! near `√CHUNK + √(768 / CHUNK)` roundings rather than `√768`. (So much for f32 and f64; what differs within a
-//! chunk of bfloat16 or int8 is said in [`format`](super::format).)
+//! chunk of bfloat16 or int8 is said in [`format`](super::format), and what tile registers add in
+//! [`tiles`](super::tiles).)
 //!
 //! **The order of work.** From the outside in (the loops of BLIS, with `a` in the second-level cache):
 //!
@@ -24,6 +25,8 @@
 //! and writes them once: as rows, or packed as the left operand of the next product.
 
 use std::ops::Range;
+
+use half::bf16;
 
 use super::{
     Columns, Epilogue, Format, HIDDEN, Matrix, PACKED, PackedMatrix, PackedRows, Product,
@@ -42,6 +45,15 @@ pub struct Added<'a> {
     pub residual: Option<Slice<'a>>,
 }
 
+impl<'a> Added<'a> {
+    fn epilogue<T: Plain + Stored>(self) -> Epilogue<'a, T> {
+        Epilogue {
+            residual: self.residual.map(T::of_slice),
+            ..Epilogue::bias(self.bias.map(T::of_slice))
+        }
+    }
+}
+
 /// `y = a · b + bias + residual`; `y` is row-major without gaps, and all numbers are of one type. Half types are widened
 /// to f32, and rounded once.
 ///
@@ -57,11 +69,16 @@ pub fn multiply(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
 }
 
 fn multiply_as_is<T: Plain + Stored>(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: &mut [T]) {
-    let epilogue = Epilogue {
-        residual: added.residual.map(T::of_slice),
-        ..Epilogue::bias(added.bias.map(T::of_slice))
-    };
-    multiply_views(cpu, a.view(), b.view(), &epilogue, y);
+    multiply_views(cpu, a.view(), b.view(), &added.epilogue(), y);
+}
+
+/// As [`multiply`], of f32, with the numbers of both matrices rounded to bfloat16: sums and what is added are f32.
+///
+/// # Panics
+/// If lengths do not fit, or a type is not f32.
+pub fn multiply_rounded(cpu: Cpu, a: Matrix, b: Matrix, added: Added, y: SliceMut) {
+    let y = f32::of_slice_mut(y);
+    multiply_packing::<bf16>(cpu, a.view(), b.view(), &added.epilogue(), y);
 }
 
 fn multiply_widened<T: Stored<Acc = f32>>(
@@ -106,11 +123,22 @@ pub(crate) fn multiply_views<T: Plain>(
 ) {
     if a.rows() > BLOCK_ROWS {
         // Packed once: each block of rows would otherwise pack `b` again.
-        let b = PackedMatrix::<T>::new_in(take(HIDDEN), cpu, b);
-        multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
-        return give_back(HIDDEN, b.into_memory());
+        return multiply_packing::<T>(cpu, a, b, epilogue, y);
     }
     multiply_columns::<T>(cpu, Columns::InPlace(b), a, epilogue, y);
+}
+
+/// `y = epilogue(a · b)`, with both operands in a format that is packed for this product.
+fn multiply_packing<F: WithKernel>(
+    cpu: Cpu,
+    a: View<F::Number>,
+    b: View<F::Number>,
+    epilogue: &Epilogue<F::Number>,
+    y: &mut [F::Number],
+) {
+    let b = PackedMatrix::<F>::new_in(take(HIDDEN), cpu, b);
+    multiply_columns(cpu, Columns::Packed(&b), a, epilogue, y);
+    give_back(HIDDEN, b.into_memory());
 }
 
 /// `y = epilogue(a · b)`, with a right operand packed in advance in its format, or read where it lies.
@@ -147,6 +175,7 @@ pub(crate) fn multiply_columns<F: WithKernel>(
             let rows = RowBlocks {
                 len: a.rows(),
                 per_tile: kernel.rows(),
+                blocking: kernel.blocking(),
                 row_bytes: words(1) * size_of::<F::Word>(),
                 weight_bytes: b.bytes(),
             };

@@ -2,44 +2,55 @@
 
 use std::ops::Range;
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 
 use super::{Dots, Format, MAX_PANEL, View, WIDTH, transpose::Strip};
-use crate::vectors::{Element, Real, Task, Vectors, prefetch};
+use crate::vectors::{Element, Task, Vectors, prefetch};
 
-/// How many rows ahead [`CopyPanels`] prefetches.
+/// How many rows ahead [`PackByRows`] prefetches.
 const ROWS_AHEAD: usize = 8;
 
-/// Packs columns whose words are their numbers from contiguous rows: a copy, without transposition.
-pub struct CopyPanels<'a, T> {
-    pub b: View<'a, T>,
+/// Packs columns of a format that is packed [by rows](Format::BY_ROWS) from contiguous rows: without transposition.
+pub struct PackByRows<'a, F: Format> {
+    pub b: View<'a, F::Number>,
     pub columns: Range<usize>,
     /// Panels to write, as many as the columns take.
-    pub out: &'a mut [T],
+    pub out: &'a mut [F::Word],
 }
 
-impl<T: Real, V: Vectors<T>> Task<V> for CopyPanels<'_, T> {
+impl<F: Format, V: Vectors<F::Number>> Task<V> for PackByRows<'_, F> {
     #[inline(always)]
     fn compute(self, _: V) {
+        const { assert!(!F::BY_ROWS || F::GROUP <= 2) };
         let Self { b, columns, out } = self;
         let width = WIDTH * V::LANES;
-        let words = b.rows() * width;
-        for row in 0..b.rows() {
-            let terms = b.row(row, columns.clone());
-            // The next rows lie far from this one, where the hardware prefetcher does not look.
-            let ahead = b.from(row, columns.start).as_ptr();
-            let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
-            prefetch::bytes(ahead, size_of_val(terms));
-            for (panel, terms) in terms.chunks(width).enumerate() {
-                let to = &mut out[panel * words + row * width..][..width];
-                if terms.len() == width {
+        let words = F::column_words(b.rows()) * width;
+        let zeros = [F::Number::ZERO; MAX_PANEL];
+        for (word, row) in (0..b.rows()).step_by(F::GROUP).enumerate() {
+            let first = b.row(row, columns.clone());
+            // Of a word of one term, the term itself; behind the last row, zeros.
+            let second = row + F::GROUP - 1;
+            let second = (second < b.rows()).then(|| b.row(second, columns.clone()));
+            // The next rows lie far from these, where the hardware prefetcher does not look.
+            for row in row..b.rows().min(row + F::GROUP) {
+                let ahead = b.from(row, columns.start).as_ptr();
+                let ahead = ahead.wrapping_add(ROWS_AHEAD * b.row_stride());
+                prefetch::bytes(ahead, size_of_val(first));
+            }
+            for (panel, first) in first.chunks(width).enumerate() {
+                let to = &mut out[panel * words + word * width..][..width];
+                let second = match second {
+                    Some(second) => &second[panel * width..][..first.len()],
+                    None => &zeros[..first.len()],
+                };
+                if first.len() == width {
                     // A trip count known at compile time, so that the loop vectorises without a remainder.
-                    to[..width].copy_from_slice(&terms[..width]);
+                    F::pack_word_row([&first[..width], &second[..width]], &mut to[..width]);
                     continue;
                 }
-                let (filled, rest) = to.split_at_mut(terms.len());
-                filled.copy_from_slice(terms);
-                rest.fill(T::ZERO);
+                let (filled, rest) = to.split_at_mut(first.len());
+                F::pack_word_row([first, second], filled);
+                rest.fill(F::Word::zeroed());
             }
         }
     }
@@ -108,6 +119,12 @@ impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
                 &mut panel[first..],
                 D::PANEL,
             );
+        }
+        let vector = D::PANEL / WIDTH;
+        for row in self.panel.chunks_mut(D::PANEL).take(n_words) {
+            for first in (0..self.columns.len()).step_by(vector) {
+                dots.arrange(&mut row[first..first + vector]);
+            }
         }
     }
 }

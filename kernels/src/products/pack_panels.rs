@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use bytemuck::{Zeroable, cast_slice_mut};
+use bytemuck::Zeroable;
 
 use super::{
-    CopyPanels, Format, Kernel, PACKED, PackPanel, TILE, View, pack_panel::gathered_stride,
+    Format, Kernel, PACKED, PackByRows, PackPanel, TILE, View, pack_panel::gathered_stride,
 };
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
@@ -37,11 +37,17 @@ pub fn pack_panels<F: Format>(
         // SAFETY: `for_tasks` gives out each number once, and no two tasks have a panel in common.
         let out = unsafe { all.range(panels.start * words..panels.end * words) };
         match *matrices {
-            [b] if F::NUMBERS && b.has_whole_rows() => {
+            [b] if F::BY_ROWS && b.has_whole_rows() => {
                 let first = panels.start * share;
                 let columns = first..columns.min(panels.end * share);
-                let out = cast_slice_mut(out);
-                kernel.copy_panels(CopyPanels { b, columns, out });
+                kernel.pack_by_rows(PackByRows {
+                    b,
+                    columns,
+                    out: &mut *out,
+                });
+                for panel in out.chunks_exact_mut(words) {
+                    kernel.arrange(panel);
+                }
             }
             _ => {
                 for (panel, out) in panels.zip(out.chunks_exact_mut(words)) {
@@ -52,6 +58,7 @@ pub fn pack_panels<F: Format>(
                     for (i, &b) in matrices.iter().enumerate() {
                         pack_panel(kernel, b, columns.clone(), &mut out[i * share..]);
                     }
+                    kernel.arrange(out);
                 }
             }
         }
@@ -63,7 +70,8 @@ pub fn pack_panels<F: Format>(
 const PANELS_PER_TASK: usize = 4;
 
 /// Packs these columns into a panel, or into a matrix's share of one, which begins with `panel`:
-/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are.
+/// `[word][column]`, with rows a panel's width apart. The other columns of the panel are left as they are. Behind the last of
+/// them comes [`Kernel::arrange`].
 pub fn pack_panel<F: Format>(
     kernel: &dyn Kernel<F>,
     b: View<F::Number>,

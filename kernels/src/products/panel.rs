@@ -9,7 +9,6 @@ use super::{
     Ahead, Columns, DotTile, Finish, Format, InPlaceTile, NEXT_PANEL, PackColumns, PackedRows,
     Part, Product, Results, Total, View, in_place, product::Sums,
 };
-use crate::threads::parallel;
 use crate::vectors::{Real, prefetch};
 
 impl<F: Format> Product<'_, F> {
@@ -24,6 +23,7 @@ impl<F: Format> Product<'_, F> {
     ) {
         let (depth, _) = self.b.shape();
         let (kernel, width) = (self.kernel, self.kernel.panel());
+        let blocking = kernel.blocking();
         let columns = &results.columns;
         let n_rows = part.rows.len();
         let n_chunks = depth.div_ceil(F::CHUNK).max(1);
@@ -79,7 +79,7 @@ impl<F: Format> Product<'_, F> {
                 }
             };
             for tile in 0..n_tiles {
-                let rows = parallel::part(n_rows, n_tiles, tile);
+                let rows = blocking.part(n_rows, n_tiles, tile);
                 let totals = &mut totals[rows.start * width..rows.end * width];
                 if is_last {
                     results.prefetch(rows.clone());

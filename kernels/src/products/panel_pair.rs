@@ -100,7 +100,11 @@ impl<F: Format> PanelPairs<'_, F> {
             }
             for group in 0..groups {
                 // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
-                let a: [D::Left; ROWS] = std::array::from_fn(|i| unsafe { d.left(row(i), group) });
+                let mut a = [unsafe { d.left(row(0), group) }; ROWS];
+                for (i, a) in a.iter_mut().enumerate() {
+                    // SAFETY: as above, and i < ROWS.
+                    *a = unsafe { d.left(row(i), group) };
+                }
                 for (panel, sums) in sums.iter_mut().enumerate() {
                     for j in 0..WIDTH {
                         // SAFETY: group < groups, so the load ends within the chunk's words of either panel.

@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{Registers, WeightFormat, WithKernel};
 use crate::cpu::Cpu;
@@ -13,6 +13,7 @@ use crate::cpu::Cpu;
 pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
     let run: &(dyn Fn() -> usize + Sync) = match format {
         WeightFormat::F32 => &|| f32::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
+        WeightFormat::F16 => &|| f16::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         WeightFormat::Bf16 => &|| bf16::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
     };
@@ -54,11 +55,18 @@ mod tests {
     #[test]
     fn every_level_has_a_speed_that_a_cpu_can_have() {
         for isa in Isa::levels() {
-            let formats = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Int8];
+            let formats = [
+                WeightFormat::F32,
+                WeightFormat::F16,
+                WeightFormat::Bf16,
+                WeightFormat::Int8,
+            ];
             let speeds = formats.map(|format| peak(Cpu { isa, threads: 1 }, format));
-            // Upper bound: 512 bits, 2 units, 7 GHz. Lower bound: a multiplication and an addition in 100 ns.
-            for (speed, group) in speeds.into_iter().zip([1.0, 2.0, 4.0]) {
-                let possible = (2e7..450e9 * group).contains(&speed);
+            // Upper bound: 512 bits, 2 units, 7 GHz; a tile's product of bfloat16 in 16 cycles. Lower bound: a
+            // multiplication and an addition in 100 ns.
+            let tiles = if isa.name() == "amx" { 8.0 } else { 1.0 };
+            for (speed, at_once) in speeds.into_iter().zip([1.0, 1.0, 2.0 * tiles, 4.0]) {
+                let possible = (2e7..450e9 * at_once).contains(&speed);
                 assert!(possible, "{isa}: {speed}");
             }
         }

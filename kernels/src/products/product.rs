@@ -6,7 +6,7 @@ use bytemuck::cast_slice_mut;
 
 use super::{
     Epilogue, Format, Halves, Kernel, PackRows, PackedMatrix, PackedRows, PackedTarget, Results,
-    TILE, View, blocks::CACHED_BYTES, finish::Place,
+    TILE, View, finish::Place,
 };
 use crate::threads::parallel::{self, part};
 use crate::{cpu::Cpu, memory::lend, threads::Target};
@@ -103,7 +103,7 @@ impl<'a, F: Format> Product<'a, F> {
         if let Some(b) = self.streamed(a.rows()) {
             return self.two_streams(first_row, (a, b), &units);
         }
-        let n_units = units.len();
+        let (n_units, blocking) = (units.len(), self.kernel.blocking());
         let wanted = match threads {
             1 => 1,
             _ => TASKS_PER_THREAD * threads,
@@ -112,28 +112,30 @@ impl<'a, F: Format> Product<'a, F> {
             // A single part, since each would pack the columns again.
             Columns::InPlace(_) => 1,
             Columns::Packed(_) => size_of_val(a.all())
-                .div_ceil(CACHED_BYTES)
+                .div_ceil(blocking.cached_bytes)
                 .max(wanted.div_ceil(n_units))
                 .clamp(1, a.rows().div_ceil(self.kernel.rows())),
         };
         let n_unit_parts = wanted.div_ceil(n_row_parts).min(n_units);
         parallel::for_tasks(threads, n_row_parts * n_unit_parts, |task| {
-            let rows = part(a.rows(), n_row_parts, task / n_unit_parts);
+            let rows = blocking.part(a.rows(), n_row_parts, task / n_unit_parts);
             let rows = Part {
                 first_row: first_row + rows.start,
                 rows,
             };
-            self.lend_memory(rows.rows.len(), 1, |memory| {
-                for unit in part(n_units, n_unit_parts, task % n_unit_parts) {
-                    let panels = units.panels(unit);
-                    let TaskMemory { sums, staged } = memory;
-                    self.placed(&rows, &panels, staged, |place| {
-                        for panel in panels.clone() {
-                            let results = self.results(&rows, panel, place);
-                            self.panel(&rows, panel, a, sums, &results);
-                        }
-                    });
-                }
+            let n_rows = rows.rows.len();
+            self.lend_memory(n_rows, 1, |TaskMemory { sums, staged }| {
+                self.kernel.with_tiles(n_rows, &mut || {
+                    for unit in part(n_units, n_unit_parts, task % n_unit_parts) {
+                        let panels = units.panels(unit);
+                        self.placed(&rows, &panels, staged, |place| {
+                            for panel in panels.clone() {
+                                let results = self.results(&rows, panel, place);
+                                self.panel(&rows, panel, a, sums, &results);
+                            }
+                        });
+                    }
+                });
             });
         });
     }

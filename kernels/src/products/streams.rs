@@ -62,7 +62,9 @@ impl<'a, F: Format> Product<'a, F> {
             let panel = |at: usize| share.end.min(share.start + at * step);
             let panels = panel(run.start)..panel(run.end);
             self.lend_memory(n_rows, panels.len(), |TaskMemory { sums, staged }| {
-                self.sum(a, b, &panels, sums.totals);
+                self.kernel.with_tiles(n_rows, &mut || {
+                    self.sum(a, b, &panels, sums.totals);
+                });
                 let together = match self.y {
                     To::Rows(_) => panels.len().max(1),
                     To::Operand(_) => units.per_unit,

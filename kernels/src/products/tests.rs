@@ -3,15 +3,19 @@
 mod epilogue;
 mod pairs;
 mod same_bits;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod weights;
 
 use super::multiply::{multiply_columns, multiply_views as multiply};
 use super::{
-    Columns, Epilogue, Halves, PackedMatrix, Plain, Scale, View, WithKernel, blocks::BLOCK_ROWS,
+    Columns, Epilogue, Halves, Matrix, PackedMatrix, Plain, Scale, View, WithKernel,
+    blocks::BLOCK_ROWS,
 };
 use crate::reference::{self, RoundingErrors, assert_same, assert_share, on};
 use crate::rows::activation::{ActivationFunction, Computed};
 use crate::threads::parallel::{self, part};
-use crate::{memory::Aligned, vectors::Isa};
+use crate::{memory::Aligned, vectors::Isa, vectors::Stored};
 
 /// A number type with the fused multiply-add of the vector levels.
 trait Number: Plain + Computed + RoundingErrors {
@@ -92,6 +96,18 @@ impl<T: RoundingErrors> Layouts<T> {
             View::new(&self.plain, shape, (self.columns, 1)),
             View::new(&self.turned[1..], shape, (1, self.rows)),
             View::new(&self.gaps[3..], shape, (2 * self.columns + 5, 2)),
+        ]
+    }
+
+    pub fn matrices(&self) -> [Matrix<'_>; 3]
+    where
+        T: Stored,
+    {
+        let shape = (self.rows, self.columns);
+        [
+            Matrix::new(T::slice(&self.plain), shape, (self.columns, 1)),
+            Matrix::new(T::slice(&self.turned[1..]), shape, (1, self.rows)),
+            Matrix::new(T::slice(&self.gaps[3..]), shape, (2 * self.columns + 5, 2)),
         ]
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{
     Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
@@ -19,6 +19,9 @@ use crate::{cpu::Cpu, rows::source::Source};
 pub enum WeightFormat {
     /// f32, unchanged.
     F32,
+    /// IEEE half precision, 16 bits each, times rows in f32; see `products/formats/f16.rs`. Of what is beyond its range,
+    /// ±65504, infinity is stored: check before.
+    F16,
     /// bfloat16, 16 bits each; see `products/formats/bf16.rs`.
     Bf16,
     /// int8, with a scale for each chunk of each row of the weight; see `products/formats/int8.rs`.
@@ -30,6 +33,7 @@ pub struct PackedWeight(AnyMatrix);
 
 enum AnyMatrix {
     F32(PackedMatrix<f32>),
+    F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
 }
@@ -39,6 +43,7 @@ macro_rules! with_matrix {
     ($weight:expr, $matrix:ident => $body:expr) => {
         match &$weight.0 {
             AnyMatrix::F32($matrix) => $body,
+            AnyMatrix::F16($matrix) => $body,
             AnyMatrix::Bf16($matrix) => $body,
             AnyMatrix::Int8($matrix) => $body,
         }
@@ -48,7 +53,7 @@ macro_rules! with_matrix {
 /// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`.
 macro_rules! in_format {
     ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
-        in_format!($format, $pages, $memory => $pack; F32 Bf16 Int8)
+        in_format!($format, $pages, $memory => $pack; F32 F16 Bf16 Int8)
     };
     ($format:expr, $pages:expr, $memory:ident => $pack:expr; $($storage:ident)*) => {
         match $format {
@@ -139,7 +144,7 @@ impl PackedWeight {
                 }
             };
         }
-        matching!(F32 Bf16 Int8);
+        matching!(F32 F16 Bf16 Int8);
     }
 }
 
@@ -164,6 +169,7 @@ impl<F: Format<Number = f32>> LinearMap<'_, F> {
         let rows = RowBlocks {
             len: self.x.rows(),
             per_tile: kernel.rows(),
+            blocking: kernel.blocking(),
             row_bytes: (row_words(self.x.width()) + hidden) * size_of::<F::Word>(),
             weight_bytes: self.down.bytes(),
         };

@@ -1,11 +1,9 @@
 //! Inverted dropout with a given mask.
 
-use chacha20::ChaCha12Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
-
+use super::chacha::{AT_ONCE, BLOCK, Stream};
 use crate::cpu::Cpu;
 use crate::threads;
-use crate::vectors::{Element, Real, Slice, SliceMut, Stored, with_type};
+use crate::vectors::{Element, Loop, Real, Slice, SliceMut, Stored, with_type};
 
 /// `y = x / divisor` where `keep` is not 0, else 0: a true division, as in NumPy's
 /// `x * mask / (1 - p)`, which a product with the reciprocal does not equal.
@@ -33,19 +31,28 @@ pub fn draw_mask(cpu: Cpu, (seed, position): ([u8; 32], u128), p: f64, keep: &mu
     const DRAWN: usize = 1024;
     let n_threads = threads::threads_for(keep.len(), cpu.threads);
     threads::for_chunks(n_threads, keep, DRAWN, |first, keep| {
-        let mut stream = ChaCha12Rng::from_seed(seed);
-        stream.set_word_pos(position + 2 * first as u128);
-        let mut bits = [0; 8 * DRAWN];
-        stream.fill_bytes(&mut bits[..8 * keep.len()]);
-        keep_at_least(&bits, p, keep);
+        let start = position + 2 * first as u128;
+        // The stream is in blocks, and a part begins anywhere in one.
+        let skipped = (start % BLOCK as u128) as usize;
+        let mut words = [0; 2 * DRAWN + AT_ONCE];
+        let n_words = (skipped + 2 * keep.len()).next_multiple_of(AT_ONCE);
+        cpu.isa.enter(Stream {
+            seed: &seed,
+            first_block: (start / BLOCK as u128) as u64,
+            words: &mut words[..n_words],
+        });
+        cpu.isa
+            .enter(Loop(|| keep_at_least(&words[skipped..], p, keep)));
     });
 }
 
 /// Compares as integers, which is the same comparison.
-fn keep_at_least(bits: &[u8], p: f64, keep: &mut [u8]) {
+#[inline(always)]
+fn keep_at_least(words: &[u32], p: f64, keep: &mut [u8]) {
     let least = (p * (1u64 << 53) as f64).ceil() as u64;
-    for (keep, bits) in keep.iter_mut().zip(bits.as_chunks().0) {
-        *keep = u8::from(u64::from_le_bytes(*bits) >> 11 >= least);
+    for (keep, [low, high]) in keep.iter_mut().zip(words.as_chunks().0) {
+        let bits = u64::from(*high) << 32 | u64::from(*low);
+        *keep = u8::from(bits >> 11 >= least);
     }
 }
 
@@ -60,7 +67,8 @@ mod tests {
             let near = (p / unit) as u64;
             for n in near.saturating_sub(2)..(near + 3).min(1 << 53) {
                 let mut keep = [9];
-                keep_at_least(&((n << 11) | 1234).to_le_bytes(), p, &mut keep);
+                let bits = (n << 11) | 1234;
+                keep_at_least(&[bits as u32, (bits >> 32) as u32], p, &mut keep);
                 assert_eq!(keep[0] == 1, n as f64 * unit >= p, "{p} {n}");
             }
         }

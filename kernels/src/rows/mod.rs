@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod adamw;
+mod chacha;
 pub mod cross_entropy;
 mod dropout;
 pub mod elements;

@@ -1,13 +1,15 @@
-//! AVX2 with FMA: 16 registers of 256 bits.
+//! AVX2 with FMA and F16C, which every CPU with AVX2 has: 16 registers of 256 bits.
 
 use std::arch::x86_64::*;
+
+use half::f16;
 
 use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
 
 token! {
-    /// The proof that the CPU has AVX2 and FMA.
-    Avx2: is_x86_feature_detected "avx2" "fma"
+    /// The proof that the CPU has AVX2, FMA and F16C.
+    Avx2: is_x86_feature_detected "avx2" "fma" "f16c"
 }
 
 impl Level for Avx2 {}
@@ -148,6 +150,14 @@ impl Words for Avx2 {
         fn odd_bytes(words: __m256i) -> __m256i { _mm256_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m256i, a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
         fn integers(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
+        fn add_words(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
+        fn xor_words(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
+        fn rotate_words(words: __m256i, by: u32) -> __m256i {
+            let up = _mm256_sllv_epi32(words, _mm256_set1_epi32(by as i32));
+            _mm256_or_si256(up, _mm256_srlv_epi32(words, _mm256_set1_epi32(32 - by as i32)))
+        }
         unsafe fn load_words(from: *const u32) -> __m256i { _mm256_loadu_si256(from.cast()) }
+        unsafe fn store_words(words: __m256i, to: *mut u32) { _mm256_storeu_si256(to.cast(), words); }
+        unsafe fn load_half(from: *const f16) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 }

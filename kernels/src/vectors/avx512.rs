@@ -2,23 +2,25 @@
 
 use std::arch::x86_64::*;
 
+use half::f16;
+
 use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words, avx2::Avx2};
 
 token! {
     /// The proof that the CPU has AVX-512 F, BW, DQ and VL.
-    Avx512: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
+    Avx512: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 token! {
     /// The proof that the CPU has AVX-512 with VNNI, dot products of int8 (from Ice Lake on).
-    Avx512Vnni: is_x86_feature_detected "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
+    Avx512Vnni: is_x86_feature_detected "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 token! {
     /// The proof that the CPU has AVX-512 with BF16, dot products of bfloat16, and VNNI, which every such CPU has
     /// (Sapphire Rapids, Zen 4).
-    Avx512Bf16: is_x86_feature_detected "avx512bf16" "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
+    Avx512Bf16: is_x86_feature_detected "avx512bf16" "avx512vnni" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c"
 }
 
 impl Avx512Vnni {
@@ -182,6 +184,11 @@ impl Words for Avx512 {
         fn odd_bytes(words: __m512i) -> __m512i { _mm512_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
         fn integers(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
+        fn add_words(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn xor_words(a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }
+        fn rotate_words(words: __m512i, by: u32) -> __m512i { _mm512_rolv_epi32(words, _mm512_set1_epi32(by as i32)) }
         unsafe fn load_words(from: *const u32) -> __m512i { _mm512_loadu_si512(from.cast()) }
+        unsafe fn store_words(words: __m512i, to: *mut u32) { _mm512_storeu_si512(to.cast(), words); }
+        unsafe fn load_half(from: *const f16) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
 }

@@ -6,15 +6,19 @@
 use std::{fmt, sync::OnceLock};
 
 #[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use super::amx_emulated::AmxEmulated;
+#[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use super::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
-use super::neon::Neon;
+use super::neon::{Neon, NeonBf16, NeonDotprod};
 use super::{Instructions, LevelTask, portable::Portable};
 
-/// The environment variable that forces a level: `portable`, `neon`, `avx2`, `avx512`, `avx512_vnni` or
-/// `avx512_bf16`.
+/// The environment variable that forces a level: `portable`, `neon`, `neon_dotprod`, `neon_bf16`, `avx2`,
+/// `avx512`, `avx512_vnni`, `avx512_bf16`, `amx` or `amx_emulated`.
 pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 
 /// Declares the levels, for each kind of CPU from slowest to fastest: each with the CPUs that can have it, its name, its
@@ -22,7 +26,7 @@ pub const VARIABLE: &str = "CANDLE_BLOCKS_ISA";
 macro_rules! levels {
     ($($(#[$doc:meta])* $(for $arch:literal)? $name:literal: $level:ident($token:expr) $($as_level:ident)?;)*) => {
         /// The names of all levels.
-        const NAMES: [&str; 6] = [$($name),*];
+        const NAMES: [&str; 10] = [$($name),*];
 
         /// An instruction set that this CPU has.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +68,12 @@ levels! {
     "portable": Portable(Some(Portable));
     /// NEON, which every 64-bit Arm CPU has.
     for "aarch64" "neon": Neon(Neon::new());
-    /// AVX2 and FMA.
+    /// NEON with dot products of int8, which change nothing for other formats.
+    for "aarch64" "neon_dotprod": NeonDotprod(NeonDotprod::new()) neon;
+    /// NEON with dot products and products of small matrices of int8 and bfloat16, which change nothing for f32, f64 and
+    /// f16. In bfloat16 it rounds in another way, and so has bits of its own.
+    for "aarch64" "neon_bf16": NeonBf16(NeonBf16::new()) neon;
+    /// AVX2, FMA and F16C.
     for "x86_64" "avx2": Avx2(Avx2::new());
     /// AVX-512 of the Skylake-X generation (F, BW, DQ and VL).
     for "x86_64" "avx512": Avx512(Avx512::new());
@@ -72,7 +81,15 @@ levels! {
     for "x86_64" "avx512_vnni": Avx512Vnni(Avx512Vnni::new()) avx512;
     /// AVX-512 with dot products of int8 and bfloat16, which change nothing for f32 and f64.
     for "x86_64" "avx512_bf16": Avx512Bf16(Avx512Bf16::new()) avx512;
+    /// AVX-512 with dot products of int8, and with tile registers for products of bfloat16 (Intel's AMX, on Linux). These
+    /// have an order of addition of their own.
+    for "x86_64" "amx": Amx(Amx::new()) avx512;
+    /// AVX-512, and the bits of the level before by emulation: for tests, and so slow that only its name selects it.
+    for "x86_64" "amx_emulated": AmxEmulated(AmxEmulated::new()) avx512;
 }
+
+/// The level that is no CPU's best.
+const EMULATED: &str = "amx_emulated";
 
 impl Isa {
     /// The level named by [`VARIABLE`], or else the fastest one. Determined once per process.
@@ -89,6 +106,7 @@ impl Isa {
     pub fn best() -> Self {
         let fastest_first = NAMES.iter().rev();
         fastest_first
+            .filter(|name| **name != EMULATED)
             .filter_map(|name| Self::named(name).ok())
             .next()
             .unwrap_or(Self::Portable(Portable))
@@ -163,7 +181,7 @@ mod tests {
                 "{message}"
             );
             assert!(
-                message.contains("portable, neon, avx2, avx512, avx512_vnni, avx512_bf16"),
+                message.contains("portable, neon, neon_dotprod, neon_bf16, avx2, avx512, avx512_vnni, avx512_bf16"),
                 "{message}"
             );
         }

@@ -6,6 +6,8 @@
 //! that a `#[target_feature]` function of the level calls ([`Instructions::enter`]): only what is inlined into that
 //! function is compiled with its instructions.
 
+use half::f16;
+
 use super::Real;
 
 /// The vectors of one level with elements of type `T`.
@@ -80,8 +82,29 @@ pub trait Words: Vectors<f32> {
     /// `LANES` words can be read at `from`.
     unsafe fn load_words(self, from: *const u32) -> Self::Words;
 
+    /// Stores a vector of words; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` words can be written at `to`.
+    unsafe fn store_words(self, words: Self::Words, to: *mut u32);
+
+    /// Loads numbers of f16, widened; any alignment.
+    ///
+    /// # Safety
+    /// `LANES` of them can be read at `from`.
+    unsafe fn load_half(self, from: *const f16) -> Self::Vector;
+
     /// `word` in every lane.
     fn splat_word(self, word: u32) -> Self::Words;
+
+    /// `a + b` in 32 bits, which wrap around.
+    fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// The bits in which `a` and `b` differ.
+    fn xor_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+
+    /// Each word with its bits moved up by `by`, of 1 to 31; those that leave it come in below.
+    fn rotate_words(self, words: Self::Words, by: u32) -> Self::Words;
 
     /// The lower half of each word, a bfloat16, as f32.
     fn low_halves(self, words: Self::Words) -> Self::Vector;
@@ -186,8 +209,7 @@ pub trait Instructions: Copy + Send + Sync + 'static {
 /// A level of instructions.
 ///
 /// A further level whose unit is a vector is a token in a file of its own, with these traits. One whose unit is a tile
-/// register (Intel's AMX: 16 rows of 16 words) has [`Instructions`] only, and computes vectors at the level that it
-/// contains; [`Kernel`](crate::products::kernel::Kernel) says where its products go.
+/// register has [`Tiles`](super::tiles::Tiles), and computes vectors at the level that it contains.
 pub trait Level: Instructions + Words + Widening + Lookup {
     /// Whether `mul_add` is an instruction; without it, it is a call into the C library.
     const HAS_FUSED: bool = true;

@@ -1,6 +1,10 @@
 //! Instruction sets, and the numbers and functions that they compute.
 
 #[cfg(target_arch = "x86_64")]
+pub mod amx;
+#[cfg(target_arch = "x86_64")]
+pub mod amx_emulated;
+#[cfg(target_arch = "x86_64")]
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
@@ -15,6 +19,8 @@ pub mod neon;
 pub mod portable;
 pub mod prefetch;
 pub mod slice;
+#[cfg(target_arch = "x86_64")]
+pub mod tiles;
 
 pub(crate) use element::{Element, Real, inlined};
 pub(crate) use isa::Isa;

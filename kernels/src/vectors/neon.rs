@@ -3,6 +3,9 @@
 //! two to four start in each.
 
 use std::arch::aarch64::*;
+use std::arch::asm;
+
+use half::f16;
 
 use super::level::{instructions, token};
 use super::{Level, Lookup, TABLE_LEN, Vectors, Widening, Words};
@@ -15,6 +18,39 @@ type I16x16 = [int16x8_t; 2];
 token! {
     /// The proof that the CPU has NEON, as every CPU of Rust's 64-bit Arm targets has.
     Neon: is_aarch64_feature_detected "neon"
+}
+
+token! {
+    /// The proof that the CPU has dot products of int8 (from Armv8.4 on, and in most of Armv8.2: Neoverse N1, Apple M1).
+    NeonDotprod: is_aarch64_feature_detected "dotprod" "neon"
+}
+
+token! {
+    /// The proof that the CPU has dot products of int8 and bfloat16, and products of small matrices of both (from Armv8.6
+    /// on: Neoverse V1 and N2, Apple M2).
+    NeonBf16: is_aarch64_feature_detected "bf16" "i8mm" "dotprod" "neon"
+}
+
+impl NeonDotprod {
+    /// The level without these dot products.
+    #[inline(always)]
+    pub fn neon(self) -> Neon {
+        Neon { found: () }
+    }
+}
+
+impl NeonBf16 {
+    /// The level with dot products of int8 only.
+    #[inline(always)]
+    pub fn dotprod(self) -> NeonDotprod {
+        NeonDotprod { found: () }
+    }
+
+    /// The level without these products.
+    #[inline(always)]
+    pub fn neon(self) -> Neon {
+        Neon { found: () }
+    }
 }
 
 impl Level for Neon {}
@@ -191,7 +227,19 @@ impl Words for Neon {
             [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
         }
         fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
+        fn add_words(a: U32x8, b: U32x8) -> U32x8 { [vaddq_u32(a[0], b[0]), vaddq_u32(a[1], b[1])] }
+        fn xor_words(a: U32x8, b: U32x8) -> U32x8 { [veorq_u32(a[0], b[0]), veorq_u32(a[1], b[1])] }
+        fn rotate_words(words: U32x8, by: u32) -> U32x8 {
+            // A negative shift is one down.
+            let (up, down) = (vdupq_n_s32(by as i32), vdupq_n_s32(by as i32 - 32));
+            words.map(|words| vorrq_u32(vshlq_u32(words, up), vshlq_u32(words, down)))
+        }
         unsafe fn load_words(from: *const u32) -> U32x8 { [vld1q_u32(from), vld1q_u32(from.add(4))] }
+        unsafe fn store_words(words: U32x8, to: *mut u32) {
+            vst1q_u32(to, words[0]);
+            vst1q_u32(to.add(4), words[1]);
+        }
+        unsafe fn load_half(from: *const f16) -> F32x8 { widened(vld1q_u16(from.cast())) }
     }
 }
 
@@ -206,4 +254,25 @@ unsafe fn apart(words: U32x8) -> I16x16 {
         let [first, last] = words.map(|words| vreinterpretq_s16_u32(words));
         [vuzp1q_s16(first, last), vuzp2q_s16(first, last)]
     }
+}
+
+/// Eight numbers of f16 as f32. Rust 1.89 has no intrinsic for the instruction, which all 64-bit Arm CPUs have.
+///
+/// # Safety
+/// The CPU has NEON.
+#[inline(always)]
+unsafe fn widened(halves: uint16x8_t) -> F32x8 {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: the caller's promise; the instructions touch no memory.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {halves:v}.4h",
+            "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            halves = in(vreg) halves,
+            low = out(vreg) low,
+            high = lateout(vreg) high,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    [low, high]
 }

@@ -2,9 +2,11 @@
 
 use std::array::from_fn;
 
+use half::f16;
+
 use super::{
-    Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words, columns_at_once,
-    level::instructions,
+    Element, Instructions, Level, Lookup, Real, TABLE_LEN, Task, Vectors, Widening, Words,
+    columns_at_once, level::instructions,
 };
 
 /// The token of the portable level, which every CPU has.
@@ -104,6 +106,11 @@ impl Words for Portable {
                 sum[i].wrapping_add(products as u32)
             })
         }
+        fn add_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i].wrapping_add(b[i])) }
+        fn xor_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i] ^ b[i]) }
+        fn rotate_words(words: U32x4, by: u32) -> U32x4 { words.map(|word| word.rotate_left(by)) }
         unsafe fn load_words(from: *const u32) -> U32x4 { *from.cast() }
+        unsafe fn store_words(words: U32x4, to: *mut u32) { *to.cast() = words; }
+        unsafe fn load_half(from: *const f16) -> F32x4 { (*from.cast::<[f16; LANES]>()).map(f16::widen) }
     }
 }

@@ -1,6 +1,8 @@
 //! The operations of each level's vectors, lane by lane, against plain Rust; the kernels that use them have
 //! their own tests.
 
+use half::f16;
+
 use super::{element::Real, isa::Isa, level::*};
 
 /// Pseudo-random words, so that bits of every kind occur.
@@ -146,5 +148,34 @@ fn every_level_looks_up_by_the_lowest_four_bits_alone_and_turns_signs() {
     for isa in Isa::levels() {
         println!("{isa}");
         isa.enter(Places);
+    }
+}
+
+struct Halves;
+
+impl LevelTask for Halves {
+    fn compute<L: Level>(self, level: L) {
+        Self::check(level);
+    }
+}
+
+impl Halves {
+    fn check<V: Words>(v: V) {
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for halves in all.chunks_exact(V::LANES) {
+            // SAFETY: these are a vector's numbers.
+            let found = lanes(v, unsafe { v.load_half(halves.as_ptr()) });
+            for (found, half) in found.into_iter().zip(halves) {
+                assert_eq!(found.to_bits(), half.to_f32().to_bits(), "{half:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_widens_every_f16_to_the_f32_of_its_value() {
+    for isa in Isa::levels() {
+        println!("{isa}");
+        isa.enter(Halves);
     }
 }

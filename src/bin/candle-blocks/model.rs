@@ -225,7 +225,7 @@ enum DeviceName {
 
 /// The names of the forms of weights.
 pub fn precisions() -> PossibleValuesParser {
-    names(&["none", "f32", "bf16", "int8"])
+    names(&["none", "f32", "f16", "bf16", "int8"])
 }
 
 /// How to pack by one of these names, if at all.

@@ -67,6 +67,10 @@ fn precision_note(form: Form, dtype: DType) -> Option<&'static str> {
             "results are held to the tolerance of --dtype, which is finer than weights in bf16 can meet; \
              give --dtype bf16 with --precision bf16",
         ),
+        (Form::Packed(Precision::F16), DType::F32) => Some(
+            "results are held to the tolerance of --dtype, which is finer than weights rounded to f16 can meet; \
+             give --dtype f16 with --precision f16",
+        ),
         _ => None,
     }
 }

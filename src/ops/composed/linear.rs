@@ -1,8 +1,9 @@
 //! `y = x·Wᵀ + b`.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::{Array, Composed, Taped};
+use crate::config::Precision;
 
 impl Taped<Composed> {
     pub(in crate::ops) fn linear(
@@ -18,8 +19,17 @@ impl Taped<Composed> {
         if let Some(last) = dims.last_mut() {
             *last = weight.dims()[0];
         }
-        let x = self.view()?.rows()?;
-        let mut y = x.matmul(&weight.transpose(0, 1)?)?;
+        // What is multiplied, and what the results are: f32 may be multiplied in bf16.
+        let dtype = self.dtype();
+        let factors = match self.precision() {
+            Precision::Bf16 => DType::BF16,
+            _ => dtype,
+        };
+        let (x, weight) = (
+            self.view()?.rows()?.to_dtype(factors)?,
+            weight.to_dtype(factors)?,
+        );
+        let mut y = x.matmul(&weight.transpose(0, 1)?)?.to_dtype(dtype)?;
         if let Some(bias) = bias {
             y = y.add(&Array::of(bias))?;
         }
@@ -29,12 +39,14 @@ impl Taped<Composed> {
         // `dx = dy·W`, `dW = dyᵀ·x`, and the sum of `dy` over the rows.
         let y = self.computed((y.reshape(&dims)?, dims), &asks, move |pass, dy| {
             let dy = dy.rows()?;
+            let factor = dy.to_dtype(factors)?;
             if let Some(x) = &x {
-                pass.add_parameter(of_weight, dy.transpose(0, 1)?.matmul(x)?)?;
+                let dweight = factor.transpose(0, 1)?.matmul(x)?;
+                pass.add_parameter(of_weight, dweight.to_dtype(dtype)?)?;
             }
-            pass.add_column_sums(of_bias, || Ok(dy.clone()), dy.dtype())?;
+            pass.add_column_sums(of_bias, || Ok(dy.clone()), dtype)?;
             match slot.place {
-                Some(_) => pass.add(&slot, dy.matmul(&weight)?),
+                Some(_) => pass.add(&slot, factor.matmul(&weight)?.to_dtype(dtype)?),
                 None => Ok(()),
             }
         });

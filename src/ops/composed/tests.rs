@@ -5,12 +5,12 @@ use std::{f64::consts::TAU, slice};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
-use crate::config::{Activation, NormConfig, NormWeight, RotaryPairing, Visibility};
+use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
 use crate::ops::{self, Mixing, Route, Scores, Value, Visible, constants::Constants};
 
 /// The value of a tensor as other devices compute, on the CPU.
 fn on(x: &Tensor) -> Value {
-    Value::on(Route::Composed, x).unwrap()
+    Value::on(Route::Composed, Precision::F32, x).unwrap()
 }
 
 fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &NormConfig) -> Result<Tensor> {

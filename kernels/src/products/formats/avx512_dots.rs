@@ -75,7 +75,7 @@ impl Dots<i8> for Avx512Vnni {
 
     #[inline(always)]
     fn pack_row(self, row: &[f32], words: &mut [u32]) {
-        int8::pack_quads(row, words);
+        int8::pack_quads(row, 0, words);
     }
 
     dots! {

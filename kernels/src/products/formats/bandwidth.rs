@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::products::{
     Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
@@ -102,6 +102,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
 #[ignore = "measures; needs an idle machine and a minute"]
 fn weights_stream_as_fast_as_they_are_read() {
     shares::<f32>("f32");
+    shares::<f16>("f16");
     shares::<bf16>("bf16");
     shares::<i8>("int8");
 }

@@ -3,7 +3,8 @@
 //! A word holds two terms, the first in its lower half. Their products are exact in f32; the second one is
 //! added to the sum before the first, each with one rounding, as the instruction (`vdpbf16ps`) does it. Without
 //! it, operands are widened in registers and multiplied in the same order. As the products are exact, the bits
-//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros.
+//! are the same at every level, except for subnormal numbers, which the instruction takes for zeros. (Arm's adds and rounds
+//! in another way: see `neon_dots.rs`; a level of tiles has an order of its own: see [`tiles`](crate::products::tiles).)
 
 use half::bf16;
 
@@ -18,10 +19,19 @@ impl Format for bf16 {
     type Word = u32;
     const GROUP: usize = 2;
     const CHUNK: usize = CHUNK;
+    const BY_ROWS: bool = true;
 
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
         pack_pairs(terms, words);
+    }
+
+    #[inline(always)]
+    fn pack_word_row([first, second]: [&[f32]; 2], words: &mut [u32]) {
+        let terms = first.iter().zip(second);
+        for (word, (&first, &second)) in words.iter_mut().zip(terms) {
+            *word = u32::from(round(first)) | u32::from(round(second)) << 16;
+        }
     }
 }
 
@@ -39,7 +49,7 @@ pub fn pack_pairs(terms: &[f32], words: &mut [u32]) {
 }
 
 /// Words of a row packed by [`pack_pairs`], as the instruction takes it.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub const PAIR_ROW_WORDS: usize = CHUNK / 2;
 
 /// The bits of the nearest bfloat16, ties to even. As `bf16::from_f32`, but without branches.

@@ -11,10 +11,16 @@ macro_rules! stored_as_computed {
             const GROUP: usize = 1;
             const CHUNK: usize = CHUNK;
             const NUMBERS: bool = true;
+            const BY_ROWS: bool = true;
 
             #[inline(always)]
             fn pack_column(terms: &[Self], words: &mut [Self]) {
                 words[..terms.len()].copy_from_slice(terms);
+            }
+
+            #[inline(always)]
+            fn pack_word_row([terms, _]: [&[Self]; 2], words: &mut [Self]) {
+                words.copy_from_slice(terms);
             }
         }
 

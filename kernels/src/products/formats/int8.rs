@@ -20,12 +20,14 @@
 //! 128 added, and rows with their zero point `c`, the middle of the range of their integers, subtracted. The
 //! exact sum is recovered by `Σ a·w = Σ (a - c)(w + 128) - 128 Σ (a - c) + c Σ w`, and the accumulator starts
 //! at the last two terms: the first of them is kept in the packed row, and `Σ w` in the column's head. Without
-//! the instruction, bytes are widened to 16 bits, where two products and their sum cannot saturate; rows are
+//! Arm's (`udot`, `ummla`) multiply unsigned bytes alone, so that rows are stored with 128 added as well, and `c` is 128 less. Without
+//! an instruction, bytes are widened to 16 bits, where two products and their sum cannot saturate; rows are
 //! then stored without subtraction, so that `c` is 0.
 //!
 //! ```text
 //! column's chunk:   head (bf16 scale | i16 Σ w)  word: 4 bytes w + 128  ..
 //! row, VNNI:        f32 scale  start  c          word: 4 bytes a - c    ..
+//! row, Arm:         f32 scale  start  c - 128    word: 4 bytes a - c + 128  ..
 //! row, widened:     f32 scale  start             words: i16 terms 0, 2  i16 terms 1, 3  ..
 //! ```
 
@@ -36,7 +38,7 @@ use crate::vectors::{Level, Vectors, Words};
 const _: () = assert!(CHUNK * 255 * 127 < 1 << 23);
 
 /// Added to a column's integers, so that they are unsigned bytes.
-const OFFSET: u8 = 128;
+pub const OFFSET: u8 = 128;
 
 impl Format for i8 {
     type Number = f32;
@@ -189,24 +191,30 @@ fn start(sum: i32) -> u32 {
     sum.wrapping_mul(-i32::from(OFFSET)) as u32
 }
 
-/// Packs a row for the instruction: scale, start, centre, then four terms in each word.
-#[cfg(target_arch = "x86_64")]
+/// Packs a row for an instruction: scale, start, centre, then four terms in each word. The terms are signed where
+/// `offset` is 0 (x86), and unsigned where it is [`OFFSET`] (Arm); the centre is that much less.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
-pub fn pack_quads(row: &[f32], words: &mut [u32]) {
-    let row = Quantized::new(row);
+pub fn pack_quads(row: &[f32], offset: u8, words: &mut [u32]) {
+    let len = row.len();
+    let mut row = Quantized::new(row);
+    for term in &mut row.terms[..len] {
+        *term = term.wrapping_add(offset as i8);
+    }
+    let added = i32::from(offset);
     words[0] = row.step.to_bits();
-    words[1] = start(row.sum);
-    words[2] = halves(0, row.centre);
+    words[1] = start(row.sum.wrapping_add(added * len as i32));
+    words[2] = halves(0, row.centre.wrapping_sub(added));
     let quads = bytemuck::cast::<_, [u32; CHUNK / 4]>(row.terms);
     words[QUAD_HEAD..QUAD_ROW_WORDS].copy_from_slice(&quads);
 }
 
 /// Words before the terms of a row packed by [`pack_quads`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub const QUAD_HEAD: usize = 3;
 
 /// Words of a row packed by [`pack_quads`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub const QUAD_ROW_WORDS: usize = QUAD_HEAD + CHUNK / 4;
 
 /// Words before the terms of a row that is packed widened: scale and start.

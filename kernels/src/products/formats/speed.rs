@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
@@ -30,11 +30,12 @@ fn block<F: WithKernel<Number = f32>>(
     let packing = least(times, || pack_rows(kernel, a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
     let n_tiles = m.div_ceil(kernel.rows());
-    let product = least(times, || {
+    let blocking = kernel.blocking();
+    let mut all_panels = || {
         for panel in panels.chunks_exact(words) {
             for chunk in 0..n_chunks {
                 for tile in 0..n_tiles {
-                    let tile_rows = m * tile / n_tiles..m * (tile + 1) / n_tiles;
+                    let tile_rows = blocking.part(m, n_tiles, tile);
                     kernel.multiply(DotTile {
                         rows: tile_rows.len(),
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
@@ -48,7 +49,9 @@ fn block<F: WithKernel<Number = f32>>(
             }
         }
         black_box(&totals);
-    });
+    };
+    let mut product = f64::INFINITY;
+    kernel.with_tiles(m, &mut || product = least(times, &mut all_panels));
     (packing, product)
 }
 
@@ -83,6 +86,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str, format: WeightFormat) {
 #[ignore = "measures; needs an idle machine"]
 fn products_as_a_share_of_the_peak() {
     shares::<f32>("f32", WeightFormat::F32);
+    shares::<f16>("f16", WeightFormat::F16);
     shares::<bf16>("bf16", WeightFormat::Bf16);
     shares::<i8>("int8", WeightFormat::Int8);
 }

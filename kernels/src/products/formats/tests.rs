@@ -1,14 +1,15 @@
 //! Products of every format on every level: against sums written out, against f64, and against each other.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::memory::{Aligned, lend};
 use crate::products::{
-    Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
-    WithKernel, multiply::multiply_columns, multiply_views, pack_panels::pack_panel,
-    pack_rows::pack_rows, tests::Layouts,
+    Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
+    WithKernel, multiply::multiply_columns, multiply_rounded, multiply_views,
+    pack_panels::pack_panel, pack_rows::pack_rows, tests::Layouts,
 };
 use crate::reference::{self, assert_same, assert_share, on};
+use crate::timing::least;
 use crate::vectors::{Isa, Real};
 
 /// `a · b` on one thread, in tiles of at most so many rows.
@@ -35,21 +36,24 @@ fn product<F: WithKernel>(
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
         pack_panel(kernel, b, columns.clone(), &mut panel);
+        kernel.arrange(&mut panel);
         let mut totals = Aligned::zeros(m * width);
         for first_row in (0..m).step_by(rows) {
             let n_rows = (m - first_row).min(rows);
             let totals = &mut totals[first_row * width..][..n_rows * width];
-            for chunk in 0..n_chunks {
-                kernel.multiply(DotTile {
-                    rows: n_rows,
-                    depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
-                    a: &packed[(chunk * m + first_row) * row_words..],
-                    b: &panel[chunk * F::CHUNK_WORDS * width..],
-                    ahead: Ahead::Nothing,
-                    totals,
-                    total: Total::of_chunk(chunk),
-                });
-            }
+            kernel.with_tiles(n_rows, &mut || {
+                for chunk in 0..n_chunks {
+                    kernel.multiply(DotTile {
+                        rows: n_rows,
+                        depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
+                        a: &packed[(chunk * m + first_row) * row_words..],
+                        b: &panel[chunk * F::CHUNK_WORDS * width..],
+                        ahead: Ahead::Nothing,
+                        totals,
+                        total: Total::of_chunk(chunk),
+                    });
+                }
+            });
             for (i, totals) in totals.chunks_exact(width).enumerate() {
                 y[(first_row + i) * n..][columns.clone()].copy_from_slice(&totals[..columns.len()]);
             }
@@ -62,9 +66,9 @@ fn random(n: usize, seed: u64) -> Vec<f32> {
     reference::random(n, 0.1, 1.0, seed)
 }
 
-/// One element of a product, in the documented order of addition.
+/// One element of a product, in the documented order of addition of a level.
 trait WrittenOut: WithKernel<Number = f32> {
-    fn element(a: &[f32], w: &[f32]) -> f32;
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32;
 }
 
 /// Sums of chunks, added in order.
@@ -75,8 +79,25 @@ fn total(a: &[f32], w: &[f32], terms: usize, chunk: impl Fn(&[f32], &[f32]) -> f
 }
 
 impl WrittenOut for bf16 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(isa: Isa, a: &[f32], w: &[f32]) -> f32 {
         let round = |x: f32| bf16::from_f32(x).to_f32();
+        if isa.name() == "neon_bf16" {
+            return total(a, w, 256, |a, w| {
+                let pairs = a.chunks(2).zip(w.chunks(2));
+                pairs.fold(0.0, |sum, (a, w)| {
+                    let pair = |x: &[f32]| [round(x[0]), x.get(1).map_or(0.0, |&x| round(x))];
+                    bfdot(sum, pair(a), pair(w))
+                })
+            });
+        }
+        if matches!(isa.name(), "amx" | "amx_emulated") {
+            let chain = |a: &[f32], w: &[f32], first: usize| {
+                let terms = a.iter().zip(w).skip(first).step_by(2);
+                terms.fold(0.0, |sum, (&a, &w)| sum + round(a) * round(w))
+            };
+            let steps = a.chunks(32).zip(w.chunks(32));
+            return steps.fold(0.0, |sum, (a, w)| sum + (chain(a, w, 0) + chain(a, w, 1)));
+        }
         total(a, w, 256, |a, w| {
             a.chunks(2).zip(w.chunks(2)).fold(0.0, |sum, (a, w)| {
                 let second_first = a.iter().zip(w).rev();
@@ -87,7 +108,7 @@ impl WrittenOut for bf16 {
 }
 
 impl WrittenOut for i8 {
-    fn element(a: &[f32], w: &[f32]) -> f32 {
+    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
         fn quantised(x: &[f32], step: f32) -> impl Iterator<Item = i64> {
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             x.iter()
@@ -111,7 +132,7 @@ impl WrittenOut for i8 {
 const M: &[usize] = if cfg!(miri) {
     &[0, 1, 3]
 } else {
-    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 29]
+    &[0, 1, 2, 3, 4, 5, 13, 14, 15, 16, 17, 29]
 };
 const N: &[usize] = if cfg!(miri) {
     &[1, 9]
@@ -138,15 +159,25 @@ fn every_size_and_layout<F: WrittenOut>() {
         let all_a = random(largest * k, 1);
         for &n in N {
             let w = random(n * k, 2);
-            let element = |i: usize, j: usize| F::element(&all_a[i * k..][..k], &w[j * k..][..k]);
-            let all_y: Vec<f32> = (0..largest * n).map(|at| element(at / n, at % n)).collect();
+            let (row, column) = (|i: usize| &all_a[i * k..][..k], |j: usize| &w[j * k..][..k]);
+            let all_y = |isa: Isa| -> Vec<f32> {
+                let places = (0..largest * n).map(|at| (at / n, at % n));
+                places
+                    .map(|(i, j)| F::element(isa, row(i), column(j)))
+                    .collect()
+            };
+            let all_y: Vec<(Isa, Vec<f32>)> = Isa::levels()
+                .into_iter()
+                .map(|isa| (isa, all_y(isa)))
+                .collect();
             let weights = Layouts::new(&w, n, k);
             for &m in M {
                 let rows = Layouts::new(&all_a[..m * k], m, k);
-                for isa in Isa::levels() {
+                for (isa, all_y) in &all_y {
+                    let isa = *isa;
                     for (which, weight) in weights.views().into_iter().enumerate() {
                         for (layout, a) in rows.views().into_iter().enumerate() {
-                            let y = product::<F>(isa, a, weight.transposed(), 14);
+                            let y = product::<F>(isa, a, weight.transposed(), 16);
                             let what = format_args!("{isa} {m}x{n}x{k}, layouts {layout} {which}");
                             assert_same(&y, &all_y[..y.len()], what);
                         }
@@ -167,6 +198,37 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
     every_size_and_layout::<i8>();
 }
 
+#[test]
+fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
+    for &k in K {
+        let (a, w) = (random(M[M.len() - 1] * k, 1), random(N[N.len() - 1] * k, 2));
+        // Subnormal ones among them.
+        let small = w.iter().enumerate().map(|(i, w)| match i % 5 {
+            0 => w * 1e-5,
+            _ => *w,
+        });
+        let w: Vec<f32> = small.collect();
+        let rounded: Vec<f32> = w.iter().map(|&w| f16::from_f32(w).to_f32()).collect();
+        for &n in N {
+            let exact = View::row_major(&rounded[..n * k], n, k).transposed();
+            let weights = Layouts::new(&w[..n * k], n, k);
+            for &m in M {
+                let rows = Layouts::new(&a[..m * k], m, k);
+                let one = View::row_major(&a[..m * k], m, k);
+                for isa in Isa::levels() {
+                    let expected = product::<f32>(isa, one, exact, 14);
+                    for weight in weights.views() {
+                        for (layout, a) in rows.views().into_iter().enumerate() {
+                            let y = product::<f16>(isa, a, weight.transposed(), 14);
+                            assert_same(&y, &expected, format_args!("{isa} {m}x{n}x{k} {layout}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Tiles of any height give the same bits.
 fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     a: &[F::Number],
@@ -176,8 +238,8 @@ fn heights<F: WithKernel<Number: std::fmt::Debug>>(
     let a = View::row_major(a, m, k);
     let b = View::row_major(w, n, k).transposed();
     for isa in Isa::levels() {
-        let together = product::<F>(isa, a, b, 14);
-        for rows in 1..14 {
+        let together = product::<F>(isa, a, b, 16);
+        for rows in 1..16 {
             assert!(product::<F>(isa, a, b, rows) == together, "{isa} {rows}");
         }
     }
@@ -188,6 +250,7 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     let (m, n, k) = SIZE;
     let (a, w) = (random(m * k, 5), random(n * k, 6));
     heights::<f32>(&a, &w, (m, n, k));
+    heights::<f16>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
     heights::<i8>(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
@@ -213,6 +276,65 @@ fn f32_and_f64_have_the_bits_of_the_products_in_place() {
 }
 
 #[test]
+fn columns_packed_by_rows_have_the_words_of_columns_packed_one_by_one() {
+    fn check<F: WithKernel<Number = f32>>() {
+        for &k in K {
+            for &n in N {
+                let mut w = random(n * k, 9);
+                let special = [f32::NAN, f32::INFINITY, -0.0, 1e-40, f32::MAX];
+                for (to, special) in w.iter_mut().step_by(3).zip(special) {
+                    *to = special;
+                }
+                let layouts = Layouts::new(&w, n, k);
+                let [by_columns, by_rows, gaps] = layouts.views().map(View::transposed);
+                assert!(by_rows.has_whole_rows() && (!gaps.has_whole_rows() || n < 2));
+                for isa in Isa::levels() {
+                    let packed = |b| PackedMatrix::<F>::new(on(isa, 2), b);
+                    let expected = packed(by_columns);
+                    let words = bytemuck::cast_slice::<_, u32>(expected.words());
+                    for b in [by_rows, gaps] {
+                        let found = packed(b);
+                        assert!(
+                            bytemuck::cast_slice::<_, u32>(found.words()) == words,
+                            "{isa} {n}x{k}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<bf16>();
+}
+
+#[test]
+fn products_in_bf16_of_f32_round_both_operands_and_add_in_f32() {
+    let (m, n, k) = SIZE;
+    let (a, w) = (random(m * k, 10), random(n * k, 11));
+    let (bias, residual) = (random(n, 12), random(m * n, 13));
+    let (rows, weights) = (Layouts::new(&a, m, k), Layouts::new(&w, n, k));
+    let added = Added {
+        bias: Some((&bias[..]).into()),
+        residual: Some((&residual[..]).into()),
+    };
+    let element = |isa: Isa, at: usize| {
+        let (i, j) = (at / n, at % n);
+        bf16::element(isa, &a[i * k..][..k], &w[j * k..][..k]) + bias[j] + residual[at]
+    };
+    for isa in Isa::levels() {
+        let expected: Vec<f32> = (0..m * n).map(|at| element(isa, at)).collect();
+        for (a, w) in rows.matrices().into_iter().zip(weights.matrices()) {
+            for threads in [1, 3] {
+                let mut y = vec![9.0; m * n];
+                let to = (&mut y[..]).into();
+                multiply_rounded(on(isa, threads), a, w.transposed(), added, to);
+                assert_same(&y, &expected, format_args!("{isa}, {threads} threads"));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
     fn check<F: WithKernel<Number = f32>>(isa: Isa) {
         lend(PACKED, 1 << 14, |bytes: &mut [u8]| bytes.fill(0xff)); // NaN
@@ -230,9 +352,44 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
     }
     for isa in Isa::levels() {
         check::<f32>(isa);
+        check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
     }
 }
 
+/// Where what widens a word was a call, bf16 was 15 to 30 times as slow as f32.
+#[test]
+#[cfg_attr(any(miri, debug_assertions), ignore = "of optimized code")]
+fn no_level_takes_four_times_as_long_in_bf16_as_in_f32() {
+    let (m, n, k) = (64, 256, 512);
+    let (a, w) = (random(m * k, 14), random(n * k, 15));
+    let (a, b) = (
+        View::row_major(&a, m, k),
+        View::row_major(&w, n, k).transposed(),
+    );
+    fn once<F: WithKernel<Number = f32>>(isa: Isa, a: View<f32>, b: &PackedMatrix<F>) -> f64 {
+        let mut y = vec![0.0; a.rows() * b.columns()];
+        let columns = Columns::Packed(b);
+        least(1, || {
+            multiply_columns(on(isa, 1), columns, a, &Epilogue::NONE, &mut y);
+        })
+    }
+    // An emulation takes as long as it takes.
+    let compiled = Isa::levels().into_iter();
+    for isa in compiled.filter(|isa| isa.name() != "amx_emulated") {
+        let single = PackedMatrix::<f32>::new(on(isa, 1), b);
+        let half = PackedMatrix::<bf16>::new(on(isa, 1), b);
+        // By turns, so that a busy machine slows both down.
+        let times = (0..20).map(|_| (once(isa, a, &single), once(isa, a, &half)));
+        let (in_f32, in_bf16) = times.fold((f64::MAX, f64::MAX), |least, times| {
+            (least.0.min(times.0), least.1.min(times.1))
+        });
+        println!("{isa}: {:.2} of f32's time", in_bf16 / in_f32);
+        assert!(in_bf16 < 4.0 * in_f32, "{isa}: {in_bf16} s, {in_f32} s");
+    }
+}
+
 mod accuracy;
+mod bfdot;
+use bfdot::bfdot;

@@ -1,6 +1,6 @@
 //! For a row or two, panels are read in pairs, which gives the bits of one panel at a time.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::*;
 use crate::threads::with_team;
@@ -43,6 +43,7 @@ fn rows_have_the_same_bits_when_panels_go_by_in_pairs() {
     for n in [229, 2301] {
         rows_by_themselves::<f32, f32>(n);
         rows_by_themselves::<f64, f64>(n);
+        rows_by_themselves::<f16, f32>(n);
         rows_by_themselves::<bf16, f32>(n);
         rows_by_themselves::<i8, f32>(n);
     }

@@ -41,6 +41,14 @@ fn bf16_roundings(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| f64::from(x.abs()) * unit).collect()
 }
 
+/// As [`bf16_roundings`]; also half the distance of subnormal numbers.
+fn f16_roundings(x: &[f32]) -> Vec<f64> {
+    let unit = f16::EPSILON.to_f64() / 2.0;
+    x.iter()
+        .map(|x| (f64::from(x.abs()) * unit).max(2f64.powi(-25)))
+        .collect()
+}
+
 /// Half a step, where a chunk of a row has 254 steps over the range of its numbers and zero.
 fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
     half_steps(row, |chunk| {
@@ -99,10 +107,12 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         }
         let view = View::row_major(&a, m, k);
         let b = View::row_major(&w, n, k).transposed();
+        let in_f16 = reference(&a, &w, k, |row| vec![0.0; row.len()], f16_roundings);
         let in_bf16 = reference(&a, &w, k, bf16_roundings, bf16_roundings);
         let in_int8 = reference(&a, &w, k, int8_row_roundings, int8_column_roundings);
         for isa in Isa::levels() {
             for (name, y, exact) in [
+                ("f16", product::<f16>(isa, view, b, 14), &in_f16),
                 ("bf16", product::<bf16>(isa, view, b, 14), &in_bf16),
                 ("int8", product::<i8>(isa, view, b, 14), &in_int8),
             ] {
@@ -149,6 +159,9 @@ fn spoils_its_own<F: WithKernel<Number = f32>>(spoilt: f32, is_spoilt: fn(f32) -
 
 #[test]
 fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
+    spoils_its_own::<f16>(f32::NAN, f32::is_nan);
+    spoils_its_own::<f16>(f32::from_bits(0x7f80_0001), f32::is_nan);
+    spoils_its_own::<f16>(f32::NEG_INFINITY, |y| !y.is_finite());
     spoils_its_own::<bf16>(f32::NAN, f32::is_nan);
     // A NaN that would round to infinity.
     spoils_its_own::<bf16>(f32::from_bits(0x7f80_0001), f32::is_nan);

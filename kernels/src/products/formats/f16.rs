@@ -1,0 +1,87 @@
+//! IEEE half precision: half the memory of f32 for the weights, whose digits are eight times as fine as bfloat16's.
+//!
+//! Weights are widened as they are loaded, which is exact; rows stay in f32. A word holds two terms of a column, which
+//! are added one after the other, in chunks of f32's length: the bits are those of the f32 product of the rounded weights
+//! on the same instruction set, so that weights which are half precision already lose nothing.
+//!
+//! In a panel the two terms of a vector's columns lie apart, `LANES` halves each, as the instructions that widen a whole
+//! vector read them: first all first terms, then all second ones.
+
+use bytemuck::cast_slice_mut;
+use half::f16;
+
+use crate::products::{CHUNK, Dots, Format, dots};
+use crate::vectors::{Level, MAX_LANES, Vectors};
+
+impl Format for f16 {
+    type Number = f32;
+    type Word = u32;
+    const GROUP: usize = 2;
+    const CHUNK: usize = CHUNK;
+
+    #[inline(always)]
+    fn pack_column(terms: &[f32], words: &mut [u32]) {
+        // The last word of an odd column has a zero too many.
+        if let Some(last) = words.last_mut() {
+            *last = 0;
+        }
+        let halves: &mut [u16] = cast_slice_mut(words);
+        for (half, &term) in halves.iter_mut().zip(terms) {
+            *half = f16::from_f32(term).to_bits();
+        }
+    }
+}
+
+/// The f32 vector of a level.
+type Single<V> = <V as Vectors<f32>>::Vector;
+
+impl<V: Level> Dots<f16> for V {
+    type Vectors = V;
+    type Left = [Single<V>; 2];
+    type Right = [Single<V>; 2];
+    type Sum = Single<V>;
+    const ROWS: usize = V::WIDENED_ROWS;
+    const ROW_WORDS: usize = CHUNK;
+
+    #[inline(always)]
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+        for (word, x) in words.iter_mut().zip(row) {
+            *word = x.to_bits();
+        }
+        if !row.len().is_multiple_of(2) {
+            // Times the zero of the last word that is -0, which leaves unchanged whatever it is added to.
+            words[row.len()] = (-0f32).to_bits();
+        }
+    }
+
+    #[inline(always)]
+    fn arrange(self, vector: &mut [u32]) {
+        let mut second = [0; MAX_LANES];
+        let halves: &mut [u16] = cast_slice_mut(vector);
+        let lanes = halves.len() / 2;
+        for lane in 0..lanes {
+            second[lane] = halves[2 * lane + 1];
+            halves[lane] = halves[2 * lane];
+        }
+        halves[lanes..].copy_from_slice(&second[..lanes]);
+    }
+
+    dots! {
+        fn vectors(self) -> V { self }
+        fn dot(self, left: [Single<V>; 2], right: [Single<V>; 2], sum: Single<V>) -> Single<V> {
+            let sum = Vectors::<f32>::multiply_add(self, left[0], right[0], sum);
+            Vectors::<f32>::multiply_add(self, left[1], right[1], sum)
+        }
+        // A group is two words.
+        unsafe fn left(self, row: *const u32, group: usize) -> [Single<V>; 2] {
+            let [first, second] = *row.add(2 * group).cast::<[f32; 2]>();
+            [self.splat(first), self.splat(second)]
+        }
+        unsafe fn right(self, from: *const u32) -> [Single<V>; 2] {
+            let halves = from.cast::<f16>();
+            [self.load_half(halves), self.load_half(halves.add(<V as Vectors<f32>>::LANES))]
+        }
+        unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
+        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> { sum }
+    }
+}

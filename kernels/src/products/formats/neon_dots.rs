@@ -1,0 +1,199 @@
+//! The dot products of Arm: of four bytes (`udot`), and of two bfloat16 (`bfdot`). Rust 1.89 has no intrinsics for them.
+//!
+//! **bfloat16 has bits of its own here.** Where `vdpbf16ps` and multiply-adds add one product after the other to a sum,
+//! `bfdot` adds the two products to each other first, then their sum to the accumulator, and rounds both to odd: an inexact
+//! result is cut off, and its last bit set. That errs by up to a unit in the last place of f32 instead of a half, far below
+//! the 2⁻⁹ of the operands. Subnormal operands and results are zeros, as with `vdpbf16ps`; every NaN becomes the
+//! default one. (With the extension `EBF16`, a process may ask in its control register for one rounding instead, to nearest.
+//! None does by default.)
+
+use std::arch::{aarch64::*, asm};
+
+use half::bf16;
+
+use super::neon_matrices::{Matrices, add_groups};
+use crate::products::formats::{bf16 as pairs, int8};
+use crate::products::{Dots, WIDTH, dots};
+use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
+use crate::vectors::{Vectors, Words};
+
+type U32x8 = [uint32x4_t; 2];
+
+/// An instruction that adds products of two registers to a third; not `pure`, it stays where it is among others.
+macro_rules! accumulate {
+    ($instruction:literal, $sum:expr, $a:expr, $b:expr) => {
+        accumulate!($instruction, $sum, $a, $b; pure)
+    };
+    ($instruction:literal, $sum:expr, $a:expr, $b:expr; $($pure:ident)?) => {{
+        let mut sum: uint32x4_t = $sum;
+        asm!(
+            $instruction,
+            sum = inout(vreg) sum,
+            a = in(vreg) $a,
+            b = in(vreg) $b,
+            options($($pure,)? nomem, nostack, preserves_flags),
+        );
+        sum
+    }};
+}
+
+impl NeonBf16 {
+    /// Stores eight consecutive terms as four pairs, rounded as by [`pairs::pack_pairs`].
+    ///
+    /// # Safety
+    /// Four words can be written at `words`.
+    #[inline(always)]
+    pub unsafe fn store_pairs(self, [low, high]: [float32x4_t; 2], words: *mut u32) {
+        // SAFETY: the token proves the instructions; the caller promises the memory.
+        unsafe {
+            let mut terms: uint32x4_t;
+            asm!(
+                "bfcvtn {terms:v}.4h, {low:v}.4s",
+                "bfcvtn2 {terms:v}.8h, {high:v}.4s",
+                terms = out(vreg) terms,
+                low = in(vreg) low,
+                high = in(vreg) high,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+            vst1q_u32(words, terms);
+        }
+    }
+}
+
+impl Dots<bf16> for NeonBf16 {
+    type Vectors = Neon;
+    type Left = uint32x4_t;
+    type Right = U32x8;
+    /// The bits of f32.
+    type Sum = U32x8;
+    const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
+    const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
+
+    #[inline(always)]
+    fn pack_row(self, row: &[f32], words: &mut [u32]) {
+        let (blocks, rest) = row.as_chunks::<8>();
+        for (block, words) in blocks.iter().zip(words.chunks_exact_mut(4)) {
+            // SAFETY: a block is a vector of numbers, and 4 words have room for its pairs.
+            unsafe {
+                let terms = Vectors::<f32>::load(self.neon(), block.as_ptr());
+                self.store_pairs(terms, words.as_mut_ptr());
+            }
+        }
+        pairs::pack_pairs(rest, &mut words[4 * blocks.len()..]);
+    }
+
+    #[inline(always)]
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        rows: *const u32,
+        panel: *const u32,
+        groups: usize,
+        sums: &mut [[U32x8; WIDTH]; ROWS],
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { add_groups::<bf16, _, ROWS>(self, rows, panel, groups, sums) }
+    }
+
+    dots! {
+        fn vectors(self) -> Neon { self.neon() }
+        fn dot(self, left: uint32x4_t, right: U32x8, sum: U32x8) -> U32x8 {
+            // SAFETY: the token proves the instruction; any bits are bfloat16, and f32.
+            unsafe { [
+                accumulate!("bfdot {sum:v}.4s, {a:v}.8h, {b:v}.8h", sum[0], right[0], left),
+                accumulate!("bfdot {sum:v}.4s, {a:v}.8h, {b:v}.8h", sum[1], right[1], left),
+            ] }
+        }
+        // A group is one word.
+        unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t { vld1q_dup_u32(row.add(group)) }
+        unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
+        unsafe fn start(self, _: *const u32, _: *const u32) -> U32x8 { [vdupq_n_u32(0); 2] }
+        unsafe fn numbers(self, sum: U32x8, _: *const u32, _: *const u32) -> [float32x4_t; 2] {
+            [vreinterpretq_f32_u32(sum[0]), vreinterpretq_f32_u32(sum[1])]
+        }
+    }
+}
+
+impl Matrices<bf16> for NeonBf16 {
+    const HEAD: usize = 0;
+
+    #[inline(always)]
+    fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t {
+        // SAFETY: the token proves the instruction; any bits are bfloat16, and f32.
+        unsafe { accumulate!("bfmmla {sum:v}.4s, {a:v}.8h, {b:v}.8h", sum, a, b;) }
+    }
+}
+
+/// The dot products of bytes; one of the levels has matrices as well.
+macro_rules! dots_of_bytes {
+    ($level:ty; $($own:item)*) => {
+        impl Dots<i8> for $level {
+            type Vectors = Neon;
+            type Left = uint32x4_t;
+            type Right = U32x8;
+            type Sum = U32x8;
+            const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
+            const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
+
+            #[inline(always)]
+            fn pack_row(self, row: &[f32], words: &mut [u32]) {
+                int8::pack_quads(row, int8::OFFSET, words);
+            }
+
+            $($own)*
+
+            dots! {
+                fn vectors(self) -> Neon { self.neon() }
+                fn dot(self, left: uint32x4_t, right: U32x8, sum: U32x8) -> U32x8 {
+                    // SAFETY: the token proves the instruction.
+                    unsafe { [
+                        accumulate!("udot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[0], right[0], left),
+                        accumulate!("udot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[1], right[1], left),
+                    ] }
+                }
+                // A group is one word.
+                unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t {
+                    vld1q_dup_u32(row.add(int8::QUAD_HEAD + group))
+                }
+                unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
+                // `start` and `centre` are words 1 and 2 of a packed row.
+                unsafe fn start(self, row: *const u32, heads: *const u32) -> U32x8 {
+                    let (start, centre) = (vdupq_n_s32(*row.add(1) as i32), *row.add(2) as i16);
+                    self.neon().load_words(heads).map(|heads| {
+                        // The sums of the columns' integers, the lower halves, with their signs.
+                        let sums = vshrq_n_s32::<16>(vreinterpretq_s32_u32(vshlq_n_u32::<16>(heads)));
+                        vreinterpretq_u32_s32(vmlaq_n_s32(start, sums, centre.into()))
+                    })
+                }
+                unsafe fn numbers(self, sum: U32x8, row: *const u32, heads: *const u32) -> [float32x4_t; 2] {
+                    int8::numbers(self.neon(), sum, row, heads)
+                }
+            }
+        }
+    };
+}
+
+dots_of_bytes! { NeonDotprod; }
+dots_of_bytes! {
+    NeonBf16;
+    #[inline(always)]
+    unsafe fn add_groups<const ROWS: usize>(
+        self,
+        rows: *const u32,
+        panel: *const u32,
+        groups: usize,
+        sums: &mut [[U32x8; WIDTH]; ROWS],
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { add_groups::<i8, _, ROWS>(self, rows, panel, groups, sums) }
+    }
+}
+
+impl Matrices<i8> for NeonBf16 {
+    const HEAD: usize = int8::QUAD_HEAD;
+
+    #[inline(always)]
+    fn multiply_matrices(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t {
+        // SAFETY: the token proves the instruction.
+        unsafe { accumulate!("ummla {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum, a, b;) }
+    }
+}

@@ -1,0 +1,118 @@
+//! Products of int8 in tiles: integer sums of a chunk, which vectors then scale, as in every kernel of int8.
+
+use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_si512};
+
+use super::kernel::{InTiles, by_vectors, share_of_next};
+use super::{Block, Configured, Order, PANEL, Rest, Sums, TileKernel, TileLevel, Whole};
+use crate::products::pack_panel::transposed_columns;
+use crate::products::{
+    Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, Kernel, PackByRows,
+    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total, WIDTH,
+    formats::int8::QUAD_HEAD,
+};
+use crate::vectors::tiles::TILE;
+use crate::vectors::{Instructions, Task, Vectors};
+
+/// The most rows that are left to vectors: they take as long as reading the weight.
+const FEW_ROWS: usize = 8;
+
+impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
+    fn rows(&self) -> usize {
+        TILE
+    }
+
+    fn panel(&self) -> usize {
+        PANEL
+    }
+
+    fn chunks(&self) -> Chunks {
+        T::ByteDots::CHUNKS
+    }
+
+    fn transposed_columns(&self) -> usize {
+        transposed_columns::<i8, T::ByteDots>()
+    }
+
+    fn blocking(&self) -> Blocking {
+        Blocking::OF_TILES
+    }
+
+    fn with_tiles(&self, rows: usize, work: &mut dyn FnMut()) {
+        let _configured = (rows > FEW_ROWS).then(|| Configured::new(self.0, rows % TILE));
+        work();
+    }
+
+    fn multiply(&self, tile: DotTile<i8>) {
+        match tile.rows {
+            ..=FEW_ROWS => Kernel::<i8>::multiply(&self.0.byte_dots(), tile),
+            _ => self.0.byte_dots().enter(InTiles(self.0, tile)),
+        }
+    }
+
+    fn multiply_registers(&self, registers: Registers<i8>) -> usize {
+        self.0.byte_dots().enter(InTiles(self.0, registers))
+    }
+
+    by_vectors! {
+        byte_dots i8:
+        multiply_pairs(PanelPairs<i8>);
+        multiply_in_place(InPlaceTile<f32>);
+        finish(Finish<f32>);
+        finish_panels(FinishPanels<f32>);
+        pack_row(PackRow<i8>);
+        pack_rows(PackRows<i8>);
+        pack_columns(PackColumns<f32>);
+        pack_panel(PackPanel<i8>);
+        pack_by_rows(PackByRows<i8>);
+    }
+}
+
+impl<T: TileLevel> Task<T::ByteDots> for InTiles<T, DotTile<'_, i8>> {
+    #[inline(always)]
+    fn compute(self, dots: T::ByteDots) {
+        match self.1.rows {
+            TILE => self.in_block::<Whole>(dots),
+            _ => self.in_block::<Rest>(dots),
+        }
+    }
+}
+
+impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
+    #[inline(always)]
+    fn in_block<B: Block>(self, d: T::ByteDots) {
+        let Self(tiles, tile) = self;
+        let (n_rows, row_words) = (tile.rows, T::ByteDots::ROW_WORDS);
+        let words = tile.depth.div_ceil(i8::GROUP);
+        // A column's head is one word.
+        let (heads, b) = tile.b.split_at(PANEL);
+        let ahead = share_of_next(tile.ahead, words, b[words * PANEL..].as_ptr().cast());
+        let rows = &tile.a[..n_rows * row_words];
+        let mut integers = [0u32; TILE * PANEL];
+        let sums = Sums::<T, B, i8>::begin(tiles, (n_rows, row_words), None);
+        sums.add(&rows[QUAD_HEAD..], b, words, Order::Words, ahead);
+        sums.end(&mut integers);
+        let v = d.vectors();
+        let rows = rows.chunks_exact(row_words);
+        let totals = tile.totals.chunks_exact_mut(PANEL);
+        for ((row, integers), totals) in rows.zip(integers.chunks_exact(PANEL)).zip(totals) {
+            for j in 0..WIDTH {
+                let (integers, totals) = (
+                    &integers[j * TILE..][..TILE],
+                    &mut totals[j * TILE..][..TILE],
+                );
+                let (row, heads) = (row.as_ptr(), heads[j * TILE..][..TILE].as_ptr());
+                // SAFETY: a packed row, and vectors of words, of heads and of totals; the token proves AVX-512.
+                unsafe {
+                    let sum = _mm512_loadu_si512(integers.as_ptr().cast());
+                    let sum = _mm512_add_epi32(sum, d.start(row, heads));
+                    let sum = d.numbers(sum, row, heads);
+                    let total = match tile.total {
+                        Total::New => sum,
+                        Total::Running => Vectors::<f32>::add(v, v.load(totals.as_ptr()), sum),
+                    };
+                    v.store(total, totals.as_mut_ptr());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! AMX in plain Rust, with the bits of the instructions: for tests of what is written over tiles, on CPUs without them.
+//!
+//! On a CPU of the Sapphire Rapids class 716,800 results of `tdpbf16ps` were compared with this arithmetic: random numbers of
+//! every kind, around both ends of the range, subnormal, infinite and NaN. None differed but in a NaN's payload.
+
+use std::{array::from_fn, cell::Cell};
+
+use super::avx512::Avx512;
+use super::level::token;
+use super::tiles::{RIGHT, TILE, TILES, TileShapes, Tiles};
+
+token! {
+    /// The proof that the CPU has AVX-512, which the emulation is compiled with. A level of its own, that nothing but its
+    /// name selects.
+    AmxEmulated: is_x86_feature_detected "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma"
+}
+
+impl AmxEmulated {
+    /// The level's vectors.
+    #[inline(always)]
+    pub fn avx512(self) -> Avx512 {
+        Avx512 { found: () }
+    }
+}
+
+/// The contents of a tile.
+type Tile = [[u32; TILE]; TILE];
+
+/// A thread's registers.
+struct Registers {
+    shapes: TileShapes,
+    tiles: [Tile; TILES],
+}
+
+thread_local! {
+    static REGISTERS: Cell<Option<Box<Registers>>> = const { Cell::new(None) };
+}
+
+impl Registers {
+    /// The calling thread's, which it has to [put back](Self::put).
+    ///
+    /// # Panics
+    /// If they are not configured: where the CPU would end the process.
+    fn taken() -> Box<Self> {
+        REGISTERS.take().expect("tiles that are not configured")
+    }
+
+    fn put(self: Box<Self>) {
+        REGISTERS.set(Some(self));
+    }
+
+    /// The configured rows of a tile, of which there are some.
+    fn rows(&self, tile: usize) -> usize {
+        let rows = self.shapes.rows(tile);
+        assert!(rows > 0, "tile {tile} is not configured");
+        rows
+    }
+}
+
+impl Tiles for AmxEmulated {
+    unsafe fn configure(self, shapes: &TileShapes) {
+        REGISTERS.set(shapes.is_some().then(|| {
+            Box::new(Registers {
+                shapes: *shapes,
+                tiles: [[[0; TILE]; TILE]; TILES],
+            })
+        }));
+    }
+
+    fn shapes(self) -> TileShapes {
+        let registers = REGISTERS.take();
+        let shapes = registers.as_ref().map_or(TileShapes::NONE, |r| r.shapes);
+        REGISTERS.set(registers);
+        shapes
+    }
+
+    fn release(self) {
+        REGISTERS.set(None);
+    }
+
+    #[inline(always)]
+    unsafe fn zero(self, tile: usize) {
+        let mut registers = Registers::taken();
+        registers.rows(tile);
+        registers.tiles[tile] = [[0; TILE]; TILE];
+        registers.put();
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, tile: usize, from: *const u32, stride: usize) {
+        let mut registers = Registers::taken();
+        let rows = registers.rows(tile);
+        registers.tiles[tile] = [[0; TILE]; TILE];
+        for (i, row) in registers.tiles[tile][..rows].iter_mut().enumerate() {
+            // SAFETY: the caller's promise that so many rows can be read.
+            *row = unsafe {
+                from.byte_add(i * stride)
+                    .cast::<[u32; TILE]>()
+                    .read_unaligned()
+            };
+        }
+        registers.put();
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, tile: usize, to: *mut u32, stride: usize) {
+        let registers = Registers::taken();
+        let rows = registers.rows(tile);
+        for (i, row) in registers.tiles[tile][..rows].iter().enumerate() {
+            let to = to.wrapping_byte_add(i * stride).cast::<[u32; TILE]>();
+            // SAFETY: the caller's promise that so many rows can be written.
+            unsafe { to.write_unaligned(*row) };
+        }
+        registers.put();
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, sums: usize, left: usize) {
+        let mut registers = Registers::taken();
+        let rows = registers.rows(sums);
+        assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));
+        let mut columns = [[[0.0; TILE]; 2]; TILE];
+        for (columns, words) in columns.iter_mut().zip(registers.tiles[RIGHT]) {
+            *columns = terms(words);
+        }
+        for row in 0..rows {
+            let terms = terms(registers.tiles[left][row]);
+            let sums = &mut registers.tiles[sums][row];
+            let products = sum_of_products(&terms, &columns);
+            *sums = add(sums.map(number), products).map(f32::to_bits);
+        }
+        registers.put();
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add_bytes(self, sums: usize, left: usize) {
+        let mut registers = Registers::taken();
+        let rows = registers.rows(sums);
+        assert_eq!((registers.rows(left), registers.rows(RIGHT)), (rows, TILE));
+        for row in 0..rows {
+            let mut sum = registers.tiles[sums][row];
+            for (word, columns) in registers.tiles[RIGHT].iter().enumerate() {
+                let left = registers.tiles[left][row][word];
+                sum = from_fn(|column| add_products_of_bytes(sum[column], left, columns[column]));
+            }
+            registers.tiles[sums][row] = sum;
+        }
+        registers.put();
+    }
+}
+
+/// The sum of the products of four signed bytes of a word with four unsigned ones, added to a sum.
+#[inline(always)]
+fn add_products_of_bytes(sum: u32, left: u32, right: u32) -> u32 {
+    let products = (0..4).map(|byte| {
+        let left = (left >> (8 * byte)) as i8;
+        let right = (right >> (8 * byte)) as u8;
+        i32::from(left) * i32::from(right)
+    });
+    sum.wrapping_add_signed(products.sum())
+}
+
+/// The even and the odd terms of words.
+type Terms = [[f32; TILE]; 2];
+
+#[inline(always)]
+fn terms(words: [u32; TILE]) -> Terms {
+    [
+        words.map(|word| number(word << 16)),
+        words.map(|word| number(word & 0xffff_0000)),
+    ]
+}
+
+/// A number of these bits as an operand: subnormal numbers are zeros.
+#[inline(always)]
+fn number(bits: u32) -> f32 {
+    f32::from_bits(without_subnormal(bits))
+}
+
+/// The bits of a number, or of a zero of its sign if it is subnormal.
+#[inline(always)]
+fn without_subnormal(bits: u32) -> u32 {
+    const EXPONENT: u32 = 0xff << 23;
+    const SIGN: u32 = 1 << 31;
+    bits & if bits & EXPONENT == 0 { SIGN } else { !0 }
+}
+
+/// The products of a row with a tile's columns, added in two chains that meet at the end.
+#[inline(always)]
+fn sum_of_products(row: &Terms, columns: &[Terms; TILE]) -> [f32; TILE] {
+    let mut chains = [[0.0; TILE]; 2];
+    for (word, columns) in columns.iter().enumerate() {
+        for (parity, chain) in chains.iter_mut().enumerate() {
+            *chain = multiply_add([row[parity][word]; TILE], columns[parity], *chain);
+        }
+    }
+    add(chains[0], chains[1])
+}
+
+#[inline(always)]
+fn add(a: [f32; TILE], b: [f32; TILE]) -> [f32; TILE] {
+    multiply_add([1.0; TILE], a, b)
+}
+
+/// `a * b + c` rounded once, with zeros for subnormal results. Whether a result is subnormal is decided as if there were
+/// no least exponent: also one that only rounding brings to the least normal number may not be less than that before.
+#[inline(always)]
+fn multiply_add(a: [f32; TILE], b: [f32; TILE], c: [f32; TILE]) -> [f32; TILE] {
+    let mut results: [f32; TILE] = from_fn(|i| a[i].mul_add(b[i], c[i]));
+    let is_least = results.map(|result| u32::from(result.abs() == f32::MIN_POSITIVE));
+    if is_least.into_iter().fold(0, |any, is| any | is) != 0 {
+        // Half a step of 24 digits below the least normal number: from there on a result rounds up to it.
+        const ROUNDS_UP: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);
+        for (i, result) in results.iter_mut().enumerate() {
+            let exact = f64::from(a[i]) * f64::from(b[i]) + f64::from(c[i]);
+            if result.abs() == f32::MIN_POSITIVE && exact.abs() < ROUNDS_UP {
+                *result = 0f32.copysign(*result);
+            }
+        }
+    }
+    results.map(|result| f32::from_bits(without_subnormal(result.to_bits())))
+}
+
+#[cfg(test)]
+mod tests;
