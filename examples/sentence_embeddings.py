@@ -1,46 +1,26 @@
 """The sentence-transformers program that `sentence_embeddings.rs` replaces.
 
-    python examples/sentence_embeddings.py MODEL_DIR [--out FILE.json] [--text FILE]
-
-Embeds sentences as one padded batch (mean over the tokens, normalised to length 1) and prints how similar
-each is to the first. `--out` writes `{"sentences": [..], "embeddings": [[..], ..]}` to compare numbers with.
+python examples/sentence_embeddings.py MODEL_DIR [FILE]
 """
 
-import argparse
-import json
+import sys
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-SENTENCES = [
-    "A cat sleeps on the warm windowsill.",
-    "The kitten is napping in the sun.",
-    "Interest rates rose again in March.",
-    "Central banks tightened monetary policy for the third consecutive quarter, citing persistent inflation in services.",
-    "Stop!",
-    "How do I load a checkpoint without knowing which model family it belongs to?",
-    "Rain is expected from the west towards evening, heavy at times in the hills, clearing slowly after midnight.",
-    "She repaired the old clock with a paper clip.",
-]
-
-
-def main() -> None:
-    """Embeds, compares, writes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="directory of the checkpoint, such as all-MiniLM-L6-v2")
-    parser.add_argument("--text", type=Path, help="one sentence per line")
-    parser.add_argument("--out", type=Path, help="JSON file for the embeddings")
-    args = parser.parse_args()
-
-    sentences = args.text.read_text().splitlines() if args.text else SENTENCES
-    model = SentenceTransformer(args.model, device="cpu", local_files_only=True)
-    embeddings = model.encode(sentences, batch_size=len(sentences), normalize_embeddings=True)  # [n, d_model]
-
-    for sentence, similarity in zip(sentences, embeddings @ embeddings[0]):
-        print(f"{similarity:6.3f}  {sentence}")
-    if args.out:
-        args.out.write_text(json.dumps({"sentences": sentences, "embeddings": embeddings.tolist()}))
-
+SENTENCES = """A man is eating food.
+Someone is having a meal.
+The girl is carrying a baby.
+A woman holds an infant in her arms.
+A cheetah is running behind its prey.
+The stock market fell by three percent on Tuesday."""
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) < 2:
+        sys.exit("name the directory of a model, such as all-MiniLM-L6-v2")
+    text = Path(sys.argv[2]).read_text() if len(sys.argv) > 2 else SENTENCES
+    sentences = text.splitlines()
+    model = SentenceTransformer(sys.argv[1], device="cpu", local_files_only=True)
+    unit = model.encode(sentences, normalize_embeddings=True)  # [sentences, width]
+    for sentence, row in zip(sentences, unit @ unit.T):
+        print(*(f"{cosine:6.3f}" for cosine in row), "", sentence)

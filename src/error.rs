@@ -91,6 +91,22 @@ pub enum Error {
         known: Vec<String>,
     },
 
+    /// A tokenizer is missing, malformed, or another model's.
+    Tokenizer {
+        /// The `tokenizer.json`.
+        path: PathBuf,
+        /// What is wrong, and how to fix it.
+        reason: String,
+    },
+
+    /// One of several texts cannot be read.
+    Text {
+        /// Which, counted from 0.
+        index: usize,
+        /// What is wrong with it, and how to fix it.
+        reason: String,
+    },
+
     /// A configuration from which no layer can be built.
     InvalidConfig(String),
 

@@ -15,6 +15,8 @@
 //! | To … | use |
 //! |---|---|
 //! | load a pretrained model's blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
+//! | make vectors or scores of texts | `text::TextEmbedder` and `text::TextClassifier` (feature `text`) |
+//! | change over from candle-transformers' BERT | [`compat::bert`] |
 //! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
 //! | load a family that the crate does not know | [`Family::from_json_file`](checkpoint::scheme::Family::from_json_file) or [`CheckpointOptions::family`] |
 //! | load `W1, b1, W2, b2` without a `config.json` | [`PlainFile`] |
@@ -22,6 +24,8 @@
 //! | mask padding, attend to an encoder, set positions | [`ForwardContext`] and [`AttentionMask`] |
 //! | read the hidden states of every layer | [`Stack::observe`] |
 //! | decode token by token | [`Stack::forward_cached`], [`PackedStack::forward_cached`] |
+//! | continue token ids, greedily or drawn | [`generate::Generator`] |
+//! | continue texts, or answer in a chat (feature `text`) | `text::TextGenerator` |
 //! | build layers into a model of your own | `new(&config, vb)` or `from_parts(..)` of every layer |
 //! | reload layers that were saved under this crate's names | `new(&config, vb)` with candle's `VarBuilder::from_mmaped_safetensors` |
 //! | start from fresh parameters | [`train::Fresh`], with the sizes of an [`Architecture`] |
@@ -150,22 +154,26 @@
 //!
 //! Each depends only on those before it: [`config`] (plain data), [`device`] (types that one lacks), [`ops`]
 //! (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
-//! (files to layers), [`train`] (what training needs besides gradients) and [`trace`] (every stage of a forward pass
-//! by name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
+//! (files to layers), [`compat`] (candle-transformers' interfaces), [`train`] (what training needs besides gradients) `text` (texts to vectors and scores) and [`trace`] (every
+//! stage of a forward pass by name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
 //!
-//! Features: `hub` (downloads from the Hugging Face Hub), `cli` (the program `candle-blocks`), and candle's
+//! Features: `hub` (downloads from the Hugging Face Hub), `text` (tokenizers, and what reads texts by them), `cli` (the program `candle-blocks`), and candle's
 //! `cuda`, `metal`, `accelerate` and `mkl`.
 #![deny(missing_docs)]
 
 pub mod checkpoint;
+pub mod compat;
 pub mod config;
 pub mod device;
 
 mod error;
+pub mod generate;
 pub mod layers;
 pub mod model;
 pub mod ops;
 pub mod packed;
+#[cfg(feature = "text")]
+pub mod text;
 pub mod trace;
 pub mod train;
 pub mod verify;

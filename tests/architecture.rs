@@ -34,6 +34,24 @@ const ARROWS: &[(&str, &[&str])] = &[
         "model",
         &["checkpoint", "packed", "layers", "config", "error"],
     ),
+    ("generate", &["model", "checkpoint", "config", "error"]),
+    (
+        "compat",
+        &["checkpoint", "packed", "layers", "config", "error"],
+    ),
+    (
+        "text",
+        &[
+            "generate",
+            "model",
+            "checkpoint",
+            "packed",
+            "layers",
+            "ops",
+            "config",
+            "error",
+        ],
+    ),
     (
         "trace",
         &["model", "checkpoint", "layers", "config", "error"],

@@ -23,7 +23,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, torch_stack, whole
+from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
 from fixtures.families import FAMILIES, Part, describe, family_of
 
@@ -38,8 +38,10 @@ def write_all(root: Path, minilm_source: Path | None) -> None:
     for name, arguments in COMMITTED.items():
         write_family(parser().parse_args([*arguments.split(), "--out", str(root / name)]))
     reference.write(root / "reference")
+    text.write(root / "text")
     if minilm_source:
         minilm.write(root / "minilm-block0", minilm_source)
+        text.write_minilm(root / "text/minilm.safetensors", minilm_source)
 
 
 def write_family(args: argparse.Namespace) -> None:

@@ -193,6 +193,45 @@ impl ConfigJson {
         })
     }
 
+    /// One token id or a list of them; `None` if absent.
+    pub fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>> {
+        let token = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        self.optional(
+            &[key],
+            "a token id or a list of them",
+            |value| match value.as_array() {
+                Some(tokens) => tokens.iter().map(token).collect(),
+                None => token(value).map(|token| vec![token]),
+            },
+        )
+    }
+
+    /// A special token of a `tokenizer_config.json`, which is text or an object with text; `None` if absent.
+    pub fn special_token(&self, key: &str) -> Result<Option<String>> {
+        self.optional(&[key], "a token", |value| {
+            let text = value.get("content").unwrap_or(value);
+            text.as_str().map(str::to_string)
+        })
+    }
+
+    /// A template, or of several the one named `default`; `None` if absent.
+    pub fn template(&self, key: &str) -> Result<Option<String>> {
+        self.optional(
+            &[key],
+            "a template, or a list with one named \"default\"",
+            |value| {
+                let text = match value.as_array() {
+                    Some(all) => all
+                        .iter()
+                        .find(|one| one["name"] == "default")?
+                        .get("template")?,
+                    None => value,
+                };
+                text.as_str().map(str::to_string)
+            },
+        )
+    }
+
     /// A list of strings that may be absent.
     pub fn texts(&self, keys: &[&str]) -> Result<Option<Vec<String>>> {
         self.optional(keys, "a list of texts", |value| {

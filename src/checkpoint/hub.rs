@@ -2,8 +2,8 @@
 //! ([`hf_hub`]) into the cache that Python's `huggingface_hub` uses too.
 //!
 //! [`Hub::download`] resolves the revision to a commit, lists its files, fetches `config.json`, the weights
-//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and `tokenizer.json` if there is one, and
-//! returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
+//! (`model.safetensors`, or every shard of `model.safetensors.index.json`) and, where there are any, the files of its
+//! tokenizer and of sentence-transformers, and returns the snapshot directory. The cached revision moves to the new commit only when everything has arrived, so
 //! a failed download leaves the last complete snapshot in place.
 //!
 //! **Only complete files are used.** Every file must have the size that the Hub lists; a safetensors file must also have
@@ -42,7 +42,26 @@ use remote::Remote;
 
 const CONFIG: &str = "config.json";
 /// Small files that nearly every user of a checkpoint opens next; fetched where the repository has them.
-const EXTRAS: [&str; 1] = ["tokenizer.json"];
+const EXTRAS: [&str; 6] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    MODULES,
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+];
+
+/// Lists the modules of a sentence-transformers model, each in a folder of its own.
+const MODULES: &str = "modules.json";
+
+/// Whether a file may be of such a module, as `1_Pooling/config.json` is.
+fn is_of_module(name: &str) -> bool {
+    let of_module = |(folder, file): (&str, &str)| {
+        let is_numbered = folder.starts_with(|c: char| c.is_ascii_digit());
+        is_numbered && [CONFIG, WEIGHTS].contains(&file)
+    };
+    name.split_once('/').is_some_and(of_module)
+}
 
 /// Whether requests may be sent to the Hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

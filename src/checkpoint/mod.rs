@@ -53,6 +53,7 @@ pub use as_tensor::AsTensor;
 pub use by_role::{ByRole, Parameters};
 pub use loader::Loader;
 pub use plain::PlainFile;
+pub(crate) use plan::names_on_disk;
 pub use report::{Conversion, LoadReport, UsedTensor};
 pub use save::{Existing, SaveOptions};
 pub use two_stacks::OtherStack;
@@ -247,6 +248,15 @@ impl Checkpoint {
         };
         let model = self.plan.model.as_ref();
         model.ok_or_else(|| Error::InvalidConfig(format!("no whole model: {}", reason())))
+    }
+
+    /// The `config.json`, unless there is none.
+    #[cfg(feature = "text")]
+    pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
+        self.config_path
+            .as_deref()
+            .map(ConfigJson::open)
+            .transpose()
     }
 
     /// The tensors of the files, by their names on disk: for embeddings, heads and other tensors outside the blocks.

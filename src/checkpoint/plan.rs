@@ -214,6 +214,27 @@ impl Place {
     }
 }
 
+/// The names on disk, without a prefix, under which a family may store a role of a whole model.
+pub(crate) fn names_on_disk(
+    family: &Family,
+    config: &StackConfig,
+    role: &str,
+    shape: &[usize],
+) -> Result<Vec<String>> {
+    let place = match role.split('.').next() {
+        Some("blocks" | "final_norm" | "relative_bias") => Place::of(role),
+        _ => Place::Ends,
+    };
+    let request = Request {
+        role,
+        shape,
+        place,
+        attention: None,
+    };
+    let found = candidates(family, config, "", &request)?;
+    Ok(found.into_iter().map(|source| source.name).collect())
+}
+
 /// Where a role such as `blocks.3.attention.query.weight` may be stored, in the order in which names are tried.
 pub(super) fn candidates(
     family: &Family,

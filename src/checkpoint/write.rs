@@ -93,6 +93,30 @@ pub(crate) fn write_streamed(
     records.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let header = header(&records, metadata)?;
 
+    write_whole(path, |out| {
+        out.write_all(&header).map_err(failed)?;
+        for record in &records {
+            let mut n_written = 0;
+            content(&record.name, &mut |bytes| {
+                n_written += bytes.len();
+                out.write_all(bytes).map_err(failed)
+            })?;
+            if n_written != record.n_bytes() {
+                let expected = record.n_bytes();
+                let reason = format!("it gave {n_written} bytes, its header promises {expected}");
+                return Err(Error::input(&record.name, reason));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes a file that has its name only when all of it is on disk, replacing an existing one as [`write_safetensors`] does.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be written, and what `content` returns; what was at the path is then unchanged.
+pub fn write_whole(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let failed = |source| Error::io(path, "write", source);
     let (destination, replaced) = destination(path)?;
     let file = temporary(directory(&destination)).map_err(failed)?;
     if let Some(permissions) = replaced {
@@ -100,21 +124,8 @@ pub(crate) fn write_streamed(
             .set_permissions(permissions)
             .map_err(failed)?;
     }
-
     let mut out = BufWriter::new(file.as_file());
-    out.write_all(&header).map_err(failed)?;
-    for record in &records {
-        let mut n_written = 0;
-        content(&record.name, &mut |bytes| {
-            n_written += bytes.len();
-            out.write_all(bytes).map_err(failed)
-        })?;
-        if n_written != record.n_bytes() {
-            let expected = record.n_bytes();
-            let reason = format!("it gave {n_written} bytes, its header promises {expected}");
-            return Err(Error::input(&record.name, reason));
-        }
-    }
+    content(&mut out)?;
     out.flush().map_err(failed)?;
     drop(out);
     file.as_file().sync_all().map_err(failed)?;

@@ -21,7 +21,9 @@ impl fmt::Display for Message<'_> {
                 action,
                 cause,
             } => write!(f, "{}: cannot {action}: {cause}", path.display()),
-            Error::NoWeights { path, reason } | Error::BadIndex { path, reason } => {
+            Error::NoWeights { path, reason }
+            | Error::BadIndex { path, reason }
+            | Error::Tokenizer { path, reason } => {
                 write!(f, "{}: {reason}", path.display())
             }
             Error::NotSafetensors { path, reason } => write!(
@@ -60,6 +62,7 @@ impl fmt::Display for Message<'_> {
                     listed("known:", known)
                 )
             }
+            Error::Text { index, reason } => write!(f, "text {index} (counted from 0): {reason}"),
             Error::InvalidConfig(reason) => write!(f, "invalid configuration: {reason}"),
             Error::MissingTensor {
                 path,

@@ -57,6 +57,16 @@ impl CachedRows {
         self.kept.end -= n.min(self.kept.len());
     }
 
+    /// Keeps these sequences of the batch alone, in buffers of their own.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        let [keys, values] = &*self.buffers;
+        self.buffers = Arc::new([
+            of_sequences(keys, sequences)?,
+            of_sequences(values, sequences)?,
+        ]);
+        Ok(())
+    }
+
     /// The keys and the values, where they are kept.
     pub fn views(&self) -> Result<(Tensor, Tensor)> {
         let [keys, values] = &*self.buffers;
@@ -68,6 +78,15 @@ impl CachedRows {
     pub fn len(&self) -> usize {
         self.kept.len()
     }
+}
+
+/// The rows of these sequences.
+pub(super) fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
+    ops::asked("cat", rows)?;
+    let rows = sequences
+        .iter()
+        .map(|&sequence| rows.narrow(0, sequence, 1));
+    Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
 }
 
 /// Buffers with room for twice `n` rows.

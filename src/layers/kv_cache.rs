@@ -2,7 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{cached_rows::CachedRows, ledger::Ledger};
+use super::cached_rows::{CachedRows, of_sequences};
+use super::ledger::Ledger;
 
 /// The key/value cache of a whole stack, created by [`Stack::new_cache`](crate::Stack::new_cache).
 ///
@@ -31,6 +32,16 @@ impl KvCache {
     /// Forgets all positions.
     pub fn reset(&mut self) {
         *self = Self::new(self.layers.len());
+    }
+
+    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or they are in another order. Nothing is dropped then.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        self.ledger.keep_sequences(sequences)?;
+        let kept = |layer: &mut LayerCache| layer.keep_sequences(sequences);
+        self.layers.iter_mut().try_for_each(kept)
     }
 
     /// Restores the state from before a call that failed, whichever layer it had reached.
@@ -111,6 +122,19 @@ impl LayerCache {
             _ => self.kept = None,
         }
         self.appended = self.appended.min(seen);
+    }
+
+    fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        if let Some((key, value)) = &mut self.memory {
+            (*key, *value) = (
+                of_sequences(key, sequences)?,
+                of_sequences(value, sequences)?,
+            );
+        }
+        match &mut self.kept {
+            Some(rows) => rows.keep_sequences(sequences),
+            None => Ok(()),
+        }
     }
 
     /// Keeps the keys and values of an encoder's output, and returns them.

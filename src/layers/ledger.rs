@@ -62,6 +62,25 @@ impl Ledger {
         Ok(self.keep.clone())
     }
 
+    /// Keeps these sequences of the batch alone.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or they are in another order.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        let rises = sequences.windows(2).all(|pair| pair[0] < pair[1]);
+        if sequences.is_empty() || !rises || sequences.last() >= Some(&self.batch) {
+            bail!(
+                "sequences {sequences:?} are to be kept of a batch of {}; expected some of 0 to {}, in this order",
+                self.batch,
+                self.batch.saturating_sub(1)
+            );
+        }
+        let keep = self.keep.as_ref().map(|keep| keep.of_sequences(sequences));
+        self.keep = keep.transpose()?;
+        self.batch = sequences.len();
+        Ok(())
+    }
+
     /// Forgets all but the first `seen` positions.
     pub fn truncate(&mut self, seen: usize) -> Result<()> {
         if seen < self.seen {

@@ -45,6 +45,18 @@ impl Marks {
         self.beside(host, || self.device.narrow(1, start, n)?.contiguous())
     }
 
+    /// Those of these sequences.
+    pub fn of_sequences(&self, sequences: &[usize]) -> Result<Self> {
+        let kept = |of: &Tensor| {
+            let rows = sequences.iter().map(|&row| of.narrow(0, row, 1));
+            Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
+        };
+        self.beside(kept(&self.host)?, || {
+            ops::asked("cat", &self.device)?;
+            kept(&self.device)
+        })
+    }
+
     /// Made of these: on the host, and with the device's operations where that is another.
     fn beside(&self, host: Tensor, device: impl FnOnce() -> Result<Tensor>) -> Result<Self> {
         let device = match self.device.device() {

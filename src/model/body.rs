@@ -43,6 +43,20 @@ impl ModelCache {
             KeysAndValues::Packed(cache) => cache.seen(),
         }
     }
+
+    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or they are in another order. Nothing is dropped then.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        match &mut self.keys_and_values {
+            KeysAndValues::Plain(cache) => cache.keep_sequences(sequences)?,
+            KeysAndValues::Packed(cache) => cache.keep_sequences(sequences)?,
+        }
+        let counted = sequences.iter().filter_map(|&row| self.counted.get(row));
+        self.counted = counted.copied().collect();
+        Ok(())
+    }
 }
 
 impl Body {

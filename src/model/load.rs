@@ -30,6 +30,29 @@ impl Model {
             device,
         })
     }
+
+    /// Like [`Self::new`], packed for inference on the CPU; at most one block is in memory unpacked.
+    ///
+    /// # Errors
+    /// As for [`Self::new`]; also if the parameters are f64, or not on the CPU.
+    pub fn packed(
+        config: &ModelConfig,
+        vb: VarBuilder,
+        precision: Precision,
+    ) -> candle_core::Result<Self> {
+        let ends = ModelEnds::new(config, vb.clone())?;
+        let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
+        Ok(Self {
+            config: config.clone(),
+            body: Body::Packed {
+                pooler: ends.pooler.as_ref().map(pack).transpose()?,
+                head: ends.head.as_ref().map(pack).transpose()?,
+                stack: PackedStack::new(&config.stack, vb, precision)?,
+            },
+            embeddings: ends.embeddings,
+            device: Device::Cpu,
+        })
+    }
 }
 
 impl Checkpoint {
@@ -85,6 +108,29 @@ impl Checkpoint {
         self.loader(DType::F32, &Device::Cpu)?
             .packed_two_towers(precision)
     }
+
+    /// Like [`Self::model`], without the pooler and the head.
+    ///
+    /// # Errors
+    /// As for [`Self::model`].
+    pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
+        let loader = self.loader(dtype, device)?;
+        loader.typed(|vb| Model::new(&base(self.model_config()?), vb))
+    }
+
+    /// Like [`Self::packed_model`], without the pooler and the head.
+    ///
+    /// # Errors
+    /// As for [`Self::model`].
+    pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
+        let loader = self.loader(DType::F32, &Device::Cpu)?;
+        loader.typed(|vb| Model::packed(&base(self.model_config()?), vb, precision))
+    }
+}
+
+/// The embeddings and the blocks alone.
+fn base(config: &ModelConfig) -> ModelConfig {
+    ModelConfig::new(config.embeddings.clone(), config.stack.clone())
 }
 
 impl Loader<'_> {
@@ -101,7 +147,7 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| packed(config, vb, precision))
+        self.typed(|vb| Model::packed(config, vb, precision))
     }
 
     /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
@@ -176,25 +222,6 @@ fn built(
 ) -> candle_core::Result<Model> {
     match packing {
         None => Model::new(config, vb),
-        Some(precision) => packed(config, vb, precision),
+        Some(precision) => Model::packed(config, vb, precision),
     }
-}
-
-fn packed(
-    config: &ModelConfig,
-    vb: VarBuilder,
-    precision: Precision,
-) -> candle_core::Result<Model> {
-    let ends = ModelEnds::new(config, vb.clone())?;
-    let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
-    Ok(Model {
-        config: config.clone(),
-        body: Body::Packed {
-            pooler: ends.pooler.as_ref().map(pack).transpose()?,
-            head: ends.head.as_ref().map(pack).transpose()?,
-            stack: PackedStack::new(&config.stack, vb, precision)?,
-        },
-        embeddings: ends.embeddings,
-        device: Device::Cpu,
-    })
 }

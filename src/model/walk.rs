@@ -46,6 +46,12 @@ impl Model {
         }
     }
 
+    /// Whether padding is not computed.
+    #[cfg(feature = "text")]
+    pub(crate) fn leaves_out_padding(&self) -> bool {
+        matches!(&self.body, Body::Packed { stack, .. } if stack.leaves_out_padding())
+    }
+
     /// Runs the whole model.
     ///
     /// # Errors

@@ -80,6 +80,20 @@ impl PackedKvCache {
         let _ = self.forget_from(0);
     }
 
+    /// Goes on with these sequences of the batch alone, in this order, which is that of the batch; the allocated memory is kept.
+    ///
+    /// # Errors
+    /// If one is not in the batch, or they are in another order. Nothing is dropped then.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        self.ledger.keep_sequences(sequences)?;
+        for layer in &mut self.layers {
+            for panels in layer.own.iter_mut().chain(&mut layer.memory) {
+                panels.keep_sequences(sequences);
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets all but the first `seen` positions, for example when a speculative draft is rejected; with 0, also the keys
     /// and values of an encoder's output. The allocated memory is kept.
     ///

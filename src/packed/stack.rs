@@ -100,6 +100,12 @@ impl PackedStack {
         bytes(&self) -> usize => self.blocks.iter().map(PackedTransformerBlock::bytes).sum();
     }
 
+    /// Whether padding is not computed.
+    pub(crate) fn leaves_out_padding(&self) -> bool {
+        let has_alibi = self.blocks.iter().any(PackedTransformerBlock::has_alibi);
+        self.relative_bias.is_none() && !has_alibi
+    }
+
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
     ///
     /// Padding before or after a sequence is not computed: its rows are zero in the result, unless an additive mask or a
@@ -113,7 +119,7 @@ impl PackedStack {
     /// also if the input tracks gradients, is f64, or is not on the CPU.
     pub fn forward_with(&self, x: &Tensor, context: &ForwardContext) -> Result<Tensor> {
         let mut pass = self.pass(Pass::new(context, x.dims())?)?;
-        if !self.blocks.iter().any(PackedTransformerBlock::has_alibi) {
+        if self.leaves_out_padding() {
             pass.leave_out_padding();
         }
         self.apply(x, &pass, None, None)

@@ -20,13 +20,17 @@ mod weights;
 mod whole;
 
 mod encoder_decoders;
+mod generation;
 mod one_stack;
 mod parity;
 mod properties;
 mod refused;
 mod rehearsal_of_all;
 mod report;
+mod sampling;
 mod saved;
+#[cfg(feature = "text")]
+mod text;
 mod two_towers;
 mod variants;
 mod vision;

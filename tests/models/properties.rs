@@ -3,7 +3,7 @@
 use candle_blocks::{
     Position, Precision,
     candle_core::{DType, Device, Tensor},
-    config::{Reads, RotaryScaling},
+    config::{Counted, EmbeddingsConfig, Reads, RotaryScaling},
     layers::Embeddings,
     model::{Model, ModelInput, ModelOutput},
 };
@@ -40,10 +40,41 @@ fn result(output: ModelOutput) -> Tensor {
     output.logits.unwrap_or(output.last_hidden_state)
 }
 
+/// On which side of a text padding is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Side {
+    Left,
+    Right,
+}
+
 #[test]
 fn padding_behind_a_text_changes_nothing_of_it() {
+    assert!(padded(Side::Right) > 150);
+}
+
+#[test]
+fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out() {
+    assert!(padded(Side::Left) > 100);
+}
+
+/// Whether a model cannot tell a text from the same behind padding: it counts no positions, or only those of tokens, and
+/// reads none by its number.
+fn is_blind_to_the_left(model: &Model) -> bool {
+    let EmbeddingsConfig::Tokens(embeddings) = &model.config().embeddings else {
+        return false;
+    };
+    let counts_all = embeddings
+        .positions
+        .is_some_and(|table| table.counted == Counted::All);
+    let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
+    !counts_all && !matches!(reads, Some(Reads::First | Reads::Pooled))
+}
+
+/// Demands that padding on one side changes no result for the text; returns of how many models.
+fn padded(side: Side) -> usize {
     let text = vec![5, 3, 7, 4, 6];
     let n_padding = 3;
+    let mut n_models = 0;
     for whole in of_one_stack() {
         for model in both(&whole) {
             if !matches!(model.embeddings(), Embeddings::Tokens(_)) {
@@ -56,30 +87,42 @@ fn padding_behind_a_text_changes_nothing_of_it() {
                 Some(Reads::LastExcept(None)) => continue,
                 _ => 1, // RoBERTa's, which counts positions by it; to the others, any other token
             };
-            if depends_on_length(&model) {
+            let is_blind = side == Side::Right || is_blind_to_the_left(&model);
+            if depends_on_length(&model) || !is_blind {
                 continue;
             }
+            n_models += 1;
             let alone = model.forward(&ModelInput::tokens(&tokens(std::slice::from_ref(&text))));
             let alone = result(alone.unwrap());
-            let padded = [&text[..], &vec![padding; n_padding]].concat();
-            let marks = (0..padded.len()).map(|i| u32::from(i < text.len()));
-            let mask = tokens(&[marks.collect()]);
-            let input = ModelInput::tokens(&tokens(&[padded])).with_mask(&mask);
+            let around = |text: &[u32], padding: u32| {
+                let padding = vec![padding; n_padding];
+                match side {
+                    Side::Left => [&padding, text].concat(),
+                    Side::Right => [text, &padding].concat(),
+                }
+            };
+            let mask = tokens(&[around(&vec![1; text.len()], 0)]);
+            let input = ModelInput::tokens(&tokens(&[around(&text, padding)])).with_mask(&mask);
             let mut found = result(model.forward(&input).unwrap());
             if found.dims() != alone.dims() {
-                found = found.narrow(1, 0, text.len()).unwrap();
+                let start = match side {
+                    Side::Left => n_padding,
+                    Side::Right => 0,
+                };
+                found = found.narrow(1, start, text.len()).unwrap();
             }
             let (alone, found) = (numbers(&alone), numbers(&found));
             let largest = alone.iter().fold(1f64, |a, b| a.max(b.abs()));
             for (a, b) in alone.iter().zip(&found) {
+                let name = &whole.name;
                 assert!(
                     (a - b).abs() < 1e-5 * largest,
-                    "{}: {a} and {b}",
-                    whole.name
+                    "{name} {side:?}: {a} and {b}"
                 );
             }
         }
     }
+    n_models
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub struct PanelShape {
 
 /// One chunk of positions, of every sequence and head.
 struct Block {
-    /// `[batch, n_kv_heads, chunk]`.
+    /// `[batch, n_kv_heads, chunk]`; behind it what sequences had that are no longer there.
     memory: Aligned<u32>,
     /// `[batch, n_kv_heads]`.
     values: Vec<Values>,
@@ -103,6 +103,26 @@ impl KeyValuePanels {
             positions: self.positions.clone(),
             ..*self
         }
+    }
+
+    /// Keeps these sequences of the batch alone, in this order, which rises. They move up in the memory where they are, and the
+    /// rest of it stays for nobody.
+    ///
+    /// # Panics
+    /// If one is beyond the batch, or before the one in front of it.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) {
+        let (n_heads, length) = (self.shape.n_kv_heads, self.layout.len());
+        for Block { memory, values } in self.blocks.iter_mut().chain(&mut self.free) {
+            for (to, &from) in sequences.iter().enumerate() {
+                assert!(to <= from, "sequences in another order");
+                let from = from * n_heads..(from + 1) * n_heads;
+                let to = to * n_heads;
+                memory.copy_within(from.start * length..from.end * length, to * length);
+                values.copy_within(from, to);
+            }
+            values.truncate(sequences.len() * n_heads);
+        }
+        self.shape.batch = sequences.len();
     }
 
     /// What the panels were made for.
@@ -191,6 +211,7 @@ impl KeyValuePanels {
                 });
             };
             let Block { memory, values } = block;
+            let memory = &mut memory[..values.len() * layout.len()];
             parallel::for_chunk_pairs(threads, memory, layout.len(), values, 1, fill);
             done += count;
             self.positions.end += count;

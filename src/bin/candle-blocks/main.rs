@@ -1,13 +1,18 @@
 //! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch and measures their speed.
 //!
-//! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input.
+//! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C.
 
 mod bench;
+mod classify;
 mod download;
+mod embed;
+mod generate;
 mod inspect;
+mod interrupt;
 mod model;
 mod output;
 mod run;
+mod texts;
 mod verify;
 
 use std::process::ExitCode;
@@ -31,6 +36,12 @@ enum Command {
     Run(run::Args),
     /// Run all blocks on the input of a fixture and compare every intermediate result with PyTorch's.
     Verify(verify::Args),
+    /// Continue a text, or token ids, with a decoder.
+    Generate(generate::Args),
+    /// Make a vector of each line of a file of texts.
+    Embed(embed::Args),
+    /// Score the labels of a classifier, or a cross-encoder's, for each line of a file of texts.
+    Classify(classify::Args),
     /// Measure the speed of a feed-forward, a block or a checkpoint's stack on the CPU.
     Bench(bench::Args),
 }
@@ -39,6 +50,8 @@ enum Command {
 enum Outcome {
     Done,
     Mismatch,
+    /// Ctrl-C; what was made is kept.
+    Interrupted,
 }
 
 fn main() -> ExitCode {
@@ -46,11 +59,15 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run(args) => run::run(&args),
         Command::Verify(args) => verify::verify(&args),
+        Command::Generate(args) => generate::generate(&args),
+        Command::Embed(args) => embed::embed(&args),
+        Command::Classify(args) => classify::classify(&args),
         Command::Bench(args) => bench::bench(&args),
     };
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Mismatch) => ExitCode::from(1),
+        Ok(Outcome::Interrupted) => ExitCode::from(interrupt::EXIT_STATUS),
         Err(error) => {
             output::warn(format_args!("error: {}", line(&error)));
             ExitCode::from(2)

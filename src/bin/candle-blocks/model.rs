@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::scheme::StackPart;
 use candle_blocks::device::check_dtype;
+use candle_blocks::text::TextOptions;
 use candle_blocks::trace::TraceInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Error, Precision, trace};
 use clap::ValueEnum;
@@ -26,9 +27,17 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Opens the checkpoint, of two stacks both, unless one is chosen.
     pub fn open(&self) -> Result<Checkpoint> {
-        let options = CheckpointOptions::default().whole();
-        self.source
-            .open_with(options, self.model.as_ref(), "--model PATH")
+        Ok(self.options().whole().open(self.path()?)?)
+    }
+
+    /// Where the checkpoint is, downloaded if need be.
+    pub fn path(&self) -> Result<PathBuf> {
+        self.source.path(self.model.as_ref(), "--model PATH")
+    }
+
+    /// How to open it.
+    pub fn options(&self) -> CheckpointOptions {
+        self.source.options()
     }
 
     /// The files that are named beside the weights.
@@ -59,7 +68,7 @@ pub struct SourceArgs {
     part: Option<StackPart>,
 }
 
-fn names(names: &'static [&'static str]) -> PossibleValuesParser {
+pub fn names(names: &'static [&'static str]) -> PossibleValuesParser {
     PossibleValuesParser::new(names)
 }
 
@@ -77,20 +86,19 @@ impl SourceArgs {
 
     /// Opens the checkpoint at `path`, which the user gives as `name`, or on the Hub.
     pub fn open(&self, path: Option<&PathBuf>, name: &str) -> Result<Checkpoint> {
-        self.open_with(CheckpointOptions::default(), path, name)
+        Ok(self.options().open(self.path(path, name)?)?)
     }
 
-    fn open_with(
-        &self,
-        mut options: CheckpointOptions,
-        path: Option<&PathBuf>,
-        name: &str,
-    ) -> Result<Checkpoint> {
-        let path = match (path, &self.hub) {
-            (Some(path), None) => path.clone(),
-            (None, Some(repo)) => download::download(repo, &self.revision)?,
+    fn path(&self, path: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
+        match (path, &self.hub) {
+            (Some(path), None) => Ok(path.clone()),
+            (None, Some(repo)) => download::download(repo, &self.revision),
             _ => bail!("give either {name} or --hub OWNER/NAME"),
-        };
+        }
+    }
+
+    fn options(&self) -> CheckpointOptions {
+        let mut options = CheckpointOptions::default();
         if let Some(config) = &self.config {
             options = options.config(config);
         }
@@ -100,7 +108,7 @@ impl SourceArgs {
         if let Some(part) = self.part {
             options = options.part(part);
         }
-        Ok(options.open(path)?)
+        options
     }
 }
 
@@ -168,6 +176,16 @@ impl ComputeArgs {
             );
         }
         Ok(Form::Packed(packed))
+    }
+
+    /// How a model that reads texts is loaded.
+    pub fn text_options(&self, model: &ModelArgs) -> Result<TextOptions> {
+        let device = self.device()?;
+        let options = TextOptions::default().checkpoint(model.options());
+        Ok(match self.form(false)? {
+            Form::Packed(precision) => options.precision(precision),
+            Form::Plain => options.device(self.dtype, &device),
+        })
     }
 
     /// Runs a checkpoint on an input and returns every stage, and the gradients if `backward`; on the CPU, which converts

@@ -1,11 +1,14 @@
-//! Output that a closed pipe (`| head`) ends quietly, and in which no file's text acts on the terminal.
+//! Output that a closed pipe (`| head`) ends quietly, in which no file's text acts on the terminal, and that replaces no file
+//! that is read.
 
 #[path = "../../error/escape.rs"]
 mod escape;
 
 use std::fmt::Display;
-use std::io;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
+
+use candle_blocks::Checkpoint;
 
 pub(crate) use escape::Escaped;
 use escape::is_hidden;
@@ -20,6 +23,15 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// Prints a piece of a text that a model made. On a terminal, of what would act on it only lines and tabs are left.
+pub fn print_text(text: &str) -> anyhow::Result<()> {
+    if !io::stdout().is_terminal() {
+        return print(text);
+    }
+    let acts = |c: &char| is_hidden(*c) && !['\n', '\t'].contains(c);
+    print(&text.chars().filter(|c| !acts(c)).collect::<String>())
 }
 
 /// Prints a line to standard error. Where nobody reads it, `eprintln!` would panic.
@@ -38,4 +50,43 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
         }
     }
     print(&(text + "\n"))
+}
+
+/// Refuses, before the work, an output that cannot be written, or an existing file that the program reads.
+pub fn check(output: &Path, is_read: impl FnOnce(&Path) -> bool) -> anyhow::Result<()> {
+    let fail = |reason: &str| anyhow::bail!("{}: --output {reason}", output.display());
+    match output.parent() {
+        Some(folder) if folder != Path::new("") && !folder.is_dir() => {
+            return fail("lies in a folder that does not exist; create it first");
+        }
+        _ => {}
+    }
+    if output.is_dir() {
+        return fail("is a folder; give the name of a file in it");
+    }
+    if output.exists() && !output.is_file() {
+        return fail("is a device or a pipe; give the name of a file");
+    }
+    match output.canonicalize() {
+        Ok(existing) if is_read(&existing) => {
+            fail("is a file that the run reads; give another name")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// [`check`] of an output beside the files of a checkpoint and `others`.
+pub fn check_file<'p>(
+    output: &Path,
+    checkpoint: &Checkpoint,
+    others: impl Iterator<Item = &'p Path>,
+) -> anyhow::Result<()> {
+    let files = checkpoint.files();
+    let weights = files.names().filter_map(|name| files.info(name));
+    let weights = weights.map(|info| info.path.as_path());
+    let config = files.directory().join("config.json");
+    check(output, |existing| {
+        let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
+        weights.chain([files.path(), &config]).any(is_it) || { others }.any(is_it)
+    })
 }

@@ -3,9 +3,9 @@
 //! NaN and infinity are results like any other, as in PyTorch: they are written, a note says where they begin, and
 //! the exit status is 0.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{DType, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
@@ -37,7 +37,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Outcome> {
     let device = args.compute.device()?;
     let checkpoint = args.model.open()?;
-    check_output(args, &checkpoint)?;
+    let read = args.model.files().chain([args.input.as_path()]);
+    output::check_file(&args.output, &checkpoint, read)?;
     let input = trace_input(&Fixture::open_input(&args.input)?)?;
     let compute = &args.compute;
     let stages = compute.stages(&device, &checkpoint, &input, args.backward, &args.input)?;
@@ -100,37 +101,6 @@ pub fn note_weights(checkpoint: &Checkpoint) -> Result<()> {
         output::warn(format_args!(
             "note: weight {name} holds a value that is not finite, first at {index:?}"
         ));
-    }
-    Ok(())
-}
-
-/// Refuses, before the work, an output that cannot be written or would replace a file that is read.
-fn check_output(args: &Args, checkpoint: &Checkpoint) -> Result<()> {
-    let output = &args.output;
-    let fail = |reason: &str| bail!("{}: --output {reason}", output.display());
-    match output.parent() {
-        Some(folder) if folder != Path::new("") && !folder.is_dir() => {
-            return fail("lies in a folder that does not exist; create it first");
-        }
-        _ => {}
-    }
-    if output.is_dir() {
-        return fail("is a folder; give the name of a file in it");
-    }
-    if output.exists() && !output.is_file() {
-        return fail("is a device or a pipe; give the name of a file");
-    }
-    let Ok(existing) = output.canonicalize() else {
-        return Ok(()); // it does not exist yet
-    };
-    let files = checkpoint.files();
-    let weights = files.names().filter_map(|name| files.info(name));
-    let weights = weights.map(|info| info.path.as_path());
-    let config = files.directory().join("config.json");
-    let others = [args.input.as_path(), files.path(), &config];
-    let mut read = weights.chain(others).chain(args.model.files());
-    if read.any(|path| path.canonicalize().is_ok_and(|path| path == existing)) {
-        return fail("is a file that the run reads; give another name");
     }
     Ok(())
 }

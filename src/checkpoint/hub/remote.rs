@@ -9,7 +9,8 @@ use hf_hub::{HFClient, HFClientSync, HFError, HFRepositorySync, split_id};
 
 use super::explain::{Failure, explain, no_file};
 use super::{
-    CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, WEIGHTS, Wanted, is_commit, whole,
+    CONFIG, Cache, EXTRAS, Handler, Hub, HubEvent, INDEX, MODULES, WEIGHTS, Wanted, is_commit,
+    is_of_module, whole,
 };
 use crate::error::{Error, abbreviated};
 
@@ -92,10 +93,11 @@ impl<'a> Remote<'a> {
         }
         // Weights last: an interrupted download then lacks a file that no checkpoint can do without.
         self.fetch_file(CONFIG)?;
-        for extra in EXTRAS {
-            if holds(extra) {
-                self.fetch_file(extra)?;
-            }
+        let has_modules = holds(MODULES);
+        let is_extra =
+            |name: &&String| EXTRAS.contains(&name.as_str()) || has_modules && is_of_module(name);
+        for extra in self.listing.keys().filter(is_extra) {
+            self.fetch_file(extra)?;
         }
         if holds(WEIGHTS) {
             self.fetch_file(WEIGHTS)?;

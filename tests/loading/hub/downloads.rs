@@ -37,6 +37,40 @@ fn a_single_file_checkpoint_arrives_with_its_config_and_tokenizer_and_nothing_el
 }
 
 #[test]
+fn what_modules_json_lists_arrives_with_it() -> Result<()> {
+    let mut files = single()?;
+    let names = [
+        "modules.json",
+        "tokenizer_config.json",
+        "config_sentence_transformers.json",
+    ];
+    for name in names {
+        let text = if name == names[0] { "[]" } else { "{}" };
+        files.insert(name.into(), text.as_bytes().to_vec());
+    }
+    files.insert("2_Dense/config.json".into(), b"{}".to_vec());
+    files.insert(
+        "2_Dense/model.safetensors".into(),
+        safetensors("linear.weight", 6, 64)?,
+    );
+    files.insert("2_Dense/pytorch_model.bin".into(), vec![1; 64]);
+    let setup = Setup::new(files.clone())?;
+    let modules = [
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+    ];
+    let all = [
+        &names[..],
+        &modules,
+        &["config.json", "tokenizer.json", WEIGHTS],
+    ]
+    .concat();
+    assert_eq!(contents(&setup.hub().download()?)?, only(&files, &all));
+    Ok(())
+}
+
+#[test]
 fn every_shard_of_a_sharded_checkpoint_arrives() -> Result<()> {
     let files = sharded(SHARDS)?;
     let setup = Setup::new(files.clone())?;

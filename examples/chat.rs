@@ -1,0 +1,42 @@
+//! Answers, or continues, in pieces as they are generated.
+//!
+//! ```text
+//! cargo run --release --example chat --features text -- Qwen2.5-0.5B-Instruct "Why is the sky blue?"
+//! cargo run --release --example chat --features text
+//! ```
+//!
+//! A model that was made for chats answers by its own chat template; any other continues the text. Without arguments, the
+//! committed model of bytes continues a sentence of the novel that it was trained on.
+
+use std::{env::args, io::Write};
+
+use candle_blocks::generate::{GenerationOptions, Sampler, Sampling};
+use candle_blocks::text::{ChatTemplate, Message, TextGenerator};
+use candle_blocks::{Checkpoint, Precision, Result};
+
+fn main() -> Result<()> {
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt-text");
+    let path = args().nth(1).unwrap_or_else(|| committed.to_string());
+    let text = args()
+        .nth(2)
+        .unwrap_or_else(|| "Anne Elliot was ".to_string());
+
+    let checkpoint = Checkpoint::open(path)?;
+    let model = checkpoint.packed_model(Precision::Bf16)?;
+    let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(200);
+    let sampling = options
+        .recommended
+        .unwrap_or(Sampling::at(0.7).with_top_p(0.9));
+    let generator = TextGenerator::new(&checkpoint, &model)?.with_options(options);
+
+    let prompt = match ChatTemplate::of(generator.tokenizer()) {
+        Ok(_) => generator.chat(&[Message::user(text)])?,
+        Err(_) => generator.prompt(&text)?,
+    };
+    for piece in generator.start(&prompt, Sampler::new(sampling)?)? {
+        print!("{}", piece?);
+        let _ = std::io::stdout().flush();
+    }
+    println!();
+    Ok(())
+}

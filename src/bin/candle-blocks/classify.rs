@@ -1,0 +1,114 @@
+//! `candle-blocks classify`: the scores of labels for each line of a file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::text::Scores;
+use serde::Serialize;
+
+use crate::model::{ComputeArgs, ModelArgs};
+use crate::texts::{Format, Results, TextArgs};
+use crate::{Outcome, output};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    texts: TextArgs,
+    /// Each line is a pair of texts with a tab between them, for a cross-encoder.
+    #[arg(long)]
+    pairs: bool,
+    /// The file to write: .safetensors with `logits` and `scores` [n, labels], or .jsonl with one object a line. Without it,
+    /// the best label of each line and its score are printed.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// A line of the results.
+#[derive(Serialize)]
+struct Line<'a> {
+    label: &'a str,
+    scores: BTreeMap<&'a str, f32>,
+    logits: &'a [f32],
+}
+
+pub fn classify(args: &Args) -> Result<Outcome> {
+    let path = args.model.path()?;
+    let format = match &args.output {
+        Some(output) => Some(Format::of(output, &args.texts, &path)?),
+        None => None,
+    };
+    let lines = args.texts.read()?;
+    let mut pairs = Vec::new();
+    if args.pairs {
+        for (i, line) in lines.iter().enumerate() {
+            match line.split_once('\t') {
+                Some(pair) if !pair.1.contains('\t') => pairs.push(pair),
+                _ => bail!(
+                    "line {} is no pair: --pairs needs one tab between two texts",
+                    i + 1
+                ),
+            }
+        }
+    }
+    let mut options = args.compute.text_options(&args.model)?;
+    if let Some(max_length) = args.texts.max_length {
+        options = options.max_length(max_length);
+    }
+    let classifier = options.classifier(path)?;
+    let labels = classifier.labels();
+    let mut all: Vec<Scores> = Vec::new();
+    let mut keep = |scores: Vec<Scores>| -> Result<()> {
+        if format.is_none() {
+            let line = |scores: &Scores| {
+                let best = scores.best();
+                let label = output::Escaped(&labels[best]);
+                format!("{label}\t{}\n", scores.scores[best])
+            };
+            output::print(&scores.iter().map(line).collect::<String>())?;
+        }
+        all.extend(scores);
+        Ok(())
+    };
+    let outcome = match args.pairs {
+        true => args
+            .texts
+            .each(&pairs, |pairs| keep(classifier.classify_pairs(pairs)?)),
+        false => args
+            .texts
+            .each(&lines, |lines| keep(classifier.classify(lines)?)),
+    }?;
+    let (Some(output), Some(format)) = (&args.output, format) else {
+        return Ok(outcome);
+    };
+    if all.is_empty() {
+        return Ok(outcome);
+    }
+    let table = |values: fn(&Scores) -> &[f32]| {
+        let values: Vec<f32> = all.iter().flat_map(values).copied().collect();
+        Tensor::from_vec(values, (all.len(), labels.len()), &Device::Cpu)
+    };
+    let named = |scores: &Scores| -> BTreeMap<_, _> {
+        let labels = labels.iter().map(String::as_str);
+        labels.zip(scores.scores.iter().copied()).collect()
+    };
+    let line = |scores| Line {
+        label: &labels[Scores::best(scores)],
+        scores: named(scores),
+        logits: &scores.logits,
+    };
+    let results = Results {
+        tensors: vec![
+            ("logits".to_string(), table(|scores| &scores.logits)?),
+            ("scores".to_string(), table(|scores| &scores.scores)?),
+        ],
+        lines: all.iter().map(line).collect(),
+    };
+    results.write(output, format, &outcome)?;
+    Ok(outcome)
+}

@@ -1,0 +1,100 @@
+//! `candle-blocks embed`: a vector of each line of a file.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use candle_blocks::candle_core::Tensor;
+use candle_blocks::text::Pooling;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::model::{ComputeArgs, ModelArgs};
+use crate::texts::{Format, Results, TextArgs};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    texts: TextArgs,
+    /// The file to write: .safetensors with `embeddings` [n, d], or .jsonl with one object a line.
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// How the vectors of tokens become one, whatever the model's files say; several are joined.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = poolings())]
+    pooling: Vec<Pooling>,
+    /// Whether to divide vectors by their lengths, whatever the model's files say.
+    #[arg(long, value_name = "BOOL")]
+    normalize: Option<bool>,
+    /// The text to put in front of each text, instead of the model's default.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The name of one of the model's prompts.
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
+    prompt_name: Option<String>,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// A line of the results.
+#[derive(Serialize)]
+struct Line<'a> {
+    text: &'a str,
+    embedding: Vec<f32>,
+}
+
+pub fn embed(args: &Args) -> Result<Outcome> {
+    let path = args.model.path()?;
+    let format = Format::of(&args.output, &args.texts, &path)?;
+    let lines = args.texts.read()?;
+    let mut options = args
+        .compute
+        .text_options(&args.model)?
+        .pooling(args.pooling.clone());
+    if let Some(normalize) = args.normalize {
+        options = options.normalize(normalize);
+    }
+    if let Some(max_length) = args.texts.max_length {
+        options = options.max_length(max_length);
+    }
+    let embedder = options.embedder(path)?;
+    let prompt = match (&args.prompt, &args.prompt_name) {
+        (Some(prompt), _) => Some(prompt.as_str()),
+        (None, Some(name)) => Some(embedder.prompt(name)?),
+        (None, None) => None,
+    };
+    let mut vectors = Vec::new();
+    let outcome = args.texts.each(&lines, |lines| {
+        vectors.push(match prompt {
+            Some(prompt) => embedder.embed_prompted(lines, prompt)?,
+            None => embedder.embed(lines)?,
+        });
+        Ok(())
+    })?;
+    if vectors.is_empty() {
+        return Ok(outcome);
+    }
+    let embeddings = Tensor::cat(&vectors, 0)?;
+    let mut results = Results {
+        tensors: Vec::new(),
+        lines: Vec::new(),
+    };
+    match format {
+        Format::Safetensors => results.tensors.push(("embeddings".to_string(), embeddings)),
+        Format::Jsonl => {
+            let rows = embeddings.to_vec2()?.into_iter().zip(&lines);
+            results.lines = rows
+                .map(|(embedding, text)| Line { text, embedding })
+                .collect();
+        }
+    }
+    results.write(&args.output, format, &outcome)?;
+    Ok(outcome)
+}
+
+/// The poolings by name.
+fn poolings() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name))
+        .try_map(|name| name.parse::<Pooling>())
+}

@@ -1,0 +1,250 @@
+//! `candle-blocks generate`: continues a text, or token ids, with a decoder.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::Checkpoint;
+use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
+use candle_blocks::model::Model;
+use candle_blocks::text::{Message, TextGenerator};
+use candle_blocks::verify::Fixture;
+
+use crate::model::{ComputeArgs, Form, ModelArgs};
+use crate::{Outcome, interrupt, output};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text to continue; its continuation goes to standard output as it comes.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        required_unless_present = "input_ids",
+        conflicts_with = "input_ids"
+    )]
+    prompt: Option<String>,
+    /// What a user says to the model, which answers: the prompt is put into the checkpoint's chat template.
+    #[arg(long, requires = "prompt")]
+    chat: bool,
+    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq].
+    #[arg(long, value_name = "FILE")]
+    input_ids: Option<PathBuf>,
+    /// The most new tokens. [default: the checkpoint's generation_config.json, or 256]
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
+    /// A text before which the continuation ends; may be given several times.
+    #[arg(long, value_name = "TEXT", requires = "prompt")]
+    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// A safetensors file for the new tokens, [batch, n]; shorter rows are filled up with the token for padding.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// How tokens are chosen: the likeliest, unless any of these is given.
+#[derive(clap::Args)]
+struct SamplingArgs {
+    /// Draw tokens at random, as the checkpoint's generation_config.json recommends.
+    #[arg(long)]
+    sample: bool,
+    /// Draw tokens at random, with logits divided by this.
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Draw from the K likeliest tokens.
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the likeliest tokens whose probabilities add up to P.
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Draw from tokens that are at least P times as likely as the likeliest.
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
+    /// Divide the logits of tokens that occur by this.
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f64>,
+    /// Draw the same tokens again with the same seed.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    fn sampler(&self, options: &GenerationOptions) -> Result<Sampler> {
+        let numbers = [self.temperature, self.top_p, self.min_p];
+        let draws =
+            numbers.iter().any(Option::is_some) || self.top_k.is_some() || self.seed.is_some();
+        let mut sampling = match (self.sample, &options.recommended) {
+            (true, Some(recommended)) => *recommended,
+            (true, None) => Sampling::at(1.0),
+            (false, _) if draws => Sampling::at(1.0),
+            (false, _) => Sampling::greedy(),
+        };
+        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
+        sampling.top_k = self.top_k.or(sampling.top_k);
+        sampling.top_p = self.top_p.or(sampling.top_p);
+        sampling.min_p = self.min_p.or(sampling.min_p);
+        sampling.seed = self.seed.unwrap_or(sampling.seed);
+        let penalty = self.repetition_penalty;
+        sampling.repetition_penalty = penalty.unwrap_or(sampling.repetition_penalty);
+        Ok(Sampler::new(sampling)?)
+    }
+}
+
+pub fn generate(args: &Args) -> Result<Outcome> {
+    let device = args.compute.device()?;
+    let checkpoint = args.model.open()?;
+    if let Some(output) = &args.output {
+        let read = args.model.files().chain(args.input_ids.as_deref());
+        output::check_file(output, &checkpoint, read)?;
+    }
+    let mut options = GenerationOptions::of(&checkpoint)?;
+    options.max_new_tokens = args.max_new_tokens.unwrap_or(options.max_new_tokens);
+    let sampler = args.sampling.sampler(&options)?;
+    let input = match &args.input_ids {
+        Some(path) => Some((path, input_prompts(path)?)),
+        None => None,
+    };
+    let model = match args.compute.form(false)? {
+        Form::Packed(precision) => checkpoint.packed_model(precision)?,
+        Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
+    };
+    let mut clock = Clock::start();
+    let tokens = match input {
+        Some((path, prompts)) => {
+            let generator = Generator::new(&model, options)?;
+            let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
+            tokens.with_context(|| path.display().to_string())?
+        }
+        None => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
+    };
+    if let Some(path) = &args.output {
+        write_safetensors(path, &[("tokens".to_string(), tokens)], None)?;
+    } else if args.input_ids.is_some() {
+        for row in tokens.to_vec2::<u32>()? {
+            let row: Vec<String> = row.iter().map(u32::to_string).collect();
+            output::print(&(row.join(" ") + "\n"))?;
+        }
+    }
+    clock.report();
+    Ok(Outcome::Done)
+}
+
+fn input_prompts(path: &Path) -> Result<Vec<Vec<u32>>> {
+    let file = Fixture::open_input(path)?;
+    let Some(ids) = file.tensor("input_ids") else {
+        bail!("{}: holds no input_ids [batch, seq]", path.display());
+    };
+    let prompts = prompts(ids, file.tensor("attention_mask"));
+    prompts.with_context(|| path.display().to_string())
+}
+
+fn continue_ids(
+    generator: &Generator,
+    prompts: &[Vec<u32>],
+    sampler: Sampler,
+    clock: &mut Clock,
+) -> Result<Tensor> {
+    let mut generation = generator.start(prompts, sampler)?;
+    while !interrupt::was_pressed() {
+        match generation.next() {
+            Some(step) => clock.count(step?.iter().flatten().count()),
+            None => break,
+        }
+    }
+    let ends = (0..prompts.len()).map(|index| generation.finish(index));
+    note_end(ends, generator.model());
+    Ok(generation.padded()?)
+}
+
+fn continue_text(
+    args: &Args,
+    checkpoint: &Checkpoint,
+    model: &Model,
+    options: GenerationOptions,
+    sampler: Sampler,
+    clock: &mut Clock,
+) -> Result<Tensor> {
+    let stop: Vec<&str> = args.stop.iter().map(String::as_str).collect();
+    let generator = TextGenerator::new(checkpoint, model)?;
+    let generator = generator.with_options(options).with_stop_strings(&stop);
+    let text = args.prompt.as_deref().unwrap_or_default();
+    let prompt = match args.chat {
+        true => generator.chat(&[Message::user(text)])?,
+        false => generator.prompt(text)?,
+    };
+    if prompt.ids.is_empty() {
+        bail!("--prompt is empty; give at least one character");
+    }
+    let mut generation = generator.start(&prompt, sampler)?;
+    let mut n = 0;
+    while !interrupt::was_pressed() {
+        let Some(piece) = generation.next() else {
+            break;
+        };
+        output::print_text(&piece?)?;
+        clock.count(generation.tokens().len() - n);
+        n = generation.tokens().len();
+    }
+    output::print("\n")?;
+    note_end([generation.finish()].into_iter(), model);
+    Ok(Tensor::new(generation.tokens(), &Device::Cpu)?.unsqueeze(0)?)
+}
+
+/// Says where generation was cut off.
+fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
+    if interrupt::was_pressed() {
+        output::warn("note: interrupted; what was generated until then is kept");
+    } else if ends.any(|end| end == Some(Finish::Positions)) {
+        let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
+        output::warn(format_args!(
+            "note: a text ends at the {limit} positions that the model has"
+        ));
+    }
+}
+
+/// How long generation takes.
+struct Clock {
+    begin: Instant,
+    first: Option<Duration>,
+    /// The tokens that came first: one of each prompt.
+    n_first: usize,
+    n_tokens: usize,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self {
+            begin: Instant::now(),
+            first: None,
+            n_first: 0,
+            n_tokens: 0,
+        }
+    }
+
+    fn count(&mut self, n_tokens: usize) {
+        if self.first.is_none() {
+            self.first = Some(self.begin.elapsed());
+            self.n_first = n_tokens;
+        }
+        self.n_tokens += n_tokens;
+    }
+
+    fn report(&self) {
+        let Some(first) = self.first else { return };
+        let (all, first) = (self.begin.elapsed().as_secs_f64(), first.as_secs_f64());
+        let rest = match self.n_tokens - self.n_first {
+            0 => String::new(),
+            n => format!(", then {:.1} tokens/s", n as f64 / (all - first)),
+        };
+        let n = self.n_tokens;
+        output::warn(format_args!(
+            "{n} tokens in {all:.2} s: the first after {first:.2} s{rest}"
+        ));
+    }
+}

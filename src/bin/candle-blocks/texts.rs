@@ -1,0 +1,173 @@
+//! The texts of a file, one a line, and the walk over them with its progress.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use candle_blocks::Error;
+use candle_blocks::candle_core::Tensor;
+use candle_blocks::checkpoint::write::{write_safetensors, write_whole};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::{Outcome, interrupt, output};
+
+/// Texts that are computed between two looks at Ctrl-C and the progress.
+const AT_ONCE: usize = 256;
+
+/// Where the texts come from.
+#[derive(clap::Args)]
+pub struct TextArgs {
+    /// A file with one text a line in UTF-8; `-`, or nothing, is standard input.
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Shorten texts to this many tokens, special ones included [default: what the model's files say].
+    #[arg(long, value_name = "N")]
+    pub max_length: Option<usize>,
+}
+
+impl TextArgs {
+    /// The lines, without their ends.
+    pub fn read(&self) -> Result<Vec<String>> {
+        let (name, bytes) = match self.path() {
+            Some(path) => (self.name(), std::fs::read(path)),
+            None => {
+                let mut bytes = Vec::new();
+                let read = std::io::stdin().lock().read_to_end(&mut bytes);
+                (self.name(), read.map(|_| bytes))
+            }
+        };
+        let bytes = bytes.with_context(|| format!("{name}: cannot read"))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            let before = &error.as_bytes()[..at];
+            let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+            let byte = error.as_bytes()[at];
+            anyhow::anyhow!(
+                "{name}: line {line} is not UTF-8 (byte {byte:#04x}); convert the file, such as with `iconv -f \
+                 ISO-8859-1 -t UTF-8`"
+            )
+        })?;
+        let lines: Vec<String> = text.lines().map(str::to_string).collect();
+        if lines.is_empty() {
+            bail!("{name}: is empty; give one text a line");
+        }
+        Ok(lines)
+    }
+
+    /// The file, unless it is standard input.
+    pub fn path(&self) -> Option<&Path> {
+        let path = self.file.as_deref();
+        path.filter(|path| *path != Path::new("-"))
+    }
+
+    fn name(&self) -> String {
+        let name = self.path().map(|path| path.display().to_string());
+        name.unwrap_or_else(|| "standard input".to_string())
+    }
+
+    /// Hands the lines to `work`, some at a time, until it is done or Ctrl-C is pressed. An error about one of them names its
+    /// line.
+    pub fn each<T>(
+        &self,
+        lines: &[T],
+        mut work: impl FnMut(&[T]) -> Result<()>,
+    ) -> Result<Outcome> {
+        let begin = Instant::now();
+        let style = "[{wide_bar}] {pos}/{len} texts, {per_sec}, {eta} left";
+        let bar = ProgressBar::new(lines.len() as u64);
+        bar.set_style(ProgressStyle::with_template(style)?);
+        let mut n_done = 0;
+        while n_done < lines.len() && !interrupt::was_pressed() {
+            let some = &lines[n_done..lines.len().min(n_done + AT_ONCE)];
+            work(some).map_err(|error| self.located(error, n_done))?;
+            n_done += some.len();
+            bar.set_position(n_done as u64);
+        }
+        bar.finish_and_clear();
+        let seconds = begin.elapsed().as_secs_f64();
+        output::warn(format_args!(
+            "{n_done} texts in {seconds:.2} s, {:.1} texts/s",
+            n_done as f64 / seconds
+        ));
+        Ok(match n_done < lines.len() {
+            true => Outcome::Interrupted,
+            false => Outcome::Done,
+        })
+    }
+
+    /// An error about a text says which line that is, `before` lines having gone before.
+    fn located(&self, error: anyhow::Error, before: usize) -> anyhow::Error {
+        match error.downcast::<Error>() {
+            Ok(Error::Text { index, reason }) => {
+                anyhow::anyhow!("{}: line {}: {reason}", self.name(), before + index + 1)
+            }
+            Ok(other) => other.into(),
+            Err(other) => other,
+        }
+    }
+}
+
+/// The form of the results' file.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Format {
+    Safetensors,
+    Jsonl,
+}
+
+impl Format {
+    /// By the end of the name of a file that can be written, and is not the texts' or the model's.
+    pub fn of(output: &Path, texts: &TextArgs, model: &Path) -> Result<Self> {
+        let format = match output.extension().and_then(|end| end.to_str()) {
+            Some("safetensors") => Self::Safetensors,
+            Some("jsonl") => Self::Jsonl,
+            _ => bail!(
+                "{}: --output must end in .safetensors or .jsonl, which decides the form",
+                output.display()
+            ),
+        };
+        output::check(output, |existing| {
+            let is = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
+            let is_inside = |folder: PathBuf| existing.starts_with(folder);
+            texts.path().is_some_and(is) || model.canonicalize().is_ok_and(is_inside)
+        })?;
+        Ok(format)
+    }
+}
+
+/// Results to be written: as tensors, or line by line.
+pub struct Results<T> {
+    pub tensors: Vec<(String, Tensor)>,
+    pub lines: Vec<T>,
+}
+
+impl<T: Serialize> Results<T> {
+    /// Writes them; what Ctrl-C left unfinished gets another name.
+    pub fn write(&self, output: &Path, format: Format, outcome: &Outcome) -> Result<()> {
+        let mut path = output.as_os_str().to_owned();
+        if matches!(outcome, Outcome::Interrupted) {
+            path.push(".partial");
+            let path = Path::new(&path).display();
+            output::warn(format_args!(
+                "note: interrupted; what was made is in {path}"
+            ));
+        }
+        let path = Path::new(&path);
+        match format {
+            Format::Safetensors => write_safetensors(path, &self.tensors, None)?,
+            Format::Jsonl => write_whole(path, |out: &mut dyn Write| {
+                self.lines.iter().try_for_each(|line| {
+                    let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
+                    let written = written.and_then(|()| out.write_all(b"\n"));
+                    written.map_err(|cause| Error::Io {
+                        path: path.to_path_buf(),
+                        action: "write",
+                        cause,
+                    })
+                })
+            })?,
+        }
+        Ok(())
+    }
+}

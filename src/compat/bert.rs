@@ -1,0 +1,277 @@
+//! `candle_transformers::models::bert`: the same [`Config`], [`BertModel::load`] and [`BertModel::forward`].
+//!
+//! ```
+//! // use candle_transformers::models::bert::{BertModel, Config};
+//! use candle_blocks::compat::bert::{BertModel, Config};
+//! # use candle_blocks::candle_core::{DType, Device, Tensor, safetensors};
+//! # use candle_blocks::candle_nn::VarBuilder;
+//! # let (folder, device) = ("weights/tiny-bert", Device::Cpu);
+//! let config: Config = serde_json::from_slice(&std::fs::read(format!("{folder}/config.json"))?)?;
+//! let tensors = safetensors::load(format!("{folder}/model.safetensors"), &device)?;
+//! let model = BertModel::load(VarBuilder::from_tensors(tensors, DType::F32, &device), &config)?;
+//! let ids = Tensor::new(&[[2u32, 5, 7]], &model.device)?;
+//! let hidden = model.forward(&ids, &ids.zeros_like()?, None)?;
+//! assert_eq!(hidden.dims(), [1, 3, config.hidden_size]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The original:
+//! <https://github.com/huggingface/candle/blob/0.11.1/candle-transformers/src/models/bert.rs>. Two things differ. In f32 on
+//! the CPU the weights are packed, and what a mask of rank 2 says is padding is not computed: those rows of the output are
+//! zeros. Weights that are variables are not packed, and receive their gradients.
+
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
+use serde::Deserialize;
+
+use crate::checkpoint::names_on_disk;
+use crate::checkpoint::scheme::Family;
+use crate::config::{
+    Activation, AttentionConfig, BlockConfig, FeedForwardConfig, NormConfig, NormPlacement,
+    Precision, StackConfig, TokenEmbeddingsConfig,
+};
+use crate::layers::{AttentionMask, ForwardContext, Stack, TokenEmbeddings, Tokens};
+use crate::packed::PackedStack;
+
+/// The type of the weights in the original's examples.
+pub const DTYPE: DType = DType::F32;
+
+/// The activation of the feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HiddenAct {
+    /// With erf.
+    Gelu,
+    /// With tanh.
+    GeluApproximate,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+/// How positions are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionEmbeddingType {
+    /// By a table.
+    #[default]
+    Absolute,
+}
+
+/// The keys of a BERT's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[allow(missing_docs)] // they are named as in the file
+pub struct Config {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub intermediate_size: usize,
+    pub hidden_act: HiddenAct,
+    pub hidden_dropout_prob: f64,
+    pub max_position_embeddings: usize,
+    pub type_vocab_size: usize,
+    pub initializer_range: f64,
+    pub layer_norm_eps: f64,
+    pub pad_token_id: usize,
+    #[serde(default)]
+    pub position_embedding_type: PositionEmbeddingType,
+    #[serde(default)]
+    pub use_cache: bool,
+    pub classifier_dropout: Option<f64>,
+    pub model_type: Option<String>,
+}
+
+impl Default for Config {
+    /// BERT-base.
+    fn default() -> Self {
+        Self {
+            vocab_size: 30522,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_act: HiddenAct::Gelu,
+            hidden_dropout_prob: 0.1,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            initializer_range: 0.02,
+            layer_norm_eps: 1e-12,
+            pad_token_id: 0,
+            position_embedding_type: PositionEmbeddingType::Absolute,
+            use_cache: true,
+            classifier_dropout: None,
+            model_type: Some("bert".to_string()),
+        }
+    }
+}
+
+impl Config {
+    fn norm(&self) -> NormConfig {
+        NormConfig::layer_norm(self.hidden_size, self.layer_norm_eps)
+    }
+
+    fn embeddings(&self) -> TokenEmbeddingsConfig {
+        TokenEmbeddingsConfig::new(self.vocab_size, self.hidden_size)
+            .with_positions(self.max_position_embeddings)
+            .with_types(self.type_vocab_size)
+            .with_norm(self.norm())
+    }
+
+    fn stack(&self) -> Result<StackConfig> {
+        let activation = match self.hidden_act {
+            HiddenAct::Gelu => Activation::Gelu,
+            HiddenAct::GeluApproximate => Activation::GeluTanh,
+            HiddenAct::Relu => Activation::Relu,
+        };
+        let attention = AttentionConfig::new(self.hidden_size, self.num_attention_heads)?;
+        let feed_forward = FeedForwardConfig::new(self.hidden_size)
+            .with_d_ff(self.intermediate_size)
+            .with_activation(activation);
+        let block = BlockConfig::new(attention, feed_forward, self.norm(), NormPlacement::Post);
+        Ok(StackConfig::uniform(block, self.num_hidden_layers, None))
+    }
+}
+
+/// A BERT without its pooler.
+#[derive(Debug)]
+pub struct BertModel {
+    embeddings: TokenEmbeddings,
+    blocks: Blocks,
+    /// Where it computes.
+    pub device: Device,
+}
+
+#[derive(Debug)]
+enum Blocks {
+    Plain(Stack),
+    Packed(PackedStack),
+}
+
+impl BertModel {
+    /// Gets the weights from `vb` by BERT's names, which may begin with `bert.` or with the configuration's `model_type`.
+    ///
+    /// # Errors
+    /// If one is missing or has another shape.
+    pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
+        let vb = prefixed(vb, config);
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        let backend = BertNames {
+            family: Family::known("bert", None)?,
+            stack: config.stack()?,
+            vb,
+        };
+        let stack = backend.stack.clone();
+        let roles = VarBuilder::from_backend(Box::new(backend), dtype, device.clone());
+        let embeddings = TokenEmbeddings::new(&config.embeddings(), roles.pp("embeddings"))?;
+        let is_packed = device.is_cpu() && dtype == DType::F32 && !embeddings.words().is_variable();
+        Ok(Self {
+            embeddings,
+            blocks: match is_packed {
+                true => Blocks::Packed(PackedStack::new(&stack, roles, Precision::F32)?),
+                false => Blocks::Plain(Stack::new(&stack, roles)?),
+            },
+            device,
+        })
+    }
+
+    /// The last hidden states, `[batch, seq, hidden_size]`.
+    ///
+    /// # Shapes
+    /// `input_ids` and `token_type_ids` `[batch, seq]`; the mask `[batch, seq]` or `[batch, seq, seq]`, of any number type, with
+    /// 1 where a token is seen.
+    ///
+    /// # Errors
+    /// If a shape is another, or an id or position is beyond its table.
+    pub fn forward(
+        &self,
+        input_ids: &Tensor,
+        token_type_ids: &Tensor,
+        attention_mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let tokens = Tokens {
+            types: Some(token_type_ids),
+            ..Tokens::new(input_ids)
+        };
+        let x = self.embeddings.forward_t(&tokens, false)?;
+        let mask = match attention_mask {
+            None => AttentionMask::none(),
+            Some(mask) => attention_mask_of(mask, x.dtype())?,
+        };
+        let context = ForwardContext::evaluation().with_mask(mask);
+        match &self.blocks {
+            Blocks::Plain(stack) => stack.forward_with(&x, &context),
+            Blocks::Packed(stack) => stack.forward_with(&x, &context),
+        }
+    }
+}
+
+/// Marks of keys, or numbers to add: the original adds the least number times what is missing to 1.
+fn attention_mask_of(mask: &Tensor, dtype: DType) -> Result<AttentionMask> {
+    let mask = match mask.rank() {
+        2 => match AttentionMask::padding(mask) {
+            Ok(marks) => return Ok(marks),
+            Err(_) => mask.unsqueeze(1)?.unsqueeze(1)?, // numbers between 0 and 1
+        },
+        3 => mask.unsqueeze(1)?,
+        rank => {
+            bail!("the attention mask has rank {rank}; expected [batch, seq] or [batch, seq, seq]")
+        }
+    };
+    let mask = mask.to_dtype(dtype)?;
+    let least = Tensor::new(f32::MIN, mask.device())?.to_dtype(dtype)?;
+    let added = (mask.ones_like()? - mask)?.broadcast_mul(&least)?;
+    Ok(AttentionMask::none().with_additive(added))
+}
+
+/// The builder below the prefix under which the weights are; below none if they are nowhere, as fresh ones.
+fn prefixed<'v>(vb: VarBuilder<'v>, config: &Config) -> VarBuilder<'v> {
+    let prefixes = ["", "bert"].into_iter().chain(config.model_type.as_deref());
+    let below = |prefix| match prefix {
+        "" => vb.clone(),
+        prefix => vb.pp(prefix),
+    };
+    let holds = |vb: &VarBuilder| vb.contains_tensor("embeddings.word_embeddings.weight");
+    prefixes.map(below).find(holds).unwrap_or(vb.clone())
+}
+
+/// Answers requests for roles from a builder that has BERT's names.
+struct BertNames<'v> {
+    vb: VarBuilder<'v>,
+    family: Family,
+    stack: StackConfig,
+}
+
+impl BertNames<'_> {
+    /// The name that the builder has, of those that BERTs have (`LayerNorm.weight`, or `.gamma`); the first if it has none.
+    fn name(&self, role: &str, shape: &Shape) -> Result<String> {
+        let names = names_on_disk(&self.family, &self.stack, role, shape.dims())?;
+        let held = names.iter().find(|name| self.vb.contains_tensor(name));
+        match held.or(names.first()) {
+            Some(name) => Ok(name.clone()),
+            None => bail!("BERT has no {role}"),
+        }
+    }
+}
+
+impl SimpleBackend for BertNames<'_> {
+    fn get(
+        &self,
+        shape: Shape,
+        role: &str,
+        init: Init,
+        dtype: DType,
+        _: &Device,
+    ) -> Result<Tensor> {
+        let name = self.name(role, &shape)?;
+        self.vb.get_with_hints_dtype(shape, &name, init, dtype)
+    }
+
+    fn get_unchecked(&self, role: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{role}: asked for without a shape")
+    }
+
+    fn contains_tensor(&self, role: &str) -> bool {
+        let name = self.name(role, &Shape::from(()));
+        name.is_ok_and(|name| self.vb.contains_tensor(&name))
+    }
+}

@@ -1,0 +1,90 @@
+//! A model and when its generation ends.
+
+use super::{CausalDecoder, Choose, Generation, GenerationOptions};
+use crate::config::{EmbeddingsConfig, Task, getters};
+use crate::error::{Error, Result};
+use crate::model::Model;
+
+/// Continues prompts with a decoder-only model; the [module](super) has an example. It can be shared among threads: each generation
+/// has a cache of its own.
+#[derive(Clone, Debug)]
+pub struct Generator<'m> {
+    model: &'m Model,
+    options: GenerationOptions,
+}
+
+impl<'m> Generator<'m> {
+    /// A generator that ends as `options` say.
+    ///
+    /// # Errors
+    /// If the model has no head for the next token.
+    pub fn new(model: &'m Model, options: GenerationOptions) -> Result<Self> {
+        let found = match model.task() {
+            Some(Task::CausalLm) => return Ok(Self { model, options }),
+            Some(task) => format!("its head is for {task}"),
+            None => "it has no head".to_string(),
+        };
+        Err(Error::InvalidConfig(format!(
+            "the model predicts no next token: {found}; open the checkpoint of a causal language model, transformers' \
+             `..ForCausalLM` or `..LMHeadModel`"
+        )))
+    }
+
+    getters! {
+        /// The model.
+        model(&self) -> &'m Model => self.model;
+        /// When its generation ends.
+        options(&self) -> &GenerationOptions => &self.options;
+    }
+
+    /// Begins to continue prompts, each of one token or more; the result is an iterator over the new tokens.
+    ///
+    /// # Errors
+    /// If there is no prompt, or one is empty, longer than the model's positions, or holds a token that the model lacks.
+    pub fn start<C: Choose>(
+        &self,
+        prompts: &[Vec<u32>],
+        choose: C,
+    ) -> Result<Generation<CausalDecoder<'m>, C>> {
+        self.check_tokens(prompts)?;
+        Generation::new(
+            CausalDecoder::new(self.model),
+            prompts,
+            choose,
+            self.options.clone(),
+        )
+    }
+
+    /// Here a token's place is that in its prompt, and not one among padding.
+    fn check_tokens(&self, prompts: &[Vec<u32>]) -> Result<()> {
+        let EmbeddingsConfig::Tokens(tokens) = &self.model.config().embeddings else {
+            return Ok(());
+        };
+        for (i, prompt) in prompts.iter().enumerate() {
+            let at = prompt.iter().position(|&id| id as usize >= tokens.n_tokens);
+            if let Some(at) = at {
+                return Err(Error::input(
+                    "prompt",
+                    format!(
+                        "number {i} holds token {} at {at}; the model has the tokens 0 to {}",
+                        prompt[at],
+                        tokens.n_tokens.saturating_sub(1)
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The new tokens behind each prompt.
+    ///
+    /// # Errors
+    /// As for [`Self::start`], or if the model or `choose` fails.
+    pub fn generate(&self, prompts: &[Vec<u32>], choose: impl Choose) -> Result<Vec<Vec<u32>>> {
+        let mut generation = self.start(prompts, choose)?;
+        for step in &mut generation {
+            step?;
+        }
+        Ok(generation.into_tokens())
+    }
+}

@@ -1,0 +1,44 @@
+//! Generation: token ids in, the tokens that a model puts behind them out.
+//!
+//! A [`Generator`] continues a batch of prompts of any lengths with a decoder. It computes each position once, and of the logits
+//! only those that are needed. A [`Sampler`] chooses the next tokens, greedily or at random; so does any closure from logits to
+//! tokens, such as one around candle's `LogitsProcessor`.
+//!
+//! ```
+//! use candle_blocks::generate::{GenerationOptions, Generator, Sampler, Sampling};
+//! use candle_blocks::{CheckpointOptions, Precision};
+//! let options = CheckpointOptions::default().family_file("examples/smollm3.json");
+//! let checkpoint = options.open("weights/like/smollm3")?; // or Checkpoint::open of a known family
+//! let model = checkpoint.packed_model(Precision::F32)?;
+//! let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(4);
+//! let generator = Generator::new(&model, options)?;
+//! let prompts = [vec![3, 5, 7, 2], vec![4, 1]];
+//!
+//! let greedy = generator.generate(&prompts, Sampler::greedy())?; // the new tokens of each prompt
+//! assert_eq!(greedy.len(), 2);
+//!
+//! let sampling = Sampling::at(0.8).with_top_p(0.9).with_seed(7);
+//! for step in generator.start(&prompts, Sampler::new(sampling)?)? {
+//!     let tokens: Vec<Option<u32>> = step?; // one of each prompt, none where it has ended
+//!     assert_eq!(tokens.len(), 2);
+//! }
+//! # Ok::<(), candle_blocks::Error>(())
+//! ```
+
+mod choose;
+mod decoder;
+mod draw;
+mod generation;
+mod generator;
+mod options;
+mod prompts;
+mod rules;
+mod sampler;
+
+pub use choose::{Choose, Sequence};
+pub use decoder::{CausalDecoder, Decoder, max_positions};
+pub use generation::{Finish, Generation};
+pub use generator::Generator;
+pub use options::GenerationOptions;
+pub use prompts::prompts;
+pub use sampler::{Sampler, Sampling};

@@ -1,0 +1,56 @@
+//! Which texts are computed together.
+
+/// So many tokens keep two threads busy, and their hidden states in the caches.
+const MAX_TOKENS: usize = 2048;
+
+/// Which lengths may be in one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lengths {
+    /// Any: padding is not computed.
+    Any,
+    /// Equal ones: padding would be computed, or would shift where sums begin.
+    Equal,
+}
+
+/// Groups of texts with these numbers of tokens, the longest first: as much memory as will be needed is needed at once.
+pub(super) fn batches(n_tokens: &[usize], lengths: Lengths) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..n_tokens.len()).collect();
+    order.sort_by_key(|&text| std::cmp::Reverse(n_tokens[text]));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    for text in order {
+        let fits = |batch: &Vec<usize>| {
+            let longest = n_tokens[batch[0]];
+            let may_join = lengths == Lengths::Any || longest == n_tokens[text];
+            may_join && longest * (batch.len() + 1) <= MAX_TOKENS
+        };
+        match batches.last_mut() {
+            Some(batch) if fits(batch) => batch.push(text),
+            _ => batches.push(vec![text]),
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_is_in_one_batch_of_bounded_size() {
+        let n_tokens = [3, 900, 5, 3, 1200, 900, 3, 5000];
+        for lengths in [Lengths::Any, Lengths::Equal] {
+            let batches = batches(&n_tokens, lengths);
+            let mut all: Vec<usize> = batches.concat();
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7]);
+            for batch in &batches {
+                let longest = batch.iter().map(|&text| n_tokens[text]).max().unwrap();
+                assert!(batch.len() == 1 || longest * batch.len() <= MAX_TOKENS);
+                let is_equal = |&text: &usize| n_tokens[text] == longest;
+                assert!(lengths == Lengths::Any || batch.iter().all(is_equal));
+            }
+        }
+        assert_eq!(batches(&[2, 2, 1], Lengths::Any), [[0, 1, 2]]);
+        assert_eq!(batches(&[2, 2, 1], Lengths::Equal), [vec![0, 1], vec![2]]);
+    }
+}

@@ -1,0 +1,196 @@
+//! A model that reads texts: its tokenizer, the limits of both, and the walk over batches.
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use tokenizers::EncodeInput;
+
+use super::batches::{Lengths, batches};
+use super::{Encoded, Tokenizer};
+use crate::Checkpoint;
+use crate::config::{EmbeddingsConfig, Reads, TokenEmbeddingsConfig};
+use crate::error::{Error, Result};
+use crate::model::{Model, ModelInput, ModelOutput};
+
+/// A model with its tokenizer.
+#[derive(Clone, Debug)]
+pub(super) struct Encoder {
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+    max_length: Option<usize>,
+    lengths: Lengths,
+    /// What stands behind shorter texts of a batch.
+    padding: u32,
+    /// Whether the model is told which text of a pair a token belongs to.
+    has_types: bool,
+}
+
+impl Encoder {
+    /// The model with the tokenizer in `directory`. Texts are shortened to `max_length`, or else to what the tokenizer and
+    /// the model allow.
+    ///
+    /// # Errors
+    /// If the model reads no tokens, or the tokenizer is missing, malformed or another model's.
+    pub fn new(
+        model: Model,
+        checkpoint: &Checkpoint,
+        directory: &Path,
+        max_length: Option<usize>,
+    ) -> Result<Self> {
+        let mut tokenizer = Tokenizer::open(directory)?;
+        let words = words(&model)?;
+        tokenizer.check_vocabulary(words.n_tokens)?;
+        let json = checkpoint.config_json()?;
+        let trained = || -> Result<Option<usize>> {
+            let positions = match &json {
+                Some(json) => json.optional_size(&["max_position_embeddings"])?,
+                None => None,
+            };
+            Ok(least([tokenizer.max_length()?, positions]))
+        };
+        let length = match max_length {
+            Some(length) => Some(length),
+            None => trained()?,
+        };
+        let rows = words
+            .positions
+            .map(|table| table.n_rows - table.first_row.min(table.n_rows));
+        let max_length = least([length, rows]);
+        if let Some(max_length) = max_length {
+            tokenizer.truncate(max_length)?;
+        }
+        let inputs = match tokenizer.config() {
+            Some(config) => config.texts(&["model_input_names"])?,
+            None => None,
+        };
+        let takes_types = inputs.is_none_or(|names| names.iter().any(|n| n == "token_type_ids"));
+        let reads = model.config().head.as_ref().map(|head| &head.readout.reads);
+        let (reads_alike, padding) = match reads {
+            Some(Reads::LastExcept(Some(padding))) => (true, *padding),
+            None | Some(Reads::First | Reads::Pooled | Reads::Each) => (true, 0),
+            Some(_) => (false, 0),
+        };
+        let is_elsewhere = !model.device().is_cpu();
+        let lengths = match reads_alike && (model.leaves_out_padding() || is_elsewhere) {
+            true => Lengths::Any,
+            false => Lengths::Equal,
+        };
+        Ok(Self {
+            has_types: takes_types && words.n_types.is_some(),
+            model,
+            tokenizer,
+            max_length,
+            lengths,
+            padding,
+        })
+    }
+
+    /// The number of tokens to which texts are shortened, if to any.
+    pub fn max_length(&self) -> Option<usize> {
+        self.max_length
+    }
+
+    /// The tokens of texts or pairs.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if a text gives no token, or one that the model does not have.
+    pub fn encode<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<Encoded>>
+    where
+        T: Into<EncodeInput<'t>>,
+    {
+        let encoded = self.tokenizer.encode_all(texts)?;
+        let words = words(&self.model)?;
+        let beyond = |ids: &[u32], n: usize| ids.iter().copied().find(|&id| id as usize >= n);
+        for (index, text) in encoded.iter().enumerate() {
+            let fail = |reason| Err(Error::Text { index, reason });
+            if text.ids.is_empty() {
+                let reason = "the tokenizer gives no token for it; leave it out, or give a text";
+                return fail(reason.to_string());
+            }
+            if let Some(id) = beyond(&text.ids, words.n_tokens) {
+                return fail(format!(
+                    "holds token {id} ({:?} of {}), but the model has {} words",
+                    self.tokenizer.inner().id_to_token(id).unwrap_or_default(),
+                    self.tokenizer.path().display(),
+                    words.n_tokens
+                ));
+            }
+            if let (true, Some(n_types)) = (self.has_types, words.n_types)
+                && let Some(id) = beyond(&text.types, n_types)
+            {
+                return fail(format!(
+                    "{} gives its tokens type {id}, but the model has {n_types}: it is another model's",
+                    self.tokenizer.path().display()
+                ));
+            }
+        }
+        Ok(encoded)
+    }
+
+    /// Runs the model on all texts, batch by batch, and hands the output of each batch, with the places of its texts, to
+    /// `each`.
+    ///
+    /// # Errors
+    /// As for [`Model::forward`]; an error of `each` ends the run.
+    pub fn run(
+        &self,
+        texts: &[Encoded],
+        mut each: impl FnMut(&[usize], ModelOutput) -> Result<()>,
+    ) -> Result<()> {
+        let n_tokens: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        for batch in batches(&n_tokens, self.lengths) {
+            let input = self.input(texts, &batch)?;
+            each(&batch, self.model.forward(&input)?)?;
+        }
+        Ok(())
+    }
+
+    /// Some texts side by side, shorter ones padded on the right.
+    fn input(&self, texts: &[Encoded], batch: &[usize]) -> Result<ModelInput> {
+        let longest = batch.iter().map(|&text| texts[text].ids.len()).max();
+        let shape = (batch.len(), longest.unwrap_or(0));
+        let rows = |values: fn(&Encoded) -> &[u32], padding: u32| -> Result<Tensor> {
+            let mut all = Vec::with_capacity(shape.0 * shape.1);
+            for (row, &text) in batch.iter().enumerate() {
+                all.extend(values(&texts[text]));
+                all.resize((row + 1) * shape.1, padding);
+            }
+            Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
+        };
+        let mut input = ModelInput::tokens(&rows(|text| &text.ids, self.padding)?);
+        if self.has_types
+            && batch
+                .iter()
+                .any(|&text| texts[text].types.iter().any(|&t| t > 0))
+        {
+            input = input.with_types(&rows(|text| &text.types, 0)?);
+        }
+        if batch.iter().any(|&text| texts[text].ids.len() < shape.1) {
+            let kept =
+                |&text: &usize| (0..shape.1).map(move |i| u8::from(i < texts[text].ids.len()));
+            let mask: Vec<u8> = batch.iter().flat_map(kept).collect();
+            input = input.with_mask(&Tensor::from_vec(mask, shape, &Device::Cpu)?);
+        }
+        Ok(input)
+    }
+}
+
+/// The table of words.
+fn words(model: &Model) -> Result<&TokenEmbeddingsConfig> {
+    match &model.config().embeddings {
+        EmbeddingsConfig::Tokens(config) => Ok(config),
+        _ => Err(Error::InvalidConfig(
+            "the model reads no texts; choose the part of the checkpoint that does".into(),
+        )),
+    }
+}
+
+fn least<const N: usize>(limits: [Option<usize>; N]) -> Option<usize> {
+    limits.into_iter().flatten().min()
+}
+
+/// Rows in f32 on the CPU.
+pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+    Ok(tensor.flatten_all()?.to_vec1()?)
+}

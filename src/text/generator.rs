@@ -1,0 +1,185 @@
+//! Text in, text out.
+
+use super::pieces::Pieces;
+use super::stop_strings::StopStrings;
+use super::{ChatTemplate, Tokenizer};
+use crate::checkpoint::Checkpoint;
+use crate::config::{getters, setters};
+use crate::error::Result;
+use crate::generate::{CausalDecoder, Choose, Finish, Generation, GenerationOptions, Generator};
+use crate::model::Model;
+
+/// Continues texts with a decoder-only model.
+///
+/// ```no_run
+/// use candle_blocks::generate::{Sampler, Sampling};
+/// use candle_blocks::text::{Message, TextGenerator};
+/// use candle_blocks::{Checkpoint, Precision};
+/// let checkpoint = Checkpoint::open("Qwen2.5-0.5B-Instruct")?;
+/// let model = checkpoint.packed_model(Precision::Bf16)?;
+/// let generator = TextGenerator::new(&checkpoint, &model)?.with_stop_strings(&["\n\n"]);
+/// let story = generator.generate("Once upon a time", Sampler::greedy())?;
+///
+/// let prompt = generator.chat(&[Message::user("Why is the sky blue?")])?;
+/// for piece in generator.start(&prompt, Sampler::new(Sampling::at(0.7).with_top_p(0.8))?)? {
+///     print!("{}", piece?);
+/// }
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TextGenerator<'m> {
+    model: &'m Model,
+    tokenizer: Tokenizer,
+    options: GenerationOptions,
+    stop_strings: Vec<String>,
+}
+
+/// A prompt as tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The tokens.
+    pub ids: Vec<u32>,
+}
+
+impl<'m> TextGenerator<'m> {
+    /// Reads the checkpoint's tokenizer and its `generation_config.json`.
+    ///
+    /// # Errors
+    /// If there is no tokenizer, it has more tokens than the model, or the model has no head for the next one.
+    pub fn new(checkpoint: &Checkpoint, model: &'m Model) -> Result<Self> {
+        let tokenizer = Tokenizer::open(checkpoint.files().directory())?;
+        if let crate::config::EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings {
+            tokenizer.check_vocabulary(tokens.n_tokens)?;
+        }
+        let options = GenerationOptions::of(checkpoint)?;
+        Generator::new(model, options.clone())?;
+        Ok(Self {
+            model,
+            tokenizer,
+            options,
+            stop_strings: Vec::new(),
+        })
+    }
+
+    setters! {
+        /// Sets when generation ends.
+        with_options(options: GenerationOptions) => options = options;
+    }
+
+    /// Sets strings before the first of which a text ends.
+    pub fn with_stop_strings(mut self, strings: &[&str]) -> Self {
+        self.stop_strings = strings.iter().map(|string| string.to_string()).collect();
+        self
+    }
+
+    getters! {
+        /// The tokenizer.
+        tokenizer(&self) -> &Tokenizer => &self.tokenizer;
+        /// When generation ends.
+        options(&self) -> &GenerationOptions => &self.options;
+    }
+
+    /// A text as a prompt, with the special tokens that the tokenizer puts in front.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    pub fn prompt(&self, text: &str) -> Result<Prompt> {
+        let ids = self.tokenizer.encode(text)?.ids;
+        Ok(Prompt { ids })
+    }
+
+    /// A conversation as a prompt for the next answer, by the model's own [`ChatTemplate`].
+    ///
+    /// # Errors
+    /// If the checkpoint has no template, or it refuses the messages.
+    pub fn chat(&self, messages: &[super::Message]) -> Result<Prompt> {
+        let text = ChatTemplate::of(&self.tokenizer)?.render(&messages, true)?;
+        // The template writes the special tokens.
+        let encoded = self.tokenizer.inner().encode_fast(text, false);
+        let encoded = encoded.map_err(|error| self.tokenizer.fail(error.to_string()))?;
+        Ok(Prompt {
+            ids: encoded.get_ids().to_vec(),
+        })
+    }
+
+    /// Begins to continue a prompt; the result is an iterator over pieces of text in whole characters.
+    ///
+    /// # Errors
+    /// As for [`Generator::start`].
+    pub fn start<C: Choose>(&self, prompt: &Prompt, choose: C) -> Result<TextGeneration<'_, C>> {
+        let generator = Generator::new(self.model, self.options.clone())?;
+        Ok(TextGeneration {
+            tokenizer: &self.tokenizer,
+            generation: generator.start(std::slice::from_ref(&prompt.ids), choose)?,
+            pieces: Pieces::behind(&prompt.ids),
+            stop: StopStrings::new(&self.stop_strings),
+            is_done: false,
+        })
+    }
+
+    /// The continuation of a text.
+    ///
+    /// # Errors
+    /// As for [`Self::prompt`] and [`Self::start`].
+    pub fn generate(&self, text: &str, choose: impl Choose) -> Result<String> {
+        self.start(&self.prompt(text)?, choose)?.collect()
+    }
+}
+
+/// Generation of a text in progress: an iterator with a piece of text for each token, which is empty where the token completes
+/// no character, or what may become a stop string. It can be left at any piece.
+#[derive(Debug)]
+pub struct TextGeneration<'g, C> {
+    tokenizer: &'g Tokenizer,
+    generation: Generation<CausalDecoder<'g>, C>,
+    pieces: Pieces,
+    stop: StopStrings,
+    is_done: bool,
+}
+
+impl<C: Choose> TextGeneration<'_, C> {
+    /// The new tokens so far.
+    pub fn tokens(&self) -> &[u32] {
+        self.generation.tokens(0)
+    }
+
+    /// Why the text has ended; `None` while it goes on.
+    pub fn finish(&self) -> Option<Finish> {
+        self.generation.finish(0)
+    }
+
+    /// The text that the next token completes; `None` behind the last.
+    fn step(&mut self) -> Result<Option<String>> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let text = match self.generation.next() {
+            Some(step) => match step?.first() {
+                Some(&Some(token)) => self.pieces.push(self.tokenizer, token)?,
+                _ => String::new(),
+            },
+            None => {
+                self.is_done = true;
+                let rest = self.pieces.finish(self.tokenizer)?;
+                let rest = self.stop.push(&rest);
+                return Ok(Some(rest + &self.stop.finish()));
+            }
+        };
+        let text = self.stop.push(&text);
+        if self.stop.has_stopped() {
+            self.generation.stop(0);
+            self.is_done = true;
+        }
+        Ok(Some(text))
+    }
+}
+
+impl<C: Choose> Iterator for TextGeneration<'_, C> {
+    type Item = Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        self.is_done |= step.is_err();
+        step.transpose()
+    }
+}

@@ -1,0 +1,28 @@
+//! Texts in; vectors, scores and texts out (feature `text`).
+//!
+//! A [`TextEmbedder`] makes vectors of texts, as sentence-transformers does; a [`TextClassifier`] gives texts, or pairs of
+//! them, scores of labels; a [`TextGenerator`] continues texts, and conversations that a [`ChatTemplate`] writes. A
+//! [`Tokenizer`] is what all read texts with.
+
+mod batches;
+mod chat_template;
+mod classifier;
+mod embedder;
+mod encoder;
+mod generator;
+mod options;
+mod pieces;
+mod pooling;
+mod python_json;
+mod sentence_files;
+mod stages;
+mod stop_strings;
+mod tokenizer;
+
+pub use chat_template::{ChatTemplate, Message};
+pub use classifier::{Scores, TextClassifier};
+pub use embedder::TextEmbedder;
+pub use generator::{Prompt, TextGeneration, TextGenerator};
+pub use options::TextOptions;
+pub use pooling::Pooling;
+pub use tokenizer::{Encoded, Tokenizer};

@@ -1,0 +1,120 @@
+//! One vector of the vectors of a text's tokens.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// How the vectors of a text's tokens become one, as in sentence-transformers' `Pooling`:
+/// <https://github.com/huggingface/sentence-transformers/blob/v5.1.0/sentence_transformers/models/Pooling.py>.
+///
+/// Parsed and written with the names that its files have: `cls`, `max`, `mean`, `mean_sqrt_len_tokens`, `weightedmean`,
+/// `lasttoken`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// The first token's (`[CLS]`).
+    Cls,
+    /// The largest value of each feature.
+    Max,
+    /// The mean.
+    Mean,
+    /// The sum divided by the square root of the number of tokens.
+    MeanSqrtLen,
+    /// The mean with weights 1, 2, 3 .. by position.
+    WeightedMean,
+    /// The last token's.
+    LastToken,
+}
+
+impl Pooling {
+    /// All, in the order in which sentence-transformers joins several.
+    pub const ALL: [Self; 6] = [
+        Self::Cls,
+        Self::Max,
+        Self::Mean,
+        Self::MeanSqrtLen,
+        Self::WeightedMean,
+        Self::LastToken,
+    ];
+
+    /// The name that the files of sentence-transformers give it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cls => "cls",
+            Self::Max => "max",
+            Self::Mean => "mean",
+            Self::MeanSqrtLen => "mean_sqrt_len_tokens",
+            Self::WeightedMean => "weightedmean",
+            Self::LastToken => "lasttoken",
+        }
+    }
+
+    /// The key that older files set to true.
+    pub(super) fn old_key(self) -> String {
+        let ending = match self {
+            Self::Cls => "_token",
+            Self::Max | Self::Mean | Self::WeightedMean => "_tokens",
+            Self::MeanSqrtLen | Self::LastToken => "",
+        };
+        format!("pooling_mode_{self}{ending}")
+    }
+
+    /// Pools `rows` of `width` features, of which the first `skipped` are a prompt's, and adds the result to `pooled`.
+    pub(super) fn pool(self, rows: &[f32], width: usize, skipped: usize, pooled: &mut Vec<f32>) {
+        let n_rows = rows.len() / width;
+        let begin = skipped.min(n_rows);
+        let row = |i: usize| &rows[i * width..(i + 1) * width];
+        let weighted = |weight: fn(usize) -> f64, divisor: fn(f64) -> f64| {
+            let mut sums = vec![0f64; width];
+            let mut total = 0.0;
+            for i in begin..n_rows {
+                let weight = weight(i);
+                total += weight;
+                for (sum, &value) in sums.iter_mut().zip(row(i)) {
+                    *sum += weight * f64::from(value);
+                }
+            }
+            let divisor = divisor(f64::max(total, 1e-9));
+            sums.into_iter().map(move |sum| (sum / divisor) as f32)
+        };
+        match self {
+            Self::Cls if begin < n_rows => pooled.extend(row(begin)),
+            Self::Cls => pooled.extend(row(0)),
+            Self::LastToken => pooled.extend(row(n_rows - 1)),
+            Self::Mean => pooled.extend(weighted(|_| 1.0, |total| total)),
+            Self::MeanSqrtLen => pooled.extend(weighted(|_| 1.0, f64::sqrt)),
+            Self::WeightedMean => pooled.extend(weighted(|i| (i + 1) as f64, |total| total)),
+            Self::Max => {
+                let start = pooled.len();
+                pooled.resize(start + width, f32::NEG_INFINITY);
+                for i in begin..n_rows {
+                    for (most, &value) in pooled[start..].iter_mut().zip(row(i)) {
+                        *most = if value > *most || value.is_nan() {
+                            value
+                        } else {
+                            *most
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pooling {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|pooling| pooling.name() == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::InvalidConfig(format!("{name:?} is no known pooling; known are {known}"))
+        })
+    }
+}

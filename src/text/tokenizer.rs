@@ -1,0 +1,222 @@
+//! The tokenizer of a checkpoint.
+
+use std::path::{Path, PathBuf};
+
+use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
+use tokenizers::{EncodeInput, Encoding, TruncationDirection, TruncationParams};
+
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::read_limited;
+use crate::config::getters;
+use crate::error::{Error, Result};
+
+/// Ten times the largest published (Gemma's).
+const MAX_BYTES: u64 = 400_000_000;
+
+/// The `tokenizer.json` of a checkpoint, and what `tokenizer_config.json` beside it says.
+///
+/// The truncation and padding that the file may name are those of its training and not used, as in transformers.
+///
+/// ```no_run
+/// use candle_blocks::text::Tokenizer;
+/// let tokenizer = Tokenizer::open("all-MiniLM-L6-v2")?;
+/// let ids = tokenizer.encode("A man is eating food.")?.ids;
+/// assert_eq!(tokenizer.decode(&ids)?, "a man is eating food.");
+/// # Ok::<(), candle_blocks::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    config: Option<ConfigJson>,
+}
+
+/// A text, or a pair of texts, as token ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// The ids, those of special tokens included.
+    pub ids: Vec<u32>,
+    /// Which text of a pair each token belongs to, as the tokenizer numbers them.
+    pub types: Vec<u32>,
+}
+
+impl From<&Encoding> for Encoded {
+    fn from(encoding: &Encoding) -> Self {
+        Self {
+            ids: encoding.get_ids().to_vec(),
+            types: encoding.get_type_ids().to_vec(),
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Opens the tokenizer in a checkpoint's directory.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if there is no `tokenizer.json`, or it is not one.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref();
+        let path = directory.join("tokenizer.json");
+        let fail = |reason| Error::Tokenizer {
+            path: path.clone(),
+            reason,
+        };
+        if !path.exists() {
+            let reason = format!(
+                "missing; copy it from the model's repository, or write it with `python -c 'import transformers as t, \
+                 sys; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {}`",
+                directory.display()
+            );
+            return Err(fail(reason));
+        }
+        let bytes = read_limited(&path, MAX_BYTES, "tokenizer.json")?;
+        let malformed = |error| fail(format!("not a tokenizer: {error}; download it again"));
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(malformed)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(malformed)?;
+        let config = directory.join("tokenizer_config.json");
+        let config = config.exists().then(|| ConfigJson::open(&config));
+        Ok(Self {
+            inner,
+            config: config.transpose()?,
+            path,
+        })
+    }
+
+    getters! {
+        /// The path of `tokenizer.json`.
+        path(&self) -> &Path => &self.path;
+        /// The `tokenizer_config.json`, if there is one.
+        config(&self) -> Option<&ConfigJson> => self.config.as_ref();
+        /// The tokenizer itself.
+        inner(&self) -> &tokenizers::Tokenizer => &self.inner;
+    }
+
+    /// The number of tokens that the model may have at most by `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// If it is not a number.
+    pub fn max_length(&self) -> Result<Option<usize>> {
+        let Some(config) = &self.config else {
+            return Ok(None);
+        };
+        // Where there is no limit, the file says 1e30.
+        let length = config.optional_number(&["model_max_length"])?;
+        Ok(length.filter(|&n| n < 1e9).map(|n| n as usize))
+    }
+
+    /// Shortens what is encoded from now on to this many tokens, special ones included: of a pair, the longer text.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the special tokens alone are more.
+    pub fn truncate(&mut self, max_length: usize) -> Result<()> {
+        let added = self.inner.get_post_processor();
+        let n_special = added.map_or(0, |p| tokenizers::PostProcessor::added_tokens(p, true));
+        if max_length <= n_special {
+            return Err(self.fail(format!(
+                "adds {n_special} special tokens, but a text may have only {max_length}"
+            )));
+        }
+        let side = self.config.as_ref().map(|c| c.text(&["truncation_side"]));
+        let direction = match side.transpose()?.flatten().as_deref() {
+            Some("left") => TruncationDirection::Left,
+            _ => TruncationDirection::Right,
+        };
+        let truncation = TruncationParams {
+            max_length,
+            direction,
+            ..TruncationParams::default()
+        };
+        let truncated = self.inner.with_truncation(Some(truncation)).map(drop);
+        truncated.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// Lowers the case of every text first, unless the tokenizer does so itself.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the added tokens do not allow it.
+    pub fn lower_case(&mut self) -> Result<()> {
+        let lowers =
+            |normalizer: &NormalizerWrapper| matches!(normalizer, NormalizerWrapper::Lowercase(_));
+        let mut all = match self.inner.get_normalizer() {
+            None => Vec::new(),
+            Some(NormalizerWrapper::Sequence(sequence)) => sequence.as_ref().to_vec(),
+            Some(one) => vec![one.clone()],
+        };
+        if all.iter().any(lowers) {
+            return Ok(());
+        }
+        all.insert(0, Lowercase.into());
+        let changed = self.inner.with_normalizer(Some(Sequence::new(all)));
+        changed.map(drop).map_err(|error| Error::Tokenizer {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Checks that the vocabulary fits a model's table of this many words. (Tokens that were added to the vocabulary may
+    /// lie beyond: a text that has them is refused.)
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if it has more.
+    pub fn check_vocabulary(&self, n_words: usize) -> Result<()> {
+        let n_tokens = self.inner.get_vocab_size(false);
+        match n_tokens > n_words {
+            true => Err(self.fail(format!(
+                "has {n_tokens} tokens, but the model has {n_words} words: it is another model's; take the one that \
+                 was published with the weights"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// The tokens of a text, special ones included.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode(&self, text: &str) -> Result<Encoded> {
+        self.encoding(text).map(|encoding| Encoded::from(&encoding))
+    }
+
+    fn encoding<'t>(&self, text: impl Into<EncodeInput<'t>>) -> Result<Encoding> {
+        let encoded = self.inner.encode_fast(text, true);
+        encoded.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// The tokens of many texts or pairs, in parallel.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode_all<'t, T>(&self, texts: impl IntoIterator<Item = T>) -> Result<Vec<Encoded>>
+    where
+        T: Into<EncodeInput<'t>>,
+    {
+        let texts: Vec<EncodeInput> = texts.into_iter().map(Into::into).collect();
+        let encoded = self.inner.encode_batch_fast(texts, true);
+        let encoded = encoded.map_err(|error| self.fail(error.to_string()))?;
+        Ok(encoded.iter().map(Encoded::from).collect())
+    }
+
+    /// The text of some tokens, without special ones.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        let decoded = self.inner.decode(ids, true);
+        decoded.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// Whether a token is special, such as one that ends a text.
+    pub fn is_special(&self, id: u32) -> bool {
+        let token = self.inner.id_to_token(id);
+        token.is_some_and(|t| self.inner.get_added_vocabulary().is_special_token(&t))
+    }
+
+    /// An error about this tokenizer.
+    pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
+        Error::Tokenizer {
+            path: self.path.clone(),
+            reason: reason.into(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `candle-blocks generate` writes what the library generates, and refuses what cannot be continued.
+
+use std::{fs, path::PathBuf};
+
+use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::checkpoint::write::write_safetensors;
+use candle_blocks::generate::{GenerationOptions, Generator, Sampler};
+use candle_blocks::{Checkpoint, Precision};
+use tempfile::TempDir;
+
+use crate::scratch::{Answer, answer, load, program};
+use crate::weights::{is_present, weights};
+
+/// A folder beside the text model of bytes.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Option<Self> {
+        is_present("tiny-gpt-text").then(|| Self(tempfile::tempdir().unwrap()))
+    }
+
+    fn path(&self, local: &str) -> PathBuf {
+        self.0.path().join(local)
+    }
+
+    fn ids(&self, rows: &[&[u32]], mask: Option<&[&[u32]]>) -> String {
+        let tensor = |rows: &[&[u32]]| {
+            let all: Vec<u32> = rows.concat();
+            Tensor::from_vec(all, (rows.len(), rows[0].len()), &Device::Cpu).unwrap()
+        };
+        let mut tensors = vec![("input_ids".to_string(), tensor(rows))];
+        tensors.extend(mask.map(|mask| ("attention_mask".to_string(), tensor(mask))));
+        let path = self.path("ids.safetensors");
+        write_safetensors(&path, &tensors, None).unwrap();
+        path.to_str().unwrap().to_string()
+    }
+}
+
+fn generate(arguments: &[&str]) -> Answer {
+    let model = weights("tiny-gpt-text");
+    answer(
+        program()
+            .arg("generate")
+            .arg("--model")
+            .arg(model)
+            .args(arguments),
+    )
+}
+
+#[test]
+fn a_prompt_is_continued_as_by_the_library_and_timed() {
+    let Some(folder) = Folder::new() else { return };
+    let output = folder.path("tokens.safetensors");
+    let said = generate(&[
+        "--prompt",
+        "Sir Walter ",
+        "--max-new-tokens",
+        "40",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    said.assert_status(0);
+    let checkpoint = Checkpoint::open(weights("tiny-gpt-text")).unwrap();
+    let model = checkpoint.packed_model(Precision::F32).unwrap();
+    let options = GenerationOptions::of(&checkpoint)
+        .unwrap()
+        .with_max_new_tokens(40);
+    let prompt = b"Sir Walter ".iter().map(|&byte| byte.into()).collect();
+    let generator = Generator::new(&model, options).unwrap();
+    let tokens = generator
+        .generate(&[prompt], Sampler::greedy())
+        .unwrap()
+        .remove(0);
+    let text: String = tokens
+        .iter()
+        .map(|&token| char::from(token as u8))
+        .collect();
+    assert_eq!(said.stdout, text + "\n");
+    let written = load(&output)["tokens"].to_vec2::<u32>().unwrap();
+    assert_eq!(written, std::slice::from_ref(&tokens));
+    let n = format!("{} tokens in ", tokens.len());
+    assert!(
+        said.stderr.starts_with(&n) && said.stderr.contains("tokens/s"),
+        "{said:#?}"
+    );
+}
+
+#[test]
+fn ids_are_continued_without_what_the_mask_drops() {
+    let Some(folder) = Folder::new() else { return };
+    let rows: [&[u32]; 2] = [&[83, 105, 114, 32], &[0, 0, 65, 110]];
+    let mask: [&[u32]; 2] = [&[1, 1, 1, 1], &[0, 0, 1, 1]];
+    let both = folder.ids(&rows, Some(&mask));
+    let both = generate(&["--input-ids", &both, "--max-new-tokens", "9"]);
+    both.assert_status(0);
+    let alone = folder.ids(&[&[65, 110]], None);
+    let alone = generate(&["--input-ids", &alone, "--max-new-tokens", "9"]);
+    assert_eq!(both.stdout.lines().count(), 2);
+    assert_eq!(both.stdout.lines().nth(1), alone.stdout.lines().next());
+    assert_eq!(alone.stdout.trim().split(' ').count(), 9);
+}
+
+#[test]
+fn a_seed_repeats_and_a_stop_string_ends_the_text() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let prompt = ["--prompt", "She ", "--max-new-tokens", "50"];
+    let text = |flags: &[&str]| {
+        let said = generate(&[&prompt[..], flags].concat());
+        said.assert_status(0);
+        said.stdout
+    };
+    let drawn = text(&["--temperature", "0.9", "--top-k", "40", "--seed", "3"]);
+    assert_eq!(
+        drawn,
+        text(&["--temperature", "0.9", "--top-k", "40", "--seed", "3"])
+    );
+    assert_ne!(
+        drawn,
+        text(&["--temperature", "0.9", "--top-k", "40", "--seed", "4"])
+    );
+    let greedy = text(&[]);
+    assert_eq!(greedy, text(&["--temperature", "0"]));
+    let stop = &greedy[10..13];
+    let expected = &greedy[..greedy.find(stop).unwrap()];
+    assert_eq!(text(&["--stop", stop]), format!("{expected}\n"));
+}
+
+#[test]
+fn positions_that_run_out_end_the_text_with_a_note() {
+    if !is_present("tiny-gpt-text") {
+        return;
+    }
+    let prompt = "a".repeat(126);
+    let said = generate(&["--prompt", &prompt]);
+    said.assert_status(0);
+    assert!(said.stderr.contains("128 positions"), "{said:#?}");
+}
+
+#[test]
+fn what_cannot_be_continued_is_refused_in_one_line() {
+    let Some(folder) = Folder::new() else { return };
+    let output = folder.path("out.safetensors");
+    let out = ["--output", output.to_str().unwrap()];
+    let refused = |flags: &[&str], words: &[&str]| {
+        generate(&[flags, &out[..]].concat()).assert_refused(words);
+    };
+    refused(&["--prompt", ""], &["--prompt", "empty"]);
+    let long = "a".repeat(129);
+    refused(
+        &["--prompt", &long],
+        &["129 tokens", "128 positions", "shorten"],
+    );
+    let ids = folder.ids(&[&[1, 2], &[3, 256]], None);
+    let place = ["ids.safetensors", "number 1", "256 at 1", "0 to 255"];
+    refused(&["--input-ids", &ids], &place);
+    let gap = folder.ids(&[&[1, 2, 3]], Some(&[&[1, 0, 1]]));
+    refused(&["--input-ids", &gap], &["attention_mask", "middle"]);
+    refused(&["--prompt", "a", "--chat"], &["chat_template"]);
+    refused(&["--prompt", "a", "--top-p", "2"], &["top_p", "0 to 1"]);
+    assert!(!output.exists());
+    let base = |model: &str, flags: &[&str]| {
+        let model = weights(model);
+        answer(
+            program()
+                .arg("generate")
+                .arg("--model")
+                .arg(model)
+                .args(flags),
+        )
+    };
+    let ids = folder.ids(&[&[1, 2]], None);
+    base("tiny-gpt2", &["--input-ids", &ids]).assert_refused(&["head", "ForCausalLM"]);
+    base("families/llama", &["--prompt", "a"]).assert_refused(&["tokenizer.json", "missing"]);
+    assert!(fs::read_dir(folder.0.path()).unwrap().count() == 1);
+}

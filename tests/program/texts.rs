@@ -1,0 +1,300 @@
+//! `candle-blocks embed` and `candle-blocks classify`: the files they write, and what they refuse.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use candle_blocks::text::{TextClassifier, TextEmbedder};
+use serde_json::Value;
+
+use crate::{
+    said::assert_says,
+    scratch::{Answer, answer, load, program},
+    weights::weights,
+};
+
+const TEXTS: &str = "Who repaired the clock?\n\nboats\r\nThe tide left three small boats.";
+
+/// A folder with `texts.txt`, and the answers of the program in it.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn with(texts: impl AsRef<[u8]>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("texts.txt"), texts).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What a command says of `texts.txt`, with the output `to` if that is not empty.
+    fn says(&self, command: &str, model: &Path, to: &str, flags: &[&str]) -> Answer {
+        let mut program = program();
+        program
+            .arg(command)
+            .arg("--model")
+            .arg(model)
+            .arg(self.path("texts.txt"))
+            .args(flags);
+        if !to.is_empty() {
+            program.arg("--output").arg(self.path(to));
+        }
+        answer(&mut program)
+    }
+
+    fn lines(&self, name: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path(name)).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The names of all files.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn numbers(value: &Value) -> Vec<f32> {
+    let numbers = value.as_array().unwrap().iter();
+    numbers
+        .map(|number| number.as_f64().unwrap() as f32)
+        .collect()
+}
+
+#[test]
+fn both_forms_of_output_hold_the_vectors_in_the_order_of_the_lines() {
+    let folder = Folder::with(TEXTS);
+    let model = weights("text/joined");
+    let texts: Vec<&str> = TEXTS.lines().collect();
+    assert_eq!(texts.len(), 4);
+    let expected = TextEmbedder::open(&model)
+        .unwrap()
+        .embed(&texts)
+        .unwrap()
+        .to_vec2::<f32>()
+        .unwrap();
+
+    let said = folder.says("embed", &model, "vectors.safetensors", &[]);
+    said.assert_status(0);
+    assert_says(&said.stderr, &["4 texts", "texts/s"]);
+    assert_eq!(
+        load(&folder.path("vectors.safetensors"))["embeddings"]
+            .to_vec2::<f32>()
+            .unwrap(),
+        expected
+    );
+
+    folder
+        .says("embed", &model, "vectors.jsonl", &[])
+        .assert_status(0);
+    let lines = folder.lines("vectors.jsonl");
+    for ((line, text), vector) in lines.iter().zip(&texts).zip(&expected) {
+        assert_eq!(line["text"], *text);
+        assert_eq!(&numbers(&line["embedding"]), vector);
+    }
+    assert_eq!(lines.len(), 4);
+    assert_eq!(
+        folder.names(),
+        ["texts.txt", "vectors.jsonl", "vectors.safetensors"]
+    );
+}
+
+#[test]
+fn standard_input_and_a_prompt_by_name_are_taken() {
+    let folder = Folder::with("");
+    let model = weights("text/joined");
+    let embedder = TextEmbedder::open(&model).unwrap();
+    let prompt = embedder.prompt("query").unwrap();
+    let expected = embedder
+        .embed_prompted(&["boats"], prompt)
+        .unwrap()
+        .to_vec2::<f32>()
+        .unwrap();
+    let mut command = program();
+    command.arg("embed").arg("--model").arg(&model).args([
+        "-",
+        "--prompt-name",
+        "query",
+        "--output",
+    ]);
+    command
+        .arg(folder.path("v.safetensors"))
+        .stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"boats\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(
+        load(&folder.path("v.safetensors"))["embeddings"]
+            .to_vec2::<f32>()
+            .unwrap(),
+        expected
+    );
+}
+
+#[test]
+fn scores_are_printed_or_written() {
+    let folder = Folder::with(TEXTS);
+    let model = weights("text/labels");
+    let texts: Vec<&str> = TEXTS.lines().collect();
+    let classifier = TextClassifier::open(&model).unwrap();
+    let expected = classifier.classify(&texts).unwrap();
+
+    let said = folder.says("classify", &model, "", &[]);
+    said.assert_status(0);
+    let best = expected.iter().map(|scores| {
+        let best = scores.best();
+        format!("{}\t{}", classifier.labels()[best], scores.scores[best])
+    });
+    assert_eq!(
+        said.stdout.lines().collect::<Vec<_>>(),
+        best.collect::<Vec<_>>()
+    );
+
+    folder
+        .says("classify", &model, "scores.safetensors", &[])
+        .assert_status(0);
+    let written = load(&folder.path("scores.safetensors"));
+    let logits: Vec<_> = expected
+        .iter()
+        .map(|scores| scores.logits.clone())
+        .collect();
+    assert_eq!(written["logits"].to_vec2::<f32>().unwrap(), logits);
+    folder
+        .says("classify", &model, "scores.jsonl", &[])
+        .assert_status(0);
+    for (line, scores) in folder.lines("scores.jsonl").iter().zip(&expected) {
+        assert_eq!(line["label"], classifier.labels()[scores.best()]);
+        assert_eq!(numbers(&line["logits"]), scores.logits);
+        assert_eq!(
+            line["scores"]["rough"].as_f64().unwrap() as f32,
+            scores.scores[1]
+        );
+    }
+}
+
+#[test]
+fn pairs_are_lines_with_one_tab() {
+    let folder = Folder::with("who left the boats?\tthe tide left three boats.\nclock\tsand\n");
+    let model = weights("text/ranker");
+    let classifier = TextClassifier::open(&model).unwrap();
+    let pairs = [
+        ("who left the boats?", "the tide left three boats."),
+        ("clock", "sand"),
+    ];
+    let expected = classifier.classify_pairs(&pairs).unwrap();
+    folder
+        .says("classify", &model, "scores.safetensors", &["--pairs"])
+        .assert_status(0);
+    let scores: Vec<_> = expected
+        .iter()
+        .map(|scores| scores.scores.clone())
+        .collect();
+    let written = load(&folder.path("scores.safetensors"));
+    assert_eq!(written["scores"].to_vec2::<f32>().unwrap(), scores);
+    let folder = Folder::with("no tab");
+    folder
+        .says("classify", &model, "", &["--pairs"])
+        .assert_refused(&["line 1", "tab"]);
+}
+
+#[test]
+fn bad_texts_outputs_and_models_are_refused_in_one_line() {
+    let model = weights("text/joined");
+    let refused = |texts: &[u8], to: &str, flags: &[&str], words: &[&str]| {
+        let folder = Folder::with(texts);
+        folder
+            .says("embed", &model, to, flags)
+            .assert_refused(words);
+        assert_eq!(folder.names(), ["texts.txt"], "{words:?}");
+    };
+    refused(
+        b"boats\ncaf\xe9\n",
+        "v.jsonl",
+        &[],
+        &["texts.txt", "line 2", "0xe9", "iconv"],
+    );
+    refused(b"", "v.jsonl", &[], &["texts.txt", "is empty"]);
+    refused(b"boats", "v.npy", &[], &["v.npy", ".safetensors", ".jsonl"]);
+    refused(b"boats", "no/v.jsonl", &[], &["folder that does not exist"]);
+    refused(
+        b"boats",
+        "v.jsonl",
+        &["--prompt-name", "passage"],
+        &["passage", "query"],
+    );
+    refused(
+        b"boats",
+        "v.jsonl",
+        &["--max-length", "2"],
+        &["special tokens"],
+    );
+    refused(
+        b"boats",
+        "v.jsonl",
+        &["--hub", "a/b"],
+        &["--model PATH or --hub"],
+    );
+
+    let folder = Folder::with("boats");
+    folder
+        .says(
+            "embed",
+            &weights("tiny-bert"),
+            "v.jsonl",
+            &["--pooling", "mean"],
+        )
+        .assert_refused(&["tokenizer.json", "missing"]);
+    folder
+        .says("embed", &weights("text/labels"), "v.jsonl", &[])
+        .assert_refused(&["modules.json", "--pooling"]);
+    folder
+        .says("classify", &model, "", &[])
+        .assert_refused(&["no labels", "architectures"]);
+    let inside = model.join("results.safetensors");
+    let mut command = program();
+    command
+        .arg("embed")
+        .arg("--model")
+        .arg(&model)
+        .arg(folder.path("texts.txt"));
+    answer(command.arg("--output").arg(inside)).assert_refused(&["a file that the run reads"]);
+}
+
+/// Ctrl-C leaves nothing under the final name, and what was made under another.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_what_was_made() {
+    let folder = Folder::with("the tide left three small boats on the sand.\n".repeat(200_000));
+    let mut command = program();
+    command
+        .arg("embed")
+        .arg("--model")
+        .arg(weights("text/joined"))
+        .arg(folder.path("texts.txt"));
+    command
+        .arg("--output")
+        .arg(folder.path("v.jsonl"))
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert_says(&stderr, &["interrupted", "v.jsonl.partial"]);
+    let lines = folder.lines("v.jsonl.partial");
+    assert!((1..200_000).contains(&lines.len()), "{}", lines.len());
+    assert_eq!(folder.names(), ["texts.txt", "v.jsonl.partial"]);
+}

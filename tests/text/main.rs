@@ -1,0 +1,30 @@
+//! Texts to vectors and scores: sentence-transformers and transformers are the judges.
+
+#[path = "../shared/device.rs"]
+mod device;
+#[path = "../shared/message.rs"]
+mod message;
+#[path = "../shared/reference.rs"]
+mod reference;
+#[path = "../shared/weights.rs"]
+mod weights;
+
+mod bits;
+mod minilm;
+mod refused;
+mod results;
+
+use candle_blocks::candle_core::Tensor;
+
+/// The texts of a committed model's results.
+fn texts(name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(weights::weights(&format!("text/{name}/texts.json")));
+    serde_json::from_str(&text.unwrap()).unwrap()
+}
+
+/// The rows of a table, by their bits.
+fn bits(table: &Tensor) -> Vec<Vec<u32>> {
+    let rows = table.to_vec2::<f32>().unwrap();
+    let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
+    rows.into_iter().map(bits).collect()
+}

@@ -1,0 +1,193 @@
+//! Files and texts that do not fit: each a message that says what to do.
+
+use std::fs;
+use std::path::Path;
+
+use candle_blocks::text::{TextClassifier, TextEmbedder, Tokenizer};
+use serde_json::{Value, json};
+
+use crate::{message::message, weights::weights};
+
+/// A copy of `weights/text/joined`, changed.
+fn joined(change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(&weights("text/joined"), copy.path());
+    change(copy.path());
+    copy
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, to) = {
+            let entry = entry.unwrap();
+            (entry.path(), to.join(entry.file_name()))
+        };
+        match path.is_dir() {
+            true => copy_folder(&path, &to),
+            false => drop(fs::copy(path, to).unwrap()),
+        }
+    }
+}
+
+fn change_json(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    change(&mut value);
+    fs::write(path, value.to_string()).unwrap();
+}
+
+#[track_caller]
+fn assert_refused(folder: &tempfile::TempDir, words: &[&str]) {
+    let refusal = message(TextEmbedder::open(folder.path()));
+    for word in words {
+        assert!(refusal.contains(word), "no {word:?} in {refusal:?}");
+    }
+    assert_eq!(refusal.lines().count(), 1, "{refusal}");
+}
+
+#[test]
+fn a_directory_without_a_tokenizer_is_refused() {
+    let folder = joined(|folder| fs::remove_file(folder.join("tokenizer.json")).unwrap());
+    assert_refused(&folder, &["tokenizer.json", "missing", "save_pretrained"]);
+    let folder = joined(|folder| fs::write(folder.join("tokenizer.json"), "{}").unwrap());
+    assert_refused(&folder, &["tokenizer.json", "not a tokenizer"]);
+}
+
+#[test]
+fn a_tokenizer_of_another_vocabulary_is_refused() {
+    let folder = joined(|folder| {
+        change_json(&folder.join("tokenizer.json"), |json| {
+            let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+            for i in vocabulary.len()..99 {
+                vocabulary.insert(format!("other{i}"), i.into());
+            }
+        });
+    });
+    assert_refused(&folder, &["99 tokens", "another model's"]);
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_is_refused_where_a_text_has_it() {
+    let folder = joined(|folder| {
+        change_json(&folder.join("tokenizer.json"), |json| {
+            let mut added = json["added_tokens"][0].clone();
+            added["content"] = "<image>".into();
+            added["id"] = 1000.into();
+            json["added_tokens"].as_array_mut().unwrap().push(added);
+        });
+    });
+    let embedder = TextEmbedder::open(folder.path()).unwrap();
+    embedder.embed(&["boats"]).unwrap();
+    let refusal = message(embedder.embed(&["boats", "an <image>"]));
+    for word in ["text 1", "<image>", "words"] {
+        assert!(refusal.contains(word), "{refusal}");
+    }
+}
+
+#[test]
+fn an_unknown_pooling_module_or_activation_is_refused() {
+    let pooling = |change: fn(&mut Value)| {
+        joined(|folder| change_json(&folder.join("1_Pooling/config.json"), change))
+    };
+    let folder = pooling(|json| json["pooling_mode"] = json!(["mean", "median"]));
+    assert_refused(&folder, &["1_Pooling", "median", "weightedmean"]);
+    let folder = pooling(|json| {
+        *json = json!({"word_embedding_dimension": 24, "pooling_mode_median_tokens": true});
+    });
+    assert_refused(
+        &folder,
+        &[
+            "1_Pooling",
+            "pooling_mode_median_tokens",
+            "pooling_mode_lasttoken",
+        ],
+    );
+    let folder = joined(|folder| {
+        change_json(&folder.join("modules.json"), |json| {
+            json[3]["type"] = "a.b.LSTM".into()
+        });
+    });
+    assert_refused(&folder, &["modules.json", "a.b.LSTM", "LayerNorm"]);
+    let folder = joined(|folder| {
+        let path = folder.join("2_Dense/config.json");
+        change_json(&path, |json| {
+            json["activation_function"] = "torch.nn.Softsign".into()
+        });
+    });
+    assert_refused(&folder, &["2_Dense", "softsign", "tanh"]);
+}
+
+/// `pooling_mode_*` as older versions wrote them, in their own order.
+#[test]
+fn the_keys_of_older_files_mean_the_same() {
+    let new = joined(|folder| {
+        let path = folder.join("1_Pooling/config.json");
+        change_json(&path, |json| {
+            json["pooling_mode"] = json!([
+                "cls",
+                "max",
+                "mean",
+                "mean_sqrt_len_tokens",
+                "weightedmean",
+                "lasttoken"
+            ])
+        });
+    });
+    let old = joined(|folder| {
+        let keys = json!({
+            "word_embedding_dimension": 24, "include_prompt": false, "pooling_mode_lasttoken": true,
+            "pooling_mode_weightedmean_tokens": true, "pooling_mode_mean_sqrt_len_tokens": true,
+            "pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true, "pooling_mode_cls_token": true,
+        });
+        change_json(&folder.join("1_Pooling/config.json"), |json| *json = keys);
+    });
+    let pooling = |folder: &tempfile::TempDir| {
+        TextEmbedder::open(folder.path())
+            .unwrap()
+            .pooling()
+            .to_vec()
+    };
+    assert_eq!(pooling(&old), pooling(&new));
+}
+
+#[test]
+fn a_head_that_the_checkpoint_lacks_is_named() {
+    let refusal = message(TextClassifier::open(weights("text/joined")));
+    assert!(
+        refusal.contains("no labels") && refusal.contains("ForSequenceClassification"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_prompt_that_the_model_lacks_is_refused_with_those_it_has() {
+    let embedder = TextEmbedder::open(weights("text/joined")).unwrap();
+    let refusal = message(embedder.prompt("passage").map(str::to_string));
+    assert!(
+        refusal.contains("passage") && refusal.contains("query"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_limit_below_the_special_tokens_is_refused() {
+    let mut tokenizer = Tokenizer::open(weights("text/joined")).unwrap();
+    let refusal = message(tokenizer.truncate(2));
+    assert!(refusal.contains("special tokens"), "{refusal}");
+}
+
+/// As in sentence-transformers it is special tokens alone; where there are none, it is nothing.
+#[test]
+fn an_empty_text_without_special_tokens_is_refused() {
+    let folder = joined(|folder| {
+        change_json(&folder.join("tokenizer.json"), |json| {
+            json["post_processor"] = Value::Null
+        });
+    });
+    let embedder = TextEmbedder::open(folder.path()).unwrap();
+    let refusal = message(embedder.embed(&["boats", ""]));
+    assert!(
+        refusal.contains("text 1") && refusal.contains("no token"),
+        "{refusal}"
+    );
+}

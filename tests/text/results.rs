@@ -1,0 +1,145 @@
+//! The results of small models, by the ratio rule.
+
+use candle_blocks::Precision;
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::text::{Pooling, Scores, TextClassifier, TextEmbedder, TextOptions};
+
+use crate::{message::message, reference::Reference, texts, weights::weights};
+
+fn results(name: &str) -> Reference {
+    Reference::open(&format!("../text/{name}/results"))
+}
+
+#[test]
+fn vectors_are_those_of_sentence_transformers() {
+    for name in ["joined", "last"] {
+        let all = ["embeddings", "embeddings.f64", "prompted", "prompted.f64"];
+        assert_eq!(results(name).names(), all);
+        let folder = weights(&format!("text/{name}"));
+        let plain = TextOptions::default().device(DType::F32, &Device::Cpu);
+        for embedder in [
+            TextEmbedder::open(&folder).unwrap(),
+            plain.embedder(&folder).unwrap(),
+        ] {
+            let vectors = embedder.embed(&texts(name)).unwrap();
+            assert_eq!(vectors.dims()[1], embedder.width());
+            results(name).check("embeddings", &vectors);
+            let prompt = embedder.prompt("query").unwrap();
+            let prompted = embedder.embed_prompted(&texts(name), prompt).unwrap();
+            results(name).check("prompted", &prompted);
+        }
+    }
+}
+
+#[test]
+fn texts_are_shortened_as_the_files_say() {
+    let embedder = TextEmbedder::open(weights("text/joined")).unwrap();
+    assert_eq!(embedder.max_length(), Some(14)); // of the tokenizer; the model has 20 positions
+    let embedder = TextEmbedder::open(weights("text/last")).unwrap();
+    assert_eq!(embedder.max_length(), Some(12)); // of the model; the tokenizer has 1000
+    let options = TextOptions::default().max_length(300);
+    let embedder = options.embedder(weights("text/joined")).unwrap();
+    assert_eq!(embedder.max_length(), Some(20)); // more positions there are not
+}
+
+#[test]
+fn a_plain_encoder_needs_a_pooling() {
+    let folder = weights("text/labels"); // without modules.json
+    let refusal = message(TextEmbedder::open(&folder));
+    assert!(
+        refusal.contains("modules.json") && refusal.contains("--pooling"),
+        "{refusal}"
+    );
+    let options = |normalize| {
+        TextOptions::default()
+            .pooling([Pooling::Cls])
+            .normalize(normalize)
+    };
+    let plain = options(false)
+        .embedder(&folder)
+        .unwrap()
+        .embed(&["boats"])
+        .unwrap();
+    let unit = options(true)
+        .embedder(&folder)
+        .unwrap()
+        .embed(&["boats"])
+        .unwrap();
+    let length = |x: &Tensor| {
+        x.sqr()
+            .unwrap()
+            .sum_all()
+            .unwrap()
+            .sqrt()
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap()
+    };
+    assert!((length(&unit) - 1.0).abs() < 1e-6);
+    let scaled = (unit * f64::from(length(&plain))).unwrap();
+    let difference = (scaled - plain).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+}
+
+#[test]
+fn logits_are_those_of_transformers_and_scores_what_they_mean() {
+    for (name, labels) in [
+        ("ranker", &["LABEL_0"][..]),
+        ("labels", &["calm", "rough", "ebb"]),
+    ] {
+        let classifier = TextClassifier::open(weights(&format!("text/{name}"))).unwrap();
+        assert_eq!(classifier.labels(), labels);
+        let texts = texts(name);
+        let pairs: Vec<_> = texts.iter().zip(texts.iter().rev()).collect();
+        check(name, "logits", &classifier.classify(&texts).unwrap());
+        check(name, "pairs", &classifier.classify_pairs(&pairs).unwrap());
+    }
+}
+
+#[track_caller]
+fn check(name: &str, of: &str, found: &[Scores]) {
+    let table = |rows: Vec<Vec<f32>>| Tensor::new(rows, &Device::Cpu).unwrap();
+    let logits = table(found.iter().map(|scores| scores.logits.clone()).collect());
+    results(name).check(of, &logits);
+    let scores = table(found.iter().map(|scores| scores.scores.clone()).collect());
+    let expected = results(name)
+        .get(&format!("{of}.scores"))
+        .to_dtype(DType::F32)
+        .unwrap();
+    let difference = (&scores - &expected)
+        .unwrap()
+        .abs()
+        .unwrap()
+        .max_all()
+        .unwrap();
+    assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+    let best = expected.argmax(1).unwrap().to_vec1::<u32>().unwrap();
+    let found: Vec<u32> = found.iter().map(|scores| scores.best() as u32).collect();
+    assert_eq!(found, best);
+}
+
+#[test]
+fn coarser_precisions_point_the_same_way() {
+    let folder = weights("text/joined");
+    let exact = TextEmbedder::open(&folder)
+        .unwrap()
+        .embed(&texts("joined"))
+        .unwrap();
+    for precision in [Precision::Bf16, Precision::Int8] {
+        let embedder = TextOptions::default()
+            .precision(precision)
+            .embedder(&folder)
+            .unwrap();
+        let vectors = embedder.embed(&texts("joined")).unwrap();
+        let cosines = (vectors * &exact)
+            .unwrap()
+            .sum(1)
+            .unwrap()
+            .to_vec1::<f32>()
+            .unwrap();
+        assert!(
+            cosines.iter().all(|&cosine| cosine > 0.98 && cosine < 1.0),
+            "{cosines:?}"
+        );
+    }
+}
