@@ -8,7 +8,7 @@ use std::{
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
     candle_core::{DType, Device, Tensor},
-    layers::Embeddings,
+    config::EmbeddingsConfig,
     model::{Model, ModelInput, ModelOutput},
     train::Fresh,
 };
@@ -130,14 +130,14 @@ fn a_fresh_model_of_every_family_saved_and_opened_gives_the_same_bits() {
         architecture
             .save(folder.path(), fresh.parameters(), &[])
             .unwrap();
-        let input = match model.embeddings() {
-            Embeddings::Tokens(_) => {
-                let ids = [[4u32, 5, 6], [7, 8, 9]];
-                ModelInput::tokens(&Tensor::new(&ids, &Device::Cpu).unwrap())
+        let input = match &model.config().embeddings {
+            EmbeddingsConfig::Patches(patches) => {
+                let [height, width] = patches.image_size;
+                let shape = (2, patches.n_channels, height, width);
+                ModelInput::pixels(&Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap())
             }
             _ => {
-                let pixels = Tensor::randn(0f32, 1.0, (2, 3, 6, 6), &Device::Cpu);
-                ModelInput::pixels(&pixels.unwrap())
+                ModelInput::tokens(&Tensor::new(&[[4u32, 5, 6], [7, 8, 9]], &Device::Cpu).unwrap())
             }
         };
         let ours = model.forward(&input).unwrap();
