@@ -5,7 +5,8 @@ use std::{fs, path::PathBuf};
 use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::generate::{GenerationOptions, Generator, Sampler};
-use candle_blocks::{Checkpoint, Precision};
+use candle_blocks::model::ModelInput;
+use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 use tempfile::TempDir;
 
 use crate::scratch::{Answer, answer, load, program};
@@ -98,6 +99,52 @@ fn ids_are_continued_without_what_the_mask_drops() {
     assert_eq!(both.stdout.lines().count(), 2);
     assert_eq!(both.stdout.lines().nth(1), alone.stdout.lines().next());
     assert_eq!(alone.stdout.trim().split(' ').count(), 9);
+}
+
+/// BART's decoder begins with the token that its configuration names, and says what the library has it say.
+#[test]
+fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
+    let Some(folder) = Folder::new() else { return };
+    let path = folder.ids(
+        &[&[4, 5, 7, 2], &[6, 8, 2, 1]],
+        Some(&[&[1, 1, 1, 1], &[1, 1, 1, 0]]),
+    );
+    let bart = weights("families/bart");
+    let mut command = program();
+    command.arg("generate").arg("--model").arg(&bart);
+    let said = answer(command.args(["--input-ids", &path, "--max-new-tokens", "5"]));
+    said.assert_status(0);
+
+    let checkpoint = CheckpointOptions::default().whole().open(&bart).unwrap();
+    let model = checkpoint.packed_seq2seq(Precision::F32).unwrap();
+    let tensors = load(path.as_ref());
+    let input = ModelInput::tokens(&tensors["input_ids"]).with_mask(&tensors["attention_mask"]);
+    let options = GenerationOptions::of(&checkpoint)
+        .unwrap()
+        .with_max_new_tokens(5);
+    let start = vec![vec![options.decoder_start.unwrap()]; 2];
+    let generator = Generator::new(model.decoder(), options).unwrap();
+    let encoded = model.encode(&input).unwrap();
+    let mut generation = generator
+        .start_behind(encoded, &start, Sampler::greedy())
+        .unwrap();
+    generation.by_ref().for_each(|step| drop(step.unwrap()));
+    let rows = generation.padded().unwrap().to_vec2::<u32>().unwrap();
+    let rows = rows
+        .iter()
+        .map(|row| row.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
+    assert_eq!(
+        said.stdout.lines().collect::<Vec<_>>(),
+        rows.collect::<Vec<_>>()
+    );
+
+    let mut command = program();
+    command
+        .arg("generate")
+        .arg("--model")
+        .arg(bart)
+        .args(["--prompt", "a"]);
+    answer(&mut command).assert_refused(&["--prompt", "--input-ids"]);
 }
 
 #[test]

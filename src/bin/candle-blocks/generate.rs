@@ -7,8 +7,11 @@ use anyhow::{Context, Result, bail};
 use candle_blocks::Checkpoint;
 use candle_blocks::candle_core::{Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::generate::{Finish, GenerationOptions, Generator, Sampler, Sampling, prompts};
-use candle_blocks::model::Model;
+use candle_blocks::config::Joint;
+use candle_blocks::generate::{
+    CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, Sampling, prompts,
+};
+use candle_blocks::model::{Model, ModelInput, Seq2Seq};
 use candle_blocks::text::{Message, TextGenerator};
 use candle_blocks::verify::Fixture;
 
@@ -106,22 +109,36 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     let mut options = GenerationOptions::of(&checkpoint)?;
     options.max_new_tokens = args.max_new_tokens.unwrap_or(options.max_new_tokens);
     let sampler = args.sampling.sampler(&options)?;
-    let input = match &args.input_ids {
-        Some(path) => Some((path, input_prompts(path)?)),
-        None => None,
-    };
-    let model = match args.compute.form(false)? {
-        Form::Packed(precision) => checkpoint.packed_model(precision)?,
-        Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
-    };
     let mut clock = Clock::start();
-    let tokens = match input {
-        Some((path, prompts)) => {
-            let generator = Generator::new(&model, options)?;
-            let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
+    let form = args.compute.form(false)?;
+    let tokens = match (&args.input_ids, behind_encoder(&checkpoint)?) {
+        (Some(path), true) => {
+            let model = match form {
+                Form::Packed(precision) => checkpoint.packed_seq2seq(precision)?,
+                Form::Plain => checkpoint.seq2seq(args.compute.dtype, &device)?,
+            };
+            let tokens = say(&model, path, options, sampler, &mut clock);
             tokens.with_context(|| path.display().to_string())?
         }
-        None => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
+        (None, true) => bail!(
+            "--prompt is a text to continue, but the model's decoder says something about another: give that as --input-ids"
+        ),
+        (input, false) => {
+            let prompts = input.as_deref().map(input_prompts).transpose()?;
+            let model = match form {
+                Form::Packed(precision) => checkpoint.packed_model(precision)?,
+                Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
+            };
+            clock = Clock::start();
+            match (input, prompts) {
+                (Some(path), Some(prompts)) => {
+                    let generator = Generator::new(&model, options)?;
+                    let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
+                    tokens.with_context(|| path.display().to_string())?
+                }
+                _ => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
+            }
+        }
     };
     if let Some(path) = &args.output {
         write_safetensors(path, &[("tokens".to_string(), tokens)], None)?;
@@ -135,13 +152,24 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// Whether the checkpoint is an encoder and its decoder.
+fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
+    let other = checkpoint.other_stack()?;
+    Ok(other.is_some_and(|other| matches!(other.joint, Joint::Memory { .. })))
+}
+
 fn input_prompts(path: &Path) -> Result<Vec<Vec<u32>>> {
+    let (ids, mask) = input_tensors(path)?;
+    prompts(&ids, mask.as_ref()).with_context(|| path.display().to_string())
+}
+
+/// The ids and the mask in a file.
+fn input_tensors(path: &Path) -> Result<(Tensor, Option<Tensor>)> {
     let file = Fixture::open_input(path)?;
-    let Some(ids) = file.tensor("input_ids") else {
-        bail!("{}: holds no input_ids [batch, seq]", path.display());
-    };
-    let prompts = prompts(ids, file.tensor("attention_mask"));
-    prompts.with_context(|| path.display().to_string())
+    match file.tensor("input_ids") {
+        Some(ids) => Ok((ids.clone(), file.tensor("attention_mask").cloned())),
+        None => bail!("{}: holds no input_ids [batch, seq]", path.display()),
+    }
 }
 
 fn continue_ids(
@@ -150,15 +178,44 @@ fn continue_ids(
     sampler: Sampler,
     clock: &mut Clock,
 ) -> Result<Tensor> {
-    let mut generation = generator.start(prompts, sampler)?;
+    let generation = generator.start(prompts, sampler)?;
+    all_tokens(generation, prompts.len(), generator.model(), clock)
+}
+
+/// What a decoder says of the tokens in a file, which its encoder reads.
+fn say(
+    model: &Seq2Seq,
+    path: &Path,
+    options: GenerationOptions,
+    sampler: Sampler,
+    clock: &mut Clock,
+) -> Result<Tensor> {
+    let Some(start) = options.decoder_start else {
+        bail!("the checkpoint names no decoder_start_token_id; add it to generation_config.json");
+    };
+    let (ids, mask) = input_tensors(path)?;
+    *clock = Clock::start();
+    let mut input = ModelInput::tokens(&ids);
+    input.attention_mask = mask;
+    let prompts = vec![vec![start]; ids.dim(0)?];
+    let generator = Generator::new(model.decoder(), options)?;
+    let generation = generator.start_behind(model.encode(&input)?, &prompts, sampler)?;
+    all_tokens(generation, prompts.len(), model.decoder(), clock)
+}
+
+fn all_tokens(
+    mut generation: Generation<CausalDecoder, Sampler>,
+    n: usize,
+    model: &Model,
+    clock: &mut Clock,
+) -> Result<Tensor> {
     while !interrupt::was_pressed() {
         match generation.next() {
             Some(step) => clock.count(step?.iter().flatten().count()),
             None => break,
         }
     }
-    let ends = (0..prompts.len()).map(|index| generation.finish(index));
-    note_end(ends, generator.model());
+    note_end((0..n).map(|index| generation.finish(index)), model);
     Ok(generation.padded()?)
 }
 
