@@ -234,10 +234,6 @@ fn the_examples_of_families_are_the_files_that_are_tested() {
     let rust = example("docs/families.md", "rust");
     assert!(rust.contains("fn config"), "{rust}");
     assert!(read("src/checkpoint/families/distilbert.rs").ends_with(&rust));
-    assert_eq!(
-        example("ARCHITECTURE.md", "json"),
-        read("examples/smollm3.json")
-    );
 }
 
 /// A family is a table and the reading of its configuration: sizes and names, no tensors.

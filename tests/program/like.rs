@@ -94,6 +94,7 @@ fn the_same_difference_in_rust_is_the_same_family() {
         .named("smollm3")
         .default_of("num_key_value_heads", 4)
         .default_of("rope_theta", 2e6)
+        .default_of("tie_word_embeddings", true)
         .default_of("use_sliding_window", false)
         .change(
             BlockChange::new(json!({"attention": {"position": "none"}})).at("no_rope_layers", 0),
