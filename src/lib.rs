@@ -1,10 +1,9 @@
-//! Transformer building blocks for [candle](https://github.com/huggingface/candle): a
-//! [`FeedForward`] and a [`TransformerBlock`], with the norms, attention and activations they need.
-//! They
+//! Transformers for [candle](https://github.com/huggingface/candle), from a [`FeedForward`] or
+//! [`TransformerBlock`] to whole models ([`model`]). They
 //!
 //! - load from the safetensors checkpoint of any known family, guided by its `config.json` alone, and
 //!   report what became of every tensor ([`Checkpoint`]);
-//! - compute PyTorch's numbers, verified per sublayer against fixtures exported from PyTorch ([`verify`]);
+//! - compute PyTorch's numbers, verified from ids to logits against fixtures exported from PyTorch ([`verify`]);
 //! - run on the CPU with kernels of their own, and can be packed for inference in f32, f16, bf16 or int8
 //!   ([`packed`]); on CUDA and Metal they are composed of candle's operations;
 //! - train: no operation cuts the autograd graph ([`ops`]), and a trained stack is saved to files
@@ -14,7 +13,9 @@
 //!
 //! | To … | use |
 //! |---|---|
-//! | load a pretrained model's blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
+//! | load a pretrained model, or its blocks | [`Checkpoint::open`], or `Checkpoint::from_hub` (feature `hub`) |
+//! | run it from token ids, pixels or a spectrum | [`Checkpoint::model`], [`Checkpoint::packed_model`] |
+//! | run an encoder and its decoder, or compare texts and images | [`CheckpointOptions::whole`] |
 //! | make vectors or scores of texts | `text::TextEmbedder` and `text::TextClassifier` (feature `text`) |
 //! | change over from candle-transformers' BERT | [`compat::bert`] |
 //! | load one stack of a model that has two (T5, BART, CLIP) | [`CheckpointOptions::part`] |
@@ -35,9 +36,8 @@
 //!
 //! # Inference
 //!
-//! Blocks map hidden states `[batch, seq, d_model]` to hidden states of the same shape; the embeddings
-//! in front and the heads behind are yours. The input has the type that the layers were loaded in.
-//! Whether attention is causal is part of the model's configuration, so only padding needs a mask:
+//! A whole model reads token ids ([`model`] has an example). By themselves, blocks map hidden states
+//! `[batch, seq, d_model]` to hidden states of the same shape and type, which is that of the layers. Whether attention is causal is part of the model's configuration, so only padding needs a mask:
 //!
 //! ```
 //! use candle_blocks::{AttentionMask, Checkpoint, ForwardContext, Precision};
@@ -154,11 +154,13 @@
 //!
 //! Each depends only on those before it: [`config`] (plain data), [`device`] (types that one lacks), [`ops`]
 //! (differentiable operations), [`layers`], [`packed`] (the same layers for inference on the CPU), [`checkpoint`]
-//! (files to layers), [`compat`] (candle-transformers' interfaces), [`train`] (what training needs besides gradients) `text` (texts to vectors and scores) and [`trace`] (every
-//! stage of a forward pass by name). [`verify`] stands apart: it knows no layer, so it cannot share a layer's mistakes.
+//! (files to layers), [`train`] (what training needs besides gradients), [`model`] (embeddings, blocks and heads as one),
+//! [`compat`] (candle-transformers' interface), [`generate`] (the next tokens), `text` (texts to vectors, scores and texts)
+//! and [`trace`] (every stage of a forward pass by name). [`verify`] stands apart: it knows no layer, so it cannot share a
+//! layer's mistakes.
 //!
-//! Features: `hub` (downloads from the Hugging Face Hub), `text` (tokenizers, and what reads texts by them), `cli` (the program `candle-blocks`), and candle's
-//! `cuda`, `metal`, `accelerate` and `mkl`.
+//! Features: `hub` (downloads from the Hugging Face Hub), `text` (tokenizers and chat templates), `cli` (the program
+//! `candle-blocks`), and candle's `cuda`, `metal`, `accelerate` and `mkl`.
 #![deny(missing_docs)]
 
 pub mod checkpoint;
