@@ -1,19 +1,19 @@
 //! `compat::bert` beside candle-transformers itself: one text, one `use` line changed.
 
-#[path = "shared/weights.rs"]
-#[allow(dead_code)] // of which this needs the paths alone
-mod weights;
-
-use std::collections::HashMap;
+use std::{collections::HashMap, path::PathBuf};
 
 use candle_blocks::candle_core::{DType, Device, Result, Tensor, safetensors};
 use candle_blocks::candle_nn::{VarBuilder, VarMap};
 use candle_blocks::compat::bert as ours;
 use candle_transformers::models::bert as theirs;
-use weights::weights;
 
 /// Far above what f32 rounds in these models, far below any mistake.
 const MOST: f32 = 2e-5;
+
+fn weights(local: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../weights");
+    PathBuf::from(folder).join(local)
+}
 
 fn tensors(name: &str) -> HashMap<String, Tensor> {
     safetensors::load(weights(&format!("{name}/model.safetensors")), &Device::Cpu).unwrap()
