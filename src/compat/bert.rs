@@ -189,6 +189,7 @@ impl BertModel {
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
         let tokens = Tokens {
+            name: "input_ids",
             types: Some(token_type_ids),
             ..Tokens::new(input_ids)
         };

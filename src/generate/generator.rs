@@ -25,8 +25,9 @@ impl<'m> Generator<'m> {
             None => "it has no head".to_string(),
         };
         Err(Error::InvalidConfig(format!(
-            "the model predicts no next token: {found}; open the checkpoint of a causal language model, transformers' \
-             `..ForCausalLM` or `..LMHeadModel`"
+            "the model predicts no next token: {found}; open the checkpoint of a causal language model, whose \
+             `architectures` in config.json names a `..ForCausalLM` or `..LMHeadModel`, and whose file holds the head's \
+             weight unless `tie_word_embeddings` is true"
         )))
     }
 

@@ -79,12 +79,17 @@ impl ModelInput {
     }
 
     /// The tokens, of which `counted` were counted before.
-    pub(super) fn as_tokens<'t>(&'t self, counted: &'t [u32]) -> Option<Tokens<'t>> {
+    ///
+    /// Only a decoder behind an encoder reads `decoder_input_ids`.
+    pub(super) fn as_tokens<'t>(
+        &'t self,
+        is_behind: bool,
+        counted: &'t [u32],
+    ) -> Option<Tokens<'t>> {
+        let decoders = self.decoder_input_ids.as_ref().filter(|_| is_behind);
         Some(Tokens {
-            ids: self
-                .decoder_input_ids
-                .as_ref()
-                .or(self.input_ids.as_ref())?,
+            name: decoders.map_or("input_ids", |_| "decoder_input_ids"),
+            ids: decoders.or(self.input_ids.as_ref())?,
             types: self.token_type_ids.as_ref(),
             positions: self.position_ids.as_ref(),
             mask: self.attention_mask.as_ref(),

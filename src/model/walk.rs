@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
-use crate::config::{ModelConfig, Task, getters};
+use crate::config::{BlockConfig, ModelConfig, Position, Task, getters};
 use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
@@ -97,7 +97,7 @@ impl Model {
     /// # Errors
     /// If the model has no head that reads every position, or as for [`Self::forward`]; the cache then stays as it was.
     pub fn next_logits(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
-        let Some(tokens) = input.as_tokens(&cache.counted) else {
+        let Some(tokens) = input.as_tokens(self.is_behind(), &cache.counted) else {
             return Err(Error::input("input_ids", "missing; the model reads tokens").into());
         };
         let counted = match &self.embeddings {
@@ -120,6 +120,22 @@ impl Model {
         }
     }
 
+    /// Whether it attends to an encoder's output.
+    fn is_behind(&self) -> bool {
+        let blocks = &self.config.stack.blocks;
+        blocks.iter().any(|block| block.cross_attention.is_some())
+    }
+
+    /// Whether positions make a difference: they have a table, or turn queries and keys.
+    pub(crate) fn reads_positions(&self) -> bool {
+        let has_table = match &self.embeddings {
+            Embeddings::Tokens(embeddings) => embeddings.config().positions.is_some(),
+            _ => false,
+        };
+        let turns = |block: &BlockConfig| matches!(block.attention.position, Position::Rotary(_));
+        has_table || self.config.stack.blocks.iter().any(turns)
+    }
+
     /// The input of the first block.
     fn embed(&self, input: &ModelInput, counted: &[u32]) -> Result<Tensor> {
         let missing = |name: &str, what: &str| {
@@ -130,7 +146,7 @@ impl Model {
         };
         match &self.embeddings {
             Embeddings::Tokens(embeddings) => {
-                let tokens = input.as_tokens(counted);
+                let tokens = input.as_tokens(self.is_behind(), counted);
                 let tokens = tokens.ok_or_else(|| missing("input_ids", "tokens"))?;
                 embeddings.forward_t(&tokens, input.train)
             }

@@ -108,13 +108,21 @@ impl TextClassifier {
             .map_or(0, |output| output.n_out);
         let problem = json.map(|json| json.text(&["problem_type"])).transpose()?;
         let is_multiple = problem.flatten().as_deref() == Some("multi_label_classification");
-        let names = json.and_then(|json| json.at("id2label"));
-        let name = |i: usize| {
-            let name = names.and_then(|names| names.get(i.to_string())?.as_str());
-            name.map_or(format!("LABEL_{i}"), str::to_string)
+        let names = json
+            .and_then(|json| Some((json, json.at("id2label").filter(|names| !names.is_null())?)));
+        let name = |i: usize| match names {
+            Some((json, names)) => match names.get(i.to_string()).and_then(|name| name.as_str()) {
+                Some(name) => Ok(name.to_string()),
+                None => {
+                    let reason =
+                        format!("names no label \"{i}\"; the head has {n_labels}, from \"0\" on");
+                    Err(json.error(&["id2label"], reason))
+                }
+            },
+            None => Ok(format!("LABEL_{i}")),
         };
         Ok(Self {
-            labels: (0..n_labels).map(name).collect(),
+            labels: (0..n_labels).map(name).collect::<Result<_>>()?,
             scoring: match n_labels == 1 || is_multiple {
                 true => Scoring::Sigmoid,
                 false => Scoring::Softmax,

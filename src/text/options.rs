@@ -78,6 +78,7 @@ impl TextOptions {
     /// is not known, or the tokenizer is another model's.
     pub fn embedder(self, path: impl AsRef<Path>) -> Result<TextEmbedder> {
         let path = path.as_ref();
+        std::fs::metadata(path).map_err(|cause| Error::io(path, "read", cause))?;
         let directory = match path.is_file() {
             true => directory(path), // of the weights
             false => path,

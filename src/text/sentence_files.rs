@@ -1,7 +1,7 @@
 //! The files of sentence-transformers: `modules.json` and what it names.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
@@ -101,6 +101,14 @@ impl SentenceFiles {
         let modules: Vec<Module> =
             serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
         for (i, module) in modules.iter().enumerate() {
+            let is_inside =
+                |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
+            if !Path::new(&module.path).components().all(is_inside) {
+                return Err(malformed(format!(
+                    "module {i} lies at {:?}, outside the model's directory; copy it there and name it without \"..\"",
+                    module.path
+                )));
+            }
             let folder = directory.join(&module.path);
             let config = || ConfigJson::open(&folder.join("config.json"));
             match (i, module.class.rsplit('.').next().unwrap_or_default()) {

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::TraceInput;
 use crate::checkpoint::{Checkpoint, Loader};
 use crate::config::{BlockConfig, Joint, Precision, StackConfig, Task};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layers::{BlockStages, Embeddings, ForwardContext};
 use crate::model::{Model, ModelInput, ModelOutput, Seq2Seq, TwoTowers};
 
@@ -143,6 +143,10 @@ fn of_towers(towers: &TwoTowers, input: &ModelInput) -> Result<Stages> {
 
 /// The stages of one stack but for its head, under names that begin with `start`.
 fn of_stack(model: &Model, input: &ModelInput, start: &str) -> Result<(Stages, ModelOutput)> {
+    if input.position_ids.is_some() && !model.reads_positions() {
+        let reason = "the model reads no positions; leave them out";
+        return Err(Error::input("position_ids", reason));
+    }
     let mut of_blocks = Vec::new();
     let output = model.observe(input, |i, block| {
         note(&mut of_blocks, i, block);

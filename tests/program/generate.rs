@@ -2,13 +2,14 @@
 
 use std::{fs, path::PathBuf};
 
-use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 use candle_blocks::generate::{GenerationOptions, Generator, Sampler};
 use candle_blocks::model::ModelInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 use tempfile::TempDir;
 
+use crate::said::assert_says;
 use crate::scratch::{Answer, answer, load, program};
 use crate::weights::{is_present, weights};
 
@@ -185,6 +186,52 @@ fn positions_that_run_out_end_the_text_with_a_note() {
     assert!(said.stderr.contains("128 positions"), "{said:#?}");
 }
 
+/// As with `embed`: nothing under the final name, and what was made under another.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_generation_keeps_its_tokens_and_says_so() {
+    let Some(folder) = Folder::new() else { return };
+    let rows = vec![&[83u32, 105, 114, 32][..]; 20_000];
+    let ids = folder.ids(&rows, None);
+    let output = folder.path("tokens.safetensors");
+    let mut command = program();
+    command
+        .arg("generate")
+        .arg("--model")
+        .arg(weights("tiny-gpt-text"));
+    command.args(["--input-ids", &ids, "--output", output.to_str().unwrap()]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(130), "{stderr}");
+    assert_says(&stderr, &["interrupted", "tokens.safetensors.partial"]);
+    assert!(!output.exists());
+    let kept = &load(&folder.path("tokens.safetensors.partial"))["tokens"];
+    assert_eq!(kept.dim(0).unwrap(), rows.len());
+}
+
+#[test]
+fn a_mask_of_any_type_is_read_as_by_run() {
+    let Some(folder) = Folder::new() else { return };
+    let ids = folder.ids(&[&[1, 83, 105]], Some(&[&[0, 1, 1]]));
+    let whole = generate(&["--input-ids", &ids, "--max-new-tokens", "4"]);
+    whole.assert_status(0);
+    let mut tensors = load(ids.as_ref());
+    let mask = tensors["attention_mask"].to_dtype(DType::F32).unwrap();
+    tensors.insert("attention_mask".to_string(), mask);
+    write_safetensors(&ids, &tensors.into_iter().collect::<Vec<_>>(), None).unwrap();
+    let floating = generate(&["--input-ids", &ids, "--max-new-tokens", "4"]);
+    assert_eq!(floating.stdout, whole.stdout);
+}
+
 #[test]
 fn what_cannot_be_continued_is_refused_in_one_line() {
     let Some(folder) = Folder::new() else { return };
@@ -204,6 +251,7 @@ fn what_cannot_be_continued_is_refused_in_one_line() {
     refused(&["--input-ids", &ids], &place);
     let gap = folder.ids(&[&[1, 2, 3]], Some(&[&[1, 0, 1]]));
     refused(&["--input-ids", &gap], &["attention_mask", "middle"]);
+    refused(&["--prompt", "a", "--stop", ""], &["--stop"]);
     refused(&["--prompt", "a", "--chat"], &["chat_template"]);
     refused(&["--prompt", "a", "--top-p", "2"], &["top_p", "0 to 1"]);
     assert!(!output.exists());

@@ -203,7 +203,7 @@ fn pairs_are_lines_with_one_tab() {
     let folder = Folder::with("no tab");
     folder
         .says("classify", &model, "", &["--pairs"])
-        .assert_refused(&["line 1", "tab"]);
+        .assert_refused(&["texts.txt: line 1", "tab"]);
 }
 
 #[test]
@@ -267,6 +267,83 @@ fn bad_texts_outputs_and_models_are_refused_in_one_line() {
         .arg(&model)
         .arg(folder.path("texts.txt"));
     answer(command.arg("--output").arg(inside)).assert_refused(&["a file that the run reads"]);
+}
+
+/// A copy of a checkpoint of texts, one file of which a test changes.
+fn changed(name: &str, file: &str, change: impl FnOnce(&mut Value)) -> Folder {
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let to = to.join(path.file_name().unwrap());
+            match path.is_dir() {
+                true => copy(&path, &to),
+                false => drop(fs::copy(&path, &to).unwrap()),
+            }
+        }
+    }
+    let folder = Folder::with("boats\nclock\n");
+    copy(&weights(name), &folder.path("model"));
+    let file = folder.path("model").join(file);
+    let mut json = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    change(&mut json);
+    fs::write(file, json.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn modules_outside_the_models_directory_are_refused() {
+    for (module, path) in [(0, "../model"), (1, "../1_Pooling"), (2, "/2_Dense")] {
+        let folder = changed("text/joined", "modules.json", |modules| {
+            modules[module]["path"] = path.into();
+        });
+        folder
+            .says("embed", &folder.path("model"), "v.jsonl", &[])
+            .assert_refused(&["modules.json", path, "outside the model's directory"]);
+        assert_eq!(folder.names(), ["model", "texts.txt"]);
+    }
+}
+
+#[test]
+fn labels_that_do_not_name_each_score_are_refused() {
+    let with = |labels: Value| {
+        changed("text/labels", "config.json", |config| {
+            config["id2label"] = labels;
+        })
+    };
+    let gap = with(serde_json::json!({"0": "a", "5": "b", "7": "c"}));
+    gap.says("classify", &gap.path("model"), "", &[])
+        .assert_refused(&["config.json", "id2label", "no label \"1\"", "has 3"]);
+    let twice = with(serde_json::json!({"0": "a", "1": "b", "2": "a"}));
+    let model = twice.path("model");
+    twice
+        .says("classify", &model, "scores.jsonl", &[])
+        .assert_refused(&["id2label", "\"a\" twice", ".safetensors"]);
+    twice
+        .says("classify", &model, "scores.safetensors", &[])
+        .assert_status(0);
+}
+
+#[test]
+fn a_file_in_utf_16_is_told_so_and_a_mark_in_front_is_no_text() {
+    let model = weights("text/joined");
+    let utf_16 = Folder::with(b"\xff\xfeh\0i\0");
+    utf_16
+        .says("embed", &model, "v.jsonl", &[])
+        .assert_refused(&["texts.txt", "iconv -f UTF-16"]);
+    let marked = Folder::with(b"\xef\xbb\xbfboats\n");
+    marked
+        .says("embed", &model, "v.jsonl", &[])
+        .assert_status(0);
+    assert_eq!(marked.lines("v.jsonl")[0]["text"], "boats");
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named() {
+    let folder = Folder::with("boats");
+    folder
+        .says("embed", &folder.path("none"), "v.jsonl", &[])
+        .assert_refused(&["none: cannot read"]);
 }
 
 /// Ctrl-C leaves nothing under the final name, and what was made under another.

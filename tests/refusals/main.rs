@@ -46,3 +46,5 @@ mod packed_parts;
 mod program;
 mod strictness;
 mod training_refused;
+#[cfg(feature = "cli")]
+mod whole_models;

@@ -50,7 +50,8 @@ pub fn classify(args: &Args) -> Result<Outcome> {
             match line.split_once('\t') {
                 Some(pair) if !pair.1.contains('\t') => pairs.push(pair),
                 _ => bail!(
-                    "line {} is no pair: --pairs needs one tab between two texts",
+                    "{}: line {} is no pair: --pairs needs one tab between two texts",
+                    args.texts.name(),
                     i + 1
                 ),
             }
@@ -60,8 +61,20 @@ pub fn classify(args: &Args) -> Result<Outcome> {
     if let Some(max_length) = args.texts.max_length {
         options = options.max_length(max_length);
     }
-    let classifier = options.classifier(path)?;
+    let classifier = options.classifier(&path)?;
     let labels = classifier.labels();
+    if format == Some(Format::Jsonl) {
+        // There, each label is a key.
+        let mut sorted: Vec<_> = labels.iter().collect();
+        sorted.sort();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            bail!(
+                "{}: id2label in config.json names {:?} twice; let --output end in .safetensors",
+                path.display(),
+                pair[0]
+            );
+        }
+    }
     let mut all: Vec<Scores> = Vec::new();
     let mut keep = |scores: Vec<Scores>| -> Result<()> {
         if format.is_none() {

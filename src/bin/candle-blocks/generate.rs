@@ -106,6 +106,9 @@ pub fn generate(args: &Args) -> Result<Outcome> {
         let read = args.model.files().chain(args.input_ids.as_deref());
         output::check_file(output, &checkpoint, read)?;
     }
+    if args.stop.iter().any(String::is_empty) {
+        bail!("--stop is empty; give at least one character");
+    }
     let mut options = GenerationOptions::of(&checkpoint)?;
     options.max_new_tokens = args.max_new_tokens.unwrap_or(options.max_new_tokens);
     let sampler = args.sampling.sampler(&options)?;
@@ -140,7 +143,12 @@ pub fn generate(args: &Args) -> Result<Outcome> {
             }
         }
     };
+    let is_interrupted = interrupt::was_pressed();
     if let Some(path) = &args.output {
+        let path = match is_interrupted {
+            true => &output::partial(path),
+            false => path,
+        };
         write_safetensors(path, &[("tokens".to_string(), tokens)], None)?;
     } else if args.input_ids.is_some() {
         for row in tokens.to_vec2::<u32>()? {
@@ -149,7 +157,10 @@ pub fn generate(args: &Args) -> Result<Outcome> {
         }
     }
     clock.report();
-    Ok(Outcome::Done)
+    Ok(match is_interrupted {
+        true => Outcome::Interrupted,
+        false => Outcome::Done,
+    })
 }
 
 /// Whether the checkpoint is an encoder and its decoder.
@@ -167,7 +178,7 @@ fn input_prompts(path: &Path) -> Result<Vec<Vec<u32>>> {
 fn input_tensors(path: &Path) -> Result<(Tensor, Option<Tensor>)> {
     let file = Fixture::open_input(path)?;
     match file.tensor("input_ids") {
-        Some(ids) => Ok((ids.clone(), file.tensor("attention_mask").cloned())),
+        Some(ids) => Ok((ids.clone(), file.attention_mask().cloned())),
         None => bail!("{}: holds no input_ids [batch, seq]", path.display()),
     }
 }
@@ -255,9 +266,7 @@ fn continue_text(
 
 /// Says where generation was cut off.
 fn note_end(mut ends: impl Iterator<Item = Option<Finish>>, model: &Model) {
-    if interrupt::was_pressed() {
-        output::warn("note: interrupted; what was generated until then is kept");
-    } else if ends.any(|end| end == Some(Finish::Positions)) {
+    if !interrupt::was_pressed() && ends.any(|end| end == Some(Finish::Positions)) {
         let limit = candle_blocks::generate::max_positions(model).unwrap_or_default();
         output::warn(format_args!(
             "note: a text ends at the {limit} positions that the model has"
@@ -285,7 +294,7 @@ impl Clock {
     }
 
     fn count(&mut self, n_tokens: usize) {
-        if self.first.is_none() {
+        if self.first.is_none() && n_tokens > 0 {
             self.first = Some(self.begin.elapsed());
             self.n_first = n_tokens;
         }

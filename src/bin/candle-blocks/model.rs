@@ -205,8 +205,8 @@ impl ComputeArgs {
             Form::Plain => trace::run(checkpoint, input, dtype, device),
         };
         let stages = stages.map_err(|error| match error {
-            // It knows only the tensor's name.
-            Error::InvalidInput { .. } => {
+            // It knows only the tensor's name; what a layer refuses comes by way of candle.
+            Error::InvalidInput { .. } | Error::Candle(_) => {
                 anyhow::Error::new(error).context(path.display().to_string())
             }
             other => other.into(),

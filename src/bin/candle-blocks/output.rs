@@ -6,7 +6,7 @@ mod escape;
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_blocks::Checkpoint;
 
@@ -37,6 +37,18 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
 /// Prints a line to standard error. Where nobody reads it, `eprintln!` would panic.
 pub fn warn(line: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Escaped(line));
+}
+
+/// Where what Ctrl-C left unfinished of an output is written, which is said.
+pub fn partial(output: &Path) -> PathBuf {
+    let mut path = output.as_os_str().to_owned();
+    path.push(".partial");
+    let path = PathBuf::from(path);
+    warn(format_args!(
+        "note: interrupted; what was made is in {}",
+        path.display()
+    ));
+    path
 }
 
 /// Prints `value` as indented JSON. Of what a terminal would act on, JSON itself escapes only a part.
@@ -84,9 +96,19 @@ pub fn check_file<'p>(
     let files = checkpoint.files();
     let weights = files.names().filter_map(|name| files.info(name));
     let weights = weights.map(|info| info.path.as_path());
-    let config = files.directory().join("config.json");
+    let directory = Path::new(".").join(files.directory()).canonicalize().ok();
     check(output, |existing| {
         let is_it = |path: &Path| path.canonicalize().is_ok_and(|path| path == existing);
-        weights.chain([files.path(), &config]).any(is_it) || { others }.any(is_it)
+        // The configuration, the tokenizer, templates; in the Hub's cache, links.
+        let is_beside = |path: &Path| {
+            let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+            let is_other = path.extension().is_none_or(|end| end != "safetensors");
+            is_other && folder.is_some() && folder == directory
+        };
+        let named = std::path::absolute(output);
+        is_beside(existing)
+            || named.is_ok_and(|named| is_beside(&named))
+            || weights.chain([files.path()]).any(is_it)
+            || { others }.any(is_it)
     })
 }

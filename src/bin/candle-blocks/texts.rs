@@ -44,11 +44,15 @@ impl TextArgs {
             let before = &error.as_bytes()[..at];
             let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
             let byte = error.as_bytes()[at];
+            let is_utf_16 = [b"\xff\xfe", b"\xfe\xff"].iter().any(|mark| error.as_bytes().starts_with(*mark));
+            let found = if is_utf_16 { "UTF-16" } else { "ISO-8859-1" };
             anyhow::anyhow!(
                 "{name}: line {line} is not UTF-8 (byte {byte:#04x}); convert the file, such as with `iconv -f \
-                 ISO-8859-1 -t UTF-8`"
+                 {found} -t UTF-8`"
             )
         })?;
+        // Some editors begin a file with a mark that is no part of the text.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let lines: Vec<String> = text.lines().map(str::to_string).collect();
         if lines.is_empty() {
             bail!("{name}: is empty; give one text a line");
@@ -62,7 +66,8 @@ impl TextArgs {
         path.filter(|path| *path != Path::new("-"))
     }
 
-    fn name(&self) -> String {
+    /// What an error calls the file.
+    pub fn name(&self) -> String {
         let name = self.path().map(|path| path.display().to_string());
         name.unwrap_or_else(|| "standard input".to_string())
     }
@@ -145,15 +150,10 @@ pub struct Results<T> {
 impl<T: Serialize> Results<T> {
     /// Writes them; what Ctrl-C left unfinished gets another name.
     pub fn write(&self, output: &Path, format: Format, outcome: &Outcome) -> Result<()> {
-        let mut path = output.as_os_str().to_owned();
-        if matches!(outcome, Outcome::Interrupted) {
-            path.push(".partial");
-            let path = Path::new(&path).display();
-            output::warn(format_args!(
-                "note: interrupted; what was made is in {path}"
-            ));
-        }
-        let path = Path::new(&path);
+        let path = &match outcome {
+            Outcome::Interrupted => output::partial(output),
+            _ => output.to_path_buf(),
+        };
         match format {
             Format::Safetensors => write_safetensors(path, &self.tensors, None)?,
             Format::Jsonl => write_whole(path, |out: &mut dyn Write| {
@@ -161,7 +161,7 @@ impl<T: Serialize> Results<T> {
                     let written = serde_json::to_writer(&mut *out, line).map_err(Into::into);
                     let written = written.and_then(|()| out.write_all(b"\n"));
                     written.map_err(|cause| Error::Io {
-                        path: path.to_path_buf(),
+                        path: path.clone(),
                         action: "write",
                         cause,
                     })

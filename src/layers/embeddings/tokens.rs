@@ -26,6 +26,8 @@ pub struct TokenEmbeddings {
 /// Token ids and what goes with them, each `[batch, seq]` of any integer type.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'t> {
+    /// What an error calls the ids.
+    pub name: &'static str,
     /// The ids.
     pub ids: &'t Tensor,
     /// Token types; 0 where not given.
@@ -42,6 +44,7 @@ impl<'t> Tokens<'t> {
     /// Ids alone.
     pub fn new(ids: &'t Tensor) -> Self {
         Self {
+            name: "input_ids",
             ids,
             types: None,
             positions: None,
@@ -101,9 +104,9 @@ impl TokenEmbeddings {
     /// If the ids are not integers of rank 2, a token, type or position is beyond its table, or what goes with the ids has
     /// another shape.
     pub fn forward_t(&self, tokens: &Tokens, train: bool) -> Result<Tensor> {
-        let (batch, seq) = shape(tokens.ids)?;
-        let ids = integers("input_ids", tokens.ids, (batch, seq))?;
-        let mut x = looked_up("input_ids", &self.words, &ids, (batch, seq))?;
+        let (batch, seq) = shape(tokens)?;
+        let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
+        let mut x = looked_up(tokens.name, &self.words, &ids, (batch, seq))?;
         if self.config.scale != 1.0 {
             x = (x * self.config.scale)?;
         }
@@ -117,6 +120,9 @@ impl TokenEmbeddings {
                 None => vec![0; batch * seq],
             };
             x = (x + looked_up("token_type_ids", table, &types, (batch, seq))?)?;
+        } else if tokens.types.is_some() {
+            let reason = "the model has no table of token types; leave them out";
+            return Err(Error::input("token_type_ids", reason).into());
         }
         if let (Some(table), Some(config)) = (&self.positions, &self.config.positions) {
             let rows = rows(config, &ids, tokens, (batch, seq))?;
@@ -137,9 +143,9 @@ impl TokenEmbeddings {
     /// # Errors
     /// As for [`Self::forward_t`].
     pub(crate) fn counted(&self, tokens: &Tokens) -> Result<Vec<u32>> {
-        let (batch, seq) = shape(tokens.ids)?;
+        let (batch, seq) = shape(tokens)?;
         let counted = self.config.positions.map_or(Counted::All, |p| p.counted);
-        let ids = integers("input_ids", tokens.ids, (batch, seq))?;
+        let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
         let counts = counts(counted, &ids, tokens, (batch, seq))?;
         let before = |row| tokens.counted.get(row).copied().unwrap_or(0);
         let sum = |(row, counts): (usize, &[bool])| {
@@ -152,12 +158,12 @@ impl TokenEmbeddings {
     }
 }
 
-fn shape(ids: &Tensor) -> Result<(usize, usize)> {
-    match *ids.dims() {
+fn shape(tokens: &Tokens) -> Result<(usize, usize)> {
+    match *tokens.ids.dims() {
         [batch, seq] => Ok((batch, seq)),
         ref found => {
             let reason = format!("has shape {found:?}, expected [batch, seq]");
-            Err(Error::input("input_ids", reason).into())
+            Err(Error::input(tokens.name, reason).into())
         }
     }
 }
@@ -258,7 +264,7 @@ fn rows(
             format!("asks for row {row} of a position table of {limit}"),
         ),
         Some(_) => beyond(
-            "input_ids",
+            tokens.name,
             format!(
                 "is longer than the {} positions that the model has; shorten the text",
                 limit - first
