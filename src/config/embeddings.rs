@@ -28,6 +28,10 @@ pub struct TokenEmbeddingsConfig {
     pub width: usize,
     /// Width of the blocks.
     pub d_model: usize,
+    /// The token whose row of the table is not trained: `padding_idx` of PyTorch's `nn.Embedding`. It still gets a gradient
+    /// from a head that shares the table.
+    #[serde(default)]
+    pub padding: Option<u32>,
     /// Factor on the embedding of a word (Gemma, BART's `scale_embedding`, Granite).
     pub scale: f64,
     /// The table of positions, if there is one.
@@ -92,6 +96,7 @@ impl TokenEmbeddingsConfig {
             n_tokens,
             width: d_model,
             d_model,
+            padding: None,
             scale: 1.0,
             positions: None,
             n_types: None,
@@ -104,6 +109,8 @@ impl TokenEmbeddingsConfig {
     setters! {
         /// Sets the width of the table of words.
         with_width(width: usize) => width = width;
+        /// Sets the token whose row is not trained.
+        with_padding(padding: u32) => padding = Some(padding);
         /// Sets the factor on the embedding of a word.
         with_scale(scale: f64) => scale = scale;
         /// Sets the number of token types.

@@ -36,6 +36,7 @@ pub(super) fn family() -> Family {
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
+        .new_names(new_bias)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, |json, stack| {

@@ -50,6 +50,7 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             token(json, classifier_dropout(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
+        .new_names(new_bias)
         .ignored(&["*position_ids", "*token_type_ids"])
         .outside(&["*embeddings.*", "*pooler.*", "cls.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])

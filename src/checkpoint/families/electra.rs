@@ -32,6 +32,7 @@ pub(super) fn family() -> Family {
             first_token(json, stack, Activation::Gelu, classifier_dropout(json)?)
         })
         .head(Task::ReplacedTokens, replaced_tokens)
+        .new_names(|_| Ok(&["generator_lm_head.weight", "generator_lm_head.bias"]))
         .outside(&["*embeddings_project.*", "*predictions.*"])
         .outside(&["generator_lm_head.*", "*summary.*"])
 }

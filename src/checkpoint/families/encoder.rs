@@ -12,8 +12,8 @@ pub(super) fn embedding_rules() -> [Rule; 4] {
     ]
 }
 
-/// The rules for the logits of words, masked or next, behind a linear layer and a norm. The bias may lie beside the output's
-/// layer or in it.
+/// The rules for the logits of words, masked or next, behind a linear layer and a norm. The bias may lie in the output's
+/// layer or beside it: transformers has both and computes with the first, to which it ties the second with the words.
 pub(super) fn word_rules([transform, norm, output]: [&str; 3]) -> Vec<Rule> {
     let (own, inner) = (format!("{output}.bias"), format!("{output}.decoder.bias"));
     let weights = [
@@ -27,7 +27,7 @@ pub(super) fn word_rules([transform, norm, output]: [&str; 3]) -> Vec<Rule> {
             Rule::named(
                 &format!("{task}.output"),
                 &weights.each_ref().map(String::as_str),
-                &[&own, &inner],
+                &[&inner, &own],
             ),
         ]
     };
@@ -36,6 +36,14 @@ pub(super) fn word_rules([transform, norm, output]: [&str; 3]) -> Vec<Rule> {
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// Where transformers writes the bias of [`word_rules`]: beside the output's layer, unless the words have a table of their own.
+pub(super) fn new_bias(json: &ConfigJson) -> Result<&'static [&'static str]> {
+    Ok(match json.flag(&["tie_word_embeddings"], true)? {
+        true => &["*predictions.bias", "lm_head.bias"],
+        false => &[],
+    })
 }
 
 /// The logits of words behind a linear layer of this width, an activation and a norm.

@@ -44,7 +44,12 @@ pub(super) fn family() -> Family {
         .head(Task::TokenClassification, |json, _| {
             token(json, classifier_dropout(json)?)
         })
-        .new_names(|_| Ok(&["nomic_bert.encoder.*"]))
+        .new_names(|json| {
+            Ok(match json.flag(&["tie_word_embeddings"], true)? {
+                true => &["nomic_bert.encoder.*", "cls.predictions.bias"],
+                false => &["nomic_bert.encoder.*"],
+            })
+        })
         .ignored(&["*.inv_freq", "*position_ids"])
         .outside(&["embeddings.*", "emb_ln.*", "pooler.*", "cls.*"])
         .outside(&["classifier.*"])

@@ -107,6 +107,9 @@ impl TokenEmbeddings {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
         let mut x = looked_up(tokens.name, &self.words, &ids, (batch, seq))?;
+        if let Some(padding) = self.config.padding {
+            x = untrained_where(x, &ids, i64::from(padding))?;
+        }
         if self.config.scale != 1.0 {
             x = (x * self.config.scale)?;
         }
@@ -126,7 +129,11 @@ impl TokenEmbeddings {
         }
         if let (Some(table), Some(config)) = (&self.positions, &self.config.positions) {
             let rows = rows(config, &ids, tokens, (batch, seq))?;
-            x = x.broadcast_add(&positions(table, &rows, (batch, seq))?)?;
+            let mut at = positions(table, &rows, (batch, seq))?;
+            if let Counted::Except(padding) = config.counted {
+                at = untrained_where(at, &rows, i64::from(padding))?;
+            }
+            x = x.broadcast_add(&at)?;
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
@@ -205,6 +212,20 @@ fn looked_up(
     let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
     let ids = Tensor::from_vec(ids, batch * seq, table.device())?;
     table.index_select(&ids, 0)?.reshape((batch, seq, width))
+}
+
+/// `x` `[batch or 1, seq, width]`, through which no gradient flows to the `row` of a table.
+fn untrained_where(x: Tensor, rows: &[i64], row: i64) -> Result<Tensor> {
+    let (batch, seq, width) = x.dims3()?;
+    let rows = &rows[..batch * seq];
+    if !x.track_op() || !rows.contains(&row) {
+        return Ok(x);
+    }
+    let is_row: Vec<u8> = rows.iter().map(|&of| u8::from(of == row)).collect();
+    let is_row = Tensor::from_vec(is_row, (batch, seq, 1), x.device())?;
+    is_row
+        .broadcast_as((batch, seq, width))?
+        .where_cond(&x.detach(), &x)
 }
 
 /// Which tokens are counted.
