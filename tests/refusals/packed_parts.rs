@@ -1,9 +1,9 @@
 //! Layers whose parts do not fit each other are refused when they are made, or packed, with the culprit and what was expected.
 
 use candle_blocks::{
-    Attention, AttentionConfig, BlockConfig, CheckpointOptions,
-    FeedForwardConfig, Linear, NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer,
-    SublayerNorm, Topology, TransformerBlock, Visibility,
+    Attention, AttentionConfig, BlockConfig, CheckpointOptions, FeedForwardConfig, Linear,
+    NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer, SublayerNorm, Topology,
+    TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     checkpoint::scheme::StackPart,
     config::{ParallelNorm, RelativeBiasConfig},
