@@ -37,6 +37,7 @@ pub(super) fn family() -> Family {
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
+        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, |json, stack| {
@@ -71,7 +72,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         of: Projected::Sum,
         bias: true,
     };
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_width(width)
         .with_positions(json.size(&["max_position_embeddings"])?)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)

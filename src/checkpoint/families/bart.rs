@@ -76,7 +76,7 @@ fn next_token() -> [Rule; 2] {
 fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     // Otherwise each side has a table of its own.
     json.only("tie_word_embeddings", &[json!(true)])?;
-    let words = words(json, stack)?;
+    let words = padded_words(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
         true => (words.d_model as f64).sqrt(),
         false => 1.0,

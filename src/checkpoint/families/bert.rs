@@ -50,6 +50,7 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
             token(json, classifier_dropout(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
+        .default_of("pad_token_id", 0)
         .new_names(new_bias)
         .ignored(&["*position_ids", "*token_type_ids"])
         .outside(&["*embeddings.*", "*pooler.*", "cls.*", "lm_head.*"])
@@ -67,7 +68,7 @@ pub(super) fn embeddings(
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions
     };
-    let tokens = words(json, stack)?
+    let tokens = padded_words(json, stack)?
         .with_width(width)
         .with_position_table(positions)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)

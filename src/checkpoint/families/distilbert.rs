@@ -29,6 +29,7 @@ pub(super) fn family() -> Family {
             Rule::linear("token_classification.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
+        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .head(Task::MaskedLm, |json, stack| {
             let activation = json.activation(&["activation"], Activation::Gelu)?;
@@ -53,7 +54,7 @@ pub(super) fn family() -> Family {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_positions(json.size(&["max_position_embeddings"])?)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(json.number(&["dropout"], 0.1)?);

@@ -34,7 +34,7 @@ pub(super) fn families() -> Vec<Family> {
 /// The words times the root of the width.
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let scale = (stack.blocks[0].d_model() as f64).sqrt();
-    Ok(words(json, stack)?.with_scale(scale).into())
+    Ok(padded_words(json, stack)?.with_scale(scale).into())
 }
 
 fn gemma(json: &ConfigJson) -> Result<StackConfig> {

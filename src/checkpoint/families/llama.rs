@@ -12,7 +12,7 @@ pub(super) fn families() -> Vec<Family> {
         decoder("granite", granite)
             .embeddings(|json, stack| {
                 let scale = json.number(&["embedding_multiplier"], 1.0)?;
-                Ok(words(json, stack)?.with_scale(scale).into())
+                Ok(padded_words(json, stack)?.with_scale(scale).into())
             })
             .head(Task::CausalLm, |json, _| {
                 let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
@@ -49,6 +49,7 @@ pub(super) fn decoder(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>
         .block_rules(Rule::fused_gate(&["mlp.gate_up_proj"], Half::First))
         .stack_rules([Rule::norm("final_norm", &["norm"])])
         .decoder_ends("embed_tokens", "score")
+        .embeddings(|json, stack| Ok(padded_words(json, stack)?.into()))
         .default_of("tie_word_embeddings", false)
         .ignored(&["*.rotary_emb.inv_freq"])
         .outside(&["*embed_tokens.*"])

@@ -27,6 +27,7 @@ pub(super) fn family() -> Family {
         ])
         .end_rules(HEADS.map(|task| Rule::linear(&format!("{task}.transform"), &["head.dense"])))
         .end_rules(HEADS.map(|task| Rule::norm(&format!("{task}.norm"), &["head.norm"])))
+        .default_of("pad_token_id", 50283)
         .embeddings(embeddings)
         .head(Task::MaskedLm, |json, stack| {
             let bias = json.flag(&["decoder_bias"], true)?;
@@ -61,7 +62,7 @@ const HEADS: [&str; 4] = [
 ];
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_norm(stack.blocks[0].norm)
         .with_dropout(json.number(&["embedding_dropout"], 0.0)?);
     Ok(words.into())

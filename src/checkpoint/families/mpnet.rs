@@ -37,6 +37,7 @@ pub(super) fn family() -> Family {
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
+        .default_of("pad_token_id", 1)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, word_by_gelu)
@@ -61,7 +62,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions_except(1) // whatever the padding's id is
     };
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_position_table(positions)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(dropout(json)?);

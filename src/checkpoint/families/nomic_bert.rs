@@ -32,6 +32,7 @@ pub(super) fn family() -> Family {
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
         ])
+        .default_of("pad_token_id", 0)
         .embeddings(embeddings)
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, |json, stack| {
@@ -64,7 +65,7 @@ fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(stack.blocks[0].norm)
         .with_dropout(dropout(json)?);

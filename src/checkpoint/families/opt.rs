@@ -58,7 +58,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         bias: false,
     };
     let width = width_of_words(json, stack)?;
-    let words = words(json, stack)?
+    let words = padded_words(json, stack)?
         .with_width(width)
         .with_position_table(table);
     Ok(match width == words.d_model {

@@ -24,7 +24,7 @@ pub(super) fn family() -> Family {
         .decoder_ends("embed_tokens", "score")
         .embeddings(|json, stack| {
             let dropout = json.number(&["embd_pdrop"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
+            Ok(padded_words(json, stack)?.with_dropout(dropout).into())
         })
         .head(Task::CausalLm, |json, _| {
             next_token(language_model(json)?.with_bias(true))

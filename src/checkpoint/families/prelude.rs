@@ -44,6 +44,24 @@ pub(super) fn words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbed
     ))
 }
 
+/// The embeddings of words, of which that of the padding is not trained.
+pub(super) fn padded_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
+    let words = words(json, stack)?;
+    let padding = json.optional_number(&["pad_token_id"])?;
+    // PyTorch counts negative ones from the end.
+    let from_end = |padding: f64| match padding < 0.0 {
+        true => padding + words.n_tokens as f64,
+        false => padding,
+    };
+    Ok(TokenEmbeddingsConfig {
+        padding: padding.map(|padding| from_end(padding) as u32),
+        ..words
+    })
+}
+
 /// The label of each token that a decoder has read.
 fn token_of_decoder(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
     let hidden = json.number(&["hidden_dropout"], 0.1)?;

@@ -13,7 +13,7 @@ pub(super) fn family() -> Family {
         ])
         .embeddings(|json, stack| {
             let dropout = json.number(&["embedding_dropout"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
+            Ok(padded_words(json, stack)?.with_dropout(dropout).into())
         })
         .default_of("tie_word_embeddings", true)
         .initialization(initialization)

@@ -20,7 +20,7 @@ pub(super) fn families() -> Vec<Family> {
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
             // transformers does not read `scale_embedding`.
-            let words = words(json, stack)?.with_positions(n_positions);
+            let words = padded_words(json, stack)?.with_positions(n_positions);
             Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
         })
         .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
