@@ -8,6 +8,7 @@
 //! Most families differ little from another: [`Family::known`] starts from a built-in one, and in a JSON file `"like"`
 //! does ([`Family::from_json_file`]).
 #![doc = include_str!("scheme/roles.md")]
+#![doc = include_str!("scheme/end_roles.md")]
 
 mod difference;
 mod part;

@@ -104,8 +104,7 @@ fn attention(role: &str, stem: &str) -> Vec<Rule> {
 }
 
 fn bart(json: &ConfigJson, side: &str) -> Result<StackConfig> {
-    // Forms of other families with BART's names (mBART).
-    json.only("normalize_before", &[json!(false)])?;
+    json.only("normalize_before", &[json!(false)])?; // mBART's form
     json.only("add_final_layer_norm", &[json!(false)])?;
     config(json, side, AttentionBias::ALL, NormPlacement::Post)
 }
