@@ -85,7 +85,8 @@ fn the_committed_table_lists_every_checkpoint_and_todays_run_passes() {
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    if std::env::var_os(VARIABLE).is_some() {
+    // A rehearsal lacks the types that its device lacks.
+    if std::env::var_os(VARIABLE).is_some() && rehearsal::rehearsed().is_none() {
         fs::write(path(), table(&rows)).unwrap();
         return;
     }
