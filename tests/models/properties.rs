@@ -8,7 +8,9 @@ use candle_blocks::{
     model::{Model, ModelInput, ModelOutput},
 };
 
-use crate::{device::device, numbers::numbers, one_stack::of_one_stack, whole::Whole};
+use crate::{
+    device::device, numbers::numbers, one_stack::of_one_stack, weights::is_present, whole::Whole,
+};
 
 fn tokens(rows: &[Vec<u32>]) -> Tensor {
     Tensor::new(rows.to_vec(), &Device::Cpu).unwrap()
@@ -47,14 +49,19 @@ enum Side {
     Right,
 }
 
+/// So many models at least, or some where the package leaves families out.
+fn least(n: usize) -> usize {
+    if is_present("families") { n } else { 1 }
+}
+
 #[test]
 fn padding_behind_a_text_changes_nothing_of_it() {
-    assert!(padded(Side::Right) > 150);
+    assert!(padded(Side::Right) > least(150));
 }
 
 #[test]
 fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out() {
-    assert!(padded(Side::Left) > 100);
+    assert!(padded(Side::Left) > least(100));
 }
 
 /// Whether a model cannot tell a text from the same behind padding: it counts no positions, or only those of tokens, and
