@@ -187,7 +187,8 @@ impl<L: Module> Readout<L> {
                 if let Some(mask) = of.mask
                     && hides_the_last(mask)?
                 {
-                    let reason = "it hides the last position of a text, and no padding's id says which is the last token;                                   pad on the left, or name a pad_token_id in config.json";
+                    let reason = "it hides the last position of a text, and no padding's id says which is the \
+                                  last token; pad on the left, or name a pad_token_id in config.json";
                     return Err(Error::input("attention_mask", reason).into());
                 }
                 x.narrow(1, seq - 1, 1)?.squeeze(1)

@@ -9,14 +9,14 @@ use crate::layers::DropoutSource;
 
 /// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).
 ///
-/// ```
+/// ```no_run
 /// use candle_blocks::{CheckpointOptions, Precision, model::ModelInput};
 /// use candle_blocks::candle_core::{D, Device, Tensor};
-/// let checkpoint = CheckpointOptions::default().whole().open("weights/families/bart")?;
+/// let checkpoint = CheckpointOptions::default().whole().open("bart-base")?;
 /// let model = checkpoint.packed_seq2seq(Precision::F32)?;
-/// let text = Tensor::new(&[[4u32, 5, 7, 2]], &Device::Cpu)?;
+/// let text = Tensor::new(&[[0u32, 31414, 232, 2]], &Device::Cpu)?;
 /// let encoded = model.encode(&ModelInput::tokens(&text))?;
-/// let (mut cache, mut token) = (model.new_cache(), Tensor::new(&[[1u32]], &Device::Cpu)?);
+/// let (mut cache, mut token) = (model.new_cache(), Tensor::new(&[[2u32]], &Device::Cpu)?);
 /// for _ in 0..3 {
 ///     let logits = model.next_logits(&token, &encoded, &mut cache)?;
 ///     token = logits.argmax_keepdim(D::Minus1)?;

@@ -6,7 +6,7 @@ use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
 
 use crate::scratch::{Answer, Scratch, answer, program};
-use crate::weights::weights;
+use crate::weights::{is_present, weights};
 
 /// What `run` says of these tensors and a committed checkpoint.
 fn run(model: &str, tensors: &[(&str, Tensor)], flags: &[&str]) -> Answer {
@@ -41,6 +41,9 @@ fn the_file_of_a_token_type_or_position_beyond_its_table_is_named() {
     let positions = ("position_ids", ids(&[[0, 1, 2, 16]]));
     run("tiny-bert", &[tokens, positions], &[])
         .assert_refused(&["input.safetensors: position_ids: asks for row 16"]);
+    if !is_present("families/vit") {
+        return;
+    }
     let pixels = Tensor::zeros((1, 3, 5, 6), DType::F32, &Device::Cpu).unwrap();
     run("families/vit", &[("pixel_values", pixels)], &[])
         .assert_refused(&["input.safetensors: pixel_values: holds images of 5 by 6"]);
@@ -48,6 +51,9 @@ fn the_file_of_a_token_type_or_position_beyond_its_table_is_named() {
 
 #[test]
 fn types_and_positions_that_a_model_does_not_read_are_refused() {
+    if !is_present("families") {
+        return;
+    }
     let tokens = ("input_ids", ids(&[[1, 2, 3, 4]]));
     let types = ("token_type_ids", ids(&[[0, 0, 1, 1]]));
     for model in ["families/llama", "families/distilbert", "tiny-gpt2"] {
@@ -70,10 +76,13 @@ fn types_and_positions_that_a_model_does_not_read_are_refused() {
 fn a_decoders_tokens_are_named_and_not_read_by_an_encoder() {
     let tokens = ("input_ids", ids(&[[1, 2, 3, 4]]));
     let beyond = ("decoder_input_ids", ids(&[[1, 2, 3, 99]]));
-    run("families/t5", &[tokens.clone(), beyond.clone()], &[])
-        .assert_refused(&["input.safetensors: decoder_input_ids: holds 99 at [0, 3]"]);
     run("tiny-bert", std::slice::from_ref(&beyond), &[]).assert_refused(&["input_ids: missing"]);
-    run("tiny-bert", &[tokens, beyond], &[]).assert_status(0);
+    run("tiny-bert", &[tokens.clone(), beyond.clone()], &[]).assert_status(0);
+    if !is_present("families/t5") {
+        return;
+    }
+    run("families/t5", &[tokens, beyond], &[])
+        .assert_refused(&["input.safetensors: decoder_input_ids: holds 99 at [0, 3]"]);
 }
 
 #[test]
