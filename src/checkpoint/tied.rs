@@ -37,6 +37,12 @@ impl Plan {
         self.places.get(role).map(|&place| &self.sources[place])
     }
 
+    /// Whether two roles share one parameter.
+    pub fn is_one(&self, role: &str, other: &str) -> bool {
+        let source = self.source(role);
+        source.is_some_and(|source| Some(&source.role) == self.source(other).map(|s| &s.role))
+    }
+
     /// Whether other roles share the parameter of this one.
     pub fn is_shared(&self, role: &str) -> bool {
         self.tied.values().any(|first| first == role)

@@ -38,6 +38,11 @@ impl Checkpoint {
         Ok(self.other.as_ref())
     }
 
+    /// Whether two roles share one parameter.
+    pub(crate) fn is_one(&self, role: &str, other: &str) -> bool {
+        self.plan.is_one(role, other)
+    }
+
     /// # Errors
     /// If this is a checkpoint of two stacks of which none was chosen.
     pub(crate) fn check_chosen(&self) -> Result<()> {

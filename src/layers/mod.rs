@@ -41,6 +41,7 @@ pub use block_feed_forward::BlockFeedForward;
 pub use context::{ForwardContext, Memory};
 pub(crate) use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};
+pub(crate) use embeddings::WeightRows;
 pub use embeddings::{Embeddings, PatchEmbeddings, SpectrumEmbeddings, TokenEmbeddings, Tokens};
 pub use ends::ModelEnds;
 pub use evaluation::Evaluation;

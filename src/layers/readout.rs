@@ -109,6 +109,13 @@ impl<L> Readout<L> {
         output(&self) -> Option<&L> => self.output.as_ref();
     }
 
+    /// The linear map to the output if its weight is the table of words.
+    pub(crate) fn shared_words(&self) -> Option<&L> {
+        let output = self.config.output.as_ref();
+        let is_shared = output.is_some_and(|output| output.weight == OutputWeight::Words);
+        self.output.as_ref().filter(|_| is_shared)
+    }
+
     /// The same with other linear layers, which `change` makes of these.
     pub(crate) fn with_layers<M>(&self, change: impl Fn(&L) -> Result<M>) -> Result<Readout<M>> {
         Ok(Readout {

@@ -1,5 +1,7 @@
 //! Models from checkpoints.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
@@ -8,7 +10,7 @@ use super::{Model, Seq2Seq, TwoTowers};
 use crate::checkpoint::{Checkpoint, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
 use crate::error::{Error, Result};
-use crate::layers::{ModelEnds, Readout, Similarity, Stack};
+use crate::layers::{Embeddings, ModelEnds, Readout, Similarity, Stack};
 use crate::packed::PackedStack;
 
 impl Model {
@@ -40,16 +42,27 @@ impl Model {
         vb: VarBuilder,
         precision: Precision,
     ) -> candle_core::Result<Self> {
-        let ends = ModelEnds::new(config, vb.clone())?;
-        let pack = |readout: &Readout| readout.with_layers(|linear| linear.pack(precision));
+        let ModelEnds {
+            mut embeddings,
+            pooler,
+            head,
+        } = ModelEnds::new(config, vb.clone())?;
+        let pack = |readout: Readout| readout.with_layers(|linear| linear.pack(precision));
+        let (pooler, head) = (pooler.map(pack).transpose()?, head.map(pack).transpose()?);
+        if let (Embeddings::Tokens(embeddings), Some(head)) = (&mut embeddings, &head)
+            && let Some(shared) = head.shared_words()
+        {
+            // Held once, and before the blocks are read: the table is a large part of a small model.
+            embeddings.read_words_of(Arc::new(shared.clone()));
+        }
         Ok(Self {
             config: config.clone(),
             body: Body::Packed {
-                pooler: ends.pooler.as_ref().map(pack).transpose()?,
-                head: ends.head.as_ref().map(pack).transpose()?,
+                pooler,
+                head,
                 stack: PackedStack::new(&config.stack, vb, precision)?,
             },
-            embeddings: ends.embeddings,
+            embeddings,
             device: Device::Cpu,
         })
     }
@@ -140,7 +153,8 @@ impl Loader<'_> {
         self.typed(|vb| Model::new(config, vb))
     }
 
-    /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32.
+    /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32, but for that of
+    /// the words where the head shares it: its numbers are rounded to the precision.
     ///
     /// # Errors
     /// As for [`Checkpoint::model`]; also if the parameters of this loader are variables, f64, or not on the CPU.
@@ -166,12 +180,24 @@ impl Loader<'_> {
         let Joint::Memory { start_token } = other.joint else {
             return Err(not_of("an encoder and a decoder"));
         };
-        self.typed(|vb| {
-            Ok(Seq2Seq {
-                encoder: built(&other.config, vb.pp(other.part.to_string()), packing)?,
-                decoder: built(config, vb, packing)?,
-                start_token,
-            })
+        let part = other.part.to_string();
+        let (mut encoder, decoder) = self.typed(|vb| {
+            Ok((
+                built(&other.config, vb.pp(&part), packing)?,
+                built(config, vb, packing)?,
+            ))
+        })?;
+        let word = "embeddings.word.weight";
+        if self.checkpoint().is_one(word, &format!("{part}.{word}"))
+            && let (Embeddings::Tokens(of_encoder), Embeddings::Tokens(of_decoder)) =
+                (&mut encoder.embeddings, &decoder.embeddings)
+        {
+            of_encoder.read_words_as(of_decoder);
+        }
+        Ok(Seq2Seq {
+            encoder,
+            decoder,
+            start_token,
         })
     }
 

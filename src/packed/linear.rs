@@ -4,12 +4,12 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale, WeightFormat};
 use candle_blocks_kernels::{Cpu, rows::Source};
-use candle_core::{DType, Module, Result, Tensor, bail};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 use half::f16;
 
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
-use crate::layers::Linear;
+use crate::layers::{Linear, WeightRows};
 
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
@@ -118,6 +118,17 @@ impl PackedLinear {
 
     pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
         finishing.epilogue(self.bias.as_deref())
+    }
+}
+
+impl WeightRows for PackedLinear {
+    fn weight_rows(&self, numbers: &[u32]) -> Result<Tensor> {
+        let d_in = self.d_in();
+        let mut rows = vec![0f32; numbers.len() * d_in];
+        for (&number, row) in numbers.iter().zip(rows.chunks_exact_mut(d_in)) {
+            self.weight.unpack_row(number as usize, row);
+        }
+        Tensor::from_vec(rows, (numbers.len(), d_in), &Device::Cpu)
     }
 }
 

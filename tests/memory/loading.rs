@@ -20,6 +20,9 @@ const SIZES: Sizes = Sizes {
     d_ff: 3072,
     n_blocks: 4,
 };
+/// A table of 61 MB.
+const N_TOKENS: usize = 20_000;
+const N_POSITIONS: usize = 64;
 /// For the plan, the layers and what the allocator rounds up.
 const SLACK: usize = 4 << 20;
 
@@ -34,7 +37,7 @@ fn loading_takes_the_tensors_and_once_more_the_largest() {
 fn measure() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     write_bert(folders[0].path(), SIZES, 0);
-    write_gpt2(folders[1].path(), SIZES);
+    write_gpt2(folders[1].path(), None);
     // All are kept, so that no load reuses the memory of another.
     let mut kept = Vec::new();
     let mut packed_too = Vec::new();
@@ -82,19 +85,56 @@ fn measure() {
     assert_eq!((kept.len(), packed_too.len()), (4, 8));
 }
 
+#[test]
+fn a_table_of_words_that_is_the_head_too_is_held_once() {
+    in_a_process_of_its_own(
+        "loading::a_table_of_words_that_is_the_head_too_is_held_once",
+        measure_whole,
+    );
+}
+
+fn measure_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    write_gpt2(folder.path(), Some(N_TOKENS));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let n_numbers = checkpoint.files().n_bytes() as usize / 4;
+    let mut kept = Vec::new();
+    for (precision, bytes) in [
+        (Precision::F32, 4.0),
+        (Precision::F16, 2.0),
+        (Precision::Bf16, 2.0),
+        (Precision::Int8, 1.04),
+    ] {
+        let before = start_measuring();
+        kept.push(checkpoint.packed_model(precision).unwrap());
+        let (held, peak) = (status("VmRSS:") - before, status("VmHWM:") - before);
+        let packed = (n_numbers as f64 * bytes) as usize;
+        println!("{precision:?}: {held} bytes held for {packed}, at most {peak}");
+        // A table beside the packed one would be half as much again, or more.
+        assert!(held <= packed / 10 * 11 + SLACK, "{precision:?}: {held}");
+        // Beside the packed table only once as it is read.
+        let table = N_TOKENS * SIZES.d_model * 4;
+        assert!(
+            peak <= packed / 10 * 11 + table + SLACK,
+            "{precision:?}: {peak}"
+        );
+    }
+    assert_eq!(kept.len(), 4);
+}
+
 /// Sets the peak back to what is resident, and returns that.
 fn start_measuring() -> usize {
     fs::write("/proc/self/clear_refs", "5").unwrap();
     status("VmRSS:")
 }
 
-/// `config.json` and `model.safetensors` of a GPT-2, as transformers saves them but for the embeddings.
-fn write_gpt2(folder: &Path, sizes: Sizes) {
+/// `config.json` and `model.safetensors` of a GPT-2 as transformers saves them, with embeddings of so many words or none.
+fn write_gpt2(folder: &Path, n_tokens: Option<usize>) {
     let Sizes {
         d_model,
         d_ff,
         n_blocks,
-    } = sizes;
+    } = SIZES;
     let mut tensors = Tensors::new();
     for i in 0..n_blocks {
         let mut add = adder(&mut tensors, format!("h.{i}"));
@@ -107,7 +147,12 @@ fn write_gpt2(folder: &Path, sizes: Sizes) {
     }
     tensors.push(("ln_f.weight".to_string(), vec![d_model]));
     tensors.push(("ln_f.bias".to_string(), vec![d_model]));
+    if let Some(n_tokens) = n_tokens {
+        tensors.push(("wte.weight".to_string(), vec![n_tokens, d_model]));
+        tensors.push(("wpe.weight".to_string(), vec![N_POSITIONS, d_model]));
+    }
     let config = json!({
+        "vocab_size": N_TOKENS, "n_positions": N_POSITIONS, "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2", "n_embd": d_model, "n_head": d_model / 64, "n_layer": n_blocks, "n_inner": d_ff,
     });
     write(folder, &config, &tensors);

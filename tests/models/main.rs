@@ -29,6 +29,7 @@ mod rehearsal_of_all;
 mod report;
 mod sampling;
 mod saved;
+mod shared_words;
 #[cfg(feature = "text")]
 mod text;
 mod two_towers;

@@ -67,6 +67,9 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// last group is padded with terms whose products are zero.
     fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
 
+    /// The terms of a packed column as products take them, from its [words](Self::column_words).
+    fn unpack_column(words: &[Self::Word], terms: &mut [Self::Number]);
+
     /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
     ///
     /// # Panics
@@ -107,6 +110,12 @@ pub trait Dots<F: Format>: Instructions {
 
     /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] reads them.
     fn arrange(self, _vector: &mut [F::Word]) {}
+
+    /// The word of one lane's column in a vector that [`Self::arrange`] rearranged.
+    #[inline(always)]
+    fn arranged(vector: &[F::Word], lane: usize) -> F::Word {
+        vector[lane]
+    }
 
     /// Group number `group` of a packed row, broadcast.
     ///

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use super::tiles::TileKernel;
 use super::{
     Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows,
-    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers,
+    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
     pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
@@ -83,6 +83,8 @@ kernel! {
         vectors pack_columns(PackColumns<F::Number>);
         /// Packs a whole panel.
         dots pack_panel(PackPanel<F>);
+        /// Copies the words of a packed column.
+        dots unpack_column(UnpackColumn<F>);
         /// Packs panels of a format that is packed by rows, from contiguous rows.
         vectors pack_by_rows(PackByRows<F>);
         /// Multiplies and adds registers for a while; returns how many operations these were.

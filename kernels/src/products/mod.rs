@@ -27,6 +27,7 @@ pub(crate) mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 pub(crate) mod transpose;
+mod unpack;
 pub(crate) mod view;
 mod weight;
 mod working_memory;
@@ -55,6 +56,7 @@ use registers::Registers;
 use tile::NEXT_PANEL;
 pub(crate) use tile::{CHUNK, MAX_PANEL, Total, WIDTH};
 pub(crate) use transpose::PackColumns;
+use unpack::UnpackColumn;
 pub(crate) use view::View;
 pub use weight::{PackedWeight, WeightFormat};
 use working_memory::{HIDDEN, PACKED, TILE};

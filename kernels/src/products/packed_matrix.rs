@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::{Format, Halves, View, WithKernel, pack_panels::pack_panels};
-use crate::{cpu::Cpu, memory::Aligned, vectors::Isa};
+use super::{Format, Halves, PACKED, UnpackColumn, View, WithKernel, pack_panels::pack_panels};
+use crate::memory::{Aligned, lend};
+use crate::{cpu::Cpu, vectors::Isa};
 
 /// A right operand packed in a format for one level of instructions; other levels cannot use it.
 pub struct PackedMatrix<F: Format> {
@@ -56,6 +57,22 @@ impl<F: WithKernel> PackedMatrix<F> {
             width: kernel.panel(),
             panels: pack_panels(memory, &*kernel, matrices, cpu.threads),
         }
+    }
+}
+
+impl<F: WithKernel> PackedMatrix<F> {
+    /// A column as products take it, of a single matrix.
+    pub fn unpack_column(&self, column: usize, terms: &mut [F::Number]) {
+        assert_eq!((self.halves, terms.len()), (Halves::One, self.rows));
+        let panel = column / self.width;
+        lend(PACKED, F::column_words(self.rows), |words| {
+            F::kernel(self.isa).unpack_column(UnpackColumn {
+                panel: self.panels(panel..panel + 1),
+                column: column % self.width,
+                words: &mut *words,
+            });
+            F::unpack_column(words, terms);
+        });
     }
 }
 

@@ -99,6 +99,15 @@ impl PackedWeight {
         with_matrix!(self, matrix => matrix.bytes())
     }
 
+    /// A row of the weight `[d_out, d_in]` as products take it: rounded to the format.
+    ///
+    /// # Panics
+    /// If there is no such row, `to` is not as wide as the input, or the weight is that of a gated map.
+    pub fn unpack_row(&self, row: usize, to: &mut [f32]) {
+        assert!(row < self.d_out(), "row {row} of {}", self.d_out());
+        with_matrix!(self, matrix => matrix.unpack_column(row, to));
+    }
+
     /// `y = epilogue(x · weightᵀ)`; `y` is row-major without gaps.
     ///
     /// # Panics

@@ -7,6 +7,7 @@ mod tokens;
 
 pub use patches::PatchEmbeddings;
 pub use spectrum::SpectrumEmbeddings;
+pub(crate) use tokens::WeightRows;
 pub use tokens::{TokenEmbeddings, Tokens};
 
 use candle_core::{Result, Tensor, bail};
@@ -55,11 +56,15 @@ impl Embeddings {
     /// The table of words, `[n_tokens, width]`.
     ///
     /// # Errors
-    /// If the embeddings are not of tokens.
+    /// If there is none: the embeddings are not of tokens.
     pub(crate) fn words(&self) -> Result<&Tensor> {
-        match self {
-            Self::Tokens(embeddings) => Ok(embeddings.words()),
-            _ => bail!("a head shares its weight with the words, but the model reads no tokens"),
+        let words = match self {
+            Self::Tokens(embeddings) => embeddings.words(),
+            _ => None,
+        };
+        match words {
+            Some(words) => Ok(words),
+            None => bail!("a head shares its weight with the words, but the model reads no tokens"),
         }
     }
 }

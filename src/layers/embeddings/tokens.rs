@@ -1,5 +1,7 @@
 //! The embeddings of token ids.
 
+use std::{fmt, sync::Arc};
+
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
@@ -15,12 +17,26 @@ use crate::layers::{Dropout, DropoutSource, Linear, Norm};
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
-    words: Tensor,             // [n_tokens, width]
+    words: Words,
     positions: Option<Tensor>, // [n_rows, sum_width]
     types: Option<Tensor>,     // [n_types, sum_width]
     norm: Option<Norm>,
     projection: Option<Linear>,
     pub(super) dropout: Dropout,
+}
+
+/// The table of words, `[n_tokens, width]`.
+#[derive(Clone, Debug)]
+enum Words {
+    Own(Tensor),
+    /// The weight of a head, which gives its rows in this type.
+    OfHead(Arc<dyn WeightRows>, DType),
+}
+
+/// A layer that gives rows of its weight.
+pub(crate) trait WeightRows: fmt::Debug + Send + Sync {
+    /// These rows, `[rows, d_in]`.
+    fn weight_rows(&self, numbers: &[u32]) -> Result<Tensor>;
 }
 
 /// Token ids and what goes with them, each `[batch, seq]` of any integer type.
@@ -76,7 +92,7 @@ impl TokenEmbeddings {
             Linear::new(&linear, vb.pp("projection"))
         });
         Ok(Self {
-            words: table("word", config.n_tokens, config.width)?,
+            words: Words::Own(table("word", config.n_tokens, config.width)?),
             positions: rows
                 .map(|rows| table("position", rows, sum_width))
                 .transpose()?,
@@ -94,8 +110,26 @@ impl TokenEmbeddings {
     getters! {
         /// The configuration.
         config(&self) -> &TokenEmbeddingsConfig => &self.config;
-        /// The table of words, `[n_tokens, width]`.
-        words(&self) -> &Tensor => &self.words;
+    }
+
+    /// The table of words, `[n_tokens, width]`; `None` where a packed head has it.
+    pub fn words(&self) -> Option<&Tensor> {
+        match &self.words {
+            Words::Own(table) => Some(table),
+            Words::OfHead(..) => None,
+        }
+    }
+
+    /// Reads words from where another does that has the same table.
+    pub(crate) fn read_words_as(&mut self, other: &Self) {
+        self.words = other.words.clone();
+    }
+
+    /// Reads words from the weight of a head from now on, which is made of the same table.
+    pub(crate) fn read_words_of(&mut self, head: Arc<dyn WeightRows>) {
+        if let Words::Own(table) = &self.words {
+            self.words = Words::OfHead(head, table.dtype());
+        }
     }
 
     /// The input of the first block, `[batch, seq, d_model]`.
@@ -106,7 +140,14 @@ impl TokenEmbeddings {
     pub fn forward_t(&self, tokens: &Tokens, train: bool) -> Result<Tensor> {
         let (batch, seq) = shape(tokens)?;
         let ids = integers(tokens.name, tokens.ids, (batch, seq))?;
-        let mut x = looked_up(tokens.name, &self.words, &ids, (batch, seq))?;
+        let mut x = match &self.words {
+            Words::Own(table) => looked_up(tokens.name, table, &ids, (batch, seq))?,
+            Words::OfHead(head, dtype) => {
+                let rows = row_numbers(tokens.name, self.config.n_tokens, &ids, seq)?;
+                let rows = head.weight_rows(&rows)?.to_dtype(*dtype)?;
+                rows.reshape((batch, seq, self.config.width))?
+            }
+        };
         if let Some(padding) = self.config.padding {
             x = untrained_where(x, &ids, i64::from(padding))?;
         }
@@ -198,6 +239,16 @@ fn looked_up(
     (batch, seq): (usize, usize),
 ) -> Result<Tensor> {
     let (n_rows, width) = table.dims2()?;
+    let ids = row_numbers(name, n_rows, ids, seq)?;
+    let ids = Tensor::from_vec(ids, batch * seq, table.device())?;
+    table.index_select(&ids, 0)?.reshape((batch, seq, width))
+}
+
+/// Ids of sequences of `seq` tokens as numbers of rows.
+///
+/// # Errors
+/// If a table of so many rows has none for an id.
+fn row_numbers(name: &str, n_rows: usize, ids: &[i64], seq: usize) -> Result<Vec<u32>> {
     let fits = |id: &i64| usize::try_from(*id).is_ok_and(|id| id < n_rows);
     if let Some(at) = ids.iter().position(|id| !fits(id)) {
         let reason = format!(
@@ -209,9 +260,7 @@ fn looked_up(
         );
         return Err(Error::input(name, reason).into());
     }
-    let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
-    let ids = Tensor::from_vec(ids, batch * seq, table.device())?;
-    table.index_select(&ids, 0)?.reshape((batch, seq, width))
+    Ok(ids.iter().map(|&id| id as u32).collect())
 }
 
 /// `x` `[batch or 1, seq, width]`, through which no gradient flows to the `row` of a table.

@@ -6,6 +6,7 @@
 //! are the same at every level, except for subnormal numbers, which the instruction takes for zeros. (Arm's adds and rounds
 //! in another way: see `neon_dots.rs`; a level of tiles has an order of its own: see [`tiles`](crate::products::tiles).)
 
+use bytemuck::cast_slice;
 use half::bf16;
 
 use crate::products::{Dots, Format, dots, tile};
@@ -24,6 +25,13 @@ impl Format for bf16 {
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
         pack_pairs(terms, words);
+    }
+
+    fn unpack_column(words: &[u32], terms: &mut [f32]) {
+        let halves: &[bf16] = cast_slice(words);
+        for (term, half) in terms.iter_mut().zip(halves) {
+            *term = half.to_f32();
+        }
     }
 
     #[inline(always)]

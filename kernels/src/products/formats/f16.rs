@@ -7,7 +7,7 @@
 //! In a panel the two terms of a vector's columns lie apart, `LANES` halves each, as the instructions that widen a whole
 //! vector read them: first all first terms, then all second ones.
 
-use bytemuck::cast_slice_mut;
+use bytemuck::{cast_slice, cast_slice_mut};
 use half::f16;
 
 use crate::products::{CHUNK, Dots, Format, dots};
@@ -28,6 +28,13 @@ impl Format for f16 {
         let halves: &mut [u16] = cast_slice_mut(words);
         for (half, &term) in halves.iter_mut().zip(terms) {
             *half = f16::from_f32(term).to_bits();
+        }
+    }
+
+    fn unpack_column(words: &[u32], terms: &mut [f32]) {
+        let halves: &[f16] = cast_slice(words);
+        for (term, half) in terms.iter_mut().zip(halves) {
+            *term = half.to_f32();
         }
     }
 }
@@ -64,6 +71,13 @@ impl<V: Level> Dots<f16> for V {
             halves[lane] = halves[2 * lane];
         }
         halves[lanes..].copy_from_slice(&second[..lanes]);
+    }
+
+    #[inline(always)]
+    fn arranged(vector: &[u32], lane: usize) -> u32 {
+        let halves: &[u16] = cast_slice(vector);
+        let [first, second] = [halves[lane], halves[halves.len() / 2 + lane]];
+        u32::from(first) | u32::from(second) << 16
     }
 
     dots! {

@@ -18,6 +18,10 @@ macro_rules! stored_as_computed {
                 words[..terms.len()].copy_from_slice(terms);
             }
 
+            fn unpack_column(words: &[Self], terms: &mut [Self]) {
+                terms.copy_from_slice(words);
+            }
+
             #[inline(always)]
             fn pack_word_row([terms, _]: [&[Self]; 2], words: &mut [Self]) {
                 words.copy_from_slice(terms);

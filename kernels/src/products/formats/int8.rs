@@ -56,6 +56,17 @@ impl Format for i8 {
             pack_column_chunk(&terms[from..to.min(terms.len())], words);
         }
     }
+
+    fn unpack_column(words: &[u32], terms: &mut [f32]) {
+        let chunks = words.chunks(Self::CHUNK_WORDS);
+        for (words, terms) in chunks.zip(terms.chunks_mut(CHUNK)) {
+            let step = f32::from_bits(words[0] & !0xffff);
+            let bytes: &[u8] = bytemuck::cast_slice(&words[1..]);
+            for (term, &byte) in terms.iter_mut().zip(bytes) {
+                *term = f32::from(byte.wrapping_sub(OFFSET) as i8) * step;
+            }
+        }
+    }
 }
 
 /// Packs one chunk of a column. The head has the scale as a bfloat16 in its upper half, and the sum of the

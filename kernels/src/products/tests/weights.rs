@@ -1,5 +1,7 @@
 //! Packed weights of every format in batches of every size, with epilogues: a row's bits are its own.
 
+use half::{bf16, f16};
+
 use super::*;
 use crate::memory::LargePages;
 use crate::products::{Matrix, PackedWeight, WeightFormat};
@@ -7,7 +9,12 @@ use crate::rows::source::Source;
 use crate::threads::with_team;
 use crate::vectors::Slice;
 
-const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Int8];
+const FORMATS: [WeightFormat; 4] = [
+    WeightFormat::F32,
+    WeightFormat::F16,
+    WeightFormat::Bf16,
+    WeightFormat::Int8,
+];
 
 /// Around every height of tiles and blocks; the last are shared by threads or not.
 const BATCHES: [usize; 9] = [2, 3, 14, 16, 17, 33, 97, 130, 290];
@@ -65,4 +72,45 @@ fn a_row_has_the_same_bits_in_batches_of_every_size_in_every_format() {
             }
         }
     }
+}
+
+#[test]
+fn a_row_that_is_unpacked_is_the_weights_rounded_to_the_format() {
+    let pages = LargePages::default();
+    for (d_out, d_in) in [(1, 1), (33, 7), (70, 64), (101, 301), (16, 513)] {
+        let weight: Vec<f32> = random(d_out * d_in, 7);
+        for (isa, format) in Isa::levels()
+            .into_iter()
+            .flat_map(|i| FORMATS.map(|f| (i, f)))
+        {
+            let matrix = Matrix::of_rows(Slice::F32(&weight), d_in);
+            let packed = PackedWeight::new(on(isa, 2), format, matrix, &pages);
+            for (i, row) in weight.chunks(d_in).enumerate() {
+                let mut found = vec![9.0; d_in];
+                packed.unpack_row(i, &mut found);
+                let what = format_args!("{isa} {format:?}, row {i} of [{d_out}, {d_in}]");
+                let rounded = |round: fn(f32) -> f32| row.iter().map(|&w| round(w)).collect();
+                let expected: Vec<f32> = match format {
+                    WeightFormat::F32 => row.to_vec(),
+                    WeightFormat::F16 => rounded(|w| f16::from_f32(w).to_f32()),
+                    WeightFormat::Bf16 => rounded(|w| bf16::from_f32(w).to_f32()),
+                    WeightFormat::Int8 => row.chunks(128).flat_map(nearest_steps).collect(),
+                };
+                assert_same(&found, &expected, what);
+            }
+        }
+    }
+}
+
+/// The nearest of 127 steps to either side of zero, each rounded up to bfloat16.
+fn nearest_steps(chunk: &[f32]) -> Vec<f32> {
+    let largest = chunk.iter().fold(0f32, |largest, w| largest.max(w.abs()));
+    let nearest = bf16::from_f32(largest / 127.0);
+    let step = match nearest.to_f32() < largest / 127.0 {
+        true => bf16::from_bits(nearest.to_bits() + 1),
+        false => nearest,
+    };
+    let step = step.to_f32();
+    let nearest = |w: &f32| (w * (1.0 / step)).round_ties_even() as i8 as f32 * step;
+    chunk.iter().map(nearest).collect()
 }

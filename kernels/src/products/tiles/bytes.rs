@@ -7,7 +7,7 @@ use super::{Block, Configured, Order, PANEL, Rest, Sums, TileKernel, TileLevel, 
 use crate::products::pack_panel::transposed_columns;
 use crate::products::{
     Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, Kernel, PackByRows,
-    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total, WIDTH,
+    PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, Total, UnpackColumn, WIDTH,
     formats::int8::QUAD_HEAD,
 };
 use crate::vectors::tiles::TILE;
@@ -63,6 +63,7 @@ impl<T: TileLevel> Kernel<i8> for TileKernel<T> {
         pack_rows(PackRows<i8>);
         pack_columns(PackColumns<f32>);
         pack_panel(PackPanel<i8>);
+        unpack_column(UnpackColumn<i8>);
         pack_by_rows(PackByRows<i8>);
     }
 }

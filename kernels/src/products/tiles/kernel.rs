@@ -12,7 +12,7 @@ use crate::products::pack_panel::transposed_columns;
 use crate::products::{
     Ahead, Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, Kernel,
     NEXT_PANEL, PackByRows, PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers,
-    Total, WIDTH,
+    Total, UnpackColumn, WIDTH,
 };
 use crate::vectors::prefetch::{self, LINE};
 use crate::vectors::tiles::{RIGHT, TILE, TILE_ROW};
@@ -66,6 +66,17 @@ impl<T: TileLevel> Kernel<bf16> for TileKernel<T> {
             for (row, (first, second)) in step.chunks_exact(PANEL).zip(halves) {
                 first.copy_from_slice(&row[..TILE]);
                 second.copy_from_slice(&row[TILE..]);
+            }
+        }
+    }
+
+    fn unpack_column(&self, unpack: UnpackColumn<bf16>) {
+        let (half, column) = (unpack.column / TILE, unpack.column % TILE);
+        let steps = unpack.panel.chunks(TILE * PANEL);
+        for (step, words) in steps.zip(unpack.words.chunks_mut(TILE)) {
+            let rows = step[half * step.len() / WIDTH..].chunks_exact(TILE);
+            for (row, word) in rows.zip(words) {
+                *word = row[column];
             }
         }
     }

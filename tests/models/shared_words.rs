@@ -1,0 +1,88 @@
+//! A table of words that the head shares is held once in a packed model, and read out of it.
+
+use candle_blocks::candle_core::{DType, Device, Tensor};
+use candle_blocks::layers::Embeddings;
+use candle_blocks::{Precision, config::OutputWeight, model::Model, model::ModelInput};
+
+use crate::{one_stack::of_one_stack, weights::is_present, whole::wholes};
+
+fn shares_words(model: &Model) -> bool {
+    let head = model.config().head.as_ref();
+    let output = head.and_then(|head| head.readout.output.as_ref());
+    output.is_some_and(|output| output.weight == OutputWeight::Words)
+}
+
+fn has_own_table(model: &Model) -> Option<bool> {
+    match model.embeddings() {
+        Embeddings::Tokens(tokens) => Some(tokens.words().is_some()),
+        _ => None,
+    }
+}
+
+fn embedded(model: &Model) -> Vec<f32> {
+    let tokens = Tensor::new(&[[3u32, 0, 5], [2, 4, 3]], &Device::Cpu).unwrap();
+    let output = model.forward(&ModelInput::tokens(&tokens)).unwrap();
+    output.embeddings.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// How far numbers are from others, as a share of their root mean square.
+fn error(found: &[f32], expected: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x).powi(2);
+    let of: f64 = expected.iter().map(|&x| square(x)).sum();
+    let pairs = found.iter().zip(expected);
+    (pairs.map(|(f, e)| square(f - e)).sum::<f64>() / of).sqrt()
+}
+
+#[test]
+fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
+    let mut n_shared = 0;
+    for whole in of_one_stack() {
+        let checkpoint = whole.open();
+        let plain = checkpoint.model(DType::F32, &Device::Cpu).unwrap();
+        if has_own_table(&plain).is_none()
+            || plain.config().stack.blocks[0].cross_attention.is_some()
+        {
+            continue;
+        }
+        assert_eq!(has_own_table(&plain), Some(true), "{}", whole.name);
+        let expected = embedded(&plain);
+        // Of random words, in the numbers of which they consist.
+        for (precision, most) in [
+            (Precision::F32, 0.0),
+            (Precision::F16, 5e-4),
+            (Precision::Bf16, 4e-3),
+            (Precision::Int8, 2e-2),
+        ] {
+            let packed = checkpoint.packed_model(precision).unwrap();
+            let (name, is_shared) = (&whole.name, shares_words(&packed));
+            assert_eq!(has_own_table(&packed), Some(!is_shared), "{name}");
+            let error = error(&embedded(&packed), &expected);
+            assert!(error <= most, "{name} {precision:?}: {error}");
+            n_shared += usize::from(is_shared);
+        }
+    }
+    assert!(n_shared >= 4, "{n_shared}");
+}
+
+#[test]
+fn an_encoder_reads_the_words_out_of_its_decoders_head() {
+    let mut n_shared = 0;
+    for whole in wholes() {
+        let checkpoint = whole.open();
+        let Ok(plain) = checkpoint.seq2seq(DType::F32, &Device::Cpu) else {
+            continue;
+        };
+        let packed = checkpoint.packed_seq2seq(Precision::F32).unwrap();
+        if has_own_table(packed.encoder()).is_none() {
+            continue;
+        }
+        let is_shared = shares_words(packed.decoder());
+        for model in [packed.encoder(), packed.decoder()] {
+            assert_eq!(has_own_table(model), Some(!is_shared), "{}", whole.name);
+        }
+        let found = embedded(packed.encoder());
+        assert_eq!(found, embedded(plain.encoder()), "{}", whole.name);
+        n_shared += usize::from(is_shared);
+    }
+    assert!(n_shared >= 1 || !is_present("families"), "{n_shared}");
+}
