@@ -53,11 +53,7 @@ pub(crate) trait WithAttentionKernel: Operand {
     fn kernel(isa: Isa) -> Box<dyn AttentionKernel<Self>>;
 }
 
-with_kernel!(
-    WithAttentionKernel AttentionKernel f32,
-    neon level => level.neon(), level => level.neon(),
-    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
-);
+with_kernel!(WithAttentionKernel AttentionKernel f32);
 with_kernel!(
     WithAttentionKernel AttentionKernel bf16,
     neon level => level.neon(), level => level,

@@ -109,6 +109,14 @@ pub trait WithKernel: Format {
 }
 
 macro_rules! with_kernel {
+    // That of each level's vectors.
+    ($with:ident $kernel:ident $type:ty) => {
+        $crate::products::kernel::with_kernel!(
+            $with $kernel $type,
+            neon level => level.neon(), level => level.neon(),
+            avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
+        );
+    };
     (
         $with:ident $kernel:ident $type:ty,
         neon $dotprod:ident => $of_dotprod:expr, $neon_bf16:ident => $of_neon_bf16:expr,
@@ -143,21 +151,9 @@ macro_rules! with_kernel {
 }
 pub(crate) use with_kernel;
 
-with_kernel!(
-    WithKernel Kernel f32,
-    neon level => level.neon(), level => level.neon(),
-    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
-);
-with_kernel!(
-    WithKernel Kernel f64,
-    neon level => level.neon(), level => level.neon(),
-    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
-);
-with_kernel!(
-    WithKernel Kernel f16,
-    neon level => level.neon(), level => level.neon(),
-    avx512 level => level.avx512(), level => level.avx512(), level => level.avx512()
-);
+with_kernel!(WithKernel Kernel f32);
+with_kernel!(WithKernel Kernel f64);
+with_kernel!(WithKernel Kernel f16);
 with_kernel!(
     WithKernel Kernel bf16,
     neon level => level.neon(), level => level,
