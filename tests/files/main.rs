@@ -6,6 +6,8 @@ mod all;
 mod cases;
 #[path = "../shared/committed.rs"]
 mod committed;
+#[path = "../shared/contents.rs"]
+mod contents;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/hostile.rs"]

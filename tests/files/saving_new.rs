@@ -8,17 +8,7 @@ use candle_blocks::{
     train::Fresh,
 };
 
-use crate::{committed, device::device, numbers::bits, weights::weights};
-
-/// The tensors of a checkpoint, by name: shape and bits.
-fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
-    let files = checkpoint.files();
-    let read = |name: &str| {
-        let tensor = files.read(name).unwrap();
-        (name.to_string(), (tensor.dims().to_vec(), bits(&tensor)))
-    };
-    files.names().map(read).collect()
-}
+use crate::{committed, contents::contents, device::device, numbers::bits, weights::weights};
 
 #[test]
 fn every_family_is_written_as_transformers_wrote_it() {

@@ -2,6 +2,8 @@
 
 #[path = "../shared/composed.rs"]
 mod composed;
+#[path = "../shared/contents.rs"]
+mod contents;
 #[path = "../shared/device.rs"]
 mod device;
 #[path = "../shared/double.rs"]

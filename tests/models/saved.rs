@@ -1,9 +1,6 @@
 //! A whole model that is saved comes back, and a new one is written as transformers writes it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use candle_blocks::{
     Architecture, Checkpoint, CheckpointOptions, Parameters,
@@ -14,6 +11,7 @@ use candle_blocks::{
 };
 
 use crate::{
+    contents::contents,
     message::message,
     numbers::{bits, numbers},
     one_stack::of_one_stack,
@@ -26,16 +24,6 @@ fn trained(checkpoint: &Checkpoint) -> Parameters {
     let loader = checkpoint.trainable(DType::F32, &Device::Cpu).unwrap();
     loader.model().unwrap();
     loader.parameters()
-}
-
-/// The tensors of a checkpoint by name: shape and bits.
-fn contents(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<u64>)> {
-    let files = checkpoint.files();
-    let read = |name: &str| {
-        let tensor = files.read(name).unwrap();
-        (name.to_string(), (tensor.dims().to_vec(), bits(&tensor)))
-    };
-    files.names().map(read).collect()
 }
 
 #[test]
