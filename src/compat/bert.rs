@@ -190,7 +190,6 @@ impl BertModel {
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
         let tokens = Tokens {
-            name: "input_ids",
             types: Some(token_type_ids),
             ..Tokens::new(input_ids)
         };

@@ -76,6 +76,13 @@ pub struct PositionTableConfig {
     pub counted: Counted,
 }
 
+impl PositionTableConfig {
+    /// How many tokens can be counted.
+    pub fn n_positions(&self) -> usize {
+        self.n_rows.saturating_sub(self.first_row)
+    }
+}
+
 /// Which tokens the rows of a position table are counted over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -76,12 +76,7 @@ impl Decoder for CausalDecoder<'_> {
     fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         self.cache.keep_sequences(sequences)?;
         if let Some(encoded) = &mut self.encoded {
-            let kept = |of: &Tensor| {
-                let rows = sequences.iter().map(|&row| of.narrow(0, row, 1));
-                Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
-            };
-            encoded.hidden_states = kept(&encoded.hidden_states)?;
-            encoded.mask = encoded.mask.as_ref().map(kept).transpose()?;
+            encoded.keep_sequences(sequences)?;
         }
         Ok(())
     }
@@ -104,8 +99,7 @@ pub fn max_positions(model: &Model) -> Option<usize> {
     let EmbeddingsConfig::Tokens(tokens) = &model.config().embeddings else {
         return None;
     };
-    let table = tokens.positions?;
-    Some(table.n_rows.saturating_sub(table.first_row))
+    Some(tokens.positions?.n_positions())
 }
 
 /// Up to how many positions LongRoPE turns with its short factors.

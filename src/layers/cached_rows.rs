@@ -60,10 +60,11 @@ impl CachedRows {
     /// Keeps these sequences of the batch alone, in buffers of their own.
     pub fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
         let [keys, values] = &*self.buffers;
-        self.buffers = Arc::new([
-            of_sequences(keys, sequences)?,
-            of_sequences(values, sequences)?,
-        ]);
+        let kept = |rows: &Tensor| {
+            ops::asked("cat", rows)?;
+            of_sequences(rows, sequences)
+        };
+        self.buffers = Arc::new([kept(keys)?, kept(values)?]);
         Ok(())
     }
 
@@ -81,11 +82,8 @@ impl CachedRows {
 }
 
 /// The rows of these sequences.
-pub(super) fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
-    ops::asked("cat", rows)?;
-    let rows = sequences
-        .iter()
-        .map(|&sequence| rows.narrow(0, sequence, 1));
+pub(crate) fn of_sequences(rows: &Tensor, sequences: &[usize]) -> Result<Tensor> {
+    let rows = sequences.iter().map(|&of| rows.narrow(0, of, 1));
     Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
 }
 

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::layers::cached_rows::of_sequences;
 use crate::ops;
 
 /// Which keys are kept, `[batch, keys]` of `u8`, 1 = keep: the same on the device that computes with them and on the CPU.
@@ -47,10 +48,7 @@ impl Marks {
 
     /// Those of these sequences.
     pub fn of_sequences(&self, sequences: &[usize]) -> Result<Self> {
-        let kept = |of: &Tensor| {
-            let rows = sequences.iter().map(|&row| of.narrow(0, row, 1));
-            Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
-        };
+        let kept = |of: &Tensor| of_sequences(of, sequences);
         self.beside(kept(&self.host)?, || {
             ops::asked("cat", &self.device)?;
             kept(&self.device)

@@ -38,6 +38,7 @@ pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;
+pub(crate) use cached_rows::of_sequences;
 pub use context::{ForwardContext, Memory};
 pub(crate) use dropout::Snapshot;
 pub use dropout::{Dropout, DropoutSource, DropoutUnit};

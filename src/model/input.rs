@@ -1,9 +1,10 @@
 //! What a model reads.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::config::setters;
-use crate::layers::{AttentionMask, ForwardContext, Tokens};
+use crate::error::Result;
+use crate::layers::{AttentionMask, ForwardContext, Marked, Tokens};
 
 /// What a model reads: token ids, pixels or a spectrum, and what goes with them.
 #[derive(Clone, Debug, Default)]
@@ -101,19 +102,21 @@ impl ModelInput {
     ///
     /// # Errors
     /// If a mask or positions are malformed.
-    pub(super) fn context(&self, device: &Device) -> Result<ForwardContext> {
-        let masked = |mask: &Option<Tensor>| match mask {
-            Some(mask) => AttentionMask::padding(&mask.to_device(device)?),
+    pub(crate) fn context(&self, device: &Device) -> Result<ForwardContext> {
+        let masked = |mask: &Option<Tensor>, of| match mask {
+            Some(mask) => AttentionMask::of_keys(mask, of, device),
             None => Ok(AttentionMask::none()),
         };
+        let mask = masked(&self.attention_mask, Marked::Sequence)?;
         let mut context = ForwardContext::evaluation()
             .with_train(self.train)
-            .with_mask(masked(&self.attention_mask)?);
+            .with_mask(mask);
         if let Some(positions) = &self.position_ids {
             context = context.with_position_ids(positions)?;
         }
         if let Some(memory) = &self.encoder_hidden_states {
-            context = context.with_memory(memory.clone(), masked(&self.encoder_attention_mask)?);
+            let mask = masked(&self.encoder_attention_mask, Marked::Memory)?;
+            context = context.with_memory(memory.clone(), mask);
         }
         Ok(context)
     }

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::{Model, ModelCache, ModelInput, ModelOutput};
 use crate::Error;
 use crate::config::{Task, getters};
-use crate::layers::DropoutSource;
+use crate::layers::{DropoutSource, of_sequences};
 
 /// An encoder and its decoder (BART, T5, Whisper), made by [`Checkpoint::seq2seq`](crate::Checkpoint::seq2seq).
 ///
@@ -37,6 +37,16 @@ pub struct Encoded {
     pub hidden_states: Tensor,
     /// Which positions are real, `[batch, encoder_seq]`.
     pub mask: Option<Tensor>,
+}
+
+impl Encoded {
+    /// Goes on with these sequences of the batch alone.
+    pub(crate) fn keep_sequences(&mut self, sequences: &[usize]) -> Result<()> {
+        let kept = |of: &Tensor| of_sequences(of, sequences);
+        self.hidden_states = kept(&self.hidden_states)?;
+        self.mask = self.mask.as_ref().map(kept).transpose()?;
+        Ok(())
+    }
 }
 
 /// What both stacks give for an input.

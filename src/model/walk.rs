@@ -6,7 +6,7 @@ use super::body::{Body, Observer};
 use super::{ModelCache, ModelInput, ModelOutput};
 use crate::Error;
 use crate::config::{BlockConfig, ModelConfig, Position, Task, getters};
-use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings};
+use crate::layers::{BlockStages, BlocksOutput, DropoutSource, Embeddings, Tokens};
 
 /// A model with its embeddings, blocks, pooler and head, made by [`Checkpoint::model`](crate::Checkpoint::model) or
 /// [`Checkpoint::packed_model`](crate::Checkpoint::packed_model).
@@ -73,7 +73,7 @@ impl Model {
     }
 
     fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
-        let embeddings = self.embed(input, &[])?;
+        let embeddings = self.embed(input)?;
         let context = input.context(&self.device)?;
         let last_hidden_state = self.body.blocks(&embeddings, &context, observer)?;
         let pooler_output = self.pool(&last_hidden_state, input)?;
@@ -97,14 +97,12 @@ impl Model {
     /// # Errors
     /// If the model has no head that reads every position, or as for [`Self::forward`]; the cache then stays as it was.
     pub fn next_logits(&self, input: &ModelInput, cache: &mut ModelCache) -> Result<Tensor> {
-        let Some(tokens) = input.as_tokens(self.is_behind(), &cache.counted) else {
-            return Err(Error::input("input_ids", "missing; the model reads tokens").into());
+        let Embeddings::Tokens(embeddings) = &self.embeddings else {
+            bail!("a model that reads no tokens has no next one");
         };
-        let counted = match &self.embeddings {
-            Embeddings::Tokens(embeddings) => embeddings.counted(&tokens)?,
-            _ => bail!("a model that reads no tokens has no next one"),
-        };
-        let embeddings = self.embed(input, &cache.counted)?;
+        let tokens = self.tokens(input, &cache.counted)?;
+        let counted = embeddings.counted(&tokens)?;
+        let embeddings = embeddings.forward_t(&tokens, input.train)?;
         let context = input.context(&self.device)?;
         let hidden = self
             .body
@@ -137,30 +135,26 @@ impl Model {
     }
 
     /// The input of the first block.
-    fn embed(&self, input: &ModelInput, counted: &[u32]) -> Result<Tensor> {
-        let missing = |name: &str, what: &str| {
-            candle_core::Error::from(Error::input(
-                name,
-                format!("missing; the model reads {what}"),
-            ))
-        };
+    fn embed(&self, input: &ModelInput) -> Result<Tensor> {
         match &self.embeddings {
             Embeddings::Tokens(embeddings) => {
-                let tokens = input.as_tokens(self.is_behind(), counted);
-                let tokens = tokens.ok_or_else(|| missing("input_ids", "tokens"))?;
-                embeddings.forward_t(&tokens, input.train)
+                embeddings.forward_t(&self.tokens(input, &[])?, input.train)
             }
             Embeddings::Patches(embeddings) => {
-                let pixels = input.pixel_values.as_ref();
-                let pixels = pixels.ok_or_else(|| missing("pixel_values", "images"))?;
+                let pixels = given(input.pixel_values.as_ref(), "pixel_values", "images")?;
                 embeddings.forward_t(pixels, input.train)
             }
             Embeddings::Spectrum(embeddings) => {
-                let features = input.input_features.as_ref();
-                let features = features.ok_or_else(|| missing("input_features", "sounds"))?;
+                let features = given(input.input_features.as_ref(), "input_features", "sounds")?;
                 embeddings.forward_t(features, input.train)
             }
         }
+    }
+
+    /// The tokens, behind so many that were counted of each sequence.
+    fn tokens<'t>(&self, input: &'t ModelInput, counted: &'t [u32]) -> Result<Tokens<'t>> {
+        let tokens = input.as_tokens(self.is_behind(), counted);
+        given(tokens, "input_ids", "tokens")
     }
 
     fn pool(&self, hidden_states: &Tensor, input: &ModelInput) -> Result<Option<Tensor>> {
@@ -185,6 +179,12 @@ impl Model {
         }
         .transpose()
     }
+}
+
+/// What a model reads.
+fn given<T>(input: Option<T>, name: &str, what: &str) -> Result<T> {
+    let missing = || Error::input(name, format!("missing; the model reads {what}")).into();
+    input.ok_or_else(missing)
 }
 
 fn blocks_output<'t>(

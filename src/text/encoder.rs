@@ -52,10 +52,8 @@ impl Encoder {
             Some(length) => Some(length),
             None => trained()?,
         };
-        let rows = words
-            .positions
-            .map(|table| table.n_rows - table.first_row.min(table.n_rows));
-        let max_length = least([length, rows]);
+        let positions = words.positions.map(|table| table.n_positions());
+        let max_length = least([length, positions]);
         if let Some(max_length) = max_length {
             tokenizer.truncate(max_length)?;
         }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
-use crate::layers::{AttentionMask, ForwardContext, Marked};
+use crate::layers::{ForwardContext, Marked};
 use crate::model::ModelInput;
 
 /// The input of a traced run.
@@ -83,45 +83,25 @@ impl TraceInput {
                 ));
             }
         }
-        let padding = |mask: &Option<Tensor>, of: Marked, batch, keys| -> Result<AttentionMask> {
-            let Some(mask) = mask else {
-                return Ok(AttentionMask::none());
-            };
-            let mask = AttentionMask::of_keys(mask, of, hidden_states.device())?;
-            of.check(mask.keep(), batch, keys)?;
-            Ok(mask)
-        };
-        let mask = padding(
-            &self.model.attention_mask,
-            Marked::Sequence,
-            dims[0],
-            dims[1],
-        )?;
-        let mut context = ForwardContext::evaluation().with_mask(mask);
-        if let Some(positions) = &self.model.position_ids {
+        let model = &self.model;
+        Marked::Sequence.check(model.attention_mask.as_ref(), dims[0], dims[1])?;
+        if let Some(positions) = &model.position_ids {
             let found = positions.dims();
             if found != &dims[..2] && found != [1, dims[1]] {
                 let reason = format!("has shape {found:?}, expected {:?}", &dims[..2]);
                 return Err(Error::input("position_ids", reason));
             }
-            context = context.with_position_ids(positions)?;
         }
-        if let Some(memory) = &self.model.encoder_hidden_states {
+        if let Some(memory) = &model.encoder_hidden_states {
             let &[batch, keys, _] = memory.dims() else {
                 let found = memory.dims();
                 let reason =
                     format!("has shape {found:?}, expected [batch, encoder_seq, d_memory]");
                 return Err(Error::input("encoder_hidden_states", reason));
             };
-            let mask = padding(
-                &self.model.encoder_attention_mask,
-                Marked::Memory,
-                batch,
-                keys,
-            )?;
-            context = context.with_memory(memory.clone(), mask);
+            Marked::Memory.check(model.encoder_attention_mask.as_ref(), batch, keys)?;
         }
-        Ok(context)
+        model.context(hidden_states.device())
     }
 
     /// The input in the given type on the given device.

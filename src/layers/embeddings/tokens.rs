@@ -337,7 +337,7 @@ fn rows(
             tokens.name,
             format!(
                 "is longer than the {} positions that the model has; shorten the text",
-                limit - first
+                table.n_positions()
             ),
         ),
         None => Ok(rows),
