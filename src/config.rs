@@ -30,7 +30,10 @@ pub use embeddings::{
     Counted, EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, PositionTableConfig,
     Projected, SpectrumEmbeddingsConfig, TokenEmbeddingsConfig,
 };
-pub use feed_forward::{ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingWeights};
+pub use feed_forward::{
+    ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingConfig, RoutingScores,
+    RoutingWeights, SharedExpertConfig,
+};
 pub use initialization::{Draw, Initialization};
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, probability, setters, size};
+use super::{Activation, finite, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -38,28 +38,144 @@ pub struct FeedForwardConfig {
     pub experts: Option<ExpertsConfig>,
 }
 
-/// How the router's probabilities of the chosen experts are normalised.
+/// How the router's numbers become scores of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RoutingScores {
+    /// The softmax over all experts (Mixtral).
+    Softmax,
+    /// The sigmoid of each (DeepSeek-V3).
+    Sigmoid,
+}
+
+/// How the scores of the chosen experts become weights of their outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingWeights {
-    /// Not at all: they are the softmax over all experts.
-    Softmax,
+    /// They are the scores.
+    Scores,
     /// Divided by their sum, so that those of the chosen experts add up to 1.
     Renormalized,
 }
 
+/// Experts in groups of equal size, of which only those in the best groups can be chosen (DeepSeek-V2 and V3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    /// Number of groups; it divides that of the experts.
+    pub n_groups: usize,
+    /// Number of groups that each position chooses from.
+    pub top_groups: usize,
+    /// How many of a group's largest scores are summed to judge it.
+    pub judged_by: usize,
+}
+
+/// How each position chooses its experts, and weights their outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoutingConfig {
+    /// Number of experts that each position uses.
+    pub top_k: usize,
+    /// How the router's numbers become scores.
+    pub scores: RoutingScores,
+    /// How the scores of those chosen become weights.
+    pub weights: RoutingWeights,
+    /// Factor on the weights.
+    pub scale: f64,
+    /// The groups that are chosen first, if any.
+    pub groups: Option<ExpertGroups>,
+}
+
+/// An expert that every position uses, of the same form as the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedExpertConfig {
+    /// Its hidden width.
+    pub d_ff: usize,
+    /// Whether its output is multiplied by the sigmoid of a gate.
+    pub gate: bool,
+}
+
 /// The configuration of a mixture of experts in place of a single feed-forward (Shazeer et al. 2017,
 /// <https://arxiv.org/abs/1701.06538>). The sizes of the feed-forward are those of each expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct ExpertsConfig {
     /// Number of experts.
     pub n_experts: usize,
-    /// Number of experts that each position uses.
-    pub top_k: usize,
-    /// How their outputs are weighted.
-    pub weights: RoutingWeights,
-    /// Hidden width of a shared expert that every position uses, its output multiplied by a sigmoid gate; `None` without one.
-    pub shared_d_ff: Option<usize>,
+    /// How each position chooses among them.
+    pub routing: RoutingConfig,
+    /// Whether each expert has a number that is added to its score for the choice alone, which balances their use and has no
+    /// gradient (Wang et al. 2024, <https://arxiv.org/abs/2408.15664>).
+    pub correction: bool,
+    /// The expert that every position uses, if any.
+    pub shared: Option<SharedExpertConfig>,
+}
+
+impl RoutingConfig {
+    /// Each position uses `top_k` experts, weighted by the softmax over all.
+    pub fn new(top_k: usize) -> Self {
+        Self {
+            top_k,
+            scores: RoutingScores::Softmax,
+            weights: RoutingWeights::Scores,
+            scale: 1.0,
+            groups: None,
+        }
+    }
+
+    /// # Errors
+    /// If it cannot choose among so many experts.
+    pub(crate) fn check(&self, n_experts: usize) -> Result<()> {
+        let fail = |reason: String| Err(Error::InvalidConfig(reason));
+        let top_k = self.top_k;
+        if top_k == 0 || top_k > n_experts {
+            return fail(format!("each position uses {top_k} of {n_experts} experts"));
+        }
+        finite("the factor on the weights of experts", self.scale)?;
+        let Some(groups) = self.groups else {
+            return Ok(());
+        };
+        let ExpertGroups {
+            n_groups,
+            top_groups,
+            judged_by,
+        } = groups;
+        if n_groups == 0 || !n_experts.is_multiple_of(n_groups) {
+            return fail(format!(
+                "{n_experts} experts are not {n_groups} groups of equal size"
+            ));
+        }
+        let size = n_experts / n_groups;
+        if !(1..=n_groups).contains(&top_groups) || top_groups * size < top_k {
+            return fail(format!(
+                "each position uses {top_k} experts of {top_groups} groups of {n_groups}, of {size} experts each"
+            ));
+        }
+        if !(1..=size).contains(&judged_by) {
+            return fail(format!(
+                "groups of {size} experts are judged by {judged_by} of them"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl ExpertsConfig {
+    /// So many experts without a shared one.
+    pub fn new(n_experts: usize, routing: RoutingConfig) -> Self {
+        Self {
+            n_experts,
+            routing,
+            correction: false,
+            shared: None,
+        }
+    }
+
+    setters! {
+        /// Sets whether each expert has a number that corrects its score for the choice.
+        with_correction(correction: bool) => correction = correction;
+        /// Sets the expert that every position uses, or removes it.
+        with_shared(shared: Option<SharedExpertConfig>) => shared = shared;
+    }
 }
 
 impl FeedForwardConfig {
@@ -104,15 +220,10 @@ impl FeedForwardConfig {
         size("d_model", self.d_model)?;
         size("d_ff", self.d_ff)?;
         if let Some(experts) = &self.experts {
-            if experts.top_k == 0 || experts.top_k > experts.n_experts {
-                return Err(Error::InvalidConfig(format!(
-                    "each position uses {} of {} experts",
-                    experts.top_k, experts.n_experts
-                )));
-            }
+            experts.routing.check(experts.n_experts)?;
             size("n_experts", experts.n_experts)?;
-            if let Some(d_ff) = experts.shared_d_ff {
-                size("the shared expert's d_ff", d_ff)?;
+            if let Some(shared) = experts.shared {
+                size("the shared expert's d_ff", shared.d_ff)?;
             }
         }
         probability("feed-forward dropout", self.dropout)

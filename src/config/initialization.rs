@@ -52,8 +52,12 @@ pub struct Initialization {
     rules: Vec<(String, Draw)>,
 }
 
-/// Parameters that start as the identity in every scheme.
-const NORMS: [&str; 2] = ["*norm*", "*_layer_scale.weight"];
+/// Parameters that change nothing at first, in every scheme.
+const NEUTRAL: [&str; 3] = [
+    "*norm*",
+    "*_layer_scale.weight",
+    "*router.correction.weight",
+];
 
 impl Initialization {
     /// Every layer's own default: see [`Draw::Layer`].
@@ -63,9 +67,7 @@ impl Initialization {
 
     /// The defaults of PyTorch's `nn.Linear` and `nn.LayerNorm`.
     pub fn torch() -> Self {
-        Self::default()
-            .with("*", Draw::TorchLinear)
-            .with_identity_norms()
+        Self::default().with("*", Draw::TorchLinear).with_neutral()
     }
 
     /// Normal weights with the given standard deviation, biases 0, norms the identity: transformers'
@@ -75,7 +77,7 @@ impl Initialization {
         Self::default()
             .with("*weight", Draw::Normal { deviation })
             .with("*bias", Draw::Constant(0.0))
-            .with_identity_norms()
+            .with_neutral()
     }
 
     /// GPT-2's initialization: like [`Self::normal`], but the projections that write to the residual stream are divided by
@@ -96,8 +98,8 @@ impl Initialization {
         self
     }
 
-    fn with_identity_norms(self) -> Self {
-        NORMS
+    fn with_neutral(self) -> Self {
+        NEUTRAL
             .iter()
             .fold(self, |all, pattern| all.with(pattern, Draw::Layer))
     }

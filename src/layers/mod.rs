@@ -61,7 +61,7 @@ pub use norm::Norm;
 pub(crate) use pass::{AlibiKey, Memo, Pass};
 pub use position::{RelativeBias, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
-pub(crate) use routing::{Routing, choose_experts};
+pub(crate) use routing::{Routing, choose_experts, has_gradient};
 pub use similarity::Similarity;
 pub use stack::Stack;
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};

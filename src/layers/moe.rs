@@ -1,36 +1,41 @@
 //! A mixture of experts: many feed-forwards, of which a router chooses a few for each position.
 
-use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
+use candle_core::{DType, Device, ModuleT, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
 
-use crate::config::{FeedForwardConfig, LinearConfig, RoutingWeights, getters};
+use crate::config::{
+    Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
+    getters,
+};
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
 use crate::ops::{Scores, Value};
 
-/// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest softmax(router(x)), plus a
-/// shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; transformers'
-/// `MixtralSparseMoeBlock` and `Qwen2MoeSparseMoeBlock`).
+/// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
+/// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
+/// transformers' `MixtralSparseMoeBlock`, `Qwen2MoeSparseMoeBlock` and `DeepseekV3MoE`).
 ///
 /// The choice of experts has no gradient; their weights have one, which is 0 for an expert that no position chose.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     router: Linear,
+    /// `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
+    correction: Option<Tensor>,
     experts: Vec<FeedForward>,
     shared: Option<SharedExpert>,
-    top_k: usize,
-    weights: RoutingWeights,
+    routing: RoutingConfig,
 }
 
-/// The expert that every position uses, times the sigmoid of a gate.
+/// The expert that every position uses.
 #[derive(Clone, Debug)]
 struct SharedExpert {
     feed_forward: FeedForward,
-    gate: Linear, // [1, d_model]
+    /// `[1, d_model]`: the output is multiplied by its sigmoid.
+    gate: Option<Linear>,
 }
 
 impl MixtureOfExperts {
-    /// Gets `router`, `experts.{e}` and, if configured, `shared` and `shared_gate` from `vb`.
+    /// Gets `router`, `experts.{e}` and, if configured, `router.correction.weight` `[n_experts]`, `shared` and `shared_gate` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid or has no experts, or a parameter is missing or has another shape.
@@ -50,41 +55,44 @@ impl MixtureOfExperts {
             ..config.clone()
         };
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
-        let shared = |d_ff| -> Result<(FeedForward, Linear)> {
-            let gate = linear("shared_gate", 1)?;
-            let one = one.clone().with_d_ff(d_ff);
-            Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
-        };
         let router = linear("router", experts.n_experts)?;
+        let correction = experts.correction.then(|| {
+            // In f32 beside half types, as in transformers: what is added up over a training is small.
+            let dtype = match vb.dtype() {
+                DType::F64 => DType::F64,
+                _ => DType::F32,
+            };
+            let vb = vb.pp("router").pp("correction");
+            vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
+        });
         let all = (0..experts.n_experts).map(expert).collect::<Result<_>>()?;
-        let shared = experts.shared_d_ff.map(shared).transpose()?;
-        Self::from_parts(router, all, shared, experts.top_k, experts.weights)
+        let shared = experts.shared.map(|shared| -> Result<_> {
+            let gate = shared.gate.then(|| linear("shared_gate", 1)).transpose()?;
+            let one = one.clone().with_d_ff(shared.d_ff);
+            Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
+        });
+        let (correction, shared) = (correction.transpose()?, shared.transpose()?);
+        Self::from_parts((router, correction), all, shared, experts.routing)
     }
 
-    /// Builds the layer from its router `[n_experts, d_model]`, its experts, an optional shared expert with its gate
-    /// `[1, d_model]`, the number of experts that each position uses, and how their probabilities are normalised.
+    /// Builds the layer from its router `[n_experts, d_model]` and the numbers `[n_experts]` that correct its scores for the choice,
+    /// if any; its experts; an optional shared expert with its gate `[1, d_model]`, if it has one; and how each position chooses.
     ///
     /// # Errors
-    /// If the parts' shapes do not fit each other, or `top_k` is 0 or more than there are experts.
+    /// If the parts' shapes do not fit each other, or so many experts cannot be chosen.
     pub fn from_parts(
-        router: Linear,
+        (router, correction): (Linear, Option<Tensor>),
         experts: Vec<FeedForward>,
-        shared: Option<(FeedForward, Linear)>,
-        top_k: usize,
-        weights: RoutingWeights,
+        shared: Option<(FeedForward, Option<Linear>)>,
+        routing: RoutingConfig,
     ) -> Result<Self> {
-        if top_k == 0 || top_k > experts.len() {
-            bail!(
-                "mixture of experts: each position uses {top_k} of {} experts, expected one to all",
-                experts.len()
-            );
-        }
+        routing.check(experts.len())?;
         let mixture = Self {
             router,
+            correction,
             experts,
             shared: shared.map(|(feed_forward, gate)| SharedExpert { feed_forward, gate }),
-            top_k,
-            weights,
+            routing,
         };
         mixture.check_shapes()?;
         Ok(mixture)
@@ -97,8 +105,15 @@ impl MixtureOfExperts {
         let n_experts = self.experts.len();
         self.router
             .expect_shape(of, "router", [n_experts, d_model])?;
-        if let Some(shared) = &self.shared {
-            shared.gate.expect_shape(of, "shared gate", [1, d_model])?;
+        if let Some(correction) = &self.correction
+            && correction.dims() != [n_experts]
+        {
+            let found = correction.dims();
+            bail!("{of}: the correction of the scores has shape {found:?}, expected [{n_experts}]");
+        }
+        let gate = self.shared.as_ref().and_then(|shared| shared.gate.as_ref());
+        if let Some(gate) = gate {
+            gate.expect_shape(of, "shared gate", [1, d_model])?;
         }
         let shared = self.shared.iter().map(|shared| &shared.feed_forward);
         for expert in self.experts.iter().chain(shared) {
@@ -119,10 +134,10 @@ impl MixtureOfExperts {
         experts(&self) -> &[FeedForward] => &self.experts;
         /// The router, `[n_experts, d_model]`.
         router(&self) -> &Linear => &self.router;
-        /// How many experts each position uses.
-        top_k(&self) -> usize => self.top_k;
-        /// How the probabilities of the chosen experts are normalised.
-        weights(&self) -> RoutingWeights => self.weights;
+        /// What is added to the scores for the choice, `[n_experts]`. It has no gradient.
+        correction(&self) -> Option<&Tensor> => self.correction.as_ref();
+        /// How each position chooses its experts.
+        routing(&self) -> &RoutingConfig => &self.routing;
     }
 
     /// The linear layers, each named by its role under the given one.
@@ -133,7 +148,8 @@ impl MixtureOfExperts {
         }
         if let Some(shared) = &mut self.shared {
             linears.extend(shared.feed_forward.linears_mut(&format!("{role}.shared")));
-            linears.push((format!("{role}.shared_gate"), &mut shared.gate));
+            let gate = shared.gate.as_mut();
+            linears.extend(gate.map(|gate| (format!("{role}.shared_gate"), gate)));
         }
         linears
     }
@@ -141,7 +157,8 @@ impl MixtureOfExperts {
     /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let shared = self.shared.as_ref();
-        let linears = [Some(&self.router), shared.map(|shared| &shared.gate)];
+        let gate = shared.and_then(|shared| shared.gate.as_ref());
+        let linears = [Some(&self.router), gate];
         let adapters = linears.into_iter().flatten().filter_map(Linear::dropout);
         let shared = shared.map(|shared| &shared.feed_forward);
         let feed_forwards = self.experts.iter().chain(shared);
@@ -149,10 +166,10 @@ impl MixtureOfExperts {
         of_feed_forwards.chain(adapters).collect()
     }
 
-    /// The shared expert that every position uses, and its gate `[1, d_model]`.
-    pub fn shared(&self) -> Option<(&FeedForward, &Linear)> {
+    /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.
+    pub fn shared(&self) -> Option<(&FeedForward, Option<&Linear>)> {
         let shared = self.shared.as_ref()?;
-        Some((&shared.feed_forward, &shared.gate))
+        Some((&shared.feed_forward, shared.gate.as_ref()))
     }
 
     /// Makes every expert draw its dropout masks from `source`.
@@ -170,19 +187,41 @@ impl MixtureOfExperts {
 
     /// For each expert the places in `[rows, top_k]` that chose it, and the weights of all places.
     fn route(&self, x: &Value, train: bool) -> Result<(Vec<Vec<usize>>, Value)> {
-        // In f32: rounded to a half type, probabilities would be equal that are not.
+        let RoutingConfig {
+            top_k,
+            scores: form,
+            weights,
+            scale,
+            ..
+        } = self.routing;
+        // In f32: rounded to a half type, scores would be equal that are not.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
-        let probabilities = logits.softmax(Scores::Finite)?;
-        let known = probabilities.on_host()?;
-        let Routing { chosen, places } = choose_experts(&known, self.experts.len(), self.top_k);
-        let weights = match self.weights {
-            RoutingWeights::Softmax => probabilities.gather(&chosen, self.top_k)?,
+        let scores = match form {
+            RoutingScores::Softmax => logits.softmax(Scores::Finite)?,
+            RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
+        };
+        let on_host = |numbers: &Tensor| {
+            let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+            numbers.to_vec1::<f32>()
+        };
+        let correction = self.correction.as_ref().map(on_host).transpose()?;
+        let (known, n_experts) = (scores.on_host()?, self.experts.len());
+        let Routing { chosen, places } =
+            choose_experts(&known, n_experts, correction.as_deref(), &self.routing);
+        let mut weights = match (weights, form) {
+            (RoutingWeights::Scores, _) => scores.gather(&chosen, top_k)?,
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
-            RoutingWeights::Renormalized => logits
-                .gather(&chosen, self.top_k)?
-                .softmax(Scores::Finite)?,
+            (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
+                logits.gather(&chosen, top_k)?.softmax(Scores::Finite)?
+            }
+            (RoutingWeights::Renormalized, RoutingScores::Sigmoid) => {
+                scores.gather(&chosen, top_k)?.shares()?
+            }
         };
+        if scale != 1.0 {
+            weights = weights.scale(scale)?;
+        }
         Ok((places, weights.to_dtype(x.dtype())?))
     }
 
@@ -198,7 +237,8 @@ impl MixtureOfExperts {
         let (places, weights) = self.route(&rows, train)?;
         let all = self.experts.iter().zip(places);
         let (used, idle): (Vec<_>, Vec<_>) = all.partition(|(_, places)| !places.is_empty());
-        let row = |place: &usize| (place / self.top_k) as u32;
+        let top_k = self.routing.top_k;
+        let row = |place: &usize| (place / top_k) as u32;
         let rows_of = used
             .iter()
             .map(|(_, places)| places.iter().map(row).collect());
@@ -210,15 +250,15 @@ impl MixtureOfExperts {
         let idle = idle.iter().flat_map(|(expert, _)| expert.parameters());
         let idle: Vec<&Tensor> = idle.collect();
         // The gradient of an expert that nobody chose is 0, as transformers' is, and not absent.
-        let sum = rows
-            .mixed(&weights, &used, self.top_k)?
-            .beside_idle(&idle)?;
+        let sum = rows.mixed(&weights, &used, top_k)?.beside_idle(&idle)?;
         let sum = match &self.shared {
             None => sum,
             Some(shared) => {
-                let gate = shared.gate.apply(&rows, None, train)?;
                 let y = shared.feed_forward.apply(&rows, None, train)?;
-                sum.add(&y.gated_rows(&gate)?)?
+                match &shared.gate {
+                    None => sum.add(&y)?,
+                    Some(gate) => sum.add(&y.gated_rows(&gate.apply(&rows, None, train)?)?)?,
+                }
             }
         };
         sum.reshape(dims)?.added_to(residual)

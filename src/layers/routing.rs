@@ -1,29 +1,39 @@
 //! Which experts a position uses.
 
+use crate::config::{ExpertGroups, RoutingConfig};
+
+/// Whether a parameter has a gradient: what corrects the scores for the choice has none.
+pub(crate) fn has_gradient(role: &str) -> bool {
+    !role.ends_with("router.correction.weight")
+}
+
 /// The experts that rows have chosen.
 pub(crate) struct Routing {
-    /// `[rows, top_k]`: of each row, the most probable first.
+    /// `[rows, top_k]`: of each row, the one with the largest score first.
     pub chosen: Vec<u32>,
     /// For each expert the places in `chosen` where it stands, in the order of rows.
     pub places: Vec<Vec<usize>>,
 }
 
-/// Chooses for each row of probabilities `[rows, n_experts]` the `top_k` largest, and of equals the first, as transformers'
-/// `topk` on the CPU.
+/// Chooses for each row of scores `[rows, n_experts]` the `top_k` largest, of the best groups where there are any, and of
+/// equals the first, as transformers' `topk` on the CPU. `correction` is added to the scores of each row.
 pub(crate) fn choose_experts<T: Copy + Into<f64>>(
-    probabilities: &[T],
+    scores: &[T],
     n_experts: usize,
-    top_k: usize,
+    correction: Option<&[f32]>,
+    config: &RoutingConfig,
 ) -> Routing {
-    let mut chosen = Vec::with_capacity(probabilities.len() / n_experts * top_k);
+    let added = |expert: usize| correction.map_or(0.0, |all| f64::from(all[expert]));
+    let top_k = config.top_k;
+    let mut chosen = Vec::with_capacity(scores.len() / n_experts * top_k);
     let mut places = vec![Vec::new(); n_experts];
-    let mut order: Vec<usize> = Vec::new();
-    for probabilities in probabilities.chunks_exact(n_experts) {
-        order.clear();
-        order.extend(0..n_experts);
-        let probability = |expert: usize| -> f64 { probabilities[expert].into() };
-        order.sort_by(|&a, &b| probability(b).total_cmp(&probability(a)));
-        for &expert in &order[..top_k] {
+    for scores in scores.chunks_exact(n_experts) {
+        let score = |expert: usize| scores[expert].into() + added(expert);
+        let candidates = match config.groups {
+            None => (0..n_experts).collect(),
+            Some(groups) => of_best_groups(&groups, n_experts, score),
+        };
+        for &expert in &largest(candidates, score)[..top_k] {
             places[expert].push(chosen.len());
             chosen.push(expert as u32);
         }
@@ -31,15 +41,61 @@ pub(crate) fn choose_experts<T: Copy + Into<f64>>(
     Routing { chosen, places }
 }
 
+/// The experts of the best groups, in their order.
+fn of_best_groups(
+    groups: &ExpertGroups,
+    n_experts: usize,
+    score: impl Fn(usize) -> f64,
+) -> Vec<usize> {
+    let size = n_experts / groups.n_groups;
+    let judged = |group: usize| -> f64 {
+        let members = largest((group * size..(group + 1) * size).collect(), &score);
+        members[..groups.judged_by].iter().map(|&e| score(e)).sum()
+    };
+    let of_groups: Vec<f64> = (0..groups.n_groups).map(judged).collect();
+    let mut best = largest((0..groups.n_groups).collect(), |group| of_groups[group]);
+    best.truncate(groups.top_groups);
+    best.sort_unstable();
+    let members = |group| group * size..(group + 1) * size;
+    best.into_iter().flat_map(members).collect()
+}
+
+/// These in the order of their scores, the largest first.
+fn largest(mut of: Vec<usize>, score: impl Fn(usize) -> f64) -> Vec<usize> {
+    of.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+    of
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_row_chooses_its_most_probable_experts_and_of_equals_the_first() {
-        let probabilities = [0.1, 0.5, 0.4, 0.25, 0.5, 0.25];
-        let routing = choose_experts(&probabilities, 3, 2);
+    fn each_row_chooses_its_experts_with_the_largest_scores_and_of_equals_the_first() {
+        let scores = [0.1, 0.5, 0.4, 0.25, 0.5, 0.25];
+        let routing = choose_experts(&scores, 3, None, &RoutingConfig::new(2));
         assert_eq!(routing.chosen, [1, 2, 1, 0]);
         assert_eq!(routing.places, [vec![3], vec![0, 2], vec![1]]);
+        let corrected = choose_experts(&scores, 3, Some(&[0.5, 0.0, 0.0]), &RoutingConfig::new(2));
+        assert_eq!(corrected.chosen, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn experts_outside_the_best_groups_are_not_chosen() {
+        // Of groups of two: 1.0, 0.9, 1.1 by both, 0.9, 0.5, 0.6 by the largest.
+        let scores = [0.9, 0.1, 0.5, 0.4, 0.5, 0.6];
+        let chosen = |judged_by| {
+            let groups = ExpertGroups {
+                n_groups: 3,
+                top_groups: 1,
+                judged_by,
+            };
+            let routing = RoutingConfig {
+                groups: Some(groups),
+                ..RoutingConfig::new(2)
+            };
+            choose_experts(&scores, 6, None, &routing).chosen
+        };
+        assert_eq!((chosen(2), chosen(1)), (vec![5, 4], vec![0, 1]));
     }
 }

@@ -1,11 +1,12 @@
 //! Softmax over the last dimension.
 
-use candle_blocks_kernels::{Cpu, rows::softmax as kernel};
+use candle_blocks_kernels::{Cpu, SliceMut, rows::softmax as kernel};
 use candle_core::{Result, Tensor, bail};
 
+use super::kernels::{Data, same_type};
+use super::numbers::{Number, Numbers};
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
-use super::{kernels::Data, numbers::Numbers};
 
 const OP: &str = "softmax";
 
@@ -42,7 +43,55 @@ impl Value {
     }
 }
 
+impl Value {
+    /// Each number divided by the sum of its row.
+    pub fn shares(&self) -> Result<Value> {
+        on_either!(self, x => Ok(x.shares()?.into()))
+    }
+}
+
+/// `x / Σ x` of each row, in place, with the sum in f64.
+fn divide_by_sums<T: Number>(rows: &mut [T], width: usize, sums: &mut Vec<f64>) {
+    for row in rows.chunks_exact_mut(width.max(1)) {
+        let sum: f64 = row.iter().map(|x| x.wide()).sum();
+        row.iter_mut().for_each(|x| *x = T::rounded(x.wide() / sum));
+        sums.push(sum);
+    }
+}
+
+/// `(dy - Σ dy · y) / Σ x` of each row, in place of `dy`.
+fn share_gradients<T: Number>(y: &[T], dy: &mut [T], width: usize, sums: &[f64]) {
+    let rows = y
+        .chunks_exact(width.max(1))
+        .zip(dy.chunks_exact_mut(width.max(1)));
+    for ((y, dy), sum) in rows.zip(sums) {
+        let products = y.iter().zip(dy.iter()).map(|(y, dy)| y.wide() * dy.wide());
+        let along: f64 = products.sum();
+        dy.iter_mut()
+            .for_each(|dy| *dy = T::rounded((dy.wide() - along) / sum));
+    }
+}
+
 impl Taped<Cpu> {
+    fn shares(&self) -> Result<Self> {
+        let x = self.whole()?;
+        let (slot, width) = (x.slot.clone(), x.slot.width);
+        let (mut y, mut sums) = (x.copy(), Vec::new());
+        match y.slice_mut() {
+            SliceMut::F32(y) => divide_by_sums(y, width, &mut sums),
+            SliceMut::F64(y) => divide_by_sums(y, width, &mut sums),
+            SliceMut::F16(y) => divide_by_sums(y, width, &mut sums),
+            SliceMut::Bf16(y) => divide_by_sums(y, width, &mut sums),
+        }
+        let y = Data::from(y);
+        Ok(x.mapped(y.clone(), &[slot.place], move |pass, mut dy| {
+            same_type!(dy.slice_mut(), y.read().slice(), |dy, y| {
+                share_gradients(y, dy, width, &sums)
+            });
+            pass.add(&slot, dy)
+        }))
+    }
+
     fn softmax(&self, _: Scores) -> Result<Self> {
         let x = self.whole()?;
         let mut y = Numbers::new(x.dtype(), x.elem_count())?;

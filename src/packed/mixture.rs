@@ -6,8 +6,8 @@ use candle_blocks_kernels::{memory::lend, products::WeightFormat};
 use candle_core::{Module, Result, Tensor};
 
 use super::linear::{Finishing, PackedLinear};
-use super::{PackedFeedForward, Packing, map_rows};
-use crate::config::{Precision, RoutingWeights};
+use super::{PackedFeedForward, Packing, elements, map_rows};
+use crate::config::{Precision, RoutingConfig, RoutingScores, RoutingWeights};
 use crate::layers::{MixtureOfExperts, Routing, choose_experts};
 
 /// A [`MixtureOfExperts`] packed for inference on the CPU, created by [`MixtureOfExperts::pack`]. The router stays in f32
@@ -15,18 +15,18 @@ use crate::layers::{MixtureOfExperts, Routing, choose_experts};
 #[derive(Clone, Debug)]
 pub struct PackedMixtureOfExperts {
     router: PackedLinear,
+    correction: Option<Vec<f32>>,
     experts: Vec<PackedFeedForward>,
     shared: Option<SharedExpert>,
-    top_k: usize,
-    weights: RoutingWeights,
+    routing: RoutingConfig,
     cpu: Cpu,
 }
 
-/// The expert that every position uses, times the sigmoid of a gate.
+/// The expert that every position uses, times the sigmoid of a gate if it has one.
 #[derive(Clone, Debug)]
 struct SharedExpert {
     feed_forward: PackedFeedForward,
-    gate: PackedLinear,
+    gate: Option<PackedLinear>,
 }
 
 scratch!(INPUT_ROWS);
@@ -44,21 +44,22 @@ impl PackedMixtureOfExperts {
         };
         let experts = mixture.experts().iter().enumerate();
         let shared = mixture.shared().map(|(feed_forward, gate)| {
+            let gate = gate.map(|gate| PackedLinear::new(&exact, gate));
             Ok::<_, candle_core::Error>(SharedExpert {
                 feed_forward: PackedFeedForward::new(&packing.at("shared"), feed_forward)?,
-                gate: PackedLinear::new(&exact, gate)?,
+                gate: gate.transpose()?,
             })
         });
         Ok(Self {
             router: PackedLinear::new(&exact, mixture.router())?,
+            correction: mixture.correction().map(elements).transpose()?,
             experts: experts
                 .map(|(e, expert)| {
                     PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
                 })
                 .collect::<Result<_>>()?,
             shared: shared.transpose()?,
-            top_k: mixture.top_k(),
-            weights: mixture.weights(),
+            routing: *mixture.routing(),
             cpu: packing.cpu,
         })
     }
@@ -72,7 +73,9 @@ impl PackedMixtureOfExperts {
     pub fn bytes(&self) -> usize {
         let shared = self.shared.iter();
         let shared: usize = shared
-            .map(|shared| shared.feed_forward.bytes() + shared.gate.bytes())
+            .map(|shared| {
+                shared.feed_forward.bytes() + shared.gate.as_ref().map_or(0, PackedLinear::bytes)
+            })
             .sum();
         let experts: usize = self.experts.iter().map(PackedFeedForward::bytes).sum();
         self.router.bytes() + experts + shared
@@ -105,35 +108,43 @@ impl PackedMixtureOfExperts {
         let mut logits = vec![0.0; input.len() / width * n_experts];
         self.router
             .apply(&Source::new(input, width), &Finishing::NONE, &mut logits);
-        let mut probabilities = vec![0.0; logits.len()];
-        let (logits, to) = (logits[..].into(), (&mut probabilities[..]).into());
-        softmax::softmax(self.cpu, logits, to, n_experts);
-        let Routing { chosen, places } = choose_experts(&probabilities, n_experts, self.top_k);
-        let probability =
-            |row: usize, expert: u32| probabilities[row * n_experts + expert as usize];
+        let RoutingConfig { top_k, scale, .. } = self.routing;
+        let mut scores = vec![0.0; logits.len()];
+        let (logits, to) = (logits[..].into(), (&mut scores[..]).into());
+        match self.routing.scores {
+            RoutingScores::Softmax => softmax::softmax(self.cpu, logits, to, n_experts),
+            RoutingScores::Sigmoid => ActivationFunction::Sigmoid.forward(self.cpu, logits, to),
+        }
+        let correction = self.correction.as_deref();
+        let Routing { chosen, places } =
+            choose_experts(&scores, n_experts, correction, &self.routing);
+        let score = |row: usize, expert: u32| scores[row * n_experts + expert as usize];
         let weight = |&place: &usize| {
-            let row = place / self.top_k;
-            let divisor = match self.weights {
-                RoutingWeights::Softmax => 1.0,
+            let row = place / top_k;
+            let divisor = match self.routing.weights {
+                RoutingWeights::Scores => 1.0,
                 RoutingWeights::Renormalized => {
-                    let of_row = &chosen[row * self.top_k..][..self.top_k];
-                    of_row.iter().map(|&expert| probability(row, expert)).sum()
+                    let of_row = &chosen[row * top_k..][..top_k];
+                    of_row.iter().map(|&expert| score(row, expert)).sum()
                 }
             };
-            (row, probability(row, chosen[place]) / divisor)
+            (row, score(row, chosen[place]) / divisor * scale as f32)
         };
         let weighted = |places: &Vec<usize>| places.iter().map(weight).collect();
         places.iter().map(weighted).collect()
     }
 
-    /// Adds the shared expert times its gate.
+    /// Adds the shared expert, times its gate if it has one.
     fn add_shared(&self, shared: &SharedExpert, input: &[f32], sum: &mut [f32]) {
         let width = self.d_model();
         let source = Source::new(input, width);
-        let (mut logits, mut gates) = (vec![0.0; source.rows()], vec![0.0; source.rows()]);
-        shared.gate.apply(&source, &Finishing::NONE, &mut logits);
-        let (from, to) = (logits[..].into(), (&mut gates[..]).into());
-        ActivationFunction::Sigmoid.forward(self.cpu, from, to);
+        let mut gates = vec![1.0; source.rows()];
+        if let Some(gate) = &shared.gate {
+            let mut logits = vec![0.0; source.rows()];
+            gate.apply(&source, &Finishing::NONE, &mut logits);
+            let (from, to) = (logits[..].into(), (&mut gates[..]).into());
+            ActivationFunction::Sigmoid.forward(self.cpu, from, to);
+        }
         lend(EXPERT_ROWS, input.len(), |output: &mut [f32]| {
             shared.feed_forward.apply(&source, &Finishing::NONE, output);
             let rows = sum.chunks_exact_mut(width).zip(output.chunks_exact(width));

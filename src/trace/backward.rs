@@ -8,6 +8,7 @@ use super::TraceInput;
 use super::stages::{Stages, of_blocks, of_whole};
 use crate::checkpoint::{Checkpoint, Loader};
 use crate::error::{Error, Result};
+use crate::layers::has_gradient;
 
 /// Like [`run`](super::run), followed by the gradients of every parameter, under its name and in its layout on disk.
 ///
@@ -74,7 +75,7 @@ fn through_blocks(
     }
     let mut by_role = HashMap::new();
     for (role, variable) in loader.parameters() {
-        if !role.starts_with("final_norm.") {
+        if !role.starts_with("final_norm.") && has_gradient(&role) {
             by_role.insert(role.clone(), gradient(&role, &variable)?);
         }
     }

@@ -264,7 +264,7 @@ fn an_expert_that_no_position_chose_has_a_gradient_of_0() {
         });
         let experts = checkpoint.config().blocks.iter();
         let experts = experts.filter_map(|block| block.feed_forward.experts);
-        let n_left_out: usize = experts.map(|e| e.n_experts - e.top_k).sum();
+        let n_left_out: usize = experts.map(|e| e.n_experts - e.routing.top_k).sum();
         assert_eq!(untouched.count(), n_left_out, "{name}");
     }
 }

@@ -69,7 +69,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "head_dim" => attention.head_dim,
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
-        "shared_d_ff" => experts().shared_d_ff.unwrap(),
+        "shared_d_ff" => experts().shared.unwrap().d_ff,
         "n_buckets" => config.relative_bias.unwrap().n_buckets,
         other => panic!("{other} in the shape of {role}"),
     }

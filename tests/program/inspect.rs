@@ -1,6 +1,6 @@
 //! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
 
-use candle_blocks::{BlockConfig, FeedForwardForm};
+use candle_blocks::{BlockConfig, FeedForwardForm, config::SharedExpertConfig};
 use serde_json::Value;
 
 use crate::{
@@ -94,9 +94,17 @@ fn expected(block: &BlockConfig) -> Expected {
     let (experts, router, shared) = match &ff.experts {
         None => (0, 0, mlp(ff.d_ff)),
         Some(experts) => {
-            // Its output is multiplied by a gate of one feature.
-            let shared = experts.shared_d_ff.map_or(0, |d_ff| mlp(d_ff) + ff.d_model);
-            let router = experts.n_experts * ff.d_model;
+            // Its output may be multiplied by a gate of one feature.
+            let of_shared = |shared: SharedExpertConfig| {
+                mlp(shared.d_ff) + if shared.gate { ff.d_model } else { 0 }
+            };
+            let shared = experts.shared.map_or(0, of_shared);
+            let correction = if experts.correction {
+                experts.n_experts
+            } else {
+                0
+            };
+            let router = experts.n_experts * ff.d_model + correction;
             (experts.n_experts * mlp(ff.d_ff), router, shared)
         }
     };

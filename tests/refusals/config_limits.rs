@@ -4,8 +4,8 @@ use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
     FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan,
-        RelativeBiasConfig, RotaryScaling, RoutingWeights,
+        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, ParallelNorm, QueryKeyNorm,
+        QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -102,11 +102,9 @@ fn sizes_whose_products_overflow_are_refused() {
         (b.attention.head_dim, b.attention.n_heads) = (1 << 20, 1 << 20);
     };
     refused(wide, &["all heads together", "at most"]);
-    let experts = |n_experts, shared_d_ff| ExpertsConfig {
-        n_experts,
-        top_k: 1,
-        weights: RoutingWeights::Softmax,
-        shared_d_ff,
+    let experts = |n_experts, shared: Option<usize>| {
+        let shared = shared.map(|d_ff| SharedExpertConfig { d_ff, gate: true });
+        ExpertsConfig::new(n_experts, RoutingConfig::new(1)).with_shared(shared)
     };
     refused(
         |b| b.feed_forward.experts = Some(experts(huge, None)),
@@ -116,6 +114,29 @@ fn sizes_whose_products_overflow_are_refused() {
         |b| b.feed_forward.experts = Some(experts(2, Some(0))),
         &["shared expert's d_ff is 0"],
     );
+}
+
+#[test]
+fn groups_of_experts_that_cannot_be_chosen_from_are_refused() {
+    let of = |n_groups, top_groups, judged_by| {
+        move |b: &mut BlockConfig| {
+            let groups = ExpertGroups {
+                n_groups,
+                top_groups,
+                judged_by,
+            };
+            let routing = RoutingConfig {
+                groups: Some(groups),
+                ..RoutingConfig::new(3)
+            };
+            b.feed_forward.experts = Some(ExpertsConfig::new(8, routing));
+        }
+    };
+    refused(of(3, 1, 1), &["8 experts", "3 groups of equal size"]);
+    refused(of(0, 1, 1), &["0 groups"]);
+    refused(of(4, 1, 1), &["uses 3 experts of 1 groups of 4"]);
+    refused(of(2, 3, 1), &["of 3 groups of 2"]);
+    refused(of(2, 1, 5), &["groups of 4", "judged by 5"]);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use candle_blocks::{
     BlockConfig, ExpertsConfig, NormConfig, Position, StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingWeights,
+        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingConfig,
+        RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -59,11 +60,15 @@ pub fn cross_alibi() -> StackConfig {
 /// An encoder of experts.
 pub fn experts() -> StackConfig {
     let mut block = block(attention());
-    block.feed_forward = block.feed_forward.with_experts(Some(ExpertsConfig {
-        n_experts: 3,
-        top_k: 2,
+    let routing = RoutingConfig {
         weights: RoutingWeights::Renormalized,
-        shared_d_ff: Some(9),
-    }));
+        ..RoutingConfig::new(2)
+    };
+    let shared = SharedExpertConfig {
+        d_ff: 9,
+        gate: true,
+    };
+    let experts = ExpertsConfig::new(3, routing).with_shared(Some(shared));
+    block.feed_forward = block.feed_forward.with_experts(Some(experts));
     two(block)
 }

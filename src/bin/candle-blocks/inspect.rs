@@ -173,7 +173,7 @@ fn text(inspection: &Inspection) -> Result<String> {
             writeln!(
                 out,
                 "experts    {}, of which each position uses {}",
-                experts.n_experts, experts.top_k
+                experts.n_experts, experts.routing.top_k
             )?;
         }
         if let Some(cross) = &block.cross_attention {

@@ -8,44 +8,53 @@ use super::prelude::*;
 use super::qwen::with_windows;
 
 pub(super) fn families() -> Vec<Family> {
-    let mixtral = decoder("mixtral", mixtral).block_rules([
-        Rule::linear("feed_forward.router", &["block_sparse_moe.gate"]),
-        Rule::linear(
-            "feed_forward.experts.{e}.gate",
-            &["block_sparse_moe.experts.{e}.w1"],
-        ),
-        Rule::linear(
-            "feed_forward.experts.{e}.up",
-            &["block_sparse_moe.experts.{e}.w3"],
-        ),
-        Rule::linear(
-            "feed_forward.experts.{e}.down",
-            &["block_sparse_moe.experts.{e}.w2"],
-        ),
-    ]);
     let qwen = |name: &str, config| {
-        decoder(name, config).block_rules([
-            Rule::linear("feed_forward.router", &["mlp.gate"]),
-            Rule::linear(
-                "feed_forward.experts.{e}.gate",
-                &["mlp.experts.{e}.gate_proj"],
-            ),
-            Rule::linear("feed_forward.experts.{e}.up", &["mlp.experts.{e}.up_proj"]),
-            Rule::linear(
-                "feed_forward.experts.{e}.down",
-                &["mlp.experts.{e}.down_proj"],
-            ),
-            Rule::linear("feed_forward.shared.gate", &["mlp.shared_expert.gate_proj"]),
-            Rule::linear("feed_forward.shared.up", &["mlp.shared_expert.up_proj"]),
-            Rule::linear("feed_forward.shared.down", &["mlp.shared_expert.down_proj"]),
-            Rule::linear("feed_forward.shared_gate", &["mlp.shared_expert_gate"]),
-        ])
+        decoder(name, config)
+            .block_rules(qwen_experts("mlp.shared_expert"))
+            .block_rules([Rule::linear(
+                "feed_forward.shared_gate",
+                &["mlp.shared_expert_gate"],
+            )])
     };
     vec![
-        mixtral,
+        decoder("mixtral", mixtral).block_rules(mixtral_experts()),
         qwen("qwen2_moe", qwen2_moe),
         qwen("qwen3_moe", qwen3_moe).new_names(prefix_by_head),
     ]
+}
+
+/// Mixtral's names.
+pub(super) fn mixtral_experts() -> Vec<Rule> {
+    let mut rules = expert_rules("block_sparse_moe", ["w1", "w3", "w2"]);
+    rules.push(Rule::linear(
+        "feed_forward.router",
+        &["block_sparse_moe.gate"],
+    ));
+    rules
+}
+
+/// Qwen's names, with those of the shared expert under `shared`.
+pub(super) fn qwen_experts(shared: &str) -> Vec<Rule> {
+    let names = ["gate_proj", "up_proj", "down_proj"];
+    let of_shared = PARTS.into_iter().zip(names).map(|(part, name)| {
+        let role = format!("feed_forward.shared.{part}");
+        Rule::linear(&role, &[&format!("{shared}.{name}")])
+    });
+    let mut rules = expert_rules("mlp", names);
+    rules.extend(of_shared);
+    rules.push(Rule::linear("feed_forward.router", &["mlp.gate"]));
+    rules
+}
+
+const PARTS: [&str; 3] = ["gate", "up", "down"];
+
+/// Each expert's own tensors, with these names for [`PARTS`].
+fn expert_rules(stem: &str, names: [&str; 3]) -> Vec<Rule> {
+    let rule = |(part, name)| {
+        let role = format!("feed_forward.experts.{{e}}.{part}");
+        Rule::linear(&role, &[&format!("{stem}.experts.{{e}}.{name}")])
+    };
+    PARTS.into_iter().zip(names).map(rule).collect()
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
@@ -55,12 +64,12 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let rotary = json.rotary(block.attention.head_dim, 1e6)?;
     block.attention.position = Position::Rotary(rotary);
     block.attention.window = json.optional_size(&["sliding_window"])?;
-    block.feed_forward.experts = Some(ExpertsConfig {
-        n_experts: json.size(&["num_local_experts", "num_experts"])?,
-        top_k: json.size(&["num_experts_per_tok"])?,
+    let routing = RoutingConfig {
         weights: RoutingWeights::Renormalized,
-        shared_d_ff: None,
-    });
+        ..RoutingConfig::new(json.size(&["num_experts_per_tok"])?)
+    };
+    let n_experts = json.size(&["num_local_experts", "num_experts"])?;
+    block.feed_forward.experts = Some(ExpertsConfig::new(n_experts, routing));
     uniform(json, block)
 }
 
@@ -68,7 +77,10 @@ fn qwen2_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 16);
     let has_bias = json.flag(&["qkv_bias"], true)?;
     let stack = uniform(json, block(json, AttentionBias::new(has_bias, false))?)?;
-    let shared = json.size(&["shared_expert_intermediate_size"])?;
+    let shared = SharedExpertConfig {
+        d_ff: json.size(&["shared_expert_intermediate_size"])?,
+        gate: true,
+    };
     let stack = with_experts(json, stack, Some(shared))?;
     with_windows(json, stack, |i, last| i.is_multiple_of(2) && i < last)
 }
@@ -87,18 +99,14 @@ fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
 fn with_experts(
     json: &ConfigJson,
     stack: StackConfig,
-    shared_d_ff: Option<usize>,
+    shared: Option<SharedExpertConfig>,
 ) -> Result<StackConfig> {
     let n_experts = json.size(&["num_experts", "num_local_experts"])?;
-    let experts = ExpertsConfig {
-        n_experts,
-        top_k: json.size(&["num_experts_per_tok"])?,
-        weights: match json.flag(&["norm_topk_prob"], false)? {
-            true => RoutingWeights::Renormalized,
-            false => RoutingWeights::Softmax,
-        },
-        shared_d_ff,
+    let routing = RoutingConfig {
+        weights: weights(json, false)?,
+        ..RoutingConfig::new(json.size(&["num_experts_per_tok"])?)
     };
+    let experts = ExpertsConfig::new(n_experts, routing).with_shared(shared);
     let d_ff = json.size(&["moe_intermediate_size"])?;
     let step = json.size_or(&["decoder_sparse_step"], 1)?.max(1);
     let dense = json.numbers(&["mlp_only_layers"])?.unwrap_or_default();
@@ -108,4 +116,12 @@ fn with_experts(
             block.feed_forward.experts = Some(experts);
         }
     }))
+}
+
+/// Whether the weights of the chosen experts add up to 1, by `norm_topk_prob`.
+pub(super) fn weights(json: &ConfigJson, default: bool) -> Result<RoutingWeights> {
+    Ok(match json.flag(&["norm_topk_prob"], default)? {
+        true => RoutingWeights::Renormalized,
+        false => RoutingWeights::Scores,
+    })
 }

@@ -34,6 +34,7 @@ mod prelude;
 mod qwen;
 mod roberta;
 mod siglip;
+mod sigmoid_experts;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -79,6 +80,7 @@ pub(crate) fn all() -> Vec<Family> {
             qwen::families(),
             roberta::families(),
             siglip::families(),
+            sigmoid_experts::families(),
             t5::families(),
             torch::families(),
             whisper::families(),

@@ -35,8 +35,26 @@ pub(super) fn with_windows(
     if !json.flag(&["use_sliding_window"], false)? {
         return Ok(stack);
     }
+    sliding(json, stack, 28, default)
+}
+
+/// Sliding windows in the layers that `layer_types` says or, without it, from `max_window_layers` on.
+pub(super) fn sliding_from(
+    json: &ConfigJson,
+    stack: StackConfig,
+    first: usize,
+) -> Result<StackConfig> {
+    sliding(json, stack, first, |i, first| i >= first)
+}
+
+fn sliding(
+    json: &ConfigJson,
+    stack: StackConfig,
+    max_layers: usize,
+    default: fn(usize, usize) -> bool,
+) -> Result<StackConfig> {
     let window = json.switchable_size("sliding_window", 4096)?;
-    let max_layers = json.size_or(&["max_window_layers"], 28)?;
+    let max_layers = json.size_or(&["max_window_layers"], max_layers)?;
     let is_sliding = json.sliding_layers(stack.blocks.len(), |i| default(i, max_layers))?;
     Ok(stack.with_each(|i, block| {
         block.attention.window = window.filter(|_| is_sliding[i]);

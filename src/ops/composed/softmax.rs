@@ -18,6 +18,23 @@ impl Taped<Composed> {
     }
 }
 
+impl Taped<Composed> {
+    pub(in crate::ops) fn shares(&self) -> Result<Self> {
+        let (slot, dtype) = (self.slot.clone(), self.dtype());
+        let x = self.view()?.widened()?;
+        let total = x.sum(x.dims().len() - 1)?;
+        let y = x.div(&total)?;
+        let kept = y.clone();
+        Ok(
+            self.mapped(y.to_dtype(dtype)?, &[slot.place], move |pass, dy| {
+                let dy = dy.widened()?;
+                let along = kept.mul(&dy)?.sum(kept.dims().len() - 1)?;
+                pass.add(&slot, dy.sub(&along)?.div(&total)?.to_dtype(dtype)?)
+            }),
+        )
+    }
+}
+
 /// Softmax over the last dimension; a row of nothing but `-inf` gives zeros.
 pub(super) fn softmax(x: &Array, scores: Scores) -> Result<Array> {
     if x.is_empty() {

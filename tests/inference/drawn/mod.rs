@@ -9,9 +9,10 @@ use candle_blocks::{
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, NormWeight, ParallelNorm,
-        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig, ResidualSource,
-        RotaryScaling, RoutingWeights,
+        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, NormWeight,
+        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig,
+        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
+        SharedExpertConfig,
     },
 };
 
@@ -259,6 +260,30 @@ impl Draws {
             .with_scaling(scaling)
     }
 
+    fn experts(&mut self) -> ExpertsConfig {
+        let n_experts = 1 + self.below(6);
+        let groups = (n_experts.is_multiple_of(2) && self.one_in(2)).then(|| ExpertGroups {
+            n_groups: 2,
+            top_groups: 1 + self.below(2),
+            judged_by: 1 + self.below(n_experts / 2),
+        });
+        let most = groups.map_or(n_experts, |g| n_experts / 2 * g.top_groups);
+        let routing = RoutingConfig {
+            top_k: 1 + self.below(most),
+            scores: self.of(&[RoutingScores::Softmax, RoutingScores::Sigmoid]),
+            weights: self.of(&[RoutingWeights::Scores, RoutingWeights::Renormalized]),
+            scale: self.of(&[1.0, 2.5]),
+            groups,
+        };
+        let shared = self.one_in(2).then(|| SharedExpertConfig {
+            d_ff: self.of(&[3, 8]),
+            gate: self.one_in(2),
+        });
+        ExpertsConfig::new(n_experts, routing)
+            .with_correction(self.one_in(2))
+            .with_shared(shared)
+    }
+
     fn feed_forward(&mut self, d_model: usize) -> FeedForwardConfig {
         let mut config = FeedForwardConfig::new(d_model)
             .with_d_ff(self.of(&[1, 5, 16, 33]))
@@ -266,13 +291,7 @@ impl Draws {
             .with_form(self.of(&[FeedForwardForm::Plain, FeedForwardForm::Gated]));
         (config.up_bias, config.down_bias) = (self.one_in(2), self.one_in(2));
         if self.one_in(4) {
-            let n_experts = 1 + self.below(6);
-            config.experts = Some(ExpertsConfig {
-                n_experts,
-                top_k: 1 + self.below(n_experts),
-                weights: self.of(&[RoutingWeights::Softmax, RoutingWeights::Renormalized]),
-                shared_d_ff: self.one_in(2).then(|| self.of(&[3, 8])),
-            });
+            config.experts = Some(self.experts());
         }
         config
     }

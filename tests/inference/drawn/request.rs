@@ -114,6 +114,10 @@ impl std::fmt::Debug for Request {
 impl Request {
     /// Whether the parameter of a role takes part.
     pub fn reaches(&self, config: &StackConfig, name: &str) -> bool {
+        // What corrects the choice of experts has no gradient.
+        if name.ends_with("router.correction.weight") {
+            return false;
+        }
         let runs = |block: usize| config.layers.contains(&block);
         let block = name
             .strip_prefix("blocks.")

@@ -32,10 +32,11 @@ pub fn of_feed_forward(config: &FeedForwardConfig, rows: usize) -> f64 {
         return network(config.d_ff);
     };
     let router = product(rows, config.d_model, experts.n_experts);
-    let shared = experts
-        .shared_d_ff
-        .map_or(0.0, |d_ff| network(d_ff) + product(rows, config.d_model, 1));
-    router + shared + experts.top_k as f64 * network(config.d_ff)
+    let shared = experts.shared.map_or(0.0, |shared| {
+        let gate = if shared.gate { 1 } else { 0 };
+        network(shared.d_ff) + product(rows, config.d_model, gate)
+    });
+    router + shared + experts.routing.top_k as f64 * network(config.d_ff)
 }
 
 fn of_attention(config: &AttentionConfig, batch: usize, seq: usize) -> f64 {
@@ -63,7 +64,8 @@ fn product(m: usize, k: usize, n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement, config::RoutingWeights};
+    use candle_blocks::config::{RoutingConfig, SharedExpertConfig};
+    use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement};
 
     use super::*;
 
@@ -76,12 +78,11 @@ mod tests {
             .with_form(FeedForwardForm::Gated)
             .with_d_ff(10);
         assert_eq!(of_feed_forward(&gated, 3), 3.0 * 768.0 * 10.0 * 6.0);
-        let experts = ExpertsConfig {
-            n_experts: 8,
-            top_k: 2,
-            weights: RoutingWeights::Softmax,
-            shared_d_ff: Some(5),
+        let shared = SharedExpertConfig {
+            d_ff: 5,
+            gate: true,
         };
+        let experts = ExpertsConfig::new(8, RoutingConfig::new(2)).with_shared(Some(shared));
         let row = 2.0 * 8.0 + 6.0 * 2.0 * 10.0 + 6.0 * 5.0 + 2.0; // router, two experts, the shared one, its gate
         assert_eq!(
             of_feed_forward(&gated.with_experts(Some(experts)), 3),

@@ -1,0 +1,105 @@
+//! GLM-4 MoE, dots.llm1 and MiniMax M2: Llama's blocks with experts chosen by sigmoids, which learned numbers correct.
+//!
+//! transformers' `DeepseekV3TopkRouter` and those like it: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe/modeling_glm4_moe.py>, and
+//! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
+
+use super::llama::{bias, block, decoder, uniform};
+use super::mixtral::{mixtral_experts, qwen_experts, weights};
+use super::prelude::*;
+use super::qwen::sliding_from;
+
+pub(super) fn families() -> Vec<Family> {
+    let correction = |name: &str| Rule::named("feed_forward.router.correction", &[name], &[]);
+    let deepseek = |name: &str, config| {
+        decoder(name, config)
+            .block_rules(qwen_experts("mlp.shared_experts"))
+            .block_rules([correction("mlp.gate.e_score_correction_bias")])
+    };
+    vec![
+        deepseek("glm4_moe", glm4_moe),
+        deepseek("dots1", dots1),
+        decoder("minimax_m2", minimax_m2)
+            .block_rules(mixtral_experts())
+            .block_rules([correction("block_sparse_moe.e_score_correction_bias")]),
+    ]
+}
+
+fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
+    let has_bias = json.flag(&["attention_bias"], false)?;
+    let mut block = block(json, AttentionBias::new(has_bias, false))?;
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
+    if json.flag(&["use_qk_norm"], false)? {
+        block.attention.query_key_norm =
+            Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    }
+    let json = &json.with_default("first_k_dense_replace", 1);
+    let json = &json.with_default("n_shared_experts", 1);
+    with_experts(json, uniform(json, block)?, true)
+}
+
+fn dots1(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 32);
+    let mut block = block(json, bias(json)?)?;
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    let stack = with_experts(json, uniform(json, block)?, false)?;
+    sliding_from(json, stack, 62)
+}
+
+fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
+    let json = &json.with_default("head_dim", 128);
+    let mut block = block(json, AttentionBias::NONE)?;
+    let head_dim = block.attention.head_dim;
+    let share = match json.optional_size(&["rotary_dim"])? {
+        Some(rotary_dim) => rotary_dim as f64 / head_dim as f64,
+        None => 1.0,
+    };
+    let rotary = json.partial_rotary(head_dim, share, 5e6)?;
+    block.attention.position = Position::Rotary(rotary);
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
+    let routing = RoutingConfig {
+        scores: RoutingScores::Sigmoid,
+        weights: RoutingWeights::Renormalized,
+        ..RoutingConfig::new(json.size_or(&["num_experts_per_tok"], 8)?)
+    };
+    let n_experts = json.size_or(&["num_local_experts", "num_experts"], 256)?;
+    let experts = ExpertsConfig::new(n_experts, routing).with_correction(true);
+    block.feed_forward.experts = Some(experts);
+    uniform(json, block)
+}
+
+/// Experts in all layers but the first ones, with shared ones that are a single wider one.
+fn with_experts(json: &ConfigJson, stack: StackConfig, renormalized: bool) -> Result<StackConfig> {
+    let n_groups = json.size_or(&["n_group"], 1)?;
+    let groups = ExpertGroups {
+        n_groups,
+        top_groups: json.size_or(&["topk_group"], 1)?,
+        judged_by: 2,
+    };
+    let routing = RoutingConfig {
+        scores: RoutingScores::Sigmoid,
+        weights: weights(json, renormalized)?,
+        scale: json.number(&["routed_scaling_factor"], 1.0)?,
+        groups: (n_groups > 1).then_some(groups),
+        ..RoutingConfig::new(json.size(&["num_experts_per_tok"])?)
+    };
+    let d_ff = json.size(&["moe_intermediate_size"])?;
+    let shared = SharedExpertConfig {
+        d_ff: d_ff.saturating_mul(json.size(&["n_shared_experts"])?),
+        gate: false,
+    };
+    let n_experts = json.size(&["n_routed_experts", "num_local_experts"])?;
+    let experts = ExpertsConfig::new(n_experts, routing)
+        .with_correction(true)
+        .with_shared(Some(shared));
+    let first = json.size_or(&["first_k_dense_replace"], 0)?;
+    Ok(stack.with_each(|i, block| {
+        if i >= first {
+            block.feed_forward.d_ff = d_ff;
+            block.feed_forward.experts = Some(experts);
+        }
+    }))
+}
