@@ -17,6 +17,7 @@ pub mod files;
 pub mod hub;
 mod initializer_range;
 mod known;
+mod labels;
 mod loader;
 mod nearest;
 mod plain;
@@ -251,7 +252,6 @@ impl Checkpoint {
     }
 
     /// The `config.json`, unless there is none.
-    #[cfg(feature = "text")]
     pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
         self.config_path
             .as_deref()

@@ -17,6 +17,7 @@
 //! ```
 
 mod body;
+mod image_scaling;
 mod input;
 mod load;
 mod output;
@@ -25,6 +26,7 @@ mod two_towers;
 mod walk;
 
 pub use body::ModelCache;
+pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};

@@ -6,6 +6,8 @@ mod composed;
 mod device;
 #[path = "../shared/double.rs"]
 mod double;
+#[path = "../shared/images.rs"]
+mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]
@@ -21,6 +23,7 @@ mod whole;
 
 mod encoder_decoders;
 mod generation;
+mod image_scaling;
 mod one_stack;
 mod parity;
 mod properties;
