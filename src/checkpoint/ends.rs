@@ -157,7 +157,7 @@ pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfi
 }
 
 /// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
-/// that head reads it, or it has no parameters.
+/// that head reads it, it has no parameters, or its output is compared with another model's.
 ///
 /// # Errors
 /// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
@@ -165,10 +165,11 @@ pub(super) fn described(
     family: &Family,
     json: &ConfigJson,
     stack: &StackConfig,
+    is_compared: bool,
 ) -> Result<ModelConfig> {
     let json = &family.keys.seen(json)?;
     let mut model = with_embeddings(family, json, stack)?;
-    let named = tasks(json)?.flatten();
+    let named = task_of(json)?;
     let head = family.heads.iter().find(|(task, _)| Some(*task) == named);
     let head = head.map(|&(task, read)| {
         let readout = read(json, stack)?;
@@ -178,7 +179,7 @@ pub(super) fn described(
     if let Some(read) = family.pooler {
         let with_pooler = model.clone().with_pooler(read(json, stack)?);
         let is_read = matches!(&model.head, Some(head) if head.readout.reads == Reads::Pooled);
-        if is_read || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
+        if is_read || is_compared || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
             model = with_pooler;
         }
     }
@@ -220,6 +221,11 @@ fn has_own_weight(
 /// Role and shape of every parameter around the blocks, in the order of the layers.
 pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
     recorded(|vb| ModelEnds::new(model, vb).map(drop))
+}
+
+/// What the head of the class in `architectures` is for, if it names one with a head.
+pub(super) fn task_of(json: &ConfigJson) -> Result<Option<Task>> {
+    Ok(tasks(json)?.flatten())
 }
 
 /// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.

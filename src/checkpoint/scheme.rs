@@ -244,6 +244,11 @@ impl Family {
         self
     }
 
+    /// Whether checkpoints may have a head for this task.
+    pub(super) fn has_head(&self, task: Task) -> bool {
+        self.heads.iter().any(|(known, _)| *known == task)
+    }
+
     /// Sets the other stack of a whole model, and how the two are joined.
     pub fn joined(mut self, with: StackPart, read: ReadJoint) -> Self {
         self.joined = Some((with, read));

@@ -22,6 +22,7 @@ mod input;
 mod load;
 mod output;
 mod seq2seq;
+mod shared;
 mod two_towers;
 mod walk;
 

@@ -22,6 +22,7 @@ mod weights;
 mod whole;
 
 mod encoder_decoders;
+mod fresh_two_stacks;
 mod generation;
 mod image_scaling;
 mod one_stack;
