@@ -25,6 +25,7 @@ impl Model {
             embeddings: ends.embeddings,
             body: Body::Plain {
                 stack: Stack::new(&config.stack, vb)?,
+                projection_back: ends.projection_back,
                 pooler: ends.pooler,
                 head: ends.head,
             },
@@ -46,6 +47,9 @@ impl Model {
         Ok(Self {
             config: config.clone(),
             body: Body::Packed {
+                projection_back: (ends.projection_back.as_ref())
+                    .map(|linear| linear.pack(precision))
+                    .transpose()?,
                 pooler: ends.pooler.as_ref().map(pack).transpose()?,
                 head: ends.head.as_ref().map(pack).transpose()?,
                 stack: PackedStack::new(&config.stack, vb, precision)?,
