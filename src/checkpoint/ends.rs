@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
-use crate::checkpoint::scheme::Family;
+use crate::checkpoint::scheme::{Family, matches};
 use crate::checkpoint::source::Source;
 use crate::config::{
     AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
@@ -39,6 +39,8 @@ const CLASSES: &[(&str, Task)] = &[
 pub(super) struct Ends {
     pub sources: Vec<Source>,
     pub missing: Vec<Missing>,
+    /// Of several names of a role, those that `config.json` means: patterns.
+    names: &'static [&'static str],
     /// The whole model, if there are embeddings.
     pub model: Option<ModelConfig>,
 }
@@ -58,7 +60,10 @@ impl Ends {
     ) -> Result<Self> {
         let json = &family.keys.seen(json)?;
         let mut model = with_embeddings(family, json, stack)?;
-        let mut ends = Self::default();
+        let mut ends = Self {
+            names: (family.new_names)(json)?,
+            ..Self::default()
+        };
         if !ends.add(&model, "embeddings", family, files, prefix)? {
             let reason = format!(
                 "{} holds blocks, but no embeddings; run the blocks on hidden_states",
@@ -106,7 +111,7 @@ impl Ends {
         let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
         let family = (family, &model.stack, prefix);
         let attention = attention_of_pooler(model);
-        let (sources, missing) = of_part(part, family, files, attention, build)?;
+        let (sources, missing) = of_part(part, family, files, (self.names, attention), build)?;
         let is_there = missing.is_empty() || !sources.is_empty();
         if is_there {
             self.sources.extend(sources);
@@ -116,12 +121,13 @@ impl Ends {
     }
 }
 
-/// Where those of the parameters that `build` asks for are stored whose role begins with `part`.
+/// Where those of the parameters that `build` asks for are stored whose role begins with `part`; of several names, those of
+/// `names` count first.
 pub(super) fn of_part(
     part: &str,
     (family, stack, prefix): (&Family, &StackConfig, &str),
     files: &TensorFiles,
-    attention: Option<&AttentionConfig>,
+    (names, attention): (&[&str], Option<&AttentionConfig>),
     build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
 ) -> Result<(Vec<Source>, Vec<Missing>)> {
     let (mut sources, mut missing) = (Vec::new(), Vec::new());
@@ -136,7 +142,8 @@ pub(super) fn of_part(
             place: Place::Ends,
             attention,
         };
-        let candidates = candidates(family, stack, prefix, &request)?;
+        let mut candidates = candidates(family, stack, prefix, &request)?;
+        sort_by_names(&mut candidates, names);
         match candidates.iter().find(|s| files.contains(&s.name)) {
             Some(source) => sources.push(source.clone()),
             None => missing.push(Missing {
@@ -146,6 +153,11 @@ pub(super) fn of_part(
         }
     }
     Ok((sources, missing))
+}
+
+/// Puts the places whose names match one of the patterns in front.
+pub(super) fn sort_by_names(candidates: &mut [Source], names: &[&str]) {
+    candidates.sort_by_key(|source| !names.iter().any(|name| matches(name, &source.name)));
 }
 
 /// The attention of a pooler, if it has one.

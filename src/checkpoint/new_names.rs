@@ -10,7 +10,6 @@ use candle_core::Tensor;
 use crate::checkpoint::Architecture;
 use crate::checkpoint::ends;
 use crate::checkpoint::plan::{Place, Request, candidates, count_items, parameters};
-use crate::checkpoint::scheme::matches;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::tied::unite;
 use crate::checkpoint::two_stacks::{role_of, similarity};
@@ -82,7 +81,6 @@ impl Architecture {
         others: &[(String, Tensor)],
     ) -> Result<(Vec<Source>, Vec<Source>)> {
         let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
-        let is_new = |name: &str| names.iter().any(|pattern| matches(pattern, name));
         let prefix = self.prefix(start, others);
         let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
         let mut places = Vec::new();
@@ -100,7 +98,7 @@ impl Architecture {
                 attention: pool,
             };
             let mut found = candidates(&self.table, &self.config, prefix, &request)?;
-            found.sort_by_key(|source| !is_new(&source.name));
+            ends::sort_by_names(&mut found, names);
             places.push(found);
         }
         // Tensors that a role must share because it has no other place.

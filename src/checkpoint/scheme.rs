@@ -129,7 +129,8 @@ pub struct Family {
     pub joined: Option<(StackPart, ReadJoint)>,
     /// Reads the distribution of fresh parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
-    /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
+    /// Reads from `config.json` which names a new checkpoint uses where a role has several, and around the blocks also which
+    /// count where files hold several: patterns with `*`.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
 

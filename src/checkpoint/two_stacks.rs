@@ -157,7 +157,8 @@ impl Checkpoint {
         if let Joint::Similarity { bias } = joint {
             let family = (&self.family, &self.config, "");
             let build = |vb: VarBuilder| Similarity::new(bias, vb.pp("similarity")).map(drop);
-            let (sources, missing) = of_part("similarity", family, &self.files, None, build)?;
+            let (sources, missing) =
+                of_part("similarity", family, &self.files, (&[], None), build)?;
             self.plan.sources.extend(sources);
             self.plan.missing.extend(missing);
             self.plan.unite_tied();

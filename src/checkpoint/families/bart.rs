@@ -68,8 +68,6 @@ pub(super) fn stack(
 }
 
 fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    // Otherwise each side has a table of its own.
-    json.only("tie_word_embeddings", &[json!(true)])?;
     let words = padded_words(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
         true => (words.d_model as f64).sqrt(),

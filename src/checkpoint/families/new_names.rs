@@ -1,12 +1,14 @@
-//! What the names of new encoder-decoders depend on: the class, and the form of the feed-forward.
+//! What the names of encoder-decoders depend on: the class, the form of the feed-forward, and whether tables are shared.
 
 use super::prelude::*;
 
-/// Those of the table of words that both stacks read, below a head and without one.
+/// Those of the table of words that both stacks read, below a head and without one, or of each stack's own.
 pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
-    Ok(match is_of_class(json, "Model")? {
-        true => &["shared.*"],
-        false => &["model.shared.*"],
+    let is_tied = json.flag(&["tie_word_embeddings"], true)?;
+    Ok(match (is_tied, is_of_class(json, "Model")?) {
+        (true, true) => &["shared.*"],
+        (true, false) => &["model.shared.*"],
+        (false, _) => &["*embed_tokens.*"],
     })
 }
 
