@@ -25,6 +25,8 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForSequenceClassification", Task::SequenceClassification),
     ("ForTokenClassification", Task::TokenClassification),
     ("ForQuestionAnswering", Task::QuestionAnswering),
+    ("ForNextSentencePrediction", Task::NextSentence),
+    ("ForMultipleChoice", Task::MultipleChoice),
     ("ForImageClassification", Task::ImageClassification),
     (
         "ForImageClassificationWithTeacher",

@@ -62,6 +62,10 @@ pub enum Task {
     TokenClassification,
     /// Where an answer begins and ends.
     QuestionAnswering,
+    /// Whether one text follows another, or not.
+    NextSentence,
+    /// How well a text fits, beside others: one of several choices, each a row of the batch.
+    MultipleChoice,
     /// Which tokens were replaced (ELECTRA's discriminator).
     ReplacedTokens,
     /// A label for each image.

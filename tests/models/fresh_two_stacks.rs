@@ -7,7 +7,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Tensor},
     checkpoint::OtherStack,
     config::{EmbeddingsConfig, Joint},
-    model::{Model, ModelInput, Seq2Seq, TwoTowers},
+    model::{ModelInput, Seq2Seq, TwoTowers},
     train::Fresh,
 };
 
@@ -219,39 +219,6 @@ fn stacks_with_tables_of_their_own_share_nothing() {
         let theirs = checkpoint.files().read(name).unwrap();
         let ours = parameters.find(role).unwrap();
         assert_eq!(bits(ours), bits(&theirs), "{role}");
-    }
-}
-
-/// Which stack a class has is said by its name.
-#[test]
-fn a_class_of_the_second_stack_alone_is_described_as_that() {
-    for name in [
-        "heads/siglip-image_classification",
-        "heads/t5-token_classification",
-    ] {
-        if !is_present(name) {
-            continue;
-        }
-        let options = CheckpointOptions::default().whole();
-        let architecture = options.architecture(weights(name)).unwrap();
-        assert!(architecture.other_stack().unwrap().is_none(), "{name}");
-        let fresh = Fresh::new(
-            architecture.initialization.clone(),
-            1,
-            DType::F32,
-            &Device::Cpu,
-        );
-        let config = architecture.model_config().unwrap();
-        Model::new(config, fresh.var_builder()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        architecture
-            .save(folder.path(), fresh.parameters(), &[])
-            .unwrap();
-        let reopened = CheckpointOptions::default()
-            .whole()
-            .open(folder.path())
-            .unwrap();
-        assert_eq!(reopened.model_config().unwrap().head, config.head, "{name}");
     }
 }
 

@@ -25,7 +25,10 @@ pub(super) fn families() -> Vec<Family> {
                 .initialization(|json| initialization(json, &VISION))
                 .embeddings(images)
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
-                .pooler(first_normed),
+                .pooler(first_normed)
+                .head(Task::ImageClassification, |json, _| {
+                    Ok(ReadoutConfig::new(Reads::MeanBehind(1)).with_output(labels(json)?))
+                }),
             StackPart::Vision,
         ),
     ]
@@ -93,6 +96,9 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let embeddings = factor * section.number(&["initializer_range"], 0.02)?;
     let similarity = json.number(&["logit_scale_init_value"], 2.6592)?;
     let width = stack.blocks[0].d_model() as f64;
+    let output = Draw::Normal {
+        deviation: of_both / width.sqrt(),
+    };
     let depth = stack.blocks.len() as f64;
     let normal = |by: f64| Draw::Normal {
         deviation: factor / by.sqrt(),
@@ -110,11 +116,7 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
         )
         .with("embeddings.class_token.weight", normal(width))
         .with("embeddings.norm.weight", Draw::Layer)
-        .with(
-            "projection.output.weight",
-            Draw::Normal {
-                deviation: of_both / width.sqrt(),
-            },
-        )
+        .with("projection.output.weight", output)
+        .with("image_classification.output.weight", output)
         .with("similarity.weight", Draw::Constant(similarity)))
 }

@@ -120,6 +120,7 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     };
     let patch = section.size_or(&["patch_size"], 16)? as f64;
     let pixels = patch * patch * section.size_or(&["num_channels"], 3)? as f64;
+    let of_both = json.number(&["initializer_factor"], 1.0)?;
     let in_pool = xavier(width, 3.0 * width); // all three are one
     Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", xavier(width, width))
@@ -131,5 +132,9 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
         .with("pooler.pool.probe.weight", xavier(width, width))
         .with("pooler.pool.attention.*.weight", in_pool)
         .with("pooler.pool.attention.output.weight", lecun(width))
+        .with(
+            "image_classification.output.weight",
+            normal(of_both * width.powf(-0.5)),
+        )
         .with("similarity.weight", Draw::Constant(0.0)))
 }
