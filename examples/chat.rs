@@ -16,24 +16,21 @@ use candle_blocks::{Checkpoint, Precision, Result};
 
 fn main() -> Result<()> {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/weights/tiny-gpt-text");
-    let path = args().nth(1).unwrap_or_else(|| committed.to_string());
-    let text = args()
-        .nth(2)
-        .unwrap_or_else(|| "Anne Elliot was ".to_string());
+    let directory = args().nth(1).unwrap_or(committed.to_string());
+    let text = args().nth(2).unwrap_or("Anne Elliot was ".to_string());
 
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = Checkpoint::open(directory)?;
     let model = checkpoint.packed_model(Precision::Bf16)?;
     let options = GenerationOptions::of(&checkpoint)?.with_max_new_tokens(200);
-    let sampling = options
-        .recommended
-        .unwrap_or(Sampling::at(0.7).with_top_p(0.9));
+    let usual = Sampling::at(0.7).with_top_p(0.9);
+    let sampler = Sampler::new(options.recommended.unwrap_or(usual))?;
     let generator = TextGenerator::new(&checkpoint, &model)?.with_options(options);
 
     let prompt = match ChatTemplate::of(generator.tokenizer()) {
         Ok(_) => generator.chat(&[Message::user(text)])?,
         Err(_) => generator.prompt(&text)?,
     };
-    for piece in generator.start(&prompt, Sampler::new(sampling)?)? {
+    for piece in generator.start(&prompt, sampler)? {
         print!("{}", piece?);
         let _ = std::io::stdout().flush();
     }

@@ -4,62 +4,36 @@
 //! cargo run --release --example image_classification -- MODEL_DIR photo.ppm
 //! ```
 
-use std::{env, fs, path::Path};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use candle_blocks::candle_core::{Device, Tensor};
-use candle_blocks::{Checkpoint, Precision, model::ModelInput};
-use serde_json::Value;
+use candle_blocks::{Checkpoint, Precision, model::ImageScaling, model::ModelInput};
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let [model, image] = arguments.as_slice() else {
-        anyhow::bail!(
-            "name the directory of a model, such as vit-base-patch16-224, and an image in PPM"
-        );
-    };
-    let json = |file: &str| -> Result<Value> {
-        let path = Path::new(model).join(file);
-        let text = fs::read(&path).with_context(|| path.display().to_string())?;
-        Ok(serde_json::from_slice(&text)?)
-    };
-    let (config, scaling) = (json("config.json")?, json("preprocessor_config.json")?);
-    let of_channels = |key: &str| -> Result<Tensor> {
-        let values: Vec<f32> = serde_json::from_value(scaling[key].clone())?;
-        Ok(Tensor::new(values, &Device::Cpu)?.reshape((3, 1, 1))?)
-    };
-    // A PPM is "P6", width, height and 255, each behind a space or line, and then three bytes for each pixel.
-    let bytes = fs::read(image).with_context(|| image.clone())?;
-    let mut parts = bytes.splitn(5, u8::is_ascii_whitespace);
-    ensure!(parts.next() == Some(b"P6"), "{image}: not a binary PPM");
-    let mut size =
-        || -> Result<usize> { Ok(std::str::from_utf8(parts.next().unwrap_or(b""))?.parse()?) };
-    let (width, height, _) = (size()?, size()?, size()?);
-    let pixels =
-        Tensor::new(parts.next().unwrap_or_default(), &Device::Cpu)?.reshape((height, width, 3))?;
-    let pixels = (pixels
-        .permute((2, 0, 1))?
-        .to_dtype(candle_blocks::candle_core::DType::F32)?
-        / 255.0)?;
-    let pixels = pixels
-        .broadcast_sub(&of_channels("image_mean")?)?
-        .broadcast_div(&of_channels("image_std")?)?;
-    let model = Checkpoint::open(model)?.packed_model(Precision::F32)?;
-    let logits = model
-        .forward(&ModelInput::pixels(&pixels.unsqueeze(0)?))?
-        .logits
-        .context("the model has no head")?;
-    let logits = logits.squeeze(0)?.to_vec1::<f32>()?;
-    let mut labels: Vec<usize> = (0..logits.len()).collect();
-    labels.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-    for label in labels.into_iter().take(5) {
-        println!(
-            "{:8.3}  {}",
-            logits[label],
-            config["id2label"][label.to_string()]
-                .as_str()
-                .unwrap_or("?")
-        );
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().context("name the directory of a model")?;
+    let image = arguments.next().context("name an image in PPM")?;
+    for (logit, label) in ranked(&directory, &image)?.iter().take(5) {
+        println!("{logit:8.3}  {label}");
     }
     Ok(())
+}
+
+/// The labels of a PPM: "P6", width, height and 255, each behind a space or line, then three bytes for each pixel.
+pub fn ranked(directory: &str, image: &str) -> Result<Vec<(f32, String)>> {
+    let bytes = std::fs::read(image).context(image.to_string())?;
+    let parts: Vec<&[u8]> = bytes.splitn(5, u8::is_ascii_whitespace).collect();
+    let [b"P6", width, height, b"255", rgb] = parts[..] else {
+        bail!("{image} is no binary PPM");
+    };
+    let size = |text| anyhow::Ok(std::str::from_utf8(text)?.parse::<usize>()?);
+    let image = Tensor::from_slice(rgb, (1, size(height)?, size(width)?, 3), &Device::Cpu)?;
+    let pixels = ImageScaling::open(directory)?.pixels(&image)?;
+
+    let checkpoint = Checkpoint::open(directory)?;
+    let model = checkpoint.packed_model(Precision::F32)?;
+    let output = model.forward(&ModelInput::pixels(&pixels))?;
+    let logits = output.logits.context("there is no head")?.flatten_all()?;
+    let mut ranked: Vec<_> = std::iter::zip(logits.to_vec1()?, checkpoint.labels()?).collect();
+    ranked.sort_by(|a: &(f32, _), b| b.0.total_cmp(&a.0));
+    Ok(ranked)
 }

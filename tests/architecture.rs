@@ -286,6 +286,15 @@ fn the_first_pages_stay_short() {
 }
 
 #[test]
+fn the_examples_of_whole_models_fit_on_a_screen() {
+    for example in ["chat", "image_classification", "sentence_embeddings"] {
+        let text = fs::read_to_string(package(&format!("examples/{example}.rs"))).unwrap();
+        let n_lines = text.lines().count();
+        assert!(n_lines < 40, "{example}: {n_lines} lines");
+    }
+}
+
+#[test]
 fn links_of_documents_lead_to_files() {
     // What the published package leaves out.
     let is_package = package("Cargo.toml.orig").exists();

@@ -3,11 +3,12 @@
 use std::{fs, path::Path};
 
 use crate::checkpoint::config_json::ConfigJson;
-use crate::checkpoint::ends::described;
+use crate::checkpoint::ends::{described, task_of};
 use crate::checkpoint::known::{Unknown, first_of_two, known};
 use crate::checkpoint::scheme::{Family, StackPart, StackSource};
+use crate::checkpoint::two_stacks::OtherStack;
 use crate::checkpoint::{CheckpointOptions, FamilySource, quantized};
-use crate::config::{Initialization, ModelConfig, StackConfig};
+use crate::config::{Counted, EmbeddingsConfig, Initialization, Joint, ModelConfig, StackConfig};
 use crate::error::{Error, Result};
 
 /// The model that a `config.json` describes and the distribution of its fresh parameters: all that training from scratch
@@ -23,6 +24,8 @@ pub struct Architecture {
     pub initialization: Initialization,
     /// The whole model, or why there is none.
     pub(super) model: std::result::Result<ModelConfig, String>,
+    /// The other of two stacks that make one model.
+    pub(super) second: Option<(Box<Architecture>, OtherStack)>,
     /// The family's table.
     pub(super) table: Family,
     /// The `config.json`, if there was one, and which names it means.
@@ -52,22 +55,49 @@ impl Architecture {
 
 impl CheckpointOptions {
     /// Reads the architecture from the `config.json` at `path`, or in the directory `path`; errors as for
-    /// [`Architecture::open`].
+    /// [`Architecture::open`]. A [`whole`](Self::whole) of two stacks has both, unless the class in `architectures` has
+    /// the second alone.
     pub fn architecture(self, path: impl AsRef<Path>) -> Result<Architecture> {
         let path = path.as_ref();
         let path = self.config.clone().unwrap_or_else(|| match path.is_dir() {
             true => path.join("config.json"),
             false => path.to_path_buf(),
         });
-        let (family, config) = self.blocks(&path)?;
+        let first = self.clone().architecture_of_stack(&path, false)?;
+        let Some((second, part, joint)) = self.clone().second(&first.table, &path)? else {
+            return Ok(first);
+        };
+        let is_compared = matches!(joint, Joint::Similarity { .. });
+        let second = second.architecture_of_stack(&path, is_compared)?;
+        if let Some(task) = task_of(&ConfigJson::open(&path)?)?
+            && !first.table.has_head(task)
+            && second.table.has_head(task)
+        {
+            return Ok(second);
+        }
+        let first = match is_compared {
+            true => self.architecture_of_stack(&path, true)?,
+            false => first,
+        };
+        first.joined(second, part, joint)
+    }
+
+    /// The architecture of one stack, with its pooler where two are compared.
+    fn architecture_of_stack(self, path: &Path, is_compared: bool) -> Result<Architecture> {
+        let (family, config) = self.blocks(path)?;
         let (initialization, model, json) = match path.exists() {
             true => {
-                let json = ConfigJson::open(&path)?;
-                let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
-                let model = described(&family, &json, &config).map_err(|e| e.to_string());
+                let json = ConfigJson::open(path)?;
+                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+                let model = described(&family, &json, &config, is_compared);
                 let seen = family.keys.seen(&json)?;
                 let names = (family.new_names)(&seen)?;
-                ((family.initialization)(&seen)?, model, Some((bytes, names)))
+                let mut initialization = (family.initialization)(&seen)?;
+                if let Ok(model) = &model {
+                    initialization = with_padding(initialization, &model.embeddings);
+                }
+                let model = model.map_err(|e| e.to_string());
+                (initialization, model, Some((bytes, names)))
             }
             // The blocks were given, and there is nothing to read.
             false => (
@@ -81,6 +111,7 @@ impl CheckpointOptions {
             config,
             initialization,
             model,
+            second: None,
             table: family,
             json,
         })
@@ -128,6 +159,22 @@ impl CheckpointOptions {
         };
         config.validate().map_err(|error| located(error, path))?;
         Ok((family, config))
+    }
+}
+
+/// With rows of zeros for the padding, whose embeddings are not trained.
+fn with_padding(mut drawn: Initialization, embeddings: &EmbeddingsConfig) -> Initialization {
+    let EmbeddingsConfig::Tokens(tokens) = embeddings else {
+        return drawn;
+    };
+    if let Some(padding) = tokens.padding {
+        drawn = drawn.with_zero_row("embeddings.word.weight", padding as usize);
+    }
+    match tokens.positions.map(|table| table.counted) {
+        Some(Counted::Except(padding)) => {
+            drawn.with_zero_row("embeddings.position.weight", padding as usize)
+        }
+        _ => drawn,
     }
 }
 

@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::plan::{Missing, Place, Request, candidates, recorded};
-use crate::checkpoint::scheme::Family;
+use crate::checkpoint::scheme::{Family, matches};
 use crate::checkpoint::source::Source;
 use crate::config::{
     AttentionConfig, HeadConfig, ModelConfig, OutputWeight, Reads, StackConfig, Task,
@@ -25,6 +25,8 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForSequenceClassification", Task::SequenceClassification),
     ("ForTokenClassification", Task::TokenClassification),
     ("ForQuestionAnswering", Task::QuestionAnswering),
+    ("ForNextSentencePrediction", Task::NextSentence),
+    ("ForMultipleChoice", Task::MultipleChoice),
     ("ForImageClassification", Task::ImageClassification),
     (
         "ForImageClassificationWithTeacher",
@@ -39,6 +41,8 @@ const CLASSES: &[(&str, Task)] = &[
 pub(super) struct Ends {
     pub sources: Vec<Source>,
     pub missing: Vec<Missing>,
+    /// Of several names of a role, those that `config.json` means: patterns.
+    names: &'static [&'static str],
     /// The whole model, if there are embeddings.
     pub model: Option<ModelConfig>,
 }
@@ -58,7 +62,10 @@ impl Ends {
     ) -> Result<Self> {
         let json = &family.keys.seen(json)?;
         let mut model = with_embeddings(family, json, stack)?;
-        let mut ends = Self::default();
+        let mut ends = Self {
+            names: (family.new_names)(json)?,
+            ..Self::default()
+        };
         if !ends.add(&model, "embeddings", family, files, prefix)? {
             let reason = format!(
                 "{} holds blocks, but no embeddings; run the blocks on hidden_states",
@@ -106,7 +113,7 @@ impl Ends {
         let build = |vb: VarBuilder| ModelEnds::new(model, vb).map(drop);
         let family = (family, &model.stack, prefix);
         let attention = attention_of_pooler(model);
-        let (sources, missing) = of_part(part, family, files, attention, build)?;
+        let (sources, missing) = of_part(part, family, files, (self.names, attention), build)?;
         let is_there = missing.is_empty() || !sources.is_empty();
         if is_there {
             self.sources.extend(sources);
@@ -116,12 +123,13 @@ impl Ends {
     }
 }
 
-/// Where those of the parameters that `build` asks for are stored whose role begins with `part`.
+/// Where those of the parameters that `build` asks for are stored whose role begins with `part`; of several names, those of
+/// `names` count first.
 pub(super) fn of_part(
     part: &str,
     (family, stack, prefix): (&Family, &StackConfig, &str),
     files: &TensorFiles,
-    attention: Option<&AttentionConfig>,
+    (names, attention): (&[&str], Option<&AttentionConfig>),
     build: impl FnOnce(VarBuilder) -> candle_core::Result<()>,
 ) -> Result<(Vec<Source>, Vec<Missing>)> {
     let (mut sources, mut missing) = (Vec::new(), Vec::new());
@@ -136,7 +144,8 @@ pub(super) fn of_part(
             place: Place::Ends,
             attention,
         };
-        let candidates = candidates(family, stack, prefix, &request)?;
+        let mut candidates = candidates(family, stack, prefix, &request)?;
+        sort_by_names(&mut candidates, names);
         match candidates.iter().find(|s| files.contains(&s.name)) {
             Some(source) => sources.push(source.clone()),
             None => missing.push(Missing {
@@ -148,6 +157,11 @@ pub(super) fn of_part(
     Ok((sources, missing))
 }
 
+/// Puts the places whose names match one of the patterns in front.
+pub(super) fn sort_by_names(candidates: &mut [Source], names: &[&str]) {
+    candidates.sort_by_key(|source| !names.iter().any(|name| matches(name, &source.name)));
+}
+
 /// The attention of a pooler, if it has one.
 pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfig> {
     match &model.pooler.as_ref()?.reads {
@@ -157,7 +171,7 @@ pub(super) fn attention_of_pooler(model: &ModelConfig) -> Option<&AttentionConfi
 }
 
 /// The model that `config.json` describes, before there are files: with the head of the class that it names, and the pooler if
-/// that head reads it, or it has no parameters.
+/// that head reads it, it has no parameters, or its output is compared with another model's.
 ///
 /// # Errors
 /// If the family does not say what surrounds its blocks, or `config.json` lacks a key.
@@ -165,10 +179,11 @@ pub(super) fn described(
     family: &Family,
     json: &ConfigJson,
     stack: &StackConfig,
+    is_compared: bool,
 ) -> Result<ModelConfig> {
     let json = &family.keys.seen(json)?;
     let mut model = with_embeddings(family, json, stack)?;
-    let named = tasks(json)?.flatten();
+    let named = task_of(json)?;
     let head = family.heads.iter().find(|(task, _)| Some(*task) == named);
     let head = head.map(|&(task, read)| {
         let readout = read(json, stack)?;
@@ -178,7 +193,7 @@ pub(super) fn described(
     if let Some(read) = family.pooler {
         let with_pooler = model.clone().with_pooler(read(json, stack)?);
         let is_read = matches!(&model.head, Some(head) if head.readout.reads == Reads::Pooled);
-        if is_read || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
+        if is_read || is_compared || parameters(&with_pooler)?.len() == parameters(&model)?.len() {
             model = with_pooler;
         }
     }
@@ -220,6 +235,11 @@ fn has_own_weight(
 /// Role and shape of every parameter around the blocks, in the order of the layers.
 pub(super) fn parameters(model: &ModelConfig) -> Result<Vec<(String, Vec<usize>)>> {
     recorded(|vb| ModelEnds::new(model, vb).map(drop))
+}
+
+/// What the head of the class in `architectures` is for, if it names one with a head.
+pub(super) fn task_of(json: &ConfigJson) -> Result<Option<Task>> {
+    Ok(tasks(json)?.flatten())
 }
 
 /// What the head of the class in `architectures` is for, which may be none; `None` where the file names no class.

@@ -17,8 +17,10 @@ pub mod files;
 pub mod hub;
 mod initializer_range;
 mod known;
+mod labels;
 mod loader;
 mod nearest;
+mod new_names;
 mod plain;
 mod plan;
 mod quantized;
@@ -40,7 +42,6 @@ use candle_core::{DType, Device, Tensor};
 use crate::checkpoint::architecture::located;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::TensorFiles;
-use crate::checkpoint::known::first_of_two;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::config::{ModelConfig, Precision, StackConfig, setters};
@@ -120,26 +121,14 @@ impl CheckpointOptions {
     /// Opens the checkpoint at `path`; see [`Checkpoint::open`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
-        if !self.whole || self.part.is_some() || self.family.is_some() {
-            return self.open_stack(path);
-        }
         let checkpoint = self.clone().open_stack(path)?;
-        let (Some(config), Some((part, read))) =
-            (&checkpoint.config_path, checkpoint.family.joined)
-        else {
+        let Some(config) = &checkpoint.config_path else {
             return Ok(checkpoint);
         };
-        let json = ConfigJson::open(config)?;
-        // A tower may have a `model_type` of its own.
-        let model_type = json.text(&["model_type"])?.unwrap_or_default();
-        if first_of_two(&model_type).is_none() {
+        let Some((second, part, joint)) = self.second(&checkpoint.family, config)? else {
             return Ok(checkpoint);
-        }
-        let other = Self {
-            part: Some(part),
-            ..self
         };
-        let other = other.open_stack(path)?;
+        let other = second.open_stack(path)?;
         // Some classes save one stack alone, under the name of both.
         if other.plan.of_blocks().is_empty() {
             return Ok(checkpoint);
@@ -147,7 +136,6 @@ impl CheckpointOptions {
         if checkpoint.plan.of_blocks().is_empty() {
             return Ok(other);
         }
-        let joint = read(&json)?;
         checkpoint.joined(other, part, joint)
     }
 
@@ -251,7 +239,6 @@ impl Checkpoint {
     }
 
     /// The `config.json`, unless there is none.
-    #[cfg(feature = "text")]
     pub(crate) fn config_json(&self) -> Result<Option<ConfigJson>> {
         self.config_path
             .as_deref()

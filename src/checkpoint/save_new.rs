@@ -1,18 +1,12 @@
 //! Saving a model that was trained from scratch, or its blocks, under the names and in the layouts of its family.
-//!
-//! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
-//! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use candle_core::Tensor;
 
 use crate::checkpoint::disk::assemble;
-use crate::checkpoint::ends;
-use crate::checkpoint::plan::{Place, Request, candidates, count_items, parameters};
 use crate::checkpoint::save::{CONFIG, Target, by_role, write_file};
-use crate::checkpoint::scheme::matches;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::write::{Record, dtype_on_disk, write_tensor};
 use crate::checkpoint::{Architecture, AsTensor, SaveOptions};
@@ -38,85 +32,6 @@ impl Architecture {
     ) -> Result<()> {
         SaveOptions::default().save_new(self, directory, parameters, others)
     }
-
-    /// Where every parameter of the blocks goes beside the `others`, in the order of the layers; and of what surrounds
-    /// them, if there is anything of that in `given`.
-    fn sources(
-        &self,
-        names: &[&str],
-        given: &[(String, Tensor)],
-        others: &[(String, Tensor)],
-    ) -> Result<Vec<Source>> {
-        let mut ends = match &self.model {
-            Ok(model) => ends::parameters(model)?,
-            Err(_) => vec![],
-        };
-        let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
-        let is_given = |role: &str| given.iter().any(|(known, _)| known == role);
-        let is_whole = ends.iter().any(|(role, _)| is_given(role));
-        if !is_whole {
-            ends.clear();
-        }
-        let prefix = self.prefix(names, is_whole, others);
-        let is_new = |source: &Source| names.iter().any(|name| matches(name, &source.name));
-        let mut places = Vec::new();
-        let blocks = parameters(&self.config)?.into_iter();
-        let blocks = blocks.map(|(role, shape)| (Place::of(&role), role, shape));
-        let ends = ends.into_iter();
-        let ends = ends.map(|(role, shape)| (Place::Ends, role, shape));
-        for (place, role, shape) in blocks.chain(ends) {
-            let request = Request {
-                role: &role,
-                shape: &shape,
-                place,
-                attention: pool,
-            };
-            let mut found = candidates(&self.table, &self.config, prefix, &request)?;
-            found.sort_by_key(|source| !is_new(source));
-            places.push(found);
-        }
-        // Tensors that a role must share because it has no other place.
-        let forced: HashSet<String> = places
-            .iter()
-            .filter(|found| found.len() == 1 && found[0].features.is_some())
-            .map(|found| found[0].name.clone())
-            .collect();
-        let chosen = |found: Vec<Source>| {
-            let beside = found
-                .iter()
-                .position(|source| forced.contains(&source.name));
-            found.into_iter().nth(beside.unwrap_or(0))
-        };
-        let mut sources: Vec<Source> = places.into_iter().filter_map(chosen).collect();
-        for source in &sources {
-            source.check_part(&self.family)?;
-        }
-        count_items(&mut sources);
-        Ok(sources)
-    }
-
-    /// What stands before the names of the others, such as `roberta.` of `roberta.embeddings…`, or of a whole model with a
-    /// head; the base model's, which mostly is nothing, where there are none.
-    fn prefix(&self, names: &[&str], is_whole: bool, others: &[(String, Tensor)]) -> &str {
-        let prefixes = &self.table.prefixes;
-        let has_head = matches!(&self.model, Ok(model) if model.head.is_some());
-        if is_whole && has_head {
-            let is_new = |prefix: &&String| names.iter().any(|n| n.starts_with(prefix.as_str()));
-            let mut headed = prefixes.iter().filter(|prefix| !prefix.is_empty());
-            let found = headed.clone().find(is_new).or(headed.next());
-            return found.map_or("", String::as_str);
-        }
-        let has_others = |prefix: &&String| {
-            let of_others = |(name, _): &(String, Tensor)| name.starts_with(prefix.as_str());
-            !prefix.is_empty() && others.iter().any(of_others)
-        };
-        let found = prefixes.iter().find(has_others);
-        let bare = prefixes.iter().find(|prefix| prefix.is_empty());
-        found
-            .or(bare)
-            .or(prefixes.first())
-            .map_or("", String::as_str)
-    }
 }
 
 impl SaveOptions {
@@ -140,7 +55,7 @@ impl SaveOptions {
         parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
         others: &[(String, Tensor)],
     ) -> Result<()> {
-        let Some((json, names)) = &architecture.json else {
+        let Some((json, _)) = &architecture.json else {
             let reason =
                 "the blocks were given without one, and transformers cannot read files without it";
             return Err(Error::input(CONFIG, reason));
@@ -149,7 +64,7 @@ impl SaveOptions {
             .into_iter()
             .map(|(role, tensor)| (role.as_ref().to_string(), tensor.as_tensor().clone()))
             .collect();
-        let sources = architecture.sources(names, &given, others)?;
+        let sources = architecture.sources(&given, others)?;
         let by_role = by_role(&sources, given.iter().map(|(role, tensor)| (role, tensor)))?;
         if let Some(source) = sources.iter().find(|s| !by_role.contains_key(&s.role)) {
             let reason = "not given; a new checkpoint needs every parameter of its blocks, and of what surrounds them all or none";

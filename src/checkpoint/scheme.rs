@@ -129,7 +129,8 @@ pub struct Family {
     pub joined: Option<(StackPart, ReadJoint)>,
     /// Reads the distribution of fresh parameters from `config.json`.
     pub initialization: fn(&ConfigJson) -> Result<Initialization>,
-    /// Reads from `config.json` which names a new checkpoint uses where a role has several: patterns with `*`.
+    /// Reads from `config.json` which names a new checkpoint uses where a role has several, and around the blocks also which
+    /// count where files hold several: patterns with `*`.
     pub new_names: fn(&ConfigJson) -> Result<&'static [&'static str]>,
 }
 
@@ -242,6 +243,11 @@ impl Family {
             None => self.heads.push((task, read)),
         }
         self
+    }
+
+    /// Whether checkpoints may have a head for this task.
+    pub(super) fn has_head(&self, task: Task) -> bool {
+        self.heads.iter().any(|(known, _)| *known == task)
     }
 
     /// Sets the other stack of a whole model, and how the two are joined.

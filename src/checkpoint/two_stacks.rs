@@ -1,15 +1,17 @@
 //! Checkpoints of two stacks as one model.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
 
 use candle_nn::VarBuilder;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::of_part;
-use crate::checkpoint::known::known;
-use crate::checkpoint::plan::Plan;
-use crate::checkpoint::scheme::StackPart;
+use crate::checkpoint::known::{first_of_two, known};
+use crate::checkpoint::plan::{Plan, recorded};
+use crate::checkpoint::scheme::{Family, StackPart};
 use crate::checkpoint::source::Source;
+use crate::checkpoint::{Architecture, Checkpoint, CheckpointOptions};
 use crate::config::{Joint, ModelConfig};
 use crate::error::{Error, Result};
 use crate::layers::Similarity;
@@ -23,6 +25,88 @@ pub struct OtherStack {
     pub config: ModelConfig,
     /// How the two make one model.
     pub joint: Joint,
+    /// The roles whose parameter is that of another role, such as that of a table of words which both stacks read.
+    pub shared: BTreeMap<String, String>,
+}
+
+/// A role of the stack `part` beside those of the other one.
+pub(super) fn role_of(part: StackPart, role: &str) -> String {
+    format!("{part}.{role}")
+}
+
+/// Role and shape of the parameters that compare two towers.
+pub(super) fn similarity(joint: Joint) -> Result<Vec<(String, Vec<usize>)>> {
+    match joint {
+        Joint::Similarity { bias } => {
+            recorded(|vb| Similarity::new(bias, vb.pp("similarity")).map(drop))
+        }
+        Joint::Memory { .. } => Ok(vec![]),
+    }
+}
+
+impl CheckpointOptions {
+    /// The options for the second stack of files whose first is of this family, and how the two make one model; `None` if
+    /// one stack was asked for, or `config.json` describes no second.
+    pub(super) fn second(
+        self,
+        family: &Family,
+        config: &Path,
+    ) -> Result<Option<(Self, StackPart, Joint)>> {
+        let is_whole = self.whole && self.part.is_none() && self.family.is_none();
+        let (true, Some((part, read))) = (is_whole, family.joined) else {
+            return Ok(None);
+        };
+        let json = ConfigJson::open(config)?;
+        // A tower may have a `model_type` of its own.
+        let model_type = json.text(&["model_type"])?.unwrap_or_default();
+        if first_of_two(&model_type).is_none() {
+            return Ok(None);
+        }
+        let options = Self {
+            part: Some(part),
+            ..self
+        };
+        Ok(Some((options, part, read(&json)?)))
+    }
+}
+
+impl Architecture {
+    /// The stack that makes one model with this one, if both were read
+    /// ([`CheckpointOptions::whole`](crate::CheckpointOptions::whole)).
+    ///
+    /// # Errors
+    /// As for [`Self::model_config`], about either.
+    pub fn other_stack(&self) -> Result<Option<&OtherStack>> {
+        self.model_config()?;
+        Ok(self.second.as_ref().map(|(_, stack)| stack))
+    }
+
+    /// This stack and the other one of the same `config.json` as one model.
+    pub(super) fn joined(mut self, mut other: Self, part: StackPart, joint: Joint) -> Result<Self> {
+        let config = match (&self.model, &other.model) {
+            (Ok(_), Ok(config)) => config.clone(),
+            (Err(_), _) => return Ok(self),
+            (_, Err(reason)) => {
+                self.model = Err(reason.clone());
+                return Ok(self);
+            }
+        };
+        let drawn = std::mem::take(&mut other.initialization);
+        self.initialization =
+            std::mem::take(&mut self.initialization).with_part(&part.to_string(), drawn);
+        let stack = OtherStack {
+            part,
+            config,
+            joint,
+            shared: BTreeMap::new(),
+        };
+        self.second = Some((Box::new(other), stack));
+        let shared = self.united(true, &[])?.1;
+        if let Some((_, stack)) = &mut self.second {
+            stack.shared = shared.into_iter().collect();
+        }
+        Ok(self)
+    }
 }
 
 impl Checkpoint {
@@ -36,11 +120,6 @@ impl Checkpoint {
             self.model_config()?;
         }
         Ok(self.other.as_ref())
-    }
-
-    /// Whether two roles share one parameter.
-    pub(crate) fn is_one(&self, role: &str, other: &str) -> bool {
-        self.plan.is_one(role, other)
     }
 
     /// # Errors
@@ -65,6 +144,7 @@ impl Checkpoint {
                     part,
                     config,
                     joint,
+                    shared: BTreeMap::new(),
                 });
             }
             Some(_) => {} // this stack says what is wrong
@@ -77,10 +157,14 @@ impl Checkpoint {
         if let Joint::Similarity { bias } = joint {
             let family = (&self.family, &self.config, "");
             let build = |vb: VarBuilder| Similarity::new(bias, vb.pp("similarity")).map(drop);
-            let (sources, missing) = of_part("similarity", family, &self.files, None, build)?;
+            let (sources, missing) =
+                of_part("similarity", family, &self.files, (&[], None), build)?;
             self.plan.sources.extend(sources);
             self.plan.missing.extend(missing);
             self.plan.unite_tied();
+        }
+        if let Some(other) = &mut self.other {
+            other.shared = self.plan.tied.clone().into_iter().collect();
         }
         Ok(self)
     }
@@ -96,7 +180,7 @@ impl Plan {
             tied,
             ..
         } = other;
-        let of_part = |role: &str| format!("{part}.{role}");
+        let of_part = |role: &str| role_of(part, role);
         let roles = sources.iter_mut().map(|source| &mut source.role);
         for role in roles.chain(missing.iter_mut().map(|missing| &mut missing.role)) {
             *role = of_part(role);

@@ -59,7 +59,7 @@ pub struct EmbeddingProjection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projected {
-    /// The words alone, before positions are added (OPT).
+    /// The words alone, before positions are added; the blocks' output is mapped back to their width (OPT).
     Words,
     /// The sum behind its norm (ALBERT, ELECTRA).
     Sum,

@@ -33,9 +33,11 @@ pub enum Draw {
         /// The largest absolute value.
         bound: f64,
     },
+    /// Not drawn: sines of each position, then cosines, of wavelengths from 2π to 20,000π (Whisper's table of positions).
+    Sinusoids,
 }
 
-/// The distribution of every fresh parameter of a stack: a list of patterns over roles, of which the last match counts.
+/// The distribution of every fresh parameter of a model: a list of patterns over roles, of which the last match counts.
 ///
 /// ```
 /// use candle_blocks::config::{Draw, Initialization};
@@ -50,6 +52,9 @@ pub enum Draw {
 #[must_use]
 pub struct Initialization {
     rules: Vec<(String, Draw)>,
+    /// Rows of tables, by role, that are 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    zero_rows: Vec<(String, usize)>,
 }
 
 /// Parameters that change nothing at first, in every scheme.
@@ -98,6 +103,25 @@ impl Initialization {
         self
     }
 
+    /// Sets a row of a role's table to 0, as PyTorch does for the `padding_idx` of an embedding.
+    pub fn with_zero_row(mut self, role: &str, row: usize) -> Self {
+        self.zero_rows.push((role.to_string(), row));
+        self
+    }
+
+    /// Draws the roles that begin with `part` and a dot as `other` does those without: the second of two stacks.
+    pub fn with_part(mut self, part: &str, other: Self) -> Self {
+        let of_part = |pattern: &str| format!("{part}.{pattern}");
+        self = self.with(&of_part("*"), Draw::Layer);
+        let rules = other.rules.into_iter();
+        self.rules
+            .extend(rules.map(|(pattern, draw)| (of_part(&pattern), draw)));
+        let rows = other.zero_rows.into_iter();
+        self.zero_rows
+            .extend(rows.map(|(role, row)| (of_part(&role), row)));
+        self
+    }
+
     fn with_neutral(self) -> Self {
         NEUTRAL
             .iter()
@@ -108,5 +132,14 @@ impl Initialization {
     pub fn draw(&self, role: &str) -> Draw {
         let rule = self.rules.iter().rev().find(|(p, _)| matches(p, role));
         rule.map_or(Draw::Layer, |&(_, draw)| draw)
+    }
+
+    /// The rows of a role's table that are 0.
+    pub fn zero_rows(&self, role: &str) -> impl Iterator<Item = usize> {
+        let of_role = self
+            .zero_rows
+            .iter()
+            .filter(move |(known, _)| known == role);
+        of_role.map(|&(_, row)| row)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BlockConfig, EmbeddingsConfig, ReadoutConfig, StackConfig, setters};
+use super::{BlockConfig, EmbeddingsConfig, Projected, ReadoutConfig, StackConfig, setters};
 use crate::error::{Error, Result};
 
 /// A whole model: what makes hidden states of its input, the blocks, and what is read from their output.
@@ -62,6 +62,10 @@ pub enum Task {
     TokenClassification,
     /// Where an answer begins and ends.
     QuestionAnswering,
+    /// Whether one text follows another, or not.
+    NextSentence,
+    /// How well a text fits, beside others: one of several choices, each a row of the batch.
+    MultipleChoice,
     /// Which tokens were replaced (ELECTRA's discriminator).
     ReplacedTokens,
     /// A label for each image.
@@ -92,6 +96,21 @@ impl ModelConfig {
         with_pooler(pooler: ReadoutConfig) => pooler = Some(pooler);
         /// Sets the head.
         with_head(head: HeadConfig) => head = Some(head);
+    }
+
+    /// Width of the last hidden state: that of the words where the blocks' output is mapped back to it, otherwise that of the
+    /// blocks.
+    pub fn output_width(&self) -> usize {
+        self.words_behind().unwrap_or(self.embeddings.d_model())
+    }
+
+    /// The width of the words that the blocks' output is mapped back to, if it is.
+    pub(crate) fn words_behind(&self) -> Option<usize> {
+        let EmbeddingsConfig::Tokens(tokens) = &self.embeddings else {
+            return None;
+        };
+        let projection = tokens.projection?;
+        (projection.of == Projected::Words).then_some(tokens.width)
     }
 
     /// Checks the parts, and that they fit together.

@@ -61,7 +61,7 @@ impl<'m> Generator<'m> {
     /// with ([`GenerationOptions::decoder_start`]), unless it is made to say more.
     ///
     /// # Errors
-    /// As for [`Self::start`].
+    /// If there are not as many prompts as the encoder has read sequences, or as for [`Self::start`].
     pub fn start_behind<C: Choose>(
         &self,
         encoded: Encoded,
@@ -69,6 +69,11 @@ impl<'m> Generator<'m> {
         choose: C,
     ) -> Result<Generation<CausalDecoder<'m>, C>> {
         self.check_tokens(prompts)?;
+        let (batch, n) = (encoded.hidden_states.dim(0)?, prompts.len());
+        if batch != n {
+            let reason = format!("there are {n}, but the encoder has read {batch} sequences");
+            return Err(Error::input("prompt", reason));
+        }
         let decoder = CausalDecoder::new(self.model).attending_to(encoded);
         Generation::new(decoder, prompts, choose, self.options.clone())
     }

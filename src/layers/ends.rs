@@ -3,8 +3,8 @@
 use candle_core::Result;
 use candle_nn::VarBuilder;
 
-use crate::config::{ModelConfig, ReadoutConfig, Reads};
-use crate::layers::{Embeddings, Readout};
+use crate::config::{LinearConfig, ModelConfig, ReadoutConfig, Reads};
+use crate::layers::{Embeddings, Linear, Readout};
 
 /// What surrounds the blocks of a model.
 ///
@@ -13,6 +13,8 @@ use crate::layers::{Embeddings, Readout};
 pub struct ModelEnds {
     /// What makes the input of the first block.
     pub embeddings: Embeddings,
+    /// The map of the blocks' output back to the width of the words, if there is one (OPT).
+    pub projection_back: Option<Linear>,
     /// The pooler, if there is one.
     pub pooler: Option<Readout>,
     /// The head, if there is one.
@@ -27,7 +29,11 @@ impl ModelEnds {
     pub fn new(config: &ModelConfig, vb: VarBuilder) -> Result<Self> {
         config.validate()?;
         let embeddings = Embeddings::new(&config.embeddings, vb.pp("embeddings"))?;
-        let d_model = config.embeddings.d_model();
+        let projection_back = config.words_behind().map(|width| {
+            let linear = LinearConfig::new(config.embeddings.d_model(), width).with_bias(false);
+            Linear::new(&linear, vb.pp("embeddings.projection_back"))
+        });
+        let d_model = config.output_width();
         let pooler = config.pooler.as_ref().map(|pooler| {
             let words = || embeddings.words().cloned();
             Readout::new(pooler, d_model, words, vb.pp("pooler"))
@@ -42,6 +48,7 @@ impl ModelEnds {
             Readout::new(&head.readout, d_in, words, vb.pp(head.task.to_string()))
         });
         Ok(Self {
+            projection_back: projection_back.transpose()?,
             pooler: pooler.transpose()?,
             head: head.transpose()?,
             embeddings,

@@ -229,14 +229,10 @@ impl<L: Module> Readout<L> {
                 at(x, ids.iter().map(|ids| highest(ids).unwrap_or(0)))
             }
             Reads::Mean => mean(x, of.mask),
+            Reads::MeanBehind(skipped) => mean_behind(x, *skipped),
             Reads::FirstAndMean { skipped } => {
-                let rest = seq.checked_sub(*skipped).filter(|&rest| rest > 0);
-                let Some(rest) = rest else {
-                    bail!("a head reads behind {skipped} positions of {seq}");
-                };
                 let first = x.narrow(1, 0, 1)?.squeeze(1)?;
-                let mean = x.narrow(1, *skipped, rest)?.mean(1)?;
-                Tensor::cat(&[&first, &mean], 1)
+                Tensor::cat(&[&first, &mean_behind(x, *skipped)?], 1)
             }
             Reads::FirstTwo if seq < 2 => bail!("a head reads two positions of {seq}"),
             Reads::FirstTwo => x.narrow(1, 0, 2)?.contiguous(),
@@ -281,6 +277,15 @@ fn at(x: &Tensor, positions: impl Iterator<Item = usize>) -> Result<Tensor> {
     let rows: Vec<u32> = rows.map(|(i, at)| (i * seq + at) as u32).collect();
     let rows = Tensor::new(rows, x.device())?;
     x.flatten(0, 1)?.index_select(&rows, 0)
+}
+
+/// The mean over the positions behind some, `[batch, d]`.
+fn mean_behind(x: &Tensor, skipped: usize) -> Result<Tensor> {
+    let (_, seq, _) = x.dims3()?;
+    match seq.checked_sub(skipped) {
+        None | Some(0) => bail!("a head reads behind {skipped} positions of {seq}"),
+        Some(rest) => x.narrow(1, skipped, rest)?.mean(1),
+    }
 }
 
 /// The mean over the positions that the mask keeps, `[batch, d]`.

@@ -1,22 +1,24 @@
 //! The blocks of a model, trainable or packed.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 
-use crate::layers::{BlockStages, ForwardContext, KvCache, Readout, Stack};
+use crate::layers::{BlockStages, ForwardContext, KvCache, Linear, Readout, Stack};
 use crate::packed::{PackedKvCache, PackedLinear, PackedStack};
 
-/// The blocks of a model, and its pooler and head, in one form.
+/// The blocks of a model and what is behind them, in one form.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     /// On any device, with gradients.
     Plain {
         stack: Stack,
+        projection_back: Option<Linear>,
         pooler: Option<Readout>,
         head: Option<Readout>,
     },
     /// For inference on the CPU.
     Packed {
         stack: PackedStack,
+        projection_back: Option<PackedLinear>,
         pooler: Option<Readout<PackedLinear>>,
         head: Option<Readout<PackedLinear>>,
     },
@@ -101,6 +103,21 @@ impl Body {
                 stack.forward_cached(x, context, cache)
             }
             _ => bail!("the cache is another model's: make one by Model::new_cache"),
+        }
+    }
+
+    /// The blocks' output in the width of the words, if the model has a map back to it.
+    pub fn projected_back(&self, x: Tensor) -> Result<Tensor> {
+        match self {
+            Self::Plain {
+                projection_back: Some(linear),
+                ..
+            } => linear.forward(&x),
+            Self::Packed {
+                projection_back: Some(linear),
+                ..
+            } => linear.forward(&x),
+            _ => Ok(x),
         }
     }
 }

@@ -6,6 +6,7 @@ use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
 use super::body::Body;
+use super::shared::sharing;
 use super::{Model, Seq2Seq, TwoTowers};
 use crate::checkpoint::{Checkpoint, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
@@ -26,6 +27,7 @@ impl Model {
             embeddings: ends.embeddings,
             body: Body::Plain {
                 stack: Stack::new(&config.stack, vb)?,
+                projection_back: ends.projection_back,
                 pooler: ends.pooler,
                 head: ends.head,
             },
@@ -44,6 +46,7 @@ impl Model {
     ) -> candle_core::Result<Self> {
         let ModelEnds {
             mut embeddings,
+            projection_back,
             pooler,
             head,
         } = ModelEnds::new(config, vb.clone())?;
@@ -58,12 +61,101 @@ impl Model {
         Ok(Self {
             config: config.clone(),
             body: Body::Packed {
+                projection_back: (projection_back.as_ref())
+                    .map(|linear| linear.pack(precision))
+                    .transpose()?,
                 pooler,
                 head,
                 stack: PackedStack::new(&config.stack, vb, precision)?,
             },
             embeddings,
             device: Device::Cpu,
+        })
+    }
+}
+
+impl Seq2Seq {
+    /// Makes a decoder and the encoder beside it, whose parameters come from `vb`: the decoder's as for [`Model::new`], the
+    /// encoder's under `encoder`, but for those that both have.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, model::Seq2Seq, train::Fresh};
+    /// let architecture = CheckpointOptions::default().whole().architecture("my-t5/config.json")?;
+    /// let fresh = Fresh::new(architecture.initialization.clone(), 42, DType::F32, &Device::Cpu);
+    /// let encoder = architecture.other_stack()?.expect("a T5 has two stacks");
+    /// let model = Seq2Seq::new(architecture.model_config()?, encoder, fresh.var_builder())?;
+    /// // ... train the model, then:
+    /// architecture.save("trained", fresh.parameters(), &[])?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the other stack is no encoder, or as for [`Model::new`].
+    pub fn new(
+        decoder: &ModelConfig,
+        encoder: &OtherStack,
+        vb: VarBuilder,
+    ) -> candle_core::Result<Self> {
+        Self::built(decoder, encoder, vb, None)
+    }
+
+    fn built(
+        decoder: &ModelConfig,
+        encoder: &OtherStack,
+        vb: VarBuilder,
+        packing: Option<Precision>,
+    ) -> candle_core::Result<Self> {
+        let Joint::Memory { start_token } = encoder.joint else {
+            return Err(not_of("an encoder and a decoder").into());
+        };
+        let vb = sharing(vb, &encoder.shared);
+        let (part, words) = (encoder.part.to_string(), "embeddings.word.weight");
+        let shared = encoder.shared.get(&format!("{part}.{words}"));
+        let mut encoder = built(&encoder.config, vb.pp(part), packing)?;
+        let decoder = built(decoder, vb, packing)?;
+        if let (Embeddings::Tokens(of_encoder), Embeddings::Tokens(of_decoder)) =
+            (&mut encoder.embeddings, &decoder.embeddings)
+            && shared.is_some_and(|first| first == words)
+        {
+            of_encoder.read_words_as(of_decoder);
+        }
+        Ok(Self {
+            encoder,
+            decoder,
+            start_token,
+        })
+    }
+}
+
+impl TwoTowers {
+    /// Makes a text tower and the vision tower beside it, whose parameters come from `vb`: the text tower's as for
+    /// [`Model::new`], the vision tower's under `vision`, and those that compare the two under `similarity`.
+    /// [`Seq2Seq::new`] has an example.
+    ///
+    /// # Errors
+    /// If the other stack is no vision tower, or as for [`Model::new`].
+    pub fn new(
+        text: &ModelConfig,
+        vision: &OtherStack,
+        vb: VarBuilder,
+    ) -> candle_core::Result<Self> {
+        Self::built(text, vision, vb, None)
+    }
+
+    fn built(
+        text: &ModelConfig,
+        vision: &OtherStack,
+        vb: VarBuilder,
+        packing: Option<Precision>,
+    ) -> candle_core::Result<Self> {
+        let Joint::Similarity { bias } = vision.joint else {
+            return Err(not_of("a text and a vision tower").into());
+        };
+        let vb = sharing(vb, &vision.shared);
+        Ok(Self {
+            vision: built(&vision.config, vb.pp(vision.part.to_string()), packing)?,
+            similarity: Similarity::new(bias, vb.pp("similarity"))?,
+            text: built(text, vb, packing)?,
         })
     }
 }
@@ -177,28 +269,7 @@ impl Loader<'_> {
 
     fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
         let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        let Joint::Memory { start_token } = other.joint else {
-            return Err(not_of("an encoder and a decoder"));
-        };
-        let part = other.part.to_string();
-        let (mut encoder, decoder) = self.typed(|vb| {
-            Ok((
-                built(&other.config, vb.pp(&part), packing)?,
-                built(config, vb, packing)?,
-            ))
-        })?;
-        let word = "embeddings.word.weight";
-        if self.checkpoint().is_one(word, &format!("{part}.{word}"))
-            && let (Embeddings::Tokens(of_encoder), Embeddings::Tokens(of_decoder)) =
-                (&mut encoder.embeddings, &decoder.embeddings)
-        {
-            of_encoder.read_words_as(of_decoder);
-        }
-        Ok(Seq2Seq {
-            encoder,
-            decoder,
-            start_token,
-        })
+        self.typed(|vb| Seq2Seq::built(config, other, vb, packing))
     }
 
     /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
@@ -215,16 +286,7 @@ impl Loader<'_> {
 
     fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        let Joint::Similarity { bias } = other.joint else {
-            return Err(not_of("a text and a vision tower"));
-        };
-        self.typed(|vb| {
-            Ok(TwoTowers {
-                vision: built(&other.config, vb.pp(other.part.to_string()), packing)?,
-                similarity: Similarity::new(bias, vb.pp("similarity"))?,
-                text: built(config, vb, packing)?,
-            })
-        })
+        self.typed(|vb| TwoTowers::built(config, other, vb, packing))
     }
 
     fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {

@@ -17,14 +17,17 @@
 //! ```
 
 mod body;
+mod image_scaling;
 mod input;
 mod load;
 mod output;
 mod seq2seq;
+mod shared;
 mod two_towers;
 mod walk;
 
 pub use body::ModelCache;
+pub use image_scaling::ImageScaling;
 pub use input::ModelInput;
 pub use output::ModelOutput;
 pub use seq2seq::{Encoded, Seq2Seq, Seq2SeqOutput};

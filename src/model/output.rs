@@ -7,7 +7,8 @@ use candle_core::Tensor;
 pub struct ModelOutput {
     /// The input of the first block, `[batch, seq, d_model]`.
     pub embeddings: Tensor,
-    /// The output of the blocks behind their final norm, `[batch, seq, d_model]`.
+    /// The output of the blocks behind their final norm, `[batch, seq, d_model]`; where a map leads back to the width of the
+    /// words (OPT), behind that.
     pub last_hidden_state: Tensor,
     /// What the pooler makes of it, `[batch, d]`, if the model has one.
     pub pooler_output: Option<Tensor>,

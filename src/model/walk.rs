@@ -37,6 +37,7 @@ impl Model {
             stack,
             pooler,
             head,
+            ..
         } = &mut self.body
         {
             stack.set_dropout_source(source);
@@ -75,7 +76,8 @@ impl Model {
     fn run(&self, input: &ModelInput, observer: Option<&mut Observer>) -> Result<ModelOutput> {
         let embeddings = self.embed(input)?;
         let context = input.context(&self.device)?;
-        let last_hidden_state = self.body.blocks(&embeddings, &context, observer)?;
+        let blocks = self.body.blocks(&embeddings, &context, observer)?;
+        let last_hidden_state = self.body.projected_back(blocks)?;
         let pooler_output = self.pool(&last_hidden_state, input)?;
         let logits = self.head(&last_hidden_state, pooler_output.as_ref(), input)?;
         Ok(ModelOutput {
@@ -110,6 +112,7 @@ impl Model {
         cache.counted = counted;
         let (_, seq, _) = hidden.dims3()?;
         let last = hidden.narrow(1, seq.saturating_sub(1), 1)?;
+        let last = self.body.projected_back(last)?;
         match self.head(&last, None, input)? {
             Some(logits) if logits.rank() == 3 => logits.squeeze(1),
             _ => {

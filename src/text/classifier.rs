@@ -90,7 +90,7 @@ impl TextClassifier {
         json: Option<&ConfigJson>,
     ) -> Result<Self> {
         let head = encoder.model.config().head.as_ref();
-        let Some(head) = head.filter(|head| head.task == Task::SequenceClassification) else {
+        if head.is_none_or(|head| head.task != Task::SequenceClassification) {
             let found = match head {
                 Some(head) => format!("its head is for {}", head.task),
                 None => "it has no head".to_string(),
@@ -100,33 +100,16 @@ impl TextClassifier {
                  whose `architectures` in config.json says so",
                 checkpoint.files().path().display()
             )));
-        };
-        let n_labels = head
-            .readout
-            .output
-            .as_ref()
-            .map_or(0, |output| output.n_out);
+        }
         let problem = json.map(|json| json.text(&["problem_type"])).transpose()?;
         let is_multiple = problem.flatten().as_deref() == Some("multi_label_classification");
-        let names = json
-            .and_then(|json| Some((json, json.at("id2label").filter(|names| !names.is_null())?)));
-        let name = |i: usize| match names {
-            Some((json, names)) => match names.get(i.to_string()).and_then(|name| name.as_str()) {
-                Some(name) => Ok(name.to_string()),
-                None => {
-                    let reason =
-                        format!("names no label \"{i}\"; the head has {n_labels}, from \"0\" on");
-                    Err(json.error(&["id2label"], reason))
-                }
-            },
-            None => Ok(format!("LABEL_{i}")),
-        };
+        let labels = checkpoint.labels()?;
         Ok(Self {
-            labels: (0..n_labels).map(name).collect::<Result<_>>()?,
-            scoring: match n_labels == 1 || is_multiple {
+            scoring: match labels.len() == 1 || is_multiple {
                 true => Scoring::Sigmoid,
                 false => Scoring::Softmax,
             },
+            labels,
             encoder,
         })
     }

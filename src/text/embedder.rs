@@ -152,6 +152,6 @@ impl TextEmbedder {
     }
 
     fn width_of_tokens(&self) -> usize {
-        self.model().config().embeddings.d_model()
+        self.model().config().output_width()
     }
 }

@@ -106,7 +106,7 @@ impl TextOptions {
             Form::Packed(precision) => checkpoint.packed_base_model(*precision),
             Form::Plain(dtype, device) => checkpoint.base_model(*dtype, device),
         }?;
-        let d_model = model.config().embeddings.d_model();
+        let d_model = model.config().output_width();
         let max_length = self.max_length.or(files.max_length);
         let mut encoder = Encoder::new(model, &checkpoint, tokenizer_of(&checkpoint), max_length)?;
         if files.lower_case {

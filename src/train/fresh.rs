@@ -14,6 +14,9 @@ use crate::config::{Draw, Initialization, StackConfig};
 use crate::device::{check_dtype, is_one};
 use crate::layers::{Stack, torch_bound};
 
+/// By how much longer than 2π the longest wave of a table of sines is.
+const MAX_TIMESCALE: f64 = 10_000.0;
+
 /// Creates fresh parameters, as variables, for the layers that request them.
 ///
 /// Each is drawn from its own random stream, determined by the seed and the role of the parameter: the same seed gives
@@ -139,9 +142,20 @@ impl SimpleBackend for Fresh {
             bail!("{role}: {draw:?}, expected a finite number that is not negative");
         }
         let mut stream = ChaCha12Rng::seed_from_u64(self.seed ^ digest(role));
-        let values: Vec<f64> = (0..shape.elem_count())
-            .map(|_| mean + sample(draw, &mut stream))
-            .collect();
+        let mut values: Vec<f64> = match draw {
+            Draw::Sinusoids => sinusoids(role, &shape)?,
+            _ => (0..shape.elem_count())
+                .map(|_| mean + sample(draw, &mut stream))
+                .collect(),
+        };
+        for row in self.initialization.zero_rows(role) {
+            let n_rows = shape.dims().first().map_or(1, |&n_rows| n_rows.max(1));
+            let width = values.len() / n_rows;
+            let Some(row) = values.chunks_exact_mut(width.max(1)).nth(row) else {
+                bail!("{role} has no row {row}, which is to be 0: its shape is {shape:?}");
+            };
+            row.fill(0.0);
+        }
         let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
         let variable = Var::from_tensor(&values.to_dtype(dtype)?.to_device(device)?)?;
         let tensor = variable.as_tensor().clone();
@@ -166,7 +180,7 @@ fn is_distribution(draw: Draw) -> bool {
             deviation: width, ..
         }
         | Draw::Uniform { bound: width } => width.is_finite() && width >= 0.0,
-        Draw::Constant(_) | Draw::Layer | Draw::TorchLinear => true,
+        Draw::Constant(_) | Draw::Layer | Draw::TorchLinear | Draw::Sinusoids => true,
     }
 }
 
@@ -208,8 +222,28 @@ fn sample(draw: Draw, stream: &mut ChaCha12Rng) -> f64 {
                 return value;
             }
         },
-        Draw::Layer | Draw::TorchLinear => unreachable!("resolved into one of the others"),
+        Draw::Layer | Draw::TorchLinear | Draw::Sinusoids => {
+            unreachable!("resolved into one of the others")
+        }
     }
+}
+
+/// A table of positions, each with sines in front and cosines behind (transformers' `sinusoids` of Whisper).
+fn sinusoids(role: &str, shape: &Shape) -> Result<Vec<f64>> {
+    let (n_positions, width) = match *shape.dims() {
+        [n_positions, width] if width % 2 == 0 && width > 2 => (n_positions, width),
+        _ => bail!("{role}: sines and cosines need a table of even width above 2, not {shape:?}"),
+    };
+    let half = width / 2;
+    let turn = |position: usize, i: usize| {
+        let step = libm::log(MAX_TIMESCALE) / (half - 1) as f64;
+        position as f64 * libm::exp(-step * i as f64)
+    };
+    let row = |position| {
+        let sines = (0..half).map(move |i| libm::sin(turn(position, i)));
+        sines.chain((0..half).map(move |i| libm::cos(turn(position, i))))
+    };
+    Ok((0..n_positions).flat_map(row).collect())
 }
 
 /// Box and Muller's transformation, through `libm` for the same bits on every platform.

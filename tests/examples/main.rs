@@ -1,7 +1,9 @@
-//! The examples that train do what they say.
+//! The examples that train, and the one that reads an image, do what they say.
 //!
 //! Their files are compiled into this program, and name each other as in the example: by its root.
 
+#[path = "../shared/images.rs"]
+mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]
@@ -16,6 +18,9 @@ mod arguments;
 #[allow(dead_code, reason = "its `main`")]
 #[path = "../../examples/fine_tune.rs"]
 mod fine_tune;
+#[allow(dead_code, reason = "its `main`")]
+#[path = "../../examples/image_classification.rs"]
+mod image_classification;
 #[allow(dead_code, reason = "what only `main` asks")]
 #[path = "../../examples/train/model.rs"]
 mod model;
@@ -29,6 +34,7 @@ mod text;
 mod training;
 
 mod fine_tuning;
+mod labels_of_images;
 mod positions_run_out;
 mod sampling;
 mod train;

@@ -8,6 +8,8 @@ mod contents;
 mod device;
 #[path = "../shared/double.rs"]
 mod double;
+#[path = "../shared/images.rs"]
+mod images;
 #[path = "../shared/message.rs"]
 mod message;
 #[path = "../shared/numbers.rs"]
@@ -22,7 +24,9 @@ mod weights;
 mod whole;
 
 mod encoder_decoders;
+mod fresh_two_stacks;
 mod generation;
+mod image_scaling;
 mod one_stack;
 mod parity;
 mod properties;

@@ -146,3 +146,16 @@ fn half_a_head_is_refused_with_the_missing_tensor() {
         ],
     );
 }
+
+#[test]
+fn a_checkpoint_without_a_head_for_labels_has_none() {
+    let mut cases = vec![("tiny-bert", "no head")];
+    if is_present("families/gptj") {
+        cases.push(("families/gptj", "causal_lm"));
+    }
+    for (name, found) in cases {
+        let checkpoint = Checkpoint::open(weights(name)).unwrap();
+        let refused = message(checkpoint.labels());
+        assert_says(refused, &[name, "has no labels", found, "architectures"]);
+    }
+}

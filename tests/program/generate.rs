@@ -148,6 +148,72 @@ fn a_decoder_says_something_of_the_ids_that_its_encoder_reads() {
     answer(&mut command).assert_refused(&["--prompt", "--input-ids"]);
 }
 
+/// Whisper's fixture holds a sound, what its decoder has said, and what transformers put behind that.
+#[test]
+fn a_decoder_says_of_a_sound_what_transformers_says() {
+    if !is_present("families/whisper") {
+        return;
+    }
+    let whisper = weights("families/whisper");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sound.safetensors");
+    let said = |tensors: &[(&str, Tensor)], flags: &[&str]| {
+        let tensors: Vec<_> = tensors
+            .iter()
+            .map(|(n, t)| (n.to_string(), t.clone()))
+            .collect();
+        write_safetensors(&path, &tensors, None).unwrap();
+        let mut command = program();
+        command.arg("generate").arg("--model").arg(&whisper);
+        answer(command.arg("--input").arg(&path).args(flags))
+    };
+    let judged = load(&whisper.join("whole.safetensors"));
+    let (sound, begun) = (&judged["input_features"], &judged["decoder_input_ids"]);
+    let both = [
+        ("input_features", sound.clone()),
+        ("decoder_input_ids", begun.clone()),
+    ];
+    let tokens = judged["tokens"]
+        .to_dtype(DType::U32)
+        .unwrap()
+        .to_vec2::<u32>()
+        .unwrap();
+    let lines: Vec<String> = tokens
+        .iter()
+        .map(|row| row.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))
+        .collect();
+    let n = tokens[0].len().to_string();
+    for precision in [&["--precision", "f32"][..], &["--dtype", "f64"]] {
+        let said = said(&both, &[&["--max-new-tokens", &n], precision].concat());
+        said.assert_status(0);
+        assert_eq!(said.stdout.lines().collect::<Vec<_>>(), lines);
+    }
+    // Where nothing was said before, the decoder begins.
+    let fresh = said(&both[..1], &["--max-new-tokens", "3"]);
+    fresh.assert_status(0);
+    assert_eq!(fresh.stdout.lines().count(), sound.dim(0).unwrap());
+
+    let place = [
+        "sound.safetensors",
+        "holds no input_features [batch, bands, steps]",
+    ];
+    said(&both[1..], &[]).assert_refused(&place);
+    let short = sound.narrow(2, 0, 6).unwrap();
+    let shape = [
+        "sound.safetensors",
+        "input_features",
+        "pad or cut the sound",
+    ];
+    said(&[("input_features", short)], &[]).assert_refused(&shape);
+    let integers = sound.to_dtype(DType::I64).unwrap();
+    said(&[("input_features", integers)], &[]).assert_refused(&["input_features", "I64"]);
+    let fewer = ("decoder_input_ids", begun.narrow(0, 0, 1).unwrap());
+    let numbers = ["sound.safetensors", "there are 1", "has read 4 sequences"];
+    said(&[both[0].clone(), fewer], &[]).assert_refused(&numbers);
+    let beyond = ("decoder_input_ids", (begun * 9.0).unwrap());
+    said(&[both[0].clone(), beyond], &[]).assert_refused(&["sound.safetensors", "0 to 10"]);
+}
+
 #[test]
 fn a_seed_repeats_and_a_stop_string_ends_the_text() {
     if !is_present("tiny-gpt-text") {

@@ -1,13 +1,13 @@
 //! `candle-blocks generate`: continues a text, or token ids, with a decoder.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use candle_blocks::Checkpoint;
-use candle_blocks::candle_core::{Device, Tensor};
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
-use candle_blocks::config::Joint;
+use candle_blocks::config::{EmbeddingsConfig, Joint};
 use candle_blocks::generate::{
     CausalDecoder, Finish, Generation, GenerationOptions, Generator, Sampler, Sampling, prompts,
 };
@@ -33,8 +33,10 @@ pub struct Args {
     /// What a user says to the model, which answers: the prompt is put into the checkpoint's chat template.
     #[arg(long, requires = "prompt")]
     chat: bool,
-    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq].
-    #[arg(long, value_name = "FILE")]
+    /// A safetensors file with input_ids [batch, seq] to continue, and optionally attention_mask [batch, seq]. Of a model with an
+    /// encoder, with what that reads, such as input_features [batch, bands, steps], and optionally decoder_input_ids
+    /// [batch, n] to continue.
+    #[arg(long, visible_alias = "input", value_name = "FILE")]
     input_ids: Option<PathBuf>,
     /// The most new tokens. [default: the checkpoint's generation_config.json, or 256]
     #[arg(long, value_name = "N")]
@@ -114,32 +116,41 @@ pub fn generate(args: &Args) -> Result<Outcome> {
     let sampler = args.sampling.sampler(&options)?;
     let mut clock = Clock::start();
     let form = args.compute.form(false)?;
-    let tokens = match (&args.input_ids, behind_encoder(&checkpoint)?) {
-        (Some(path), true) => {
-            let model = match form {
-                Form::Packed(precision) => checkpoint.packed_seq2seq(precision)?,
-                Form::Plain => checkpoint.seq2seq(args.compute.dtype, &device)?,
+    let file = args.input_ids.as_ref().map(Fixture::open_input);
+    let tokens = match (file.transpose()?, behind_encoder(&checkpoint)?) {
+        (Some(file), true) => {
+            let (model, dtype) = match form {
+                Form::Packed(precision) => (checkpoint.packed_seq2seq(precision)?, DType::F32),
+                Form::Plain => {
+                    let dtype = args.compute.dtype;
+                    (checkpoint.seq2seq(dtype, &device)?, dtype)
+                }
             };
-            let tokens = say(&model, path, options, sampler, &mut clock);
-            tokens.with_context(|| path.display().to_string())?
+            let kind = (dtype, &device);
+            let tokens = say(&model, kind, &file, options, sampler, &mut clock);
+            tokens.with_context(|| file.path().display().to_string())?
         }
         (None, true) => bail!(
             "--prompt is a text to continue, but the model's decoder says something about another: give that as --input-ids"
         ),
-        (input, false) => {
-            let prompts = input.as_deref().map(input_prompts).transpose()?;
+        (file, false) => {
+            let input = file.as_ref().map(|file| {
+                let path = || file.path().display().to_string();
+                anyhow::Ok((path, input_prompts(file).with_context(path)?))
+            });
+            let input = input.transpose()?;
             let model = match form {
                 Form::Packed(precision) => checkpoint.packed_model(precision)?,
                 Form::Plain => checkpoint.model(args.compute.dtype, &device)?,
             };
             clock = Clock::start();
-            match (input, prompts) {
-                (Some(path), Some(prompts)) => {
+            match input {
+                Some((path, prompts)) => {
                     let generator = Generator::new(&model, options)?;
                     let tokens = continue_ids(&generator, &prompts, sampler, &mut clock);
-                    tokens.with_context(|| path.display().to_string())?
+                    tokens.with_context(path)?
                 }
-                _ => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
+                None => continue_text(args, &checkpoint, &model, options, sampler, &mut clock)?,
             }
         }
     };
@@ -169,18 +180,14 @@ fn behind_encoder(checkpoint: &Checkpoint) -> Result<bool> {
     Ok(other.is_some_and(|other| matches!(other.joint, Joint::Memory { .. })))
 }
 
-fn input_prompts(path: &Path) -> Result<Vec<Vec<u32>>> {
-    let (ids, mask) = input_tensors(path)?;
-    prompts(&ids, mask.as_ref()).with_context(|| path.display().to_string())
+fn input_prompts(file: &Fixture) -> Result<Vec<Vec<u32>>> {
+    let ids = required(file, "input_ids", "[batch, seq]")?;
+    Ok(prompts(ids, file.attention_mask())?)
 }
 
-/// The ids and the mask in a file.
-fn input_tensors(path: &Path) -> Result<(Tensor, Option<Tensor>)> {
-    let file = Fixture::open_input(path)?;
-    match file.tensor("input_ids") {
-        Some(ids) => Ok((ids.clone(), file.attention_mask().cloned())),
-        None => bail!("{}: holds no input_ids [batch, seq]", path.display()),
-    }
+fn required<'f>(file: &'f Fixture, name: &str, shape: &str) -> Result<&'f Tensor> {
+    let missing = || format!("holds no {name} {shape}");
+    file.tensor(name).with_context(missing)
 }
 
 fn continue_ids(
@@ -193,22 +200,42 @@ fn continue_ids(
     all_tokens(generation, prompts.len(), generator.model(), clock)
 }
 
-/// What a decoder says of the tokens in a file, which its encoder reads.
+/// What a decoder says of the tokens or the sounds in a file, which its encoder reads.
 fn say(
     model: &Seq2Seq,
-    path: &Path,
+    (dtype, device): (DType, &Device),
+    file: &Fixture,
     options: GenerationOptions,
     sampler: Sampler,
     clock: &mut Clock,
 ) -> Result<Tensor> {
-    let Some(start) = options.decoder_start else {
-        bail!("the checkpoint names no decoder_start_token_id; add it to generation_config.json");
+    let (read, input) = match &model.encoder().config().embeddings {
+        EmbeddingsConfig::Spectrum(_) => {
+            let read = required(file, "input_features", "[batch, bands, steps]")?;
+            let features = match read.dtype().is_float() {
+                true => &read.to_dtype(dtype)?.to_device(device)?,
+                false => read, // which the model refuses
+            };
+            (read, ModelInput::spectrum(features))
+        }
+        _ => {
+            let read = required(file, "input_ids", "[batch, seq]")?;
+            (read, ModelInput::tokens(read))
+        }
     };
-    let (ids, mask) = input_tensors(path)?;
+    let input = ModelInput {
+        attention_mask: file.attention_mask().cloned(),
+        ..input
+    };
+    let prompts = match (file.tensor("decoder_input_ids"), options.decoder_start) {
+        (Some(ids), _) => prompts(ids, None)?,
+        (None, Some(start)) => vec![vec![start]; read.dim(0)?],
+        (None, None) => bail!(
+            "the checkpoint names no decoder_start_token_id; add it to generation_config.json, or decoder_input_ids to the \
+             file"
+        ),
+    };
     *clock = Clock::start();
-    let mut input = ModelInput::tokens(&ids);
-    input.attention_mask = mask;
-    let prompts = vec![vec![start]; ids.dim(0)?];
     let generator = Generator::new(model.decoder(), options)?;
     let generation = generator.start_behind(model.encode(&input)?, &prompts, sampler)?;
     all_tokens(generation, prompts.len(), model.decoder(), clock)

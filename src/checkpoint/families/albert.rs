@@ -34,6 +34,7 @@ pub(super) fn family() -> Family {
             Rule::linear("pooler.transform", &["pooler"]),
             Rule::linear("sequence_classification.output", &["classifier"]),
             Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("multiple_choice.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
@@ -51,6 +52,9 @@ pub(super) fn family() -> Family {
             token(json, dropout_of_labels(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
+        .head(Task::MultipleChoice, |json, _| {
+            Ok(choice(dropout_of_labels(json)?))
+        })
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*"])
         .outside(&["encoder.embedding_hidden_mapping_in.*", "pooler*"])

@@ -2,15 +2,19 @@
 //!
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
-use super::encoder_decoder::{end_of_text, head_rules, start_token};
+use super::encoder_decoder::{end_of_text, head_rules, next_token, start_token};
+use super::new_names;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
     vec![
-        stack("bart", StackPart::Encoder, |json| bart(json, "encoder")).embeddings(words_of_bart),
+        stack("bart", StackPart::Encoder, |json| bart(json, "encoder"))
+            .new_names(new_names::of_bart)
+            .embeddings(words_of_bart),
         stack("bart", StackPart::Decoder, |json| {
             Ok(bart(json, "decoder")?.into_decoder())
         })
+        .new_names(new_names::of_bart)
         .embeddings(words_of_bart)
         .end_rules(next_token())
         .end_rules(head_rules())
@@ -63,19 +67,7 @@ pub(super) fn stack(
         .outside(&["projector.*", "classifier.*", "layer_weights"])
 }
 
-fn next_token() -> [Rule; 2] {
-    [
-        Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
-        Rule {
-            bias: strings(&["final_logits_bias"]),
-            ..Rule::behind_ones("causal_lm.output", &[], 1)
-        },
-    ]
-}
-
 fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    // Otherwise each side has a table of its own.
-    json.only("tie_word_embeddings", &[json!(true)])?;
     let words = padded_words(json, stack)?;
     let scale = match json.flag(&["scale_embedding"], false)? {
         true => (words.d_model as f64).sqrt(),

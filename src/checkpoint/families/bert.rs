@@ -12,16 +12,23 @@ pub(super) fn family() -> Family {
             "cls.predictions.transform.LayerNorm",
             "cls.predictions",
         ]))
-        .end_rules([Rule::linear(
-            "sequence_classification.output",
-            &["classifier"],
-        )])
+        .end_rules([
+            Rule::linear("sequence_classification.output", &["classifier"]),
+            Rule::linear("next_sentence.output", &["cls.seq_relationship"]),
+        ])
         .embeddings(|json, stack| embeddings(json, stack, ALL_POSITIONS))
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, word_by_activation)
         .head(Task::CausalLm, word_by_activation)
         .head(Task::SequenceClassification, |json, _| {
             pooled(json, classifier_dropout(json)?)
+        })
+        .head(Task::NextSentence, |_, _| {
+            let output = OutputConfig::new(2).with_bias(true);
+            Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
+        })
+        .head(Task::MultipleChoice, |json, _| {
+            Ok(choice(classifier_dropout(json)?))
         })
 }
 
@@ -44,6 +51,7 @@ pub(super) fn encoder(name: &str, prefix: &str) -> Family {
         .end_rules([
             Rule::linear("pooler.transform", &["pooler.dense"]),
             Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("multiple_choice.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .head(Task::TokenClassification, |json, _| {

@@ -25,7 +25,10 @@ pub(super) fn families() -> Vec<Family> {
                 .initialization(|json| initialization(json, &VISION))
                 .embeddings(images)
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
-                .pooler(first_normed),
+                .pooler(first_normed)
+                .head(Task::ImageClassification, |json, _| {
+                    Ok(ReadoutConfig::new(Reads::MeanBehind(1)).with_output(labels(json)?))
+                }),
             StackPart::Vision,
         ),
     ]
@@ -87,8 +90,15 @@ fn projection(json: &ConfigJson, _: &StackConfig) -> Result<ReadoutConfig> {
 /// Smaller where a branch is added to the residual stream, by the depth of the tower.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let stack = tower.config(json)?;
-    let factor = tower.section(json)?.number(&["initializer_factor"], 1.0)?;
+    let section = tower.section(json)?;
+    let factor = section.number(&["initializer_factor"], 1.0)?;
+    let of_both = json.number(&["initializer_factor"], 1.0)?;
+    let embeddings = factor * section.number(&["initializer_range"], 0.02)?;
+    let similarity = json.number(&["logit_scale_init_value"], 2.6592)?;
     let width = stack.blocks[0].d_model() as f64;
+    let output = Draw::Normal {
+        deviation: of_both / width.sqrt(),
+    };
     let depth = stack.blocks.len() as f64;
     let normal = |by: f64| Draw::Normal {
         deviation: factor / by.sqrt(),
@@ -97,5 +107,16 @@ fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
         .with("*attention.*.weight", normal(width * 2.0 * depth))
         .with("*attention.output.weight", normal(width))
         .with("*feed_forward.up.weight", normal(2.0 * width))
-        .with("*feed_forward.down.weight", normal(width * 2.0 * depth)))
+        .with("*feed_forward.down.weight", normal(width * 2.0 * depth))
+        .with(
+            "embeddings.*.weight",
+            Draw::Normal {
+                deviation: embeddings,
+            },
+        )
+        .with("embeddings.class_token.weight", normal(width))
+        .with("embeddings.norm.weight", Draw::Layer)
+        .with("projection.output.weight", output)
+        .with("image_classification.output.weight", output)
+        .with("similarity.weight", Draw::Constant(similarity)))
 }

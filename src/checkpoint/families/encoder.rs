@@ -76,6 +76,11 @@ pub(super) fn pooled(json: &ConfigJson, dropout: f64) -> Result<ReadoutConfig> {
     Ok(ReadoutConfig::new(Reads::Pooled).with_output(output))
 }
 
+/// How well a text fits as one of several choices, by what the pooler made of it.
+pub(super) fn choice(dropout: f64) -> ReadoutConfig {
+    ReadoutConfig::new(Reads::Pooled).with_output(OutputConfig::number().with_dropout(dropout))
+}
+
 /// The names of what [`first_token`] reads with.
 pub(super) fn first_token_rules() -> [Rule; 2] {
     [

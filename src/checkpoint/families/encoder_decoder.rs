@@ -10,6 +10,17 @@ pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
     })
 }
 
+/// The names of a language model's output, whose bias is no trained one in most files.
+pub(super) fn next_token() -> [Rule; 2] {
+    [
+        Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
+        Rule {
+            bias: strings(&["final_logits_bias"]),
+            ..Rule::behind_ones("causal_lm.output", &[], 1)
+        },
+    ]
+}
+
 /// The names of heads other than the language model's.
 pub(super) fn head_rules() -> [Rule; 3] {
     let classification = |part: &str, name: &str| {

@@ -25,6 +25,7 @@ mod mixtral;
 mod modernbert;
 mod mpnet;
 mod mpt;
+mod new_names;
 mod nomic_bert;
 mod olmo;
 mod opt;

@@ -34,6 +34,7 @@ pub(super) fn family() -> Family {
         .end_rules([
             Rule::linear("pooler.transform", &["pooler.dense"]),
             Rule::linear("token_classification.output", &["classifier"]),
+            Rule::linear("multiple_choice.output", &["classifier"]),
             Rule::linear("question_answering.output", &["qa_outputs"]),
         ])
         .new_names(new_bias)
@@ -48,6 +49,7 @@ pub(super) fn family() -> Family {
             token(json, dropout(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
+        .head(Task::MultipleChoice, |json, _| Ok(choice(dropout(json)?)))
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "pooler.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])

@@ -26,22 +26,10 @@ pub(super) fn family() -> Family {
         .end_rules([
             Rule::linear("embeddings.position", &["embed_positions"]),
             Rule::linear("embeddings.projection", &["project_in"]),
-            Rule::linear("causal_lm.transform", &["project_out"]),
-            Rule::linear("sequence_classification.transform", &["project_out"]),
-            Rule::linear("question_answering.transform", &["project_out"]),
+            Rule::linear("embeddings.projection_back", &["project_out"]),
         ])
         .embeddings(embeddings)
-        .head(Task::CausalLm, |json, stack| {
-            projected(json, stack, causal_lm)
-        })
-        .head(Task::SequenceClassification, |json, stack| {
-            projected(json, stack, last_token)
-        })
-        .head(Task::QuestionAnswering, |json, stack| {
-            projected(json, stack, question_answering)
-        })
         .default_of("pad_token_id", 1)
-        .new_names(|_| Ok(&["model.decoder.project_out.*"]))
         .outside(&["embed_*", "project_in.*", "project_out.*"])
         .outside(&["*lm_head.*"])
 }
@@ -69,16 +57,6 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
 
 fn width_of_words(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
     json.size_or(&["word_embed_proj_dim"], stack.blocks[0].d_model())
-}
-
-/// A head behind the map back to the width of the words.
-fn projected(json: &ConfigJson, stack: &StackConfig, head: ReadReadout) -> Result<ReadoutConfig> {
-    let (head, width) = (head(json, stack)?, width_of_words(json, stack)?);
-    let map = TransformConfig::new(width, Activation::Identity).with_bias(false);
-    Ok(match width == stack.blocks[0].d_model() {
-        true => head,
-        false => head.with_transform(map),
-    })
 }
 
 fn config(json: &ConfigJson) -> Result<StackConfig> {

@@ -29,4 +29,7 @@ fn family(name: &str) -> Family {
         .head(Task::SequenceClassification, |json, stack| {
             first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
         })
+        .head(Task::MultipleChoice, |json, _| {
+            Ok(choice(json.number(&["hidden_dropout_prob"], 0.1)?))
+        })
 }

@@ -104,16 +104,37 @@ fn attention_pool() -> Vec<Rule> {
     ]
 }
 
-/// Xavier's uniform distribution.
+/// Xavier's uniform distribution for most layers, LeCun's normal one for those that are theirs alone.
 fn initialization(json: &ConfigJson, tower: &Tower) -> Result<Initialization> {
     let block = &tower.config(json)?.blocks[0];
+    let section = tower.section(json)?;
     let (width, d_ff) = (block.d_model() as f64, block.feed_forward.d_ff as f64);
     let xavier = |d_in: f64, d_out: f64| Draw::Uniform {
         bound: (6.0 / (d_in + d_out)).sqrt(),
     };
-    let almost_zero = Draw::Normal { deviation: 1e-6 };
+    let normal = |deviation: f64| Draw::Normal { deviation };
+    let lecun = |d_in: f64| Draw::TruncatedNormal {
+        // Of a normal distribution cut at two deviations, which is not where it is cut.
+        deviation: 1.0 / d_in.sqrt() / 0.879_625_661_034_239_8,
+        cut: 2.0,
+    };
+    let patch = section.size_or(&["patch_size"], 16)? as f64;
+    let pixels = patch * patch * section.size_or(&["num_channels"], 3)? as f64;
+    let of_both = json.number(&["initializer_factor"], 1.0)?;
+    let in_pool = xavier(width, 3.0 * width); // all three are one
     Ok(Initialization::normal(0.02)
         .with("*attention.*.weight", xavier(width, width))
         .with("*feed_forward.*.weight", xavier(width, d_ff))
-        .with("*feed_forward.*.bias", almost_zero))
+        .with("*feed_forward.*.bias", normal(1e-6))
+        .with("embeddings.*.weight", normal(width.powf(-0.5)))
+        .with("embeddings.patch.weight", lecun(pixels))
+        .with("pooler.transform.weight", lecun(width))
+        .with("pooler.pool.probe.weight", xavier(width, width))
+        .with("pooler.pool.attention.*.weight", in_pool)
+        .with("pooler.pool.attention.output.weight", lecun(width))
+        .with(
+            "image_classification.output.weight",
+            normal(of_both * width.powf(-0.5)),
+        )
+        .with("similarity.weight", Draw::Constant(0.0)))
 }

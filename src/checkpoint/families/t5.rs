@@ -3,6 +3,7 @@
 //! transformers' `T5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/t5/modeling_t5.py>
 
 use super::encoder_decoder::{end_of_text, head_rules, start_token};
+use super::new_names;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
@@ -17,10 +18,7 @@ pub(super) fn families() -> Vec<Family> {
         Family::new("t5", &["t5", "mt5", "umt5"], config)
             .part(part)
             .initialization(initialization)
-            .new_names(|json| match json.text(&["feed_forward_proj"])? {
-                Some(name) if name.starts_with("gated-") => Ok(&["*.wi_1.*"]),
-                _ => Ok(&["*.wi.*"]),
-            })
+            .new_names(new_names::of_t5)
             .prefixes(&[&format!("{part}."), &format!("transformer.{part}.")])
             .block("block.{i}.")
             .block_rules(attention("attention", "layer.0", "SelfAttention"))
@@ -145,5 +143,8 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
         .with("*attention.query.weight", normal(d_model * d_kv))
         .with("*attention.output.weight", normal(n_heads * d_kv))
         .with("*feed_forward.down.weight", normal(d_ff))
+        .with("embeddings.word.weight", normal(1))
+        .with("causal_lm.output.weight", normal(1))
+        .with("token_classification.output.weight", normal(1))
         .with("*norm.weight", Draw::Constant(factor)))
 }

@@ -13,7 +13,11 @@ pub(super) fn families() -> Vec<Family> {
                 Rule::linear("embeddings.convolution_1", &["conv1"]),
                 Rule::linear("embeddings.convolution_2", &["conv2"]),
             ])
-            .embeddings(spectrum),
+            .embeddings(spectrum)
+            .initialization(|json| {
+                Ok(initializer_range::normal(json)?
+                    .with("embeddings.position.weight", Draw::Sinusoids))
+            }),
         stack("whisper", StackPart::Decoder, |json| {
             Ok(side(json, "decoder")?.into_decoder())
         })
@@ -24,6 +28,7 @@ pub(super) fn families() -> Vec<Family> {
             Ok(words.with_dropout(json.number(&["dropout"], 0.0)?).into())
         })
         .end_rules([Rule::linear("causal_lm.output", &["proj_out"])])
+        .new_names(|_| Ok(&["*embed_tokens.*"]))
         .head(Task::CausalLm, causal_lm)
         .joined(StackPart::Encoder, |json| start_token(json, 50257)),
     ]

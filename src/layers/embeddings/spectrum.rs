@@ -66,8 +66,12 @@ impl SpectrumEmbeddings {
     /// `features` is `[batch, n_mels, 2 · n_positions]`.
     ///
     /// # Errors
-    /// If it has another shape.
+    /// If it has another shape, or is of integers.
     pub fn forward_t(&self, features: &Tensor, train: bool) -> Result<Tensor> {
+        if !features.dtype().is_float() {
+            let reason = format!("is {:?}, expected a floating-point type", features.dtype());
+            return Err(Error::input("input_features", reason).into());
+        }
         let (found, n_mels) = (features.dims(), self.config.n_mels);
         let n_steps = 2 * self.config.n_positions;
         if found.len() != 3 || found[1..] != [n_mels, n_steps] {

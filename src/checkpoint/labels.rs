@@ -1,0 +1,51 @@
+//! What the labels of a classifier are called.
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Task;
+use crate::error::{Error, Result};
+
+impl Checkpoint {
+    /// The names of the head's labels, in the order of its logits: `id2label` of `config.json`, or `LABEL_0` and so on where
+    /// that is absent.
+    ///
+    /// # Errors
+    /// If there is no head for labels, or `id2label` lacks one of them.
+    pub fn labels(&self) -> Result<Vec<String>> {
+        use Task::{ImageClassification, SequenceClassification, TokenClassification};
+        let head = self.model_config()?.head.as_ref();
+        let output = head.and_then(|head| match head.task {
+            SequenceClassification | TokenClassification | ImageClassification => {
+                head.readout.output.as_ref()
+            }
+            _ => None,
+        });
+        let Some(output) = output else {
+            let found = match head {
+                Some(head) => format!("its head is for {}", head.task),
+                None => "it has no head".to_string(),
+            };
+            return Err(Error::InvalidConfig(format!(
+                "{} has no labels: {found}; take a checkpoint of a class that ends in Classification, whose `architectures` \
+                 in config.json says so",
+                self.files().path().display()
+            )));
+        };
+        let json = self.config_json()?;
+        let named = json
+            .as_ref()
+            .and_then(|json| Some((json, json.at("id2label").filter(|names| !names.is_null())?)));
+        let Some((json, names)) = named else {
+            return Ok((0..output.n_out).map(|i| format!("LABEL_{i}")).collect());
+        };
+        let name = |i: usize| match names.get(i.to_string()).and_then(|name| name.as_str()) {
+            Some(name) => Ok(name.to_string()),
+            None => {
+                let n_labels = output.n_out;
+                let reason =
+                    format!("names no label \"{i}\"; the head has {n_labels}, from \"0\" on");
+                Err(json.error(&["id2label"], reason))
+            }
+        };
+        (0..output.n_out).map(name).collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! Where a new checkpoint has each parameter.
+//!
+//! Where a role has several names, the one that the family lists for new checkpoints is used, or else the first; where
+//! a role is only found as a part of a fused tensor, the roles beside it go to the same tensor.
+
+use std::collections::{HashMap, HashSet};
+
+use candle_core::Tensor;
+
+use crate::checkpoint::Architecture;
+use crate::checkpoint::ends;
+use crate::checkpoint::plan::{Place, Request, candidates, count_items, parameters};
+use crate::checkpoint::source::Source;
+use crate::checkpoint::tied::unite;
+use crate::checkpoint::two_stacks::{role_of, similarity};
+use crate::error::Result;
+
+/// What stands before the names of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// What stands before those of the others: blocks alone, or a base model.
+    AsOthers,
+    /// What stands before those of a base model below a head.
+    BelowHead,
+    /// As little as tells two stacks apart.
+    Shortest,
+}
+
+impl Architecture {
+    /// Where every parameter of the blocks goes beside the `others`, in the order of the layers; and of what surrounds
+    /// them, if there is anything of that in `given`.
+    pub(super) fn sources(
+        &self,
+        given: &[(String, Tensor)],
+        others: &[(String, Tensor)],
+    ) -> Result<Vec<Source>> {
+        let mut ends = self.ends()?;
+        if let Some((second, stack)) = &self.second {
+            let roles = second.ends()?.into_iter();
+            ends.extend(roles.map(|(role, shape)| (role_of(stack.part, &role), shape)));
+        }
+        let is_given = |role: &str| given.iter().any(|(known, _)| known == role);
+        let is_whole = ends.iter().any(|(role, _)| is_given(role));
+        Ok(self.united(is_whole, others)?.0)
+    }
+
+    /// Where every parameter goes, and the roles whose parameter is that of another one.
+    pub(super) fn united(
+        &self,
+        is_whole: bool,
+        others: &[(String, Tensor)],
+    ) -> Result<(Vec<Source>, HashMap<String, String>)> {
+        let second = self.second.as_ref();
+        let has_head = self.has_head() || second.is_some_and(|(second, _)| second.has_head());
+        let start = match (is_whole, has_head, second) {
+            (true, true, _) => Start::BelowHead,
+            (true, false, Some(_)) => Start::Shortest,
+            _ => Start::AsOthers,
+        };
+        let (mut sources, mut ends) = self.of_stack(is_whole, start, others)?;
+        if let Some((second, stack)) = second {
+            let renamed = |source: Source| Source {
+                role: role_of(stack.part, &source.role),
+                ..source
+            };
+            let (blocks, around) = second.of_stack(is_whole, start, others)?;
+            sources.extend(blocks.into_iter().map(renamed));
+            ends.extend(around.into_iter().map(renamed));
+        }
+        let mut tied = HashMap::new();
+        sources.extend(unite(ends, &mut tied));
+        count_items(&mut sources);
+        Ok((sources, tied))
+    }
+
+    /// Where every parameter of this stack goes: of the blocks, and of what surrounds them.
+    fn of_stack(
+        &self,
+        is_whole: bool,
+        start: Start,
+        others: &[(String, Tensor)],
+    ) -> Result<(Vec<Source>, Vec<Source>)> {
+        let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
+        let prefix = self.prefix(start, others);
+        let pool = self.model.as_ref().ok().and_then(ends::attention_of_pooler);
+        let mut places = Vec::new();
+        let blocks = parameters(&self.config)?.into_iter();
+        let blocks = blocks.map(|(role, shape)| (Place::of(&role), role, shape));
+        let ends = if is_whole { self.ends()? } else { vec![] };
+        let n_of_ends = ends.len();
+        let ends = ends.into_iter();
+        let ends = ends.map(|(role, shape)| (Place::Ends, role, shape));
+        for (place, role, shape) in blocks.chain(ends) {
+            let request = Request {
+                role: &role,
+                shape: &shape,
+                place,
+                attention: pool,
+            };
+            let mut found = candidates(&self.table, &self.config, prefix, &request)?;
+            ends::sort_by_names(&mut found, names);
+            places.push(found);
+        }
+        // Tensors that a role must share because it has no other place.
+        let forced: HashSet<String> = places
+            .iter()
+            .filter(|found| found.len() == 1 && found[0].features.is_some())
+            .map(|found| found[0].name.clone())
+            .collect();
+        let chosen = |found: Vec<Source>| {
+            let beside = found
+                .iter()
+                .position(|source| forced.contains(&source.name));
+            found.into_iter().nth(beside.unwrap_or(0))
+        };
+        let mut sources: Vec<Source> = places.into_iter().filter_map(chosen).collect();
+        for source in &sources {
+            source.check_part(&self.family)?;
+        }
+        let ends = sources.split_off(sources.len() - n_of_ends);
+        Ok((sources, ends))
+    }
+
+    /// Role and shape of every parameter around the blocks.
+    fn ends(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let mut ends = match &self.model {
+            Ok(model) => ends::parameters(model)?,
+            Err(_) => vec![],
+        };
+        if let Some((_, stack)) = &self.second {
+            ends.extend(similarity(stack.joint)?);
+        }
+        Ok(ends)
+    }
+
+    fn has_head(&self) -> bool {
+        matches!(&self.model, Ok(model) if model.head.is_some())
+    }
+
+    /// What stands before the names of the others, such as `roberta.` of `roberta.embeddings…`, or of a whole model with a
+    /// head; the base model's, which mostly is nothing, where there are none.
+    fn prefix(&self, start: Start, others: &[(String, Tensor)]) -> &str {
+        let prefixes = &self.table.prefixes;
+        let names = self.json.as_ref().map_or(&[][..], |(_, names)| names);
+        let is_new = |prefix: &&String| names.iter().any(|n| n.starts_with(prefix.as_str()));
+        let mut headed = prefixes.iter().filter(|prefix| !prefix.is_empty());
+        let has_others = |prefix: &&String| {
+            let of_others = |(name, _): &(String, Tensor)| name.starts_with(prefix.as_str());
+            !prefix.is_empty() && others.iter().any(of_others)
+        };
+        let found = match start {
+            Start::BelowHead => headed.clone().find(is_new).or(headed.next()),
+            Start::Shortest => headed.min_by_key(|prefix| prefix.len()),
+            Start::AsOthers => {
+                let found = prefixes.iter().find(has_others);
+                let bare = prefixes.iter().find(|prefix| prefix.is_empty());
+                found.or(bare).or(prefixes.first())
+            }
+        };
+        found.map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,91 @@
+//! Fresh models of two stacks have the distributions that transformers draws from, embeddings and heads included.
+
+use std::collections::{BTreeMap, HashMap};
+
+use candle_blocks::{
+    CheckpointOptions,
+    candle_core::{DType, Device, Tensor},
+    config::Joint,
+    model::{Seq2Seq, TwoTowers},
+    train::Fresh,
+};
+
+use crate::{
+    numbers::numbers,
+    reference::Reference,
+    statistics::{N_MODELS, check},
+    weights::{is_present, weights},
+};
+
+/// Those of which the reference has all but the later blocks.
+const OF_TWO: [&str; 6] = ["bart", "clip", "siglip", "t5", "t5-gated", "whisper"];
+
+#[test]
+fn every_model_of_two_stacks_is_drawn_as_transformers_draws_it() {
+    if !is_present("families") {
+        return;
+    }
+    let reference = Reference::open("initialization");
+    for name in OF_TWO {
+        let folder = format!("families/{name}");
+        let options = CheckpointOptions::default().whole();
+        let architecture = options.clone().architecture(weights(&folder)).unwrap();
+        let checkpoint = options.open(weights(&folder)).unwrap();
+        let (first, second) = (
+            architecture.model_config().unwrap(),
+            architecture.other_stack(),
+        );
+        let second = second.unwrap().unwrap();
+        let mut drawn: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for seed in 0..N_MODELS {
+            let initialization = architecture.initialization.clone();
+            let fresh = Fresh::new(initialization, seed, DType::F32, &Device::Cpu);
+            match second.joint {
+                Joint::Memory { .. } => {
+                    Seq2Seq::new(first, second, fresh.var_builder()).unwrap();
+                }
+                _ => {
+                    TwoTowers::new(first, second, fresh.var_builder()).unwrap();
+                }
+            }
+            let by_role: HashMap<String, Tensor> = fresh
+                .parameters()
+                .into_iter()
+                .map(|(role, variable)| (role, variable.as_tensor().clone()))
+                .collect();
+            for (tensor, values) in checkpoint.to_disk(&by_role).unwrap() {
+                let values = numbers(&values);
+                drawn
+                    .entry(format!("{folder}/{tensor}"))
+                    .or_default()
+                    .extend(values);
+            }
+        }
+        let start = format!("{folder}/");
+        let names = reference.names().into_iter();
+        let names: Vec<String> = names.filter(|name| name.starts_with(&start)).collect();
+        drawn.retain(|name, _| names.contains(name));
+        let missing = names.iter().filter(|name| !drawn.contains_key(*name));
+        assert_eq!(missing.collect::<Vec<_>>(), [""; 0], "{name}");
+        assert!(names.len() >= 20, "{name}: {names:?}");
+        check(&reference, &drawn);
+    }
+}
+
+/// The row that PyTorch neither draws nor trains.
+#[test]
+fn the_embedding_of_the_padding_is_drawn_as_zeros() {
+    let architecture = candle_blocks::Architecture::open(weights("tiny-bert")).unwrap();
+    let model = architecture.model_config().unwrap();
+    let fresh = Fresh::new(
+        architecture.initialization.clone(),
+        3,
+        DType::F32,
+        &Device::Cpu,
+    );
+    candle_blocks::model::Model::new(model, fresh.var_builder()).unwrap();
+    let parameters = fresh.parameters();
+    let words = parameters.find("embeddings.word.weight").unwrap();
+    let is_zero = |row: usize| numbers(&words.get(row).unwrap()).iter().all(|&x| x == 0.0);
+    assert!(is_zero(0) && !is_zero(1));
+}
