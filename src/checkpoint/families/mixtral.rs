@@ -24,28 +24,30 @@ pub(super) fn families() -> Vec<Family> {
         ),
     ]);
     let qwen = |name: &str, config| {
-        decoder(name, config).block_rules([
-            Rule::linear("feed_forward.router", &["mlp.gate"]),
-            Rule::linear(
-                "feed_forward.experts.{e}.gate",
-                &["mlp.experts.{e}.gate_proj"],
-            ),
-            Rule::linear("feed_forward.experts.{e}.up", &["mlp.experts.{e}.up_proj"]),
-            Rule::linear(
-                "feed_forward.experts.{e}.down",
-                &["mlp.experts.{e}.down_proj"],
-            ),
-            Rule::linear("feed_forward.shared.gate", &["mlp.shared_expert.gate_proj"]),
-            Rule::linear("feed_forward.shared.up", &["mlp.shared_expert.up_proj"]),
-            Rule::linear("feed_forward.shared.down", &["mlp.shared_expert.down_proj"]),
-            Rule::linear("feed_forward.shared_gate", &["mlp.shared_expert_gate"]),
-        ])
+        decoder(name, config)
+            .block_rules(expert_rules())
+            .block_rules([
+                Rule::linear("feed_forward.shared.gate", &["mlp.shared_expert.gate_proj"]),
+                Rule::linear("feed_forward.shared.up", &["mlp.shared_expert.up_proj"]),
+                Rule::linear("feed_forward.shared.down", &["mlp.shared_expert.down_proj"]),
+                Rule::linear("feed_forward.shared_gate", &["mlp.shared_expert_gate"]),
+            ])
     };
     vec![
         mixtral,
         qwen("qwen2_moe", qwen2_moe),
         qwen("qwen3_moe", qwen3_moe).new_names(prefix_by_head),
     ]
+}
+
+/// The names of a router and its experts since Qwen 2 MoE.
+pub(super) fn expert_rules() -> [Rule; 4] {
+    let expert = |part: &str| {
+        let stem = format!("mlp.experts.{{e}}.{part}_proj");
+        Rule::linear(&format!("feed_forward.experts.{{e}}.{part}"), &[&stem])
+    };
+    let router = Rule::linear("feed_forward.router", &["mlp.gate"]);
+    [router, expert("gate"), expert("up"), expert("down")]
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
@@ -84,7 +86,7 @@ fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Experts in every `decoder_sparse_step`-th layer but those in `mlp_only_layers`.
-fn with_experts(
+pub(super) fn with_experts(
     json: &ConfigJson,
     stack: StackConfig,
     shared_d_ff: Option<usize>,
