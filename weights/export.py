@@ -53,8 +53,8 @@ def write_family(args: argparse.Namespace) -> None:
     dtype = DTYPES[args.dtype]
     layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names, args.head)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
-    # smollm3 is no family that is built in.
-    if args.command not in (*torch_stack.STACKS, "smollm3"):
+    # A table in JSON is judged by its blocks alone.
+    if args.command not in torch_stack.STACKS and args.out.parent.name != "like":
         sizes_of_whole = (*WHOLE_SIZES, args.padding, args.seed)
         for name, options in whole.forms(args.out).items():
             whole.write(args.out / f"{name}.safetensors", args.out, sizes_of_whole, args.attention, **options)

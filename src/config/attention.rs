@@ -59,19 +59,32 @@ pub enum QueryKeyNormSpan {
     Whole,
 }
 
-/// Norms of queries and keys, applied before the rotary embedding.
+/// Norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryKeyNorm {
     /// The norm; its width is set by `span`.
     pub norm: NormConfig,
     /// The span that it normalises.
     pub span: QueryKeyNormSpan,
+    /// Whether it comes after the rotary embedding (HunYuan), and not before.
+    #[serde(default)]
+    pub after_rotation: bool,
 }
 
 impl QueryKeyNorm {
-    /// A norm of the given span.
+    /// A norm of the given span, before the rotary embedding.
     pub fn new(norm: NormConfig, span: QueryKeyNormSpan) -> Self {
-        Self { norm, span }
+        Self {
+            norm,
+            span,
+            after_rotation: false,
+        }
+    }
+
+    /// Puts it after the rotary embedding.
+    pub fn after_rotation(mut self) -> Self {
+        self.after_rotation = true;
+        self
     }
 }
 

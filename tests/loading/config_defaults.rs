@@ -76,6 +76,17 @@ fn absent_heads_are_those_of_each_class() {
         ("gemma3_text", 4, 256),
         ("starcoder2", 2, 2),
         ("stablelm", 32, 2),
+        ("ministral", 8, 2),
+        ("smollm3", 4, 2),
+        ("arcee", 32, 2),
+        ("nemotron", 32, 2),
+        ("ernie4_5", 2, 128),
+        ("seed_oss", 8, 128),
+        ("glm", 2, 128),
+        ("glm4", 2, 128),
+        ("cohere2", 32, 2),
+        ("olmo3", 32, 2),
+        ("exaone4", 32, 2),
     ] {
         let json = json!({"model_type": family, "hidden_size": 64, "num_attention_heads": 32,
             "intermediate_size": 6, "num_hidden_layers": 1, "partial_rotary_factor": 1.0});

@@ -1,7 +1,7 @@
 //! What must hold of whole models whatever their numbers.
 
 use candle_blocks::{
-    Position, Precision,
+    BlockConfig, Position, Precision,
     candle_core::{DType, Device, Tensor},
     config::{Counted, EmbeddingsConfig, Reads, RotaryScaling},
     layers::Embeddings,
@@ -66,8 +66,13 @@ fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out
 }
 
 /// Whether a model cannot tell a text from the same behind padding: it counts no positions, or only those of tokens, and
-/// reads none by its number.
+/// reads none by its number. (Scores of rotated queries and keys depend on distances alone, unless norms follow.)
 fn is_blind_to_the_left(model: &Model) -> bool {
+    let norms = |block: &BlockConfig| block.attention.query_key_norm;
+    let mut norms = model.config().stack.blocks.iter().filter_map(norms);
+    if norms.any(|norm| norm.after_rotation) {
+        return false;
+    }
     let EmbeddingsConfig::Tokens(embeddings) = &model.config().embeddings else {
         return false;
     };

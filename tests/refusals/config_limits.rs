@@ -60,10 +60,7 @@ fn factors_that_give_nan_are_refused() {
         1.0,
     );
     refused(|b| b.attention.position = bad, &["ALiBi slope"]);
-    let norm = QueryKeyNorm {
-        norm: NormConfig::layer_norm(16, -1.0),
-        span: QueryKeyNormSpan::Head,
-    };
+    let norm = QueryKeyNorm::new(NormConfig::layer_norm(16, -1.0), QueryKeyNormSpan::Head);
     refused(|b| b.attention.query_key_norm = Some(norm), &["eps is -1"]);
 }
 

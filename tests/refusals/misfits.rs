@@ -177,10 +177,7 @@ fn norms_that_do_not_fit_the_heads_are_refused() {
     // The configuration has norms, and the parts have none.
     let mut config = attention.config().clone();
     let norm = NormConfig::rms_norm(3, 1e-6);
-    config.query_key_norm = Some(QueryKeyNorm {
-        norm,
-        span: QueryKeyNormSpan::Head,
-    });
+    config.query_key_norm = Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::Head));
     says(&["QueryKeyNorms"], || of(None, &config));
 }
 

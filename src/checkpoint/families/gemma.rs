@@ -76,10 +76,7 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         head_dim,
         10000.0,
     )?;
-    let global = match json.section(&["rope_parameters"])? {
-        Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, 1e6)?,
-        None => json.rotary(head_dim, 1e6)?,
-    };
+    let global = global_rotary(json, head_dim, 1e6)?;
     let is_bidirectional = json.flag(&["use_bidirectional_attention"], false)?; // EmbeddingGemma
     let window = json.switchable_size("sliding_window", 4096)?;
     let (visibility, window) = match is_bidirectional {
@@ -97,6 +94,18 @@ fn gemma3(json: &ConfigJson) -> Result<StackConfig> {
         let rotary = if is_sliding[i] { &local } else { &global };
         block.attention.position = Position::Rotary(rotary.clone());
     }))
+}
+
+/// The rotation in layers without a window, whose parameters newer files hold apart.
+pub(super) fn global_rotary(
+    json: &ConfigJson,
+    head_dim: usize,
+    default_theta: f64,
+) -> Result<RotaryConfig> {
+    match json.section(&["rope_parameters"])? {
+        Some(_) => json.rotary_of_type("full_attention", "rope_theta", head_dim, default_theta),
+        None => json.rotary(head_dim, default_theta),
+    }
 }
 
 fn gemma_block(json: &ConfigJson) -> Result<BlockConfig> {

@@ -1,16 +1,37 @@
-//! GPT-NeoX and Pythia: parallel branches with a norm each, query, key and value fused head by head.
+//! GPT-NeoX and Pythia: parallel branches with a norm each, query, key and value fused head by head. The Japanese one has its
+//! branches in sequence, and a single bias.
 //!
-//! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>
+//! transformers' `GPTNeoXLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gpt_neox/modeling_gpt_neox.py>,
+//! and `GPTNeoXJapaneseLayer`
 
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
-    Family::new("gpt_neox", &["gpt_neox"], config)
+pub(super) fn families() -> Vec<Family> {
+    let gpt_neox = table("gpt_neox", config)
         .prefixes(&["gpt_neox.", ""])
+        .block_rules([Rule::linear("attention.output", &["attention.dense"])])
+        .embeddings(|json, stack| {
+            let dropout = json.number(&["hidden_dropout"], 0.0)?;
+            Ok(words(json, stack)?.with_dropout(dropout).into())
+        })
+        .default_of("tie_word_embeddings", false)
+        .default_of("classifier_dropout", 0.1);
+    let output = Rule::named(
+        "attention.output",
+        &["attention.dense.weight"],
+        &["attention.dense_bias"],
+    );
+    let japanese = table("gpt_neox_japanese", japanese)
+        .prefixes(&["gpt_neox_japanese.", ""])
+        .block_rules([output]);
+    vec![gpt_neox, japanese]
+}
+
+fn table(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    Family::new(name, &[name], config)
         .block("layers.{i}.")
         .block_rules([
             Rule::norm("attention_norm", &["input_layernorm"]),
-            Rule::linear("attention.output", &["attention.dense"]),
             Rule::norm("feed_forward_norm", &["post_attention_layernorm"]),
             Rule::linear("feed_forward.up", &["mlp.dense_h_to_4h"]),
             Rule::linear("feed_forward.down", &["mlp.dense_4h_to_h"]),
@@ -23,12 +44,6 @@ pub(super) fn family() -> Family {
         .decoder_ends("embed_in", "classifier")
         .end_rules([Rule::linear("causal_lm.output", &["embed_out"])])
         .new_names(|_| Ok(&["embed_out.*"]))
-        .embeddings(|json, stack| {
-            let dropout = json.number(&["hidden_dropout"], 0.0)?;
-            Ok(words(json, stack)?.with_dropout(dropout).into())
-        })
-        .default_of("tie_word_embeddings", false)
-        .default_of("classifier_dropout", 0.1)
         .ignored(&["*.attention.bias", "*.attention.masked_bias", "*.inv_freq"])
         .outside(&["embed_in.*", "embed_out.*"])
 }
@@ -58,4 +73,25 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
         .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, Some(norm)))
+}
+
+fn japanese(json: &ConfigJson) -> Result<StackConfig> {
+    let d_model = json.size(&["hidden_size"])?;
+    let mut attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .causal()
+        .with_bias(AttentionBias::NONE)
+        .with_dropout(json.number(&["attention_dropout"], 0.1)?);
+    let rotary = json.partial_rotary(attention.head_dim, 1.0, 10000.0)?;
+    attention.position = Position::Rotary(rotary);
+    let times = json.size_or(&["intermediate_multiple_size"], 4)?;
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(d_model.saturating_mul(times))
+        .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?)
+        .with_bias(false);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
+    let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Pre)
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.0)?);
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    let stack = StackConfig::uniform(block, n_blocks, Some(norm));
+    Ok(stack.with_each(|i, block| block.attention.bias.output = i + 1 == n_blocks))
 }

@@ -1,6 +1,6 @@
 //! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
 //!
-//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Granite and Phi-3
+//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral and Phi-3
 //! differ in what `config` reads.
 
 use super::prelude::*;
@@ -9,15 +9,7 @@ pub(super) fn families() -> Vec<Family> {
     vec![
         decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
-        decoder("granite", granite)
-            .embeddings(|json, stack| {
-                let scale = json.number(&["embedding_multiplier"], 1.0)?;
-                Ok(padded_words(json, stack)?.with_scale(scale).into())
-            })
-            .head(Task::CausalLm, |json, _| {
-                let scale = 1.0 / json.number(&["logits_scaling"], 1.0)?;
-                next_token(language_model(json)?.with_scale(scale))
-            }),
+        decoder("ministral", mistral).new_names(prefix_by_head),
         decoder("phi3", phi3)
             .default_of("pad_token_id", 32000)
             .new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
@@ -76,13 +68,6 @@ fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
-}
-
-fn granite(json: &ConfigJson) -> Result<StackConfig> {
-    let mut block = block(json, bias(json)?)?;
-    block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
-    block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
-    uniform(json, block)
 }
 
 fn phi3(json: &ConfigJson) -> Result<StackConfig> {

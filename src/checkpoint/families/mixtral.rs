@@ -10,51 +10,47 @@ use super::qwen::with_windows;
 pub(super) fn families() -> Vec<Family> {
     let qwen = |name: &str, config| {
         decoder(name, config)
-            .block_rules(qwen_experts("mlp.shared_expert"))
+            .block_rules(expert_rules())
+            .block_rules(shared_rules("mlp.shared_expert"))
             .block_rules([Rule::linear(
                 "feed_forward.shared_gate",
                 &["mlp.shared_expert_gate"],
             )])
     };
     vec![
-        decoder("mixtral", mixtral).block_rules(mixtral_experts()),
+        decoder("mixtral", mixtral).block_rules(mixtral_rules()),
         qwen("qwen2_moe", qwen2_moe),
         qwen("qwen3_moe", qwen3_moe).new_names(prefix_by_head),
     ]
 }
 
-/// Mixtral's names.
-pub(super) fn mixtral_experts() -> Vec<Rule> {
-    let mut rules = expert_rules("block_sparse_moe", ["w1", "w3", "w2"]);
-    rules.push(Rule::linear(
-        "feed_forward.router",
-        &["block_sparse_moe.gate"],
-    ));
-    rules
-}
-
-/// Qwen's names, with those of the shared expert under `shared`.
-pub(super) fn qwen_experts(shared: &str) -> Vec<Rule> {
-    let names = ["gate_proj", "up_proj", "down_proj"];
-    let of_shared = PARTS.into_iter().zip(names).map(|(part, name)| {
-        let role = format!("feed_forward.shared.{part}");
-        Rule::linear(&role, &[&format!("{shared}.{name}")])
-    });
-    let mut rules = expert_rules("mlp", names);
-    rules.extend(of_shared);
-    rules.push(Rule::linear("feed_forward.router", &["mlp.gate"]));
-    rules
-}
-
-const PARTS: [&str; 3] = ["gate", "up", "down"];
-
-/// Each expert's own tensors, with these names for [`PARTS`].
-fn expert_rules(stem: &str, names: [&str; 3]) -> Vec<Rule> {
-    let rule = |(part, name)| {
-        let role = format!("feed_forward.experts.{{e}}.{part}");
-        Rule::linear(&role, &[&format!("{stem}.experts.{{e}}.{name}")])
+/// Mixtral's names of a router and its experts.
+pub(super) fn mixtral_rules() -> [Rule; 4] {
+    let expert = |(part, name): (&str, &str)| {
+        let stem = format!("block_sparse_moe.experts.{{e}}.{name}");
+        Rule::linear(&format!("feed_forward.experts.{{e}}.{part}"), &[&stem])
     };
-    PARTS.into_iter().zip(names).map(rule).collect()
+    let router = Rule::linear("feed_forward.router", &["block_sparse_moe.gate"]);
+    let [gate, up, down] = [("gate", "w1"), ("up", "w3"), ("down", "w2")].map(expert);
+    [router, gate, up, down]
+}
+
+/// The names of a shared expert under `stem`.
+pub(super) fn shared_rules(stem: &str) -> [Rule; 3] {
+    ["gate", "up", "down"].map(|part| {
+        let role = format!("feed_forward.shared.{part}");
+        Rule::linear(&role, &[&format!("{stem}.{part}_proj")])
+    })
+}
+
+/// The names of a router and its experts since Qwen 2 MoE.
+pub(super) fn expert_rules() -> [Rule; 4] {
+    let expert = |part: &str| {
+        let stem = format!("mlp.experts.{{e}}.{part}_proj");
+        Rule::linear(&format!("feed_forward.experts.{{e}}.{part}"), &[&stem])
+    };
+    let router = Rule::linear("feed_forward.router", &["mlp.gate"]);
+    [router, expert("gate"), expert("up"), expert("down")]
 }
 
 fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
@@ -96,7 +92,7 @@ fn qwen3_moe(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// Experts in every `decoder_sparse_step`-th layer but those in `mlp_only_layers`.
-fn with_experts(
+pub(super) fn with_experts(
     json: &ConfigJson,
     stack: StackConfig,
     shared: Option<SharedExpertConfig>,

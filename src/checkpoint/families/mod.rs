@@ -3,8 +3,10 @@
 use crate::checkpoint::scheme::Family;
 
 mod albert;
+mod arcee;
 mod bart;
 mod bert;
+mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
@@ -15,14 +17,18 @@ mod encoder;
 mod encoder_decoder;
 mod falcon;
 mod gemma;
+mod glm;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
 mod gptj;
+mod granite;
+mod hunyuan;
 mod llama;
 mod mixtral;
 mod modernbert;
+mod modernbert_decoder;
 mod mpnet;
 mod mpt;
 mod new_names;
@@ -30,12 +36,15 @@ mod nomic_bert;
 mod olmo;
 mod opt;
 mod patches;
+mod persimmon;
 mod phi;
 mod prelude;
 mod qwen;
 mod roberta;
+mod seed_oss;
 mod siglip;
 mod sigmoid_experts;
+mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -49,8 +58,8 @@ pub(crate) fn all() -> Vec<Family> {
     let mut all = vec![
         albert::family(),
         bert::family(),
+        biogpt::family(),
         bloom::family(),
-        cohere::family(),
         dinov2::family(),
         distilbert::family(),
         electra::family(),
@@ -58,23 +67,32 @@ pub(crate) fn all() -> Vec<Family> {
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
-        gpt_neox::family(),
         gptj::family(),
+        hunyuan::family(),
         modernbert::family(),
+        modernbert_decoder::family(),
         mpnet::family(),
         mpt::family(),
         nomic_bert::family(),
         opt::family(),
+        persimmon::family(),
         phi::family(),
+        seed_oss::family(),
+        smollm3::family(),
         stablelm::family(),
         starcoder2::family(),
         vit::family(),
     ];
     all.extend(
         [
+            arcee::families(),
             bart::families(),
             clip::families(),
+            cohere::families(),
             gemma::families(),
+            glm::families(),
+            gpt_neox::families(),
+            granite::families(),
             llama::families(),
             mixtral::families(),
             olmo::families(),

@@ -61,14 +61,14 @@ const HEADS: [&str; 4] = [
     "question_answering",
 ];
 
-fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+pub(super) fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     let words = padded_words(json, stack)?
         .with_norm(stack.blocks[0].norm)
         .with_dropout(json.number(&["embedding_dropout"], 0.0)?);
     Ok(words.into())
 }
 
-fn head(
+pub(super) fn head(
     json: &ConfigJson,
     stack: &StackConfig,
     reads: Reads,
@@ -87,7 +87,7 @@ fn classified(json: &ConfigJson) -> Result<OutputConfig> {
     Ok(labels(json)?.with_dropout(json.number(&["classifier_dropout"], 0.0)?))
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let has_bias = json.flag(&["attention_bias"], false)?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
@@ -122,7 +122,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
     }))
 }
 
-fn initialization(json: &ConfigJson) -> Result<Initialization> {
+pub(super) fn initialization(json: &ConfigJson) -> Result<Initialization> {
     let inner = initializer_range::deviation(json, 0.02)?;
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     let cut = json.switchable_number("initializer_cutoff_factor", 2.0)?;
@@ -135,7 +135,7 @@ fn initialization(json: &ConfigJson) -> Result<Initialization> {
     Ok(Initialization::normal(inner)
         .with("embeddings.word.weight", draw(inner))
         .with("*.transform.weight", outer)
-        .with("masked_lm.output.weight", outer)
+        .with("*_lm.output.weight", outer)
         .with("*_classification.output.weight", classifier)
         .with("question_answering.output.weight", classifier)
         .with("*attention.*.weight", draw(inner))

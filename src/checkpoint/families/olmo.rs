@@ -1,25 +1,41 @@
-//! OLMo and OLMo 2: Llama's names; the first with norms that have no weight, the second with norms on the
-//! sublayers' outputs.
+//! OLMo 1, 2 and 3: Llama's names; the first with norms that have no weight, the others with norms on the
+//! sublayers' outputs, and the third with sliding windows. OLMoE is like the second, with norms in front and experts.
+//! EXAONE 4 is like the third, with norms over each head.
 //!
-//! transformers' `OlmoDecoderLayer` and `Olmo2DecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo2/modeling_olmo2.py>
+//! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer`, `OlmoeDecoderLayer` and `Exaone4DecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo3/modeling_olmo3.py>
 
-use super::llama::{bias, block, decoder, uniform};
+use super::gemma::global_rotary;
+use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::mixtral::{expert_rules, with_experts};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let mut olmo2 = decoder("olmo2", olmo2_config);
-    olmo2
-        .block_rules
-        .retain(|rule| !rule.role.ends_with("feed_forward_norm"));
-    let olmo2 = olmo2.block_rules([
-        Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
-        Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
-    ]);
-    let tables = [decoder("olmo", olmo_config), olmo2];
-    tables.map(|t| t.default_of("pad_token_id", 1)).into()
+    let behind = |name: &str, config| {
+        let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
+        let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // whose name another norm has here
+        table.block_rules.retain(|rule| !in_front(rule));
+        table.block_rules([
+            Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
+            Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
+        ])
+    };
+    vec![
+        decoder("olmo", olmo).default_of("pad_token_id", 1),
+        behind("olmo2", olmo2).default_of("pad_token_id", 1),
+        behind("olmo3", olmo3).default_of("pad_token_id", 1),
+        decoder("olmoe", olmoe)
+            .block_rules(expert_rules())
+            .renamed("moe_intermediate_size", "intermediate_size")
+            .default_of("rms_norm_eps", 1e-5)
+            .default_of("pad_token_id", 1),
+        behind("exaone4", exaone4)
+            .default_of("num_key_value_heads", 32)
+            .new_names(prefix_by_head),
+    ]
 }
 
-fn olmo_config(json: &ConfigJson) -> Result<StackConfig> {
+fn olmo(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.norm = NormConfig::layer_norm(block.d_model(), 1e-5)
         .with_bias(false)
@@ -28,11 +44,55 @@ fn olmo_config(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-fn olmo2_config(json: &ConfigJson) -> Result<StackConfig> {
+fn olmo2(json: &ConfigJson) -> Result<StackConfig> {
+    uniform(json, behind(json, bias(json)?, QueryKeyNormSpan::Whole)?)
+}
+
+fn olmo3(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = olmo2(json)?;
+    let head_dim = stack.blocks[0].attention.head_dim;
+    // transformers reads a base beside the parameters for global layers alone.
+    let local = json.rotary_of_type("sliding_attention", "", head_dim, 5e5)?;
+    let global = global_rotary(json, head_dim, 5e5)?;
+    let window = json.switchable_size("sliding_window", 4096)?;
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(4))?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        let rotary = if is_sliding[i] { &local } else { &global };
+        block.attention.position = Position::Rotary(rotary.clone());
+    }))
+}
+
+fn olmoe(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("clip_qkv", &[Value::Null])?; // it would clip behind the norms
     let mut block = block(json, bias(json)?)?;
-    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
+    with_experts(json, uniform(json, block)?, None)
+}
+
+fn exaone4(json: &ConfigJson) -> Result<StackConfig> {
+    let block = behind(json, AttentionBias::NONE, QueryKeyNormSpan::Head)?;
+    let stack = uniform(json, block)?;
+    let window = json.switchable_size("sliding_window", 4096)?;
+    let period = match json.texts(&["layer_types"])? {
+        Some(_) => 0, // published files have another pattern beside them
+        None => json.size_or(&["sliding_window_pattern"], 4)?,
+    };
+    let is_sliding =
+        json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        if window.is_some() && !is_sliding[i] {
+            block.attention.position = Position::None;
+        }
+    }))
+}
+
+/// The block with norms on the outputs of its sublayers.
+fn behind(json: &ConfigJson, bias: AttentionBias, span: QueryKeyNormSpan) -> Result<BlockConfig> {
+    let mut block = block(json, bias)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;
-    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
-    uniform(json, block)
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, span));
+    Ok(block)
 }

@@ -4,7 +4,7 @@
 //! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
 
 use super::llama::{bias, block, decoder, uniform};
-use super::mixtral::{mixtral_experts, qwen_experts, weights};
+use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
 use super::prelude::*;
 use super::qwen::sliding_from;
 
@@ -12,14 +12,15 @@ pub(super) fn families() -> Vec<Family> {
     let correction = |name: &str| Rule::named("feed_forward.router.correction", &[name], &[]);
     let deepseek = |name: &str, config| {
         decoder(name, config)
-            .block_rules(qwen_experts("mlp.shared_experts"))
+            .block_rules(expert_rules())
+            .block_rules(shared_rules("mlp.shared_experts"))
             .block_rules([correction("mlp.gate.e_score_correction_bias")])
     };
     vec![
         deepseek("glm4_moe", glm4_moe),
         deepseek("dots1", dots1),
         decoder("minimax_m2", minimax_m2)
-            .block_rules(mixtral_experts())
+            .block_rules(mixtral_rules())
             .block_rules([correction("block_sparse_moe.e_score_correction_bias")]),
     ]
 }

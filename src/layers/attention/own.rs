@@ -2,11 +2,15 @@
 
 use candle_core::{D, Result, Tensor};
 
+use super::query_key_norm::normalized;
 use super::scores::{Attended, rows};
 use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
-use crate::{config::Position, layers::Linear};
+use crate::{
+    config::{Position, QueryKeyNorm},
+    layers::{Linear, Norm},
+};
 
 impl Attention {
     /// Self-attention in a pass, for positions after the cached ones; the output is added to `residual`.
@@ -20,10 +24,9 @@ impl Attention {
         let train = pass.context.train();
         let [query, key, value] = self.project(x, train)?;
         let norms = self.norms.as_ref();
-        let query = self.prepared(query, norms.map(|norms| norms.query_spans()))?;
-        let key = self.prepared(key, norms.map(|norms| norms.key_spans()))?;
+        let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+        let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
         let value = self.prepared(value, None)?;
-        let (query, key) = (self.turned(query, pass)?, self.turned(key, pass)?);
         let (key, value, keys) = match cache {
             None => (key, value, pass.seq),
             Some(cache) => {
@@ -76,6 +79,17 @@ impl Attention {
                 ])
             }
         }
+    }
+
+    /// Projected queries or keys, normalized and turned by their positions.
+    fn placed(&self, x: Value, norms: Option<&[Norm]>, pass: &Pass) -> Result<Value> {
+        let of_turned = |of: QueryKeyNorm| of.after_rotation;
+        let (before, after) = match self.config.query_key_norm.is_some_and(of_turned) {
+            true => (None, norms),
+            false => (norms, None),
+        };
+        let x = self.turned(self.prepared(x, before)?, pass)?;
+        after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
     }
 
     /// Queries or keys turned by their positions.

@@ -1,4 +1,4 @@
-//! Norms of queries and keys, applied before the rotary embedding.
+//! Norms of queries and keys, applied before the rotary embedding or after it.
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;

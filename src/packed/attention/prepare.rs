@@ -7,7 +7,8 @@ use candle_blocks_kernels::{Cpu, threads};
 use candle_core::Result;
 
 use super::PackedAttention;
-use crate::config::Position;
+use crate::config::{Position, QueryKeyNorm};
+use crate::packed::norm::SpanNorms;
 use crate::packed::pass::{PackedPass, Tables};
 
 /// Rows per task.
@@ -73,6 +74,17 @@ impl Prepare<'_> {
         if config.clip.is_none() && norms.is_none() && self.tables.is_none() {
             return;
         }
+        let of_turned = |of: QueryKeyNorm| of.after_rotation;
+        let (before, after) = match config.query_key_norm.is_some_and(of_turned) {
+            true => (None, norms.as_ref()),
+            false => (norms.as_ref(), None),
+        };
+        let normalize = |norms: Option<&SpanNorms>, row: &mut [f32]| {
+            if let Some(norms) = norms {
+                norms.query(cpu.isa, &mut row[..q]);
+                norms.key(cpu.isa, &mut row[q..q + kv]);
+            }
+        };
         let n_threads = threads::threads_for(projected.len(), cpu.threads);
         threads::for_chunks(n_threads, projected, ROWS * width, |start, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
@@ -80,16 +92,14 @@ impl Prepare<'_> {
                     let clip = clip as f32;
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
-                if let Some(norms) = norms {
-                    norms.query(cpu.isa, &mut row[..q]);
-                    norms.key(cpu.isa, &mut row[q..q + kv]);
-                }
+                normalize(before, row);
                 if let Some((tables, pairing)) = &self.tables {
                     let at = first_row + start / width + i;
                     let (cos, sin) = tables.row(self.kept.map_or(at, |kept| kept[at]));
                     let turned = &mut row[..q + kv];
                     rotate_heads(cpu.isa, turned, config.head_dim, cos, sin, *pairing);
                 }
+                normalize(after, row);
             }
         });
     }

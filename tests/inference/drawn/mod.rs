@@ -211,7 +211,11 @@ impl Draws {
                 QueryKeyNormSpan::EachHead,
                 QueryKeyNormSpan::Whole,
             ]);
-            attention.query_key_norm = Some(QueryKeyNorm { norm, span });
+            attention.query_key_norm = Some(QueryKeyNorm {
+                norm,
+                span,
+                after_rotation: self.one_in(2),
+            });
         }
         attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
         attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));

@@ -1,0 +1,38 @@
+//! Arcee and Nemotron: Llama's blocks with a plain feed-forward and squared ReLU; Nemotron with LayerNorm of `1 + w`, and a
+//! part of each head rotated.
+//!
+//! transformers' `ArceeMLP`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/arcee/modeling_arcee.py>, and
+//! `NemotronDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron/modeling_nemotron.py>
+
+use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    let plain = |name: &str, config| decoder(name, config).default_of("hidden_act", "relu2");
+    vec![
+        plain("arcee", arcee)
+            .default_of("rms_norm_eps", 1e-5)
+            .new_names(prefix_by_head),
+        plain("nemotron", nemotron).initialization(|json| {
+            // As if these norms multiplied by the weight alone.
+            let deviation = initializer_range::deviation(json, 0.0134)?;
+            Ok(Initialization::normal(deviation).with("*norm.weight", Draw::Constant(1.0)))
+        }),
+    ]
+}
+
+fn arcee(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.feed_forward.form = FeedForwardForm::Plain;
+    uniform(json, block)
+}
+
+fn nemotron(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.feed_forward.form = FeedForwardForm::Plain;
+    block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["norm_eps"], 1e-5)?)
+        .with_weight(NormWeight::OnePlus);
+    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
+    block.attention.position = Position::Rotary(rotary);
+    uniform(json, block)
+}

@@ -1,0 +1,80 @@
+//! GLM 4, Helium and ERNIE 4.5: Llama's blocks with interleaved rotation; GLM's of a part of each head, with a fused gate, and
+//! in 0414 norms on both sides.
+//!
+//! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer`, `HeliumDecoderLayer` and `Ernie4_5DecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
+
+use super::llama::{block, decoder, uniform};
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    let glm = |name: &str, config| {
+        decoder(name, config)
+            .default_of("num_key_value_heads", 2)
+            .default_of("head_dim", 128)
+            .default_of("rms_norm_eps", 1.5625e-7)
+            .default_of("attention_bias", true)
+            .default_of("pad_token_id", 151329)
+            .new_names(|_| Ok(&["*.gate_up_proj.*"]))
+    };
+    let glm4 = glm("glm4", glm4_config).replace_block_rules([
+        Rule::norm("attention_output_norm", &["post_self_attn_layernorm"]),
+        Rule::norm("feed_forward_output_norm", &["post_mlp_layernorm"]),
+    ]);
+    let helium = decoder("helium", helium_config)
+        .default_of("num_key_value_heads", 20)
+        .default_of("head_dim", 128)
+        .default_of("rms_norm_eps", 1e-8)
+        .default_of("pad_token_id", 3);
+    let ernie4_5 = decoder("ernie4_5", ernie4_5_config)
+        .default_of("num_key_value_heads", 2)
+        .default_of("head_dim", 128)
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("tie_word_embeddings", true)
+        .default_of("pad_token_id", 0);
+    vec![glm("glm", glm_config), glm4, helium, ernie4_5]
+}
+
+fn glm_config(json: &ConfigJson) -> Result<StackConfig> {
+    uniform(json, glm_block(json)?)
+}
+
+fn glm4_config(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = glm_block(json)?;
+    block.attention_placement = NormPlacement::Sandwich;
+    block.feed_forward_placement = NormPlacement::Sandwich;
+    uniform(json, block)
+}
+
+fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
+    let block = with_bias_of_inputs(json)?;
+    let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
+    Ok(interleaved(block, rotary))
+}
+
+fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
+    let block = with_bias_of_inputs(json)?;
+    let rotary = json.rotary(block.attention.head_dim, 1e5)?;
+    uniform(json, interleaved(block, rotary))
+}
+
+fn ernie4_5_config(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["use_bias"], false)?;
+    let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
+    block.feed_forward = block.feed_forward.with_bias(has_bias);
+    block.attention.dropout = 0.0; // whatever the file says
+    let rotary = json.rotary(block.attention.head_dim, 5e5)?;
+    uniform(json, interleaved(block, rotary))
+}
+
+/// `attention_bias` on queries, keys and values.
+fn with_bias_of_inputs(json: &ConfigJson) -> Result<BlockConfig> {
+    let has_bias = json.flag(&["attention_bias"], false)?;
+    block(json, AttentionBias::new(has_bias, false))
+}
+
+fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {
+    let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
+    block.attention.position = Position::Rotary(rotary);
+    block
+}

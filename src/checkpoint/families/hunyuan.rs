@@ -1,0 +1,40 @@
+//! HunYuan (dense): Llama's blocks with norms of queries and keys behind the rotation.
+//!
+//! transformers' `HunYuanDenseV1Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py>
+
+use super::llama::{bias, block, decoder, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    decoder("hunyuan_v1_dense", config)
+        .replace_block_rules([
+            Rule::norm("attention.query_norm", &["self_attn.query_layernorm"]),
+            Rule::norm("attention.key_norm", &["self_attn.key_layernorm"]),
+        ])
+        .default_of("rms_norm_eps", 1e-5)
+        .default_of("pad_token_id", 0)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.attention.query_key_norm =
+        Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head).after_rotation());
+    if let Some(alpha) = alpha(json)?
+        && let Position::Rotary(rotary) = &mut block.attention.position
+    {
+        let dim = rotary.dim as f64;
+        rotary.theta *= alpha.powf(dim / (dim - 2.0));
+        rotary.scaling = RotaryScaling::None;
+    }
+    uniform(json, block)
+}
+
+/// With it, what published files call "dynamic" is a larger base, whatever the length.
+fn alpha(json: &ConfigJson) -> Result<Option<f64>> {
+    let Some(parameters) = json.rotary_section()? else {
+        return Ok(None);
+    };
+    let kind = parameters.text(&["rope_type", "type"])?;
+    let alpha = parameters.optional_number(&["alpha"])?;
+    Ok(alpha.filter(|&alpha| kind.as_deref() == Some("dynamic") && alpha != 0.0))
+}

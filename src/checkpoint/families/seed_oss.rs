@@ -1,0 +1,25 @@
+//! Seed-OSS: Llama's blocks with biases on queries, keys and values, and dropout behind both sublayers.
+//!
+//! transformers' `SeedOssAttention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/seed_oss/modeling_seed_oss.py>
+
+use super::llama::{block, decoder, prefix_by_head, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    decoder("seed_oss", config)
+        .default_of("num_key_value_heads", 8)
+        .default_of("head_dim", 128)
+        .default_of("attention_dropout", 0.1)
+        .default_of("pad_token_id", 1)
+        .new_names(prefix_by_head)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let of_inputs = json.flag(&["attention_bias"], true)?;
+    let of_output = json.flag(&["attention_out_bias"], false)?;
+    let block = block(json, AttentionBias::new(of_inputs, of_output))?;
+    uniform(
+        json,
+        block.with_residual_dropout(json.number(&["residual_dropout"], 0.1)?),
+    )
+}

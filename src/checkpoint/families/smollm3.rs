@@ -1,0 +1,43 @@
+//! SmolLM3: Llama's blocks, of which some do not turn queries and keys.
+//!
+//! transformers' `SmolLM3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/smollm3/modeling_smollm3.py>
+
+use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    decoder("smollm3", config)
+        .default_of("num_key_value_heads", 4)
+        .default_of("rope_theta", 2e6)
+        .default_of("tie_word_embeddings", true)
+        .default_of("pad_token_id", 128004)
+        .new_names(prefix_by_head)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = uniform(json, block(json, bias(json)?)?)?;
+    let n_blocks = stack.blocks.len();
+    let key = "no_rope_layers"; // 1 where they turn
+    let turns: Vec<bool> = match json.numbers(&[key])? {
+        Some(flags) if flags.len() >= n_blocks => flags.iter().map(|&flag| flag != 0.0).collect(),
+        Some(flags) => {
+            let reason = format!("lists {} layers, expected {n_blocks}", flags.len());
+            return Err(json.error(&[key], reason));
+        }
+        None => {
+            let interval = json.size_or(&["no_rope_layer_interval"], 4)?;
+            (1..=n_blocks)
+                .map(|i| !i.is_multiple_of(interval))
+                .collect()
+        }
+    };
+    let window = json.optional_size(&["sliding_window"])?;
+    let may_slide = json.flag(&["use_sliding_window"], false)?;
+    let is_sliding = json.sliding_layers(n_blocks, |i| may_slide && !turns[i])?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        if !turns[i] {
+            block.attention.position = Position::None;
+        }
+    }))
+}
