@@ -27,9 +27,14 @@ RECORD = HERE.parent / "record"
 TOLERANCE = {"f32": 1e-5, "f16": 0.01, "bf16": 0.05, "int8": 0.1}
 # A loss is a mean over all numbers, in which most of their rounding errors cancel (bf16 1e-5 to 6e-5).
 OF_LOSSES_IN_BF16 = 5e-4
+# Of tokens it is the largest of hundreds of distances, each between two logits (whole.py): of a Llama of 24 blocks in bf16
+# transformers' own is 0.09. Without positions, or with another prompt, it is 1.4 and more.
+OF_TOKENS = {"f32": 1e-4, "bf16": 0.2}
 
 
 def tolerance(case: Case) -> float:
+    if case.op == "generation":
+        return OF_TOKENS[case.precision]
     is_loss_in_bf16 = case.op == "train_step" and case.precision == "bf16"
     return OF_LOSSES_IN_BF16 if is_loss_in_bf16 else TOLERANCE[case.precision]
 

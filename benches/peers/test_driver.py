@@ -316,6 +316,13 @@ class Driver(unittest.TestCase):
         self.assertEqual(crew[0].processes, 4)
         self.assertLess(found["times"]["right"]["median_ms"], 325.0)  # by the driver's clock, not the worker's
 
+    def test_every_case_has_a_tolerance(self):
+        _, found = cases.all_cases(["f32", "bf16", "int8"], Path("minilm"), quick=False)
+        allowed = {(case.op, case.precision): run.tolerance(case) for case in found}
+        self.assertEqual(allowed["encoder", "f32"], 1e-5)
+        self.assertEqual((allowed["train_step", "bf16"], allowed["train_step", "f32"]), (5e-4, 1e-5))
+        self.assertEqual((allowed["generation", "bf16"], allowed["generation", "f32"]), (0.2, 1e-4))
+
     def test_a_peer_has_the_settings_of_all_its_cases(self):
         case = cases.Case("feed_forward", "384x1536", 4, 1, "f32")
         prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(0.0, 1e-5)]}
