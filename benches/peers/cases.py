@@ -15,19 +15,25 @@ class Model:
     n_kv_heads: int = 0
     n_layers: int = 1
     spread: float = 0.02  # standard deviation of the weights
+    vocabulary: int = 0  # of a whole model; a stack alone has none
     directory: Path | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.vocabulary > 0
 
 
 @dataclass(frozen=True)
 class Case:
     """One line of the table. `rows` of a feed-forward are its batch; its sequences have length 1."""
 
-    op: str  # feed_forward, encoder, prefill, step, train_step
+    op: str  # feed_forward, encoder, prefill, step, train_step; of whole models texts, generation
     model: str
     batch: int
     seq: int
     precision: str  # f32, f16, bf16, int8
-    # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well.
+    # An encoder's batch can be "padded"; a training has "dropout", or trains adapters, "lora", with dropout as well. Texts
+    # can have a "cold" start. A generation is one case and two lines, "first" and "next".
     variant: str = ""
 
     @property
@@ -45,6 +51,11 @@ class Case:
     @property
     def drops(self) -> bool:
         return self.variant in ("dropout", "lora")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of a model with its embeddings and head, from text or tokens."""
+        return self.op in ("texts", "generation")
 
     def as_dict(self) -> dict:
         return asdict(self) | {"id": self.id, "shape": self.shape}
@@ -92,10 +103,21 @@ PLAIN_STEPS, DROPOUT_STEPS = 4, 20
 # On the layers that PEFT picks in a BERT.
 LORA = {"rank": 8, "alpha": 16.0, "dropout": 0.1, "targets": ["attention.query", "attention.value"]}
 
+# Whole models. GPT-2 small, and the shape of Llamas of half a billion parameters; heads are the embeddings. A GPT-2 with
+# smaller weights repeats its first token, whatever the prompt.
+GENERATORS = {
+    "gpt2-lm": Model("gpt2", 768, 3072, 12, 12, 12, spread=0.05, vocabulary=50257),
+    "llama-0.5b": Model("llama", 896, 4864, 14, 2, 24, vocabulary=151936),
+}
+GENERATION_BATCHES = [1, 8]
+NEW_TOKENS = 33  # the first, and 32 behind it
+TEXTS, TEXT_LENGTH = 200, 256  # how many, and the most tokens of one: as many as MiniLM takes
+COLD_TEXT, COLD_LENGTH = "The first text of a cold start.", 10
+
 
 def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[dict[str, Model], list[Case]]:
     """Models by name, and cases in the order in which they are run: those of a model together."""
-    models = WIDTHS | ENCODERS | DECODERS | TRAINED
+    models = WIDTHS | ENCODERS | DECODERS | TRAINED | GENERATORS
     encoders = list(ENCODERS)
     if minilm is not None:
         models = models | {"minilm": Model("bert", directory=minilm)}
@@ -118,6 +140,12 @@ def all_cases(precisions: list[str], minilm: Path | None, quick: bool) -> tuple[
     for precision in ("f32", "bf16"):
         if precision in precisions:
             cases += [Case("train_step", model, *TRAINED_SHAPE, precision, variant) for model, variant in trainings]
+    if minilm is not None and "f32" in precisions:
+        cases += [Case("texts", "minilm", 1, COLD_LENGTH, "f32", "cold"), Case("texts", "minilm", TEXTS, TEXT_LENGTH, "f32")]
+    generators, batches = (["gpt2-lm"], [1]) if quick else (list(GENERATORS), GENERATION_BATCHES)
+    for precision in ("f32", "bf16"):
+        if precision in precisions:
+            cases += [Case("generation", model, b, CONTEXT, precision) for model in generators for b in batches]
     used = {case.model for case in cases}
     return {name: model for name, model in models.items() if name in used}, cases
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
 
 import spread
 import training
+import whole
 from cases import CONTEXT, Case, Model
 
-VOCABULARY = 32  # embeddings are no part of a stack; files stay small
+STACK_VOCABULARY = 32  # embeddings are no part of a stack; files stay small
 
 
 def write_checkpoint(model: Model, folder: Path) -> Path:
@@ -24,21 +25,25 @@ def write_checkpoint(model: Model, folder: Path) -> Path:
         with torch.no_grad():
             for parameter in network.parameters():
                 if parameter.dim() == 1:  # norms' weights are 1, biases 0: neither would show a mistake
-                    parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+                    # Larger biases would have a whole model choose one token all the time, whatever the prompt.
+                    noise = 0.02 if model.is_whole else 0.1
+                    parameter += noise * torch.randn(parameter.shape, generator=generator)
         network.save_pretrained(folder)
     return folder
 
 
 def build(model: Model):
     torch.manual_seed(0)
-    common = {"vocab_size": VOCABULARY, "initializer_range": model.spread}
+    common = {"vocab_size": model.vocabulary or STACK_VOCABULARY, "initializer_range": model.spread}
+    if model.is_whole:  # no token ends a generation
+        common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
     if model.family == "bert":
         return BertModel(BertConfig(
             **common, hidden_size=model.d_model, num_hidden_layers=model.n_layers,
             num_attention_heads=model.n_heads, intermediate_size=model.d_ff,
         ), add_pooling_layer=False)
     if model.family == "gpt2":
-        return GPT2Model(GPT2Config(
+        return (GPT2LMHeadModel if model.is_whole else GPT2Model)(GPT2Config(
             **common, n_embd=model.d_model, n_layer=model.n_layers, n_head=model.n_heads,
             n_inner=model.d_ff, n_positions=2 * CONTEXT,
         ))
@@ -46,7 +51,7 @@ def build(model: Model):
     return LlamaForCausalLM(LlamaConfig(
         **common, hidden_size=model.d_model, intermediate_size=model.d_ff,
         num_hidden_layers=model.n_layers, num_attention_heads=model.n_heads,
-        num_key_value_heads=model.n_kv_heads, max_position_embeddings=2 * CONTEXT, tie_word_embeddings=False,
+        num_key_value_heads=model.n_kv_heads, max_position_embeddings=2 * CONTEXT, tie_word_embeddings=model.is_whole,
     ))
 
 
@@ -76,16 +81,22 @@ class Reference:
 
     @torch.no_grad()
     def output(self, case: Case, family: str, directory: Path, inputs: dict[str, torch.Tensor], task: dict) -> dict:
-        """`output`, and of a Llama the logits of the last position as well; of a training what `training.losses` gives."""
+        """`output`, and of a Llama the logits of the last position as well; of a training what `training.losses` gives; of
+        a generation what judges its tokens, in f32 (in float64 half a billion parameters would take 4 GB)."""
+        if case.op == "texts":
+            return {"output": whole.vectors(directory, inputs["texts"])}
         if self.directory != directory:
             self.network = None
             gc.collect()
             kind = {"bert": BertModel, "gpt2": GPT2Model, "llama": LlamaForCausalLM}[family]
-            without_pooler = {"add_pooling_layer": False} if family == "bert" else {}
-            self.network = kind.from_pretrained(
-                directory, dtype=torch.float64, attn_implementation="sdpa", **without_pooler
-            ).eval()
+            options = {"add_pooling_layer": False} if family == "bert" else {}
+            if case.op == "generation":
+                kind = {"gpt2": GPT2LMHeadModel, "llama": LlamaForCausalLM}[family]
+            options["dtype"] = torch.float32 if case.op == "generation" else torch.float64
+            self.network = kind.from_pretrained(directory, attn_implementation="sdpa", **options).eval()
             self.directory = directory
+        if case.op == "generation":
+            return {"likeliest": whole.Likeliest(self.network, inputs["input_ids"])}
         if case.op == "train_step":
             return training.losses(self.network, family, inputs, task["training"])
         x = inputs["hidden_states"].double()
@@ -114,6 +125,8 @@ def deviations(tolerance: float, reference: dict, inputs: dict, path: Path) -> l
     """What a worker wrote is off by, and may be off by: root mean square over that of the reference; then of losses with
     dropout, which follow those without, their mean from PyTorch's."""
     name, y = next(iter(load_file(path).items()))
+    if "likeliest" in reference:
+        return [(reference["likeliest"].gap(y), tolerance)]
     expected = reference[name]
     if "with_dropout" not in reference:
         return [(relative_error(y, expected, inputs), tolerance)]

@@ -27,6 +27,10 @@ class Weights:
                 return self.tensors[prefix + name].float()
         raise KeyError(f"{name} is not in the checkpoint")
 
+    def words(self) -> Tensor:
+        """The embeddings of a decoder's tokens, which are its head as well."""
+        return self.get("wte.weight" if self.config["model_type"] == "gpt2" else "embed_tokens.weight")
+
     def linear(self, *names: str, bias: bool = True) -> nn.Linear:
         """Of one layer, or of several side by side."""
         weight = torch.cat([self.get(f"{name}.weight") for name in names])
@@ -226,12 +230,20 @@ class Decoder(nn.Module):
         return x + block.dropout(block.feed_forward(block.feed_forward_norm(x)))
 
 
+def positions(config: dict) -> int:
+    """How many a decoder has."""
+    return config["n_positions"] if config["model_type"] == "gpt2" else config["max_position_embeddings"]
+
+
+def rotary_base(config: dict) -> float:
+    parameters = config.get("rope_parameters") or config
+    return parameters.get("rope_theta", 10000.0)
+
+
 def rotary_tables(config: dict, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [positions, head_dim / 2]."""
     head_dim = config["hidden_size"] // config["num_attention_heads"]
-    parameters = config.get("rope_parameters") or config
-    theta = parameters.get("rope_theta", 10000.0)
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    frequencies = rotary_base(config) ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
     return angles.cos().float(), angles.sin().float()
 

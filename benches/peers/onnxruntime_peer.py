@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 import modules
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
+# Operators that are not of `com.microsoft`.
+STANDARD = {"Add", "ArgMax", "Gather", "Gemm", "LayerNormalization", "MatMul", "Mul", "SimplifiedLayerNormalization", "Split"}
 
 
 class OnnxRuntime:
@@ -97,11 +99,11 @@ class Graph:
         self.shares_cache = False
 
     def constant(self, name: str, array) -> str:
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def node(self, op: str, inputs: list[str], outputs: list[str], **attributes):
-        fused = op not in ("MatMul", "Mul", "Add", "Split", "LayerNormalization", "SimplifiedLayerNormalization")
+        fused = op not in STANDARD
         domain = "com.microsoft" if fused else ""
         self.nodes.append(helper.make_node(op, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
@@ -219,11 +221,10 @@ class Graph:
             kind = INT32 if array.dtype == np.int32 else FLOAT
             return helper.make_tensor_value_info(name, kind, list(array.shape))
 
-        graph = helper.make_graph(
-            self.nodes, "case",
-            [described(name, array) for name, array in inputs.items()],
-            [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-            self.constants,
-        )
+        described_outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+        return self.proto([described(*one) for one in inputs.items()], described_outputs).SerializeToString()
+
+    def proto(self, inputs: list, outputs: list):
+        graph = helper.make_graph(self.nodes, "case", inputs, outputs, self.constants)
         opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)

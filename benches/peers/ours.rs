@@ -1,6 +1,7 @@
 //! This crate as a peer among others: `run.py` starts it and asks.
 
 mod protocol;
+mod whole;
 
 use std::env;
 
@@ -11,7 +12,7 @@ use candle_blocks::{
     train::{AdamW, AdamWConfig, Lora, ParameterGroup},
 };
 use candle_core::{DType, Device, Module, ModuleT, Tensor};
-use protocol::{Case, Run, Simply, Steps, serve};
+use protocol::{Case, Run, Simply, Steps, Task, serve};
 
 /// What the worker's argument says.
 #[derive(Clone, Copy)]
@@ -37,8 +38,23 @@ fn main() -> Result<()> {
         Form::Packed => ("candle-blocks", format!("packed, {isa}")),
         Form::Plain => ("candle-blocks-plain", format!("not packed, {isa}")),
     };
-    serve(name, env!("CARGO_PKG_VERSION"), &settings, |case| {
-        load(form, case)
+    serve(name, env!("CARGO_PKG_VERSION"), &settings, |task| {
+        match (task, form) {
+            (Task::Layers(case), _) => load(form, case),
+            (Task::Texts(task), Form::Packed) => whole::texts(task),
+            (Task::Generation(task), Form::Packed) => whole::generation(task),
+            (_, Form::Plain) => bail!("whole models are measured packed only"),
+        }
+    })
+}
+
+fn precision(name: &str) -> Result<Precision> {
+    Ok(match name {
+        "f32" => Precision::F32,
+        "f16" => Precision::F16,
+        "bf16" => Precision::Bf16,
+        "int8" => Precision::Int8,
+        other => bail!("no precision is called {other}"),
     })
 }
 
@@ -61,16 +77,7 @@ fn load(form: Form, case: Case) -> Result<Box<dyn Run>> {
             plain(stack, case, context)
         }
         (Form::Plain, _) => bail!("not packed, it is measured in f32 only"),
-        (Form::Packed, name) => {
-            let precision = match name {
-                "f32" => Precision::F32,
-                "f16" => Precision::F16,
-                "bf16" => Precision::Bf16,
-                "int8" => Precision::Int8,
-                other => bail!("no precision is called {other}"),
-            };
-            packed(&checkpoint, precision, case, context)
-        }
+        (Form::Packed, name) => packed(&checkpoint, precision(name)?, case, context),
     }
 }
 

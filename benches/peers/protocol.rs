@@ -4,17 +4,25 @@
 
 use std::{
     collections::HashMap,
+    fs,
     hint::black_box,
     io::{self, BufRead, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
-use candle_core::{Device, Tensor, safetensors};
+use candle_core::{DType, Device, Tensor, safetensors};
 use serde_json::{Value, json};
 
 /// What is to be computed, and on what.
+pub enum Task {
+    Layers(Case),
+    Texts(Texts),
+    Generation(Generation),
+}
+
+/// Layers, and hidden states for them.
 pub struct Case {
     pub op: String,
     pub precision: String,
@@ -26,6 +34,21 @@ pub struct Case {
     /// `[batch, 1, d_model]`, behind `x`.
     pub step: Option<Tensor>,
     pub training: Option<Training>,
+}
+
+/// Texts that become vectors.
+pub struct Texts {
+    pub precision: String,
+    pub checkpoint: PathBuf,
+    pub texts: Vec<String>,
+}
+
+/// Prompts that are continued by the likeliest tokens.
+pub struct Generation {
+    pub precision: String,
+    pub checkpoint: PathBuf,
+    pub prompts: Vec<Vec<u32>>,
+    pub new_tokens: usize,
 }
 
 /// What a step of training has beside its input.
@@ -69,6 +92,11 @@ pub trait Run {
     fn result(&self) -> &'static str {
         "output"
     }
+
+    /// Of a generation, the milliseconds to its first token.
+    fn first_ms(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// Computes without preparation.
@@ -108,7 +136,7 @@ pub fn serve(
     name: &str,
     version: &str,
     settings: &str,
-    mut load: impl FnMut(Case) -> Result<Box<dyn Run>>,
+    mut load: impl FnMut(Task) -> Result<Box<dyn Run>>,
 ) -> Result<()> {
     say(&json!({"name": name, "version": version}))?;
     let mut current: Option<Box<dyn Run>> = None;
@@ -117,10 +145,13 @@ pub fn serve(
         let answer = match command["do"].as_str() {
             Some("load") => {
                 current = None; // its memory first
-                case(&command).and_then(&mut load).map(|run| {
-                    current = Some(run);
-                    forget_peak();
-                    json!({"settings": settings})
+                task(&command).and_then(|task| {
+                    let is_layers = matches!(task, Task::Layers(_));
+                    current = Some(load(task)?);
+                    if is_layers {
+                        forget_peak(); // a whole model's is that of loading as well
+                    }
+                    Ok(json!({"settings": settings}))
                 })
             }
             Some("check") => {
@@ -151,9 +182,33 @@ fn loaded(current: &mut Option<Box<dyn Run>>) -> Result<&mut dyn Run> {
     }
 }
 
-fn case(command: &Value) -> Result<Case> {
-    let mut input: HashMap<String, Tensor> =
-        safetensors::load(text(command, "input")?, &Device::Cpu)?;
+fn task(command: &Value) -> Result<Task> {
+    let op = text(command, "op")?.to_string();
+    let precision = text(command, "precision")?.to_string();
+    let checkpoint = PathBuf::from(text(command, "checkpoint")?);
+    let input = text(command, "input")?;
+    if op == "texts" {
+        return Ok(Task::Texts(Texts {
+            precision,
+            checkpoint,
+            texts: fs::read_to_string(input)?
+                .lines()
+                .map(str::to_string)
+                .collect(),
+        }));
+    }
+    let mut input: HashMap<String, Tensor> = safetensors::load(input, &Device::Cpu)?;
+    if op == "generation" {
+        let ids = input
+            .remove("input_ids")
+            .context("the input has no input_ids")?;
+        return Ok(Task::Generation(Generation {
+            precision,
+            checkpoint,
+            prompts: ids.to_dtype(DType::U32)?.to_vec2()?,
+            new_tokens: number(command, "new_tokens")? as usize,
+        }));
+    }
     let training = match &command["training"] {
         Value::Null => None,
         numbers => Some(Training {
@@ -165,48 +220,50 @@ fn case(command: &Value) -> Result<Case> {
             dropout_steps: number(numbers, "dropout_steps")?,
         }),
     };
-    Ok(Case {
-        op: text(command, "op")?.to_string(),
-        precision: text(command, "precision")?.to_string(),
-        checkpoint: Path::new(text(command, "checkpoint")?).to_path_buf(),
+    Ok(Task::Layers(Case {
+        op,
+        precision,
+        checkpoint,
         x: input
             .remove("hidden_states")
             .context("the input has no hidden_states")?,
         mask: input.remove("attention_mask"),
         step: input.remove("step"),
         training,
-    })
+    }))
 }
 
 fn check(run: &mut dyn Run, path: &str) -> Result<Value> {
-    let y = run.check()?.to_dtype(candle_core::DType::F32)?;
+    let y = run.check()?.to_dtype(DType::F32)?;
     y.contiguous()?.save_safetensors(run.result(), path)?;
     Ok(json!({}))
 }
 
 fn times(run: &mut dyn Run, warm: u64, count: u64) -> Result<Value> {
-    let mut once = || -> Result<f64> {
+    let mut once = || -> Result<(f64, Option<f64>)> {
         run.prepare()?;
         let start = Instant::now();
         let y = black_box(run.compute()?);
         let time = start.elapsed().as_secs_f64() * 1e3;
         drop(y);
-        Ok(time)
+        Ok((time, run.first_ms()))
     };
     for _ in 0..warm {
         once()?;
     }
-    let ms: Vec<f64> = (0..count).map(|_| once()).collect::<Result<_>>()?;
-    Ok(json!({"ms": ms, "peak_mb": peak_mb()}))
+    let samples: Vec<_> = (0..count).map(|_| once()).collect::<Result<_>>()?;
+    let ms: Vec<f64> = samples.iter().map(|sample| sample.0).collect();
+    let first_ms: Vec<f64> = samples.iter().filter_map(|sample| sample.1).collect();
+    Ok(json!({"ms": ms, "first_ms": first_ms, "peak_mb": peak_mb()}))
 }
 
 /// Has the system count the most resident memory anew; where it cannot, the peak is that of the whole process.
 fn forget_peak() {
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
 fn peak_mb() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
     let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024.0 / 1e6)

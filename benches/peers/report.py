@@ -12,6 +12,8 @@ TITLES = {
     "prefill": "Decoder, prefill",
     "step": "Decoder, one token behind a cache",
     "train_step": "A step of training, forward, backward and AdamW, batch x sequence",
+    "texts": "Texts to vectors, texts x most tokens (cold: with the start of the process)",
+    "generation": "Generation, prompts x tokens (first: until the first new token; next: for each behind it)",
 }
 # The same colour for a peer in every plot.
 COLOURS = {
@@ -21,6 +23,7 @@ COLOURS = {
     "pytorch-compiled": "#bcbd22",
     "onnxruntime": "#1f77b4",
     "openvino": "#9467bd",
+    "llama.cpp": "#2ca02c",
 }
 
 
@@ -76,7 +79,7 @@ def markdown(record: dict) -> str:
         f"interleaved; load before the run {machine['load_before']}. Options: `{record['options']}`.",
         "",
         "The last column is the best peer's time over ours: above 1 this crate is faster. Every result was first compared with",
-        "transformers in float64.",
+        "transformers in float64; tokens with its logits in f32.",
         "",
     ]
     lines += [f"- {name} {peer['version']}: {peer['settings']}" for name, peer in record["peers"].items()]
@@ -95,17 +98,29 @@ def markdown(record: dict) -> str:
                 cells.append(f"**{text}**" if best and name == best[0] else text)
             factor = lead(entry)
             lines.append(f"| {entry['shape']} | {' | '.join(cells)} | {f'{factor:.2f}' if factor else '-'} |")
-            if op == "train_step":  # elsewhere memory is mostly that of the weights, once or twice
-                peaks = [entry["times"].get(name, {}).get("peak_mb") for name in names]
-                cells = [f"{peak:.0f} MB" if peak else "-" for peak in peaks]
-                lines.append(f"| peak memory | {' | '.join(cells)} | |")
+            for label, numbers in details(entry, names).items():
+                cells = [number or "-" for number in numbers]
+                lines.append(f"| {label} | {' | '.join(cells)} | |")
         leads = [factor for factor in map(lead, entries) if factor]
-        if leads:
+        if leads and op not in ("texts", "generation"):  # their lines are not of one kind
             lines += ["", f"Geometric mean {geometric_mean(leads):.2f}, least {min(leads):.2f}."]
     failed = failures(record)
     if failed:
         lines += ["", "## Not measured", "", *failed]
     return "\n".join(lines) + "\n"
+
+
+def details(entry: dict, names: list[str]) -> dict[str, list[str | None]]:
+    """Lines below a case's own: how many in a second, and memory where it is not mostly that of the weights of layers."""
+    found = {}
+    many = {"texts": "texts", "generation": "tokens"}.get(entry["op"])
+    if many and entry.get("variant") not in ("cold", "first"):
+        rates = [ms and 1e3 * entry["batch"] / ms for ms in (median(entry, name) for name in names)]
+        found[f"{many} per second"] = [rate and f"{rate:.4g}" for rate in rates]
+    if entry["op"] in ("train_step", "texts", "generation") and entry.get("variant") != "first":
+        peaks = [entry["times"].get(name, {}).get("peak_mb") for name in names]
+        found["peak memory"] = [peak and f"{peak:.0f} MB" for peak in peaks]
+    return found
 
 
 def failures(record: dict) -> list[str]:

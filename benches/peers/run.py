@@ -10,13 +10,14 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import machine
 import report
 import workers
-from cases import Case, Model, all_cases, selected
+from cases import NEW_TOKENS, Case, Model, all_cases, selected
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE.parent / "record"
@@ -26,9 +27,14 @@ RECORD = HERE.parent / "record"
 TOLERANCE = {"f32": 1e-5, "f16": 0.01, "bf16": 0.05, "int8": 0.1}
 # A loss is a mean over all numbers, in which most of their rounding errors cancel (bf16 1e-5 to 6e-5).
 OF_LOSSES_IN_BF16 = 5e-4
+# Of tokens it is the largest of hundreds of distances, each between two logits (whole.py): of a Llama of 24 blocks in bf16
+# transformers' own is 0.09. Without positions, or with another prompt, it is 1.4 and more.
+OF_TOKENS = {"f32": 1e-4, "bf16": 0.2}
 
 
 def tolerance(case: Case) -> float:
+    if case.op == "generation":
+        return OF_TOKENS[case.precision]
     is_loss_in_bf16 = case.op == "train_step" and case.precision == "bf16"
     return OF_LOSSES_IN_BF16 if is_loss_in_bf16 else TOLERANCE[case.precision]
 
@@ -61,10 +67,11 @@ def main():
     started = time.monotonic()
     try:
         for number, (case, prepared) in enumerate(prepare(models, cases, work), 1):
-            entry = measure(case, prepared, crew, record["peers"], options)
-            record["cases"].append(entry)
+            entries = measure(case, prepared, crew, record["peers"], options)
+            record["cases"] += entries
             minutes = (time.monotonic() - started) / 60
-            print(f"[{number}/{len(cases)}, {minutes:.0f} min] {report.line(entry)}", flush=True)
+            for entry in entries:
+                print(f"[{number}/{len(cases)}, {minutes:.0f} min] {report.line(entry)}", flush=True)
             save(record, options.out)  # what was measured stays if the rest fails
     finally:
         for worker in crew:
@@ -100,6 +107,7 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
     """Writes each case's checkpoint and input; yields it with what the workers and the check need."""
     import checkpoints  # these are slow to import, and not needed for --list
     import training
+    import whole
 
     reference = checkpoints.Reference()
     known = (None, None)  # the precisions of a shape share a reference, but only one is kept
@@ -107,10 +115,15 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
         model = models[case.model]
         directory = checkpoints.write_checkpoint(model, work / case.model)
         config = json.loads((directory / "config.json").read_text())
-        d_model = config.get("hidden_size") or config["n_embd"]
-        path = work / "input.safetensors"
-        inputs = checkpoints.write_input(case, d_model, path)
+        path = work / "input"
+        if case.is_whole:
+            inputs = whole.write_input(case, config, path)
+        else:
+            d_model = config.get("hidden_size") or config["n_embd"]
+            inputs = checkpoints.write_input(case, d_model, path)
         task = {"op": case.op, "precision": case.precision, "checkpoint": str(directory), "input": str(path)}
+        if case.is_whole:
+            task |= whole.task(case, work)
         if case.op == "train_step":
             task["training"] = training.task(case, config, work)
         shape = case.id.rsplit("/", 1)[0]
@@ -124,34 +137,36 @@ def prepare(models: dict[str, Model], cases: list[Case], work: Path):
         yield case, {"task": task, "output": str(output), "deviations": deviations}
 
 
-def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dict:
-    """Loads the case everywhere, checks all results, then goes round the workers."""
-    entry = case.as_dict() | {"times": {}, "failed": {}, "wrong": {}}
-    ready = []
-    for worker in crew:
-        if case.op == "train_step":
+def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> list[dict]:
+    """Loads the case everywhere, checks all results, then goes round the workers. Returns the case's lines of the table."""
+    failed, wrong, times, ready = {}, {}, {}, []
+    if case.op == "train_step" or case.is_whole:
+        for worker in crew:
             worker.end()  # the memory of cases before would be part of its peak
+    for worker in crew:
         try:
             loaded = worker.ask(do="load", **prepared["task"])
             Path(prepared["output"]).unlink(missing_ok=True)
             worker.ask(do="check", output=prepared["output"])
             deviations = prepared["deviations"]()
         except workers.Failure as failure:
-            entry["failed"][worker.name] = str(failure)
+            failed[worker.name] = str(failure)
             continue
-        peers[worker.name] = {"version": worker.version, "settings": loaded["settings"]}
-        wrong = [error for error, allowed in deviations if error > allowed]
-        if wrong:
-            entry["wrong"][worker.name] = wrong[0]
+        peer = peers.setdefault(worker.name, {"version": worker.version, "settings": loaded["settings"]})
+        if loaded["settings"] not in peer["settings"]:
+            peer["settings"] += f"; {loaded['settings']}"
+        too_far = [error for error, allowed in deviations if error > allowed]
+        if too_far:
+            wrong[worker.name] = too_far[0]
             continue
-        entry["times"][worker.name] = {"deviations": deviations, "ms": []}
+        times[worker.name] = {"deviations": deviations, "ms": {}}
         ready.append(worker)
-    counts = {}
-    for turn in range(options.rounds + 1):
+    # Of a whole model one sample is longer than a turn, or a process, and the check has warmed it.
+    counts = dict.fromkeys(times, 1) if case.is_whole else {}
+    for turn in range(1 if case.is_whole else 0, options.rounds + 1):
         # Another order each time: nobody always follows the same one.
         for i in range(len(ready)):
             worker = ready[(i + turn) % len(ready)]
-            times = entry["times"][worker.name]
             try:
                 if turn == 0:
                     # To know how many fill a turn; the least of them, as these are not warm.
@@ -159,21 +174,49 @@ def measure(case: Case, prepared: dict, crew: list, peers: dict, options) -> dic
                     counts[worker.name] = max(1, min(10_000, int(1e3 * options.turn / min(first))))
                     continue
                 count = counts[worker.name]
-                answer = worker.ask(do="run", warm=min(5, 1 + count // 10), count=count)
-                times["ms"].append(answer["ms"])
-                times["peak_mb"] = answer.get("peak_mb")
+                if case.variant == "cold":
+                    answer = from_start(worker, prepared["task"])
+                else:
+                    warm = 0 if case.is_whole else min(5, 1 + count // 10)
+                    answer = worker.ask(do="run", warm=warm, count=count)
+                for variant, ms in lines(case, answer).items():
+                    times[worker.name]["ms"].setdefault(variant, []).append(ms)
+                times[worker.name]["peak_mb"] = answer.get("peak_mb")
             except workers.Failure as failure:
-                entry["failed"][worker.name] = str(failure)
+                failed[worker.name] = str(failure)
                 counts[worker.name] = 0
-        ready = [worker for worker in ready if worker.name not in entry["failed"]]
-    entry["times"] = {worker.name: summary(entry["times"][worker.name]) for worker in ready}
-    return entry
+        ready = [worker for worker in ready if worker.name not in failed]
+    return [
+        replace(case, variant=variant).as_dict() | {
+            "times": {worker.name: summary(times[worker.name], variant) for worker in ready},
+            "failed": failed, "wrong": wrong,
+        }
+        for variant in lines(case, {"ms": [], "first_ms": []})
+    ]
 
 
-def summary(times: dict) -> dict:
+def from_start(worker, task: dict) -> dict:
+    """What a new process takes to its first result."""
+    worker.end()
+    start = time.perf_counter()
+    worker.ask(do="load", **task)
+    answer = worker.ask(do="run", warm=0, count=1)
+    return answer | {"ms": [1e3 * (time.perf_counter() - start)]}
+
+
+def lines(case: Case, answer: dict) -> dict[str, list[float]]:
+    """Samples by variant: of a generation how long its first token took, and each behind it."""
+    if case.op != "generation":
+        return {case.variant: answer["ms"]}
+    first = answer["first_ms"]
+    behind = [(total - start) / (NEW_TOKENS - 1) for total, start in zip(answer["ms"], first)]
+    return {"first": first, "next": behind}
+
+
+def summary(times: dict, variant: str) -> dict:
     """The median of all samples; how far the medians of the turns are apart says how still the machine was."""
-    turns = [statistics.median(turn) for turn in times["ms"]]
-    samples = [ms for turn in times["ms"] for ms in turn]
+    turns = [statistics.median(turn) for turn in times["ms"][variant]]
+    samples = [ms for turn in times["ms"][variant] for ms in turn]
     return {
         "median_ms": statistics.median(samples),
         "min_ms": min(samples),

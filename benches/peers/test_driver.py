@@ -1,9 +1,11 @@
 """The driver's own parts, with no peer installed: `python benches/peers/test_driver.py`."""
 
+import importlib.util
 import json
 import math
 import sys
 import textwrap
+import types
 import unittest
 from pathlib import Path
 
@@ -54,6 +56,15 @@ class Cases(unittest.TestCase):
         self.assertIn("train_step/bert-block/8x128-dropout/bf16", ids)
         self.assertEqual(len(ids), 2 * len(cases.TRAININGS))
         self.assertEqual({case.drops for case in found if case.variant == "padded"}, {False})
+
+    def test_whole_models_are_measured_in_all_sizes_and_texts_where_there_is_a_model_for_them(self):
+        _, found = cases.all_cases(["f32", "bf16"], Path("minilm"), quick=False)
+        ids = {case.id for case in found if case.is_whole}
+        sizes = {f"{model}/{batch}x512" for model in ("gpt2-lm", "llama-0.5b") for batch in (1, 8)}
+        generations = {f"generation/{size}/{precision}" for size in sizes for precision in ("f32", "bf16")}
+        self.assertEqual(ids, generations | {"texts/minilm/200x256/f32", "texts/minilm/1x10-cold/f32"})
+        _, without = cases.all_cases(["f32"], None, quick=False)
+        self.assertNotIn("texts", {case.op for case in without})
 
     def test_patterns_select_by_id(self):
         _, found = cases.all_cases(["f32"], None, quick=False)
@@ -164,12 +175,58 @@ class Report(unittest.TestCase):
         self.assertIn("Geometric mean 2.00, least 0.50.", text)
         self.assertIn("- candle: has none (feed_forward/m/16/f32)", text)
 
+    def test_below_whole_models_stand_rates_and_memory(self):
+        texts = entry(op="texts", candle_blocks=500.0, openvino=1000.0) | {"batch": 200, "variant": ""}
+        texts["times"]["openvino"]["peak_mb"] = 530.4
+        self.assertEqual(report.details(texts, ["candle-blocks", "openvino", "candle"]), {
+            "texts per second": ["400", "200", None], "peak memory": [None, "530 MB", None],
+        })
+        first, behind = (entry(op="generation", candle_blocks=40.0) | {"batch": 8, "variant": variant} for variant in ("first", "next"))
+        self.assertEqual(report.details(first, ["candle-blocks"]), {})
+        self.assertEqual(report.details(behind, ["candle-blocks"])["tokens per second"], ["200"])
+        self.assertEqual(report.details(entry(), ["candle-blocks"]), {})
+
     def test_the_geometric_mean_of_inverse_numbers_is_one(self):
         self.assertTrue(math.isclose(report.geometric_mean([4.0, 0.25, 1.0]), 1.0))
 
     def test_decoders_share_a_panel(self):
         record = {"cases": [entry(op="prefill"), entry(op="step"), entry(op="encoder")]}
         self.assertEqual([(title, len(found)) for title, found in report.plotted(record)], [("decoders f32", 2), ("encoder m f32", 1)])
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch")
+class Whole(unittest.TestCase):
+    def test_tokens_are_judged_by_the_logits_for_all_before_them(self):
+        import torch
+
+        import whole
+
+        class Successors:
+            """For each token the next number is the likeliest, the one behind it the second."""
+
+            config = types.SimpleNamespace(vocab_size=50)
+
+            def __call__(self, ids, past_key_values=None, logits_to_keep=0):
+                cache = past_key_values or types.SimpleNamespace(crop=lambda length: None)
+                logits = -((torch.arange(50) - ids[..., None] - 1) % 50).double()
+                return types.SimpleNamespace(logits=logits, past_key_values=cache)
+
+        likeliest = whole.Likeliest(Successors(), torch.tensor([[3, 4], [7, 8]]))
+        right = torch.stack([torch.arange(5, 38), torch.arange(9, 42)])
+        self.assertEqual(likeliest.gap(right.float()), 0.0)
+        other = right.clone()
+        other[1, 20:] += 1  # the second likeliest once; what follows is likeliest behind it
+        deviation = torch.arange(50).double().std().item()
+        self.assertAlmostEqual(likeliest.gap(other), 1 / deviation)
+        for wrong in (right[:, :-1], right[:1], right + 50, right.float() * math.nan):
+            self.assertEqual(likeliest.gap(wrong), math.inf)
+
+    def test_texts_are_of_all_lengths_and_the_same_each_time(self):
+        import whole
+
+        texts = whole.passages(200)
+        self.assertEqual(texts, whole.passages(200))
+        self.assertEqual(sorted(len(text.split()) for text in texts), list(range(1, 201)))
 
 
 class Spread(unittest.TestCase):
@@ -193,45 +250,86 @@ class Spread(unittest.TestCase):
             self.assertEqual(spread.of_mean(losses, [2.0, 2.1] * 4)[0], math.inf)
 
 
+class Fake:
+    """A worker that answers at once; `absent` has nothing to load."""
+
+    version = "1"
+
+    def __init__(self, name, settings="s"):
+        self.name, self.settings, self.processes, self.asked = name, settings, 1, []
+
+    def end(self):
+        self.processes += 1
+
+    def ask(self, **command):
+        self.asked.append(command["do"])
+        if command["do"] == "load" and self.name == "absent":
+            raise workers.Failure("has none")
+        count = command.get("count", 0)
+        return {"settings": self.settings, "ms": [325.0] * count, "first_ms": [5.0] * count, "peak_mb": 7.0}
+
+
+class Options:
+    rounds, turn = 2, 2.0
+
+
 class Driver(unittest.TestCase):
     def test_the_median_is_of_all_samples_and_the_turns_are_kept(self):
-        found = run.summary({"ms": [[1.0, 2.0, 3.0], [2.0, 9.0, 10.0]], "deviations": [(1e-7, 1e-5)]})
+        found = run.summary({"ms": {"": [[1.0, 2.0, 3.0], [2.0, 9.0, 10.0]]}, "deviations": [(1e-7, 1e-5)]}, "")
         self.assertEqual((found["median_ms"], found["min_ms"], found["samples"]), (2.5, 1.0, 6))
         self.assertEqual(found["turns_ms"], [2.0, 9.0])
 
     def test_a_wrong_result_is_named_and_not_timed_and_a_training_begins_in_a_new_process(self):
-        class Fake:
-            version = "1"
-
-            def __init__(self, name):
-                self.name, self.processes = name, 1
-
-            def end(self):
-                self.processes += 1
-
-            def ask(self, **command):
-                if command["do"] == "load" and self.name == "absent":
-                    raise workers.Failure("has none")
-                return {"settings": "s", "ms": [1.0] * command.get("count", 0)}
-
-        class Options:
-            rounds, turn = 2, 0.01
-
         case = cases.Case("feed_forward", "384x1536", 4, 1, "f32")
         errors = iter([1e-7, 1e-3])
         prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(next(errors), 1e-5)]}
         crew = [Fake("right"), Fake("absent"), Fake("wrong")]
-        found = run.measure(case, prepared, crew, {}, Options)
+        [found] = run.measure(case, prepared, crew, {}, Options)
         self.assertEqual(set(found["times"]), {"right"})
-        self.assertEqual(found["times"]["right"]["samples"], 20)
+        self.assertEqual(found["times"]["right"]["samples"], 12)
         self.assertEqual(found["wrong"], {"wrong": 1e-3})
         self.assertEqual(found["failed"], {"absent": "has none"})
         self.assertEqual([worker.processes for worker in crew], [1, 1, 1])
         prepared["deviations"] = lambda: [(0.0, 1e-5), (2e-3, 1e-3)]
         training = cases.Case("train_step", "bert-block", 8, 128, "f32", "dropout")
-        found = run.measure(training, prepared, crew, {}, Options)
+        [found] = run.measure(training, prepared, crew, {}, Options)
         self.assertEqual(found["wrong"], {"right": 2e-3, "wrong": 2e-3})
         self.assertEqual([worker.processes for worker in crew], [2, 2, 2])
+
+    def test_a_generation_gives_a_line_for_the_first_token_and_one_for_those_behind(self):
+        case = cases.Case("generation", "gpt2-lm", 8, 512, "f32")
+        prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(0.0, 1e-5)]}
+        crew = [Fake("right"), Fake("absent")]
+        first, behind = run.measure(case, prepared, crew, {}, Options)
+        self.assertEqual(crew[0].asked, ["load", "check", "run", "run"])
+        self.assertEqual([first["id"], behind["id"]], ["generation/gpt2-lm/8x512-first/f32", "generation/gpt2-lm/8x512-next/f32"])
+        self.assertEqual((first["times"]["right"]["median_ms"], behind["times"]["right"]["median_ms"]), (5.0, 10.0))
+        self.assertEqual(behind["times"]["right"]["peak_mb"], 7.0)
+        self.assertEqual(first["failed"], {"absent": "has none"})
+
+    def test_each_cold_start_is_a_process_of_its_own_and_loading_counts(self):
+        case = cases.Case("texts", "minilm", 1, 10, "f32", "cold")
+        prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(0.0, 1e-5)]}
+        crew = [Fake("right")]
+        [found] = run.measure(case, prepared, crew, {}, Options)
+        self.assertEqual(crew[0].asked, ["load", "check", "load", "run", "load", "run"])
+        self.assertEqual(crew[0].processes, 4)
+        self.assertLess(found["times"]["right"]["median_ms"], 325.0)  # by the driver's clock, not the worker's
+
+    def test_every_case_has_a_tolerance(self):
+        _, found = cases.all_cases(["f32", "bf16", "int8"], Path("minilm"), quick=False)
+        allowed = {(case.op, case.precision): run.tolerance(case) for case in found}
+        self.assertEqual(allowed["encoder", "f32"], 1e-5)
+        self.assertEqual((allowed["train_step", "bf16"], allowed["train_step", "f32"]), (5e-4, 1e-5))
+        self.assertEqual((allowed["generation", "bf16"], allowed["generation", "f32"]), (0.2, 1e-4))
+
+    def test_a_peer_has_the_settings_of_all_its_cases(self):
+        case = cases.Case("feed_forward", "384x1536", 4, 1, "f32")
+        prepared = {"task": {}, "output": "/nonexistent/output", "deviations": lambda: [(0.0, 1e-5)]}
+        peers = {}
+        for settings in ("eager", "generate", "eager"):
+            run.measure(case, prepared, [Fake("right", settings)], peers, Options)
+        self.assertEqual(peers["right"]["settings"], "eager; generate")
 
     def test_a_processor_gives_a_file_name(self):
         self.assertEqual(machine.short("AMD EPYC 9B14 96-Core Processor"), "amd-epyc-9b14-96-core")

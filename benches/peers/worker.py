@@ -2,7 +2,9 @@
 
     load    a case: checkpoint, input, op, precision, threads   -> settings
     check   computes once and writes the result to a file       -> nothing
-    run     computes `warm` times, then `count` times measured  -> ms, a list; peak_mb, memory since it was loaded
+    run     computes `warm` times, then `count` times measured  -> ms, a list; of a generation first_ms, to the first token;
+                                                                   peak_mb, memory since it was loaded, of whole models
+                                                                   since the process began
 
 Run as `worker.py NAME`; the driver does.
 """
@@ -12,6 +14,7 @@ import json
 import os
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 
@@ -24,9 +27,8 @@ def main(name: str):
         print(json.dumps(fields), file=out, flush=True)
 
     threads = int(os.environ["OMP_NUM_THREADS"])
-    peer = make(name, threads)
-    answer(name=name, version=peer.version)
-    run = None
+    answer(name=name, version=version(name))
+    peer = run = kind = None
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -34,8 +36,12 @@ def main(name: str):
                 case "load":
                     run = None
                     gc.collect()
-                    run = peer.load(Task(command))
-                    forget_peak()
+                    task = Task(command)
+                    if kind != task.kind:
+                        peer, kind = make(name, task.kind, threads), task.kind
+                    run = peer.load(task)
+                    if kind == "layers":
+                        forget_peak()
                     answer(settings=peer.settings)
                 case "check":
                     write(Path(command["output"]), getattr(run, "check", run)())
@@ -43,7 +49,9 @@ def main(name: str):
                 case "run":
                     for _ in range(command["warm"]):
                         run()
-                    answer(ms=[timed(run) for _ in range(command["count"])], peak_mb=peak_mb())
+                    samples = [timed(run) for _ in range(command["count"])]
+                    ms, first_ms = ([time for time in times if time is not None] for times in zip(*samples))
+                    answer(ms=ms, first_ms=first_ms, peak_mb=peak_mb())
         except Exception as error:  # the driver notes it and goes on with the other peers
             text = str(error).strip() or type(error).__name__
             answer(error=text.splitlines()[0][:300])
@@ -53,10 +61,23 @@ class Task:
     """A case as a worker sees it."""
 
     def __init__(self, fields: dict):
-        from safetensors.torch import load_file
-
         self.op, self.precision = fields["op"], fields["precision"]
         self.checkpoint = Path(fields["checkpoint"])
+        self.kind = self.op if self.op in ("texts", "generation") else "layers"
+        if self.kind == "layers":
+            self.read_layers(fields)
+            return
+        self.exports = Path(fields["exports"])
+        if self.op == "texts":
+            self.texts = Path(fields["input"]).read_text().splitlines()
+        else:
+            from safetensors.numpy import load_file
+
+            self.ids, self.new_tokens = load_file(fields["input"])["input_ids"], fields["new_tokens"]
+
+    def read_layers(self, fields: dict):
+        from safetensors.torch import load_file
+
         tensors = load_file(fields["input"])
         self.x = tensors["hidden_states"]
         self.mask = tensors.get("attention_mask")
@@ -64,19 +85,46 @@ class Task:
         self.target, self.training = tensors.get("target"), fields.get("training")
 
 
-def make(name: str, threads: int):
-    # Only what is asked for is imported: each library brings its own threads.
-    match name:
-        case "pytorch":
+PACKAGES = {
+    "pytorch": "torch", "pytorch-compiled": "torch", "onnxruntime": "onnxruntime", "openvino": "openvino",
+    "llama.cpp": "llama-cpp-python",
+}
+
+
+def version(name: str) -> str:
+    try:
+        return metadata.version(PACKAGES[name])
+    except metadata.PackageNotFoundError:
+        return "not installed"  # to load a case will say so
+
+
+def make(name: str, kind: str, threads: int):
+    # Only what is asked for is imported: each library brings its own threads, and memory.
+    match name, kind:
+        case "pytorch", "layers":
             from pytorch_peer import Eager as Peer
-        case "pytorch-compiled":
+        case "pytorch-compiled", "layers":
             from pytorch_peer import Compiled as Peer
-        case "onnxruntime":
+        case "onnxruntime", "layers":
             from onnxruntime_peer import OnnxRuntime as Peer
-        case "openvino":
+        case "openvino", "layers":
             from openvino_peer import OpenVino as Peer
+        case "pytorch", "texts":
+            from texts_peers import SentenceTransformers as Peer
+        case "onnxruntime", "texts":
+            from texts_peers import OnnxRuntime as Peer
+        case "openvino", "texts":
+            from texts_peers import OpenVino as Peer
+        case "pytorch", "generation":
+            from generation_peers import Transformers as Peer
+        case "onnxruntime", "generation":
+            from generation_peers import OnnxRuntime as Peer
+        case "openvino", "generation":
+            from generation_peers import OpenVino as Peer
+        case "llama.cpp", "generation":
+            from generation_peers import LlamaCpp as Peer
         case _:
-            sys.exit(f"worker.py: no peer is called {name}")
+            raise ValueError(f"{name} is not measured in {kind}")
     return Peer(threads)
 
 
@@ -96,18 +144,19 @@ def peak_mb() -> float | None:
     return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM")), None)
 
 
-def timed(run) -> float:
+def timed(run) -> tuple[float, float | None]:
+    """Milliseconds, of a generation those to the first token as well."""
     start = time.perf_counter()
     run()
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (time.perf_counter() - start), getattr(run, "first_ms", None)
 
 
 def write(path: Path, y):
-    import torch
-    from safetensors.torch import save_file
+    import numpy as np
+    from safetensors.numpy import save_file
 
-    y = torch.as_tensor(y)
-    save_file({"output": y.float().contiguous()}, path)
+    y = y if isinstance(y, np.ndarray) else y.float().numpy()
+    save_file({"output": np.ascontiguousarray(y, dtype=np.float32)}, path)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-PYTHON_PEERS = ["pytorch", "pytorch-compiled", "onnxruntime", "openvino"]
+PYTHON_PEERS = ["pytorch", "pytorch-compiled", "onnxruntime", "openvino", "llama.cpp"]
 CANDLE = "candle"
 OURS = {"candle-blocks": "packed", "candle-blocks-plain": "plain"}
 
@@ -86,7 +86,7 @@ class Worker:
 def environment(threads: int, changes: dict[str, str]) -> dict[str, str]:
     """The same number of threads for whoever asks."""
     variables = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"]
-    return os.environ | {name: str(threads) for name in variables} | {"TOKENIZERS_PARALLELISM": "false"} | changes
+    return os.environ | {name: str(threads) for name in variables} | {"HF_HUB_OFFLINE": "1"} | changes
 
 
 def built(folder: Path, arguments: list[str], target: str) -> str:
@@ -118,7 +118,7 @@ def make(names: list[str], threads: int, patience: float, compile_mode: str) -> 
     for name in names:
         changes = {}
         if name in OURS:
-            ours = ours or built(ROOT, ["bench", "--bench", "ours", "--no-run", "--locked"], "ours")
+            ours = ours or built(ROOT, ["bench", "--bench", "ours", "--features", "text", "--no-run", "--locked"], "ours")
             command = [ours, OURS[name]]
         elif name == CANDLE:
             # A directory of its own: its flags are others, and would have this crate built anew each time.

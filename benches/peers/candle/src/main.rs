@@ -2,6 +2,7 @@
 
 #[path = "../../protocol.rs"]
 mod protocol;
+mod texts;
 mod training;
 
 use anyhow::{Context, Result, bail};
@@ -11,12 +12,17 @@ use candle_transformers::models::{
     bert::{BertEncoder, Config as BertConfig},
     llama::{Cache, Llama, LlamaConfig},
 };
-use protocol::{Case, Run, Simply, serve};
+use protocol::{Case, Run, Simply, Task, serve};
 use serde_json::Value;
 
 fn main() -> Result<()> {
-    let settings = "candle-nn's layers, candle-transformers' BertEncoder and Llama, its defaults";
-    serve("candle", "0.11.1", settings, load)
+    let settings =
+        "candle-nn's layers, candle-transformers' BertEncoder, BertModel and Llama, its defaults";
+    serve("candle", "0.11.1", settings, |task| match task {
+        Task::Layers(case) => load(case),
+        Task::Texts(task) => texts::load(task),
+        Task::Generation(_) => bail!("candle is not measured in generation"),
+    })
 }
 
 fn load(case: Case) -> Result<Box<dyn Run>> {

@@ -1,0 +1,46 @@
+"""Files of runtimes that read no checkpoint. A process of its own writes them, so that who is measured loads no PyTorch.
+
+    exports.py onnx|openvino|gguf-f32|gguf-bf16 CHECKPOINT FOLDER
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def exported(task, kind: str) -> Path:
+    """The folder with the files of this kind, which are written if they are missing."""
+    folder = task.exports / kind
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        part.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([sys.executable, __file__, kind, str(task.checkpoint), str(part)])
+        if done.returncode != 0:
+            raise RuntimeError(f"{kind}: the export fails; its messages are above")
+        part.rename(folder)
+    return folder
+
+
+def write(kind: str, checkpoint: Path, folder: Path):
+    import modules
+
+    weights = modules.Weights(checkpoint)
+    match kind:
+        case "onnx":
+            import export_onnx
+
+            export_onnx.write(weights, folder)
+        case "openvino":
+            import export_openvino
+
+            export_openvino.write(weights, folder)
+        case "gguf-f32" | "gguf-bf16":
+            import export_gguf
+
+            export_gguf.write(weights, kind.removeprefix("gguf-"), folder)
+        case _:
+            sys.exit(f"nothing is exported to {kind}")
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
