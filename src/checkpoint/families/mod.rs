@@ -4,7 +4,9 @@ use crate::checkpoint::scheme::Family;
 
 mod albert;
 mod bart;
+mod bart_like;
 mod bert;
+mod bert_generation;
 mod bloom;
 mod clip;
 mod cohere;
@@ -13,6 +15,9 @@ mod distilbert;
 mod electra;
 mod encoder;
 mod encoder_decoder;
+mod ernie;
+mod esm;
+mod eurobert;
 mod falcon;
 mod gemma;
 mod gpt2;
@@ -21,6 +26,7 @@ mod gpt_neo;
 mod gpt_neox;
 mod gptj;
 mod llama;
+mod megatron_bert;
 mod mixtral;
 mod modernbert;
 mod mpnet;
@@ -32,7 +38,11 @@ mod patches;
 mod phi;
 mod prelude;
 mod qwen;
+mod rembert;
 mod roberta;
+mod roberta_prelayernorm;
+mod roformer;
+mod rotary_bert;
 mod siglip;
 mod stablelm;
 mod starcoder2;
@@ -47,23 +57,30 @@ pub(crate) fn all() -> Vec<Family> {
     let mut all = vec![
         albert::family(),
         bert::family(),
+        bert_generation::family(),
         bloom::family(),
         cohere::family(),
         dinov2::family(),
         distilbert::family(),
         electra::family(),
+        ernie::family(),
+        esm::family(),
+        eurobert::family(),
         falcon::family(),
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
         gpt_neox::family(),
         gptj::family(),
+        megatron_bert::family(),
         modernbert::family(),
         mpnet::family(),
         mpt::family(),
         nomic_bert::family(),
         opt::family(),
         phi::family(),
+        rembert::family(),
+        roformer::family(),
         stablelm::family(),
         starcoder2::family(),
         vit::family(),
@@ -71,6 +88,7 @@ pub(crate) fn all() -> Vec<Family> {
     all.extend(
         [
             bart::families(),
+            bart_like::families(),
             clip::families(),
             gemma::families(),
             llama::families(),
@@ -78,6 +96,8 @@ pub(crate) fn all() -> Vec<Family> {
             olmo::families(),
             qwen::families(),
             roberta::families(),
+            roberta_prelayernorm::families(),
+            rotary_bert::families(),
             siglip::families(),
             t5::families(),
             torch::families(),
