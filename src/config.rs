@@ -27,8 +27,9 @@ pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
 pub use embeddings::{
-    Counted, EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, PositionTableConfig,
-    Projected, SpectrumEmbeddingsConfig, TokenEmbeddingsConfig,
+    Counted, EmbeddingProjection, EmbeddingsConfig, LastFrequency, PatchEmbeddingsConfig,
+    PositionTableConfig, PositionVectors, Projected, SpectrumEmbeddingsConfig, TokenDropout,
+    TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingConfig, RoutingScores,

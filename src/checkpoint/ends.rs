@@ -18,6 +18,8 @@ const CLASSES: &[(&str, Task)] = &[
     ("ForCausalLM", Task::CausalLm),
     ("ForConditionalGeneration", Task::CausalLm),
     ("LMHeadModel", Task::CausalLm),
+    ("BertGenerationDecoder", Task::CausalLm),
+    ("MarianMTModel", Task::CausalLm),
     ("DoubleHeadsModel", Task::CausalLm),
     ("ForMaskedLM", Task::MaskedLm),
     ("ElectraForPreTraining", Task::ReplacedTokens),

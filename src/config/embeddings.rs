@@ -38,12 +38,28 @@ pub struct TokenEmbeddingsConfig {
     pub positions: Option<PositionTableConfig>,
     /// The number of token types (segments), if they have a table.
     pub n_types: Option<usize>,
+    /// What becomes of the words where some are hidden behind a token for that (ESM).
+    #[serde(default)]
+    pub token_dropout: Option<TokenDropout>,
+    /// Whether the sum is 0 where the mask drops a token (ESM).
+    #[serde(default)]
+    pub blank_padding: bool,
     /// The norm of the sum.
     pub norm: Option<NormConfig>,
     /// The map from the tables' width to that of the blocks, where the two differ.
     pub projection: Option<EmbeddingProjection>,
     /// Dropout probability of the sum.
     pub dropout: f64,
+}
+
+/// Words behind the mask's token are 0, as if by a dropout, and all others are scaled by `(1 - usual) / (1 - share)`, where
+/// `share` of a sequence's tokens are hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenDropout {
+    /// The token that hides a word.
+    pub token: u32,
+    /// The share that was hidden in training.
+    pub usual: f64,
 }
 
 /// A map from the width of a table of words to that of the blocks.
@@ -74,6 +90,32 @@ pub struct PositionTableConfig {
     pub first_row: usize,
     /// Which tokens are counted.
     pub counted: Counted,
+    /// What a row is.
+    #[serde(default)]
+    pub vectors: PositionVectors,
+}
+
+/// What the row of a position is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PositionVectors {
+    /// A learned vector.
+    #[default]
+    Learned,
+    /// The sines of the position times `10000^(-i / n)`, then its cosines, where `i` counts to the half of the width; nothing is
+    /// stored. A token that is not counted has zeros.
+    Sines(LastFrequency),
+}
+
+/// What the frequencies of sines and cosines end with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastFrequency {
+    /// The one before 1/10000: `n` is the half of the width (Marian, Pegasus).
+    Before,
+    /// 1/10000: `n` is one less (M2M100, XGLM).
+    Reached,
 }
 
 impl PositionTableConfig {
@@ -107,6 +149,8 @@ impl TokenEmbeddingsConfig {
             scale: 1.0,
             positions: None,
             n_types: None,
+            token_dropout: None,
+            blank_padding: false,
             norm: None,
             projection: None,
             dropout: 0.0,
@@ -122,6 +166,10 @@ impl TokenEmbeddingsConfig {
         with_scale(scale: f64) => scale = scale;
         /// Sets the number of token types.
         with_types(n_types: usize) => n_types = Some(n_types);
+        /// Sets what becomes of the words where some are hidden.
+        with_token_dropout(dropout: TokenDropout) => token_dropout = Some(dropout);
+        /// Sets whether the sum is 0 where the mask drops a token.
+        with_blank_padding(blank: bool) => blank_padding = blank;
         /// Sets the norm of the sum.
         with_norm(norm: NormConfig) => norm = Some(norm);
         /// Sets the map to the width of the blocks.
@@ -136,6 +184,7 @@ impl TokenEmbeddingsConfig {
             n_rows,
             first_row: 0,
             counted: Counted::All,
+            vectors: PositionVectors::Learned,
         })
     }
 
@@ -167,6 +216,15 @@ impl TokenEmbeddingsConfig {
         probability("the embeddings' dropout", self.dropout)?;
         if let Some(table) = &self.positions {
             size("the number of positions", table.n_rows)?;
+            let width = self.sum_width();
+            if table.vectors != PositionVectors::Learned && !width.is_multiple_of(2) {
+                return Err(Error::InvalidConfig(format!(
+                    "positions are as many sines as cosines, but {width} wide; expected an even width"
+                )));
+            }
+        }
+        if let Some(dropout) = &self.token_dropout {
+            probability("the usual share of hidden tokens", dropout.usual)?;
         }
         if self.width != self.d_model && self.projection.is_none() {
             return Err(Error::InvalidConfig(format!(

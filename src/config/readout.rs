@@ -46,6 +46,8 @@ pub enum Reads {
     Mean,
     /// The mean over those behind this many (CLIP).
     MeanBehind(usize),
+    /// The mean over the positions that the mask keeps of what the transformation makes of each (EuroBERT).
+    MeanTransformed,
     /// The first beside the mean over those behind it, `[batch, 2 d]` (DINOv2).
     FirstAndMean {
         /// Positions in front of those of the mean.

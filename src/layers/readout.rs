@@ -156,6 +156,9 @@ impl<L: Module> Readout<L> {
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
+        if self.config.reads == Reads::MeanTransformed {
+            x = mean(&x, of.mask)?;
+        }
         let (Some(output), Some(config)) = (&self.output, &self.config.output) else {
             return Ok(x);
         };
@@ -187,7 +190,7 @@ impl<L: Module> Readout<L> {
         }
         let is = |wanted: u32| move |id: i64| id == i64::from(wanted);
         match &self.config.reads {
-            Reads::Each => Ok(x.clone()),
+            Reads::Each | Reads::MeanTransformed => Ok(x.clone()),
             Reads::First => x.narrow(1, 0, 1)?.squeeze(1),
             Reads::Last => x.narrow(1, seq - 1, 1)?.squeeze(1),
             Reads::LastExcept(None) => {

@@ -58,6 +58,7 @@ pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 pub use activation::activate;
 pub(crate) use activation::activation_kernel;
 pub(crate) use adamw::{Moments, Step, Update, adamw, moment_dtype, sum_of_squares};
+pub(crate) use array::wide;
 pub(crate) use attention::{Mixing, broadcast_strides, check_broadcast, four};
 pub(crate) use constants::{Constants, drawn_on_device, uploaded};
 pub use cpu::{Route, isa, route};

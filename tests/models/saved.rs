@@ -82,6 +82,7 @@ fn every_head_is_written_as_transformers_wrote_it() {
         let is_beside = |name: &String| {
             ignored.contains(name)
                 || name.starts_with("cls.seq_relationship.") // the other head of pretraining
+                || name.starts_with("esm.contact_head.") // which reads attention weights
                 || name.ends_with("embeddings.mask_token") // which hides patches in training alone
                 || model.pooler.is_none() && name.contains("pooler.")
         };

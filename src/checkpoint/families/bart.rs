@@ -2,31 +2,16 @@
 //!
 //! transformers' `BartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bart/modeling_bart.py>
 
-use super::encoder_decoder::{end_of_text, head_rules, next_token, start_token};
-use super::new_names;
+use super::encoder_decoder::*;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    vec![
-        stack("bart", StackPart::Encoder, |json| bart(json, "encoder"))
-            .new_names(new_names::of_bart)
-            .embeddings(words_of_bart),
-        stack("bart", StackPart::Decoder, |json| {
-            Ok(bart(json, "decoder")?.into_decoder())
-        })
-        .new_names(new_names::of_bart)
-        .embeddings(words_of_bart)
-        .end_rules(next_token())
-        .end_rules(head_rules())
-        .head(Task::CausalLm, |json, _| {
-            Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(true)))
-        })
-        .head(Task::SequenceClassification, |json, stack| {
-            end_of_text(json, stack, 2)
-        })
-        .head(Task::QuestionAnswering, question_answering)
-        .joined(StackPart::Encoder, |json| start_token(json, 2)),
-    ]
+    let sides: Sides = [
+        |json| bart(json, "encoder"),
+        |json| Ok(bart(json, "decoder")?.into_decoder()),
+    ];
+    let start = |json: &ConfigJson| start_token(json, 2);
+    classifying(pair("bart", sides, learned_behind_two, start))
 }
 
 /// One stack of an encoder-decoder with BART's names.
@@ -67,27 +52,6 @@ pub(super) fn stack(
         .outside(&["projector.*", "classifier.*", "layer_weights"])
 }
 
-fn words_of_bart(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let words = padded_words(json, stack)?;
-    let scale = match json.flag(&["scale_embedding"], false)? {
-        true => (words.d_model as f64).sqrt(),
-        false => 1.0,
-    };
-    let norm = NormConfig::layer_norm(words.d_model, 1e-5);
-    let positions = PositionTableConfig {
-        // Two rows in front are never used.
-        n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
-        first_row: 2,
-        ..ALL_POSITIONS
-    };
-    Ok(words
-        .with_scale(scale)
-        .with_position_table(positions)
-        .with_norm(norm)
-        .with_dropout(json.number(&["dropout"], 0.1)?)
-        .into())
-}
-
 fn attention(role: &str, stem: &str) -> Vec<Rule> {
     let mut rules = projections(role, stem, ["q_proj", "k_proj", "v_proj", "out_proj"]);
     let norm = format!("{stem}_layer_norm");
@@ -121,12 +85,8 @@ pub(super) fn config(
         .with_activation(json.activation(&["activation_function"], Activation::Gelu)?)
         .with_dropout(json.number(&["activation_dropout"], 0.0)?);
     let norm = NormConfig::layer_norm(d_model, 1e-5);
-    let default_dropout = match placement {
-        NormPlacement::Post => 0.1, // BART's class
-        _ => 0.0,                   // Whisper's
-    };
     let block = BlockConfig::new(attention, feed_forward, norm, placement)
-        .with_residual_dropout(json.number(&["dropout"], default_dropout)?);
+        .with_residual_dropout(json.number(&["dropout"], 0.1)?);
     let n_blocks = json.n_blocks(&keys(side, &key("layers"), "num_hidden_layers"))?;
     let final_norm = (placement == NormPlacement::Pre).then_some(norm);
     let stack = StackConfig::uniform(block, n_blocks, final_norm);

@@ -70,25 +70,32 @@ pub(super) fn embeddings(
     stack: &StackConfig,
     positions: PositionTableConfig,
 ) -> Result<EmbeddingsConfig> {
-    let d_model = stack.blocks[0].d_model();
-    let width = json.size_or(&["embedding_size"], d_model)?;
+    let width = json.size_or(&["embedding_size"], stack.blocks[0].d_model())?;
     let positions = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])?,
         ..positions
     };
-    let tokens = padded_words(json, stack)?
+    let words = typed_words(json, stack, width)?;
+    Ok(words.with_position_table(positions).into())
+}
+
+/// Words of this width and types, normalised, and projected where the blocks are wider.
+pub(super) fn typed_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    width: usize,
+) -> Result<TokenEmbeddingsConfig> {
+    let words = padded_words(json, stack)?
         .with_width(width)
-        .with_position_table(positions)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
         .with_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
-    let projection = EmbeddingProjection {
-        of: Projected::Sum,
-        bias: true,
-    };
-    Ok(match width == d_model {
-        true => tokens.into(),
-        false => tokens.with_projection(projection).into(),
+    Ok(match width == words.d_model {
+        true => words,
+        false => words.with_projection(EmbeddingProjection {
+            of: Projected::Sum,
+            bias: true,
+        }),
     })
 }
 
@@ -97,15 +104,32 @@ fn word_by_activation(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutC
     word(json, stack, stack.blocks[0].d_model(), activation)
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("position_embedding_type", &[json!("absolute")])?;
+    stack(json, block(json)?)
+}
+
+/// As many equal blocks as the file says, of an encoder or a decoder.
+pub(super) fn stack(json: &ConfigJson, mut block: BlockConfig) -> Result<StackConfig> {
     json.only("add_cross_attention", &[json!(false)])?;
-    let mut block = block(json)?;
     if json.flag(&["is_decoder"], false)? {
         block.attention.visibility = Visibility::Causal;
     }
     let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
     Ok(StackConfig::uniform(block, n_blocks, None))
+}
+
+/// The same with the norm in front of each sublayer, and one behind the last block.
+pub(super) fn norm_first(stack: StackConfig) -> StackConfig {
+    let final_norm = Some(stack.blocks[0].norm);
+    let stack = stack.with_each(|_, block| {
+        block.attention_placement = NormPlacement::Pre;
+        block.feed_forward_placement = NormPlacement::Pre;
+    });
+    StackConfig {
+        final_norm,
+        ..stack
+    }
 }
 
 /// The block that most encoders since BERT describe in the same keys.

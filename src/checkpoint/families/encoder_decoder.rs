@@ -1,6 +1,83 @@
 //! What surrounds the stacks of several encoder-decoders.
 
+use super::bart::stack;
+use super::new_names::of_bart;
 use super::prelude::*;
+
+/// What reads the configuration of the encoder and of the decoder.
+pub(super) type Sides = [fn(&ConfigJson) -> Result<StackConfig>; 2];
+
+/// Both stacks of a model with BART's names, which predicts tokens behind a bias of its own.
+pub(super) fn pair(
+    name: &str,
+    [encoder, decoder]: Sides,
+    embeddings: ReadEmbeddings,
+    joint: ReadJoint,
+) -> [Family; 2] {
+    let bias = Rule {
+        bias: strings(&["final_logits_bias"]),
+        ..Rule::behind_ones("causal_lm.output", &[], 1)
+    };
+    let side = |part, config| {
+        let side = stack(name, part, config).embeddings(embeddings);
+        side.new_names(of_bart).default_of("pad_token_id", 1)
+    };
+    [
+        side(StackPart::Encoder, encoder),
+        side(StackPart::Decoder, decoder)
+            .end_rules([Rule::named("causal_lm.output", &["lm_head.weight"], &[])])
+            .end_rules([bias])
+            .head(Task::CausalLm, |json, _| {
+                next_token(language_model(json)?.with_bias(true))
+            })
+            .joined(StackPart::Encoder, joint),
+    ]
+}
+
+/// With the heads that read a text, such as BART's.
+pub(super) fn classifying([encoder, decoder]: [Family; 2]) -> Vec<Family> {
+    let decoder = decoder
+        .end_rules(head_rules())
+        .head(Task::SequenceClassification, |json, stack| {
+            end_of_text(json, stack, 2)
+        })
+        .head(Task::QuestionAnswering, question_answering);
+    vec![encoder, decoder]
+}
+
+/// Refuses files whose sides have a table of words each.
+pub(super) fn only_shared(json: &ConfigJson) -> Result<()> {
+    json.only("tie_word_embeddings", &[json!(true)])
+}
+
+/// Words, scaled where the file says so.
+pub(super) fn scaled_words(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<TokenEmbeddingsConfig> {
+    let words = padded_words(json, stack)?;
+    let scale = match json.flag(&["scale_embedding"], false)? {
+        true => (words.d_model as f64).sqrt(),
+        false => 1.0,
+    };
+    let dropout = json.number(&["dropout"], 0.1)?;
+    Ok(words.with_scale(scale).with_dropout(dropout))
+}
+
+/// Words with learned positions, of which two rows in front are never used, behind a norm.
+pub(super) fn learned_behind_two(
+    json: &ConfigJson,
+    stack: &StackConfig,
+) -> Result<EmbeddingsConfig> {
+    let words = scaled_words(json, stack)?;
+    let norm = NormConfig::layer_norm(words.d_model, 1e-5);
+    let positions = PositionTableConfig {
+        n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
+        first_row: 2,
+        ..ALL_POSITIONS
+    };
+    Ok(words.with_position_table(positions).with_norm(norm).into())
+}
 
 /// The token before the first, where the file names no other.
 pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
@@ -8,17 +85,6 @@ pub(super) fn start_token(json: &ConfigJson, default: usize) -> Result<Joint> {
     Ok(Joint::Memory {
         start_token: Some(token as u32),
     })
-}
-
-/// The names of a language model's output, whose bias is no trained one in most files.
-pub(super) fn next_token() -> [Rule; 2] {
-    [
-        Rule::named("causal_lm.output", &["lm_head.weight"], &[]),
-        Rule {
-            bias: strings(&["final_logits_bias"]),
-            ..Rule::behind_ones("causal_lm.output", &[], 1)
-        },
-    ]
 }
 
 /// The names of heads other than the language model's.

@@ -5,7 +5,9 @@ use crate::checkpoint::scheme::Family;
 mod albert;
 mod arcee;
 mod bart;
+mod bart_like;
 mod bert;
+mod bert_generation;
 mod biogpt;
 mod bloom;
 mod clip;
@@ -15,6 +17,9 @@ mod distilbert;
 mod electra;
 mod encoder;
 mod encoder_decoder;
+mod ernie;
+mod esm;
+mod eurobert;
 mod falcon;
 mod gemma;
 mod glm;
@@ -26,6 +31,7 @@ mod gptj;
 mod granite;
 mod hunyuan;
 mod llama;
+mod megatron_bert;
 mod mixtral;
 mod modernbert;
 mod modernbert_decoder;
@@ -40,7 +46,11 @@ mod persimmon;
 mod phi;
 mod prelude;
 mod qwen;
+mod rembert;
 mod roberta;
+mod roberta_prelayernorm;
+mod roformer;
+mod rotary_bert;
 mod seed_oss;
 mod siglip;
 mod sigmoid_experts;
@@ -59,16 +69,21 @@ pub(crate) fn all() -> Vec<Family> {
         albert::family(),
         bert::family(),
         biogpt::family(),
+        bert_generation::family(),
         bloom::family(),
         dinov2::family(),
         distilbert::family(),
         electra::family(),
+        ernie::family(),
+        esm::family(),
+        eurobert::family(),
         falcon::family(),
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
         gptj::family(),
         hunyuan::family(),
+        megatron_bert::family(),
         modernbert::family(),
         modernbert_decoder::family(),
         mpnet::family(),
@@ -79,6 +94,8 @@ pub(crate) fn all() -> Vec<Family> {
         phi::family(),
         seed_oss::family(),
         smollm3::family(),
+        rembert::family(),
+        roformer::family(),
         stablelm::family(),
         starcoder2::family(),
         vit::family(),
@@ -87,6 +104,7 @@ pub(crate) fn all() -> Vec<Family> {
         [
             arcee::families(),
             bart::families(),
+            bart_like::families(),
             clip::families(),
             cohere::families(),
             gemma::families(),
@@ -98,6 +116,8 @@ pub(crate) fn all() -> Vec<Family> {
             olmo::families(),
             qwen::families(),
             roberta::families(),
+            roberta_prelayernorm::families(),
+            rotary_bert::families(),
             siglip::families(),
             sigmoid_experts::families(),
             t5::families(),

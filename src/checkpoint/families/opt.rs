@@ -40,6 +40,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
         n_rows: n_positions + 2,
         first_row: 2,
         counted: Counted::Kept,
+        ..ALL_POSITIONS
     };
     let projection = EmbeddingProjection {
         of: Projected::Words,

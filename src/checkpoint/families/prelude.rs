@@ -16,6 +16,15 @@ pub(super) fn projections(role: &str, stem: &str, names: [&str; 4]) -> Vec<Rule>
 }
 
 impl Family {
+    /// The table of the blocks alone, for a family with other ends.
+    pub(super) fn without_ends(self) -> Self {
+        Self {
+            end_rules: vec![],
+            heads: vec![],
+            ..self
+        }
+    }
+
     /// What surrounds the blocks of a decoder: a table of `words`, and the heads that transformers puts behind, of which the
     /// one for tokens is called `classifier`.
     pub(super) fn decoder_ends(self, words: &str, classifier: &str) -> Self {
@@ -79,6 +88,7 @@ pub(super) const ALL_POSITIONS: PositionTableConfig = PositionTableConfig {
     n_rows: 0,
     first_row: 0,
     counted: Counted::All,
+    vectors: PositionVectors::Learned,
 };
 
 /// Positions counted over all tokens but this, from the row behind its number.

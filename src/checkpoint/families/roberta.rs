@@ -1,4 +1,4 @@
-//! RoBERTa, XLM-R and CamemBERT: BERT's blocks; positions are counted without the padding.
+//! RoBERTa, XLM-R, CamemBERT and data2vec's text model: BERT's blocks; positions are counted without the padding.
 //!
 //! transformers' `RobertaModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roberta/modeling_roberta.py>
 
@@ -7,11 +7,16 @@ use super::encoder::*;
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    ["roberta", "xlm-roberta", "camembert"].map(family).into()
+    vec![
+        family("roberta", "roberta."),
+        family("xlm-roberta", "roberta."),
+        family("camembert", "roberta."),
+        family("data2vec-text", "data2vec_text."),
+    ]
 }
 
-fn family(name: &str) -> Family {
-    encoder(name, "roberta.")
+pub(super) fn family(name: &str, prefix: &str) -> Family {
+    encoder(name, prefix)
         .end_rules(word_rules([
             "lm_head.dense",
             "lm_head.layer_norm",

@@ -9,6 +9,7 @@ use super::prelude::*;
 pub(super) fn families() -> Vec<Family> {
     vec![
         stack("whisper", StackPart::Encoder, |json| side(json, "encoder"))
+            .default_of("dropout", 0.0)
             .end_rules([
                 Rule::linear("embeddings.convolution_1", &["conv1"]),
                 Rule::linear("embeddings.convolution_2", &["conv2"]),
@@ -21,6 +22,7 @@ pub(super) fn families() -> Vec<Family> {
         stack("whisper", StackPart::Decoder, |json| {
             Ok(side(json, "decoder")?.into_decoder())
         })
+        .default_of("dropout", 0.0)
         .embeddings(|json, stack| {
             let n_positions = json.size_or(&["max_target_positions"], 448)?;
             // transformers does not read `scale_embedding`.

@@ -2,6 +2,7 @@
 
 mod patches;
 mod resized;
+mod sines;
 mod spectrum;
 mod tokens;
 

@@ -7,9 +7,13 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::Error;
 use crate::config::{
-    Counted, LinearConfig, PositionTableConfig, Projected, TokenEmbeddingsConfig, getters,
+    Counted, LinearConfig, PositionTableConfig, PositionVectors, Projected, TokenDropout,
+    TokenEmbeddingsConfig, getters,
 };
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
+use crate::ops;
+
+use super::sines::sines;
 
 /// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
 ///
@@ -85,7 +89,8 @@ impl TokenEmbeddings {
             vb.pp(name).get_with_hints((rows, width), "weight", init)
         };
         let sum_width = config.sum_width();
-        let rows = config.positions.map(|table| table.n_rows);
+        let learned = |table: &PositionTableConfig| table.vectors == PositionVectors::Learned;
+        let rows = config.positions.filter(learned).map(|table| table.n_rows);
         let norm = |norm| Norm::new(norm, vb.pp("norm"));
         let projection = config.projection.map(|projection| {
             let linear = LinearConfig::new(config.width, config.d_model).with_bias(projection.bias);
@@ -154,6 +159,9 @@ impl TokenEmbeddings {
         if self.config.scale != 1.0 {
             x = (x * self.config.scale)?;
         }
+        if let Some(dropout) = &self.config.token_dropout {
+            x = in_place_of_hidden(&x, dropout, &ids, tokens)?;
+        }
         let projected = self.config.projection.map(|projection| projection.of);
         if let (Some(Projected::Words), Some(projection)) = (projected, &self.projection) {
             x = projection.forward(&x)?;
@@ -168,16 +176,25 @@ impl TokenEmbeddings {
             let reason = "the model has no table of token types; leave them out";
             return Err(Error::input("token_type_ids", reason).into());
         }
-        if let (Some(table), Some(config)) = (&self.positions, &self.config.positions) {
+        if let Some(config) = &self.config.positions {
             let rows = rows(config, &ids, tokens, (batch, seq))?;
-            let mut at = positions(table, &rows, (batch, seq))?;
-            if let Counted::Except(padding) = config.counted {
-                at = untrained_where(at, &rows, i64::from(padding))?;
-            }
+            let at = match (&self.positions, config.counted) {
+                (None, _) => sines(config, &rows, (batch, seq), &x)?,
+                (Some(table), Counted::Except(padding)) => {
+                    let at = positions(table, &rows, (batch, seq))?;
+                    untrained_where(at, &rows, i64::from(padding))?
+                }
+                (Some(table), _) => positions(table, &rows, (batch, seq))?,
+            };
             x = x.broadcast_add(&at)?;
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
+        }
+        if let (true, Some(mask)) = (self.config.blank_padding, tokens.mask) {
+            let marks = integers("attention_mask", mask, (batch, seq))?;
+            let kept = marks.iter().map(|&mark| f64::from(u8::from(mark != 0)));
+            x = each_times(&x, kept)?;
         }
         x = self.dropout.forward_t(&x, train)?;
         match (projected, &self.projection) {
@@ -204,6 +221,45 @@ impl TokenEmbeddings {
             _ => Ok(counts.chunks_exact(seq).enumerate().map(sum).collect()),
         }
     }
+}
+
+/// Words of which those behind the mask's token are 0, and the others as much larger as there are more of those than usual.
+fn in_place_of_hidden(
+    x: &Tensor,
+    dropout: &TokenDropout,
+    ids: &[i64],
+    tokens: &Tokens,
+) -> Result<Tensor> {
+    let (batch, seq, _) = x.dims3()?;
+    let kept = match tokens.mask {
+        Some(mask) => integers("attention_mask", mask, (batch, seq))?,
+        None => vec![1; batch * seq],
+    };
+    let is_hidden = |id: &i64| *id == i64::from(dropout.token);
+    let rows = ids
+        .chunks_exact(seq.max(1))
+        .zip(kept.chunks_exact(seq.max(1)));
+    each_times(
+        x,
+        rows.flat_map(|(ids, kept)| {
+            let n_hidden = ids.iter().filter(|id| is_hidden(id)).count() as f64;
+            let share = n_hidden / kept.iter().sum::<i64>().max(1) as f64;
+            let others = (1.0 - dropout.usual) / (1.0 - share);
+            ids.iter()
+                .map(move |id| if is_hidden(id) { 0.0 } else { others })
+        }),
+    )
+}
+
+/// Each row of `x` `[batch, seq, width]` times a factor of its own, computed in f32 where `x` is narrower.
+fn each_times(x: &Tensor, factors: impl Iterator<Item = f64>) -> Result<Tensor> {
+    let (batch, seq, _) = x.dims3()?;
+    let wide = ops::wide(x.dtype());
+    let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), (batch, seq, 1), &Device::Cpu)?;
+    let factors = factors.to_dtype(wide)?.to_device(x.device())?;
+    x.to_dtype(wide)?
+        .broadcast_mul(&factors)?
+        .to_dtype(x.dtype())
 }
 
 fn shape(tokens: &Tokens) -> Result<(usize, usize)> {

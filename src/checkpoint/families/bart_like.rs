@@ -1,0 +1,101 @@
+//! Encoder-decoders with BART's names: mBART, PLBART, MVP, Blenderbot, Marian, Pegasus and M2M100.
+//!
+//! transformers' `MBartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mbart/modeling_mbart.py>; the others lie beside it.
+
+use super::bart::config;
+use super::encoder_decoder::*;
+use super::prelude::*;
+
+const PRE: Sides = [
+    |json| side(json, "encoder", NormPlacement::Pre),
+    |json| Ok(side(json, "decoder", NormPlacement::Pre)?.into_decoder()),
+];
+const POST: Sides = [
+    |json| side(json, "encoder", NormPlacement::Post),
+    |json| Ok(side(json, "decoder", NormPlacement::Post)?.into_decoder()),
+];
+
+fn side(json: &ConfigJson, side: &str, placement: NormPlacement) -> Result<StackConfig> {
+    json.only("use_prompt", &[json!(false)])?; // MVP's
+    config(json, side, AttentionBias::ALL, placement)
+}
+
+pub(super) fn families() -> Vec<Family> {
+    let behind_two = |json: &ConfigJson, stack: &StackConfig| {
+        only_shared(json)?;
+        learned_behind_two(json, stack)
+    };
+    let from_two = |json: &ConfigJson| start_token(json, 2);
+    let [encoder, decoder] = pair("m2m_100", PRE, sines_except_padding, from_two);
+    let m2m_100 = [encoder, decoder.head(Task::CausalLm, causal_lm)].map(|side| {
+        side.default_of("activation_function", "relu")
+            .default_of("attention_dropout", 0.1)
+            .default_of("encoder_layerdrop", 0.05)
+            .default_of("decoder_layerdrop", 0.05)
+            .default_of("scale_embedding", true)
+            .ignored(SINES)
+    });
+    let plbart = pair("plbart", POST, behind_two, from_the_text).map(|side| {
+        side.default_of("attention_dropout", 0.1)
+            .default_of("scale_embedding", true)
+    });
+    let marian = pair("marian", POST, sines, |json| start_token(json, 58100));
+    let marian = marian.map(|side| side.default_of("pad_token_id", 58100).ignored(SINES));
+    let pegasus = pair("pegasus", PRE, sines, |json| start_token(json, 0));
+    let pegasus = pegasus.map(|side| side.default_of("pad_token_id", 0).ignored(SINES));
+    let blenderbot = pair("blenderbot", PRE, learned, |json| start_token(json, 1));
+    let blenderbot = blenderbot.map(|side| side.default_of("pad_token_id", 0));
+    [
+        classifying(pair("mbart", PRE, behind_two, from_the_text)),
+        classifying(pair("mvp", POST, behind_two, from_two)),
+        classifying(plbart),
+        marian.into(),
+        pegasus.into(),
+        m2m_100.into(),
+        blenderbot.into(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What older files hold of a table that is computed.
+const SINES: &[&str] = &["*embed_positions.weight*"];
+
+/// The token before the first is the text's last, a language: no default.
+fn from_the_text(_: &ConfigJson) -> Result<Joint> {
+    Ok(Joint::Memory { start_token: None })
+}
+
+/// Words with learned positions.
+fn learned(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let n_positions = json.size_or(&["max_position_embeddings"], 128)?;
+    only_shared(json)?;
+    Ok(scaled_words(json, stack)?
+        .with_positions(n_positions)
+        .into())
+}
+
+fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    // Otherwise each side has a table of its own.
+    json.only("share_encoder_decoder_embeddings", &[json!(true)])?;
+    let positions = PositionTableConfig {
+        n_rows: json.size_or(&["max_position_embeddings"], 1024)?,
+        vectors: PositionVectors::Sines(LastFrequency::Before),
+        ..ALL_POSITIONS
+    };
+    only_shared(json)?;
+    let words = scaled_words(json, stack)?;
+    Ok(words.with_position_table(positions).into())
+}
+
+fn sines_except_padding(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    let positions = PositionTableConfig {
+        n_rows: json.size_or(&["max_position_embeddings"], 1024)? + 2,
+        vectors: PositionVectors::Sines(LastFrequency::Reached),
+        ..positions_except(json.size(&["pad_token_id"])?)
+    };
+    only_shared(json)?;
+    let words = scaled_words(json, stack)?;
+    Ok(words.with_position_table(positions).into())
+}

@@ -1,0 +1,46 @@
+//! EuroBERT: Llama's blocks that see both sides.
+//!
+//! transformers' `EuroBertModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/eurobert/modeling_eurobert.py>
+
+use super::llama;
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    llama::decoder("eurobert", |json| {
+        let block = llama::block(json, llama::bias(json)?)?;
+        let stack = llama::uniform(json, block)?;
+        Ok(stack.with_each(|_, block| block.attention.visibility = Visibility::Bidirectional))
+    })
+    .prefixes(&["model.", ""])
+    .without_ends()
+    .end_rules([
+        Rule::linear("embeddings.word", &["embed_tokens"]),
+        Rule::linear("masked_lm.output", &["lm_head"]),
+        Rule::linear("sequence_classification.transform", &["dense"]),
+        Rule::linear("sequence_classification.output", &["classifier"]),
+        Rule::linear("token_classification.output", &["classifier"]),
+    ])
+    .default_of("rms_norm_eps", 1e-5)
+    .default_of("pad_token_id", 128001)
+    .head(Task::MaskedLm, |json, _| {
+        let has_bias = json.flag(&["mlp_bias"], false)?;
+        Ok(ReadoutConfig::new(Reads::Each).with_output(language_model(json)?.with_bias(has_bias)))
+    })
+    .head(Task::SequenceClassification, |json, stack| {
+        json.only(
+            "classifier_pooling",
+            &["bos", "mean", "late"].map(Value::from),
+        )?;
+        let reads = match json.text(&["classifier_pooling"])?.as_deref() {
+            Some("bos") => Reads::First,
+            Some("mean") => Reads::Mean,
+            _ => Reads::MeanTransformed,
+        };
+        let transform = TransformConfig::new(stack.blocks[0].d_model(), Activation::Gelu);
+        Ok(ReadoutConfig::new(reads)
+            .with_transform(transform)
+            .with_output(labels(json)?))
+    })
+    .head(Task::TokenClassification, |json, _| token(json, 0.0))
+    .outside(&["dense.*"])
+}

@@ -1,0 +1,60 @@
+//! RemBERT: BERT's blocks, with a narrow table of words and a head that has a wide one of its own.
+//!
+//! transformers' `RemBertModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/rembert/modeling_rembert.py>
+
+use super::bert;
+use super::encoder::{first_through_tanh, pooled, word, word_rules};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    bert::encoder("rembert", "rembert.")
+        .end_rules([Rule::linear(
+            "embeddings.projection",
+            &["encoder.embedding_hidden_mapping_in"],
+        )])
+        .end_rules(word_rules([
+            "cls.predictions.dense",
+            "cls.predictions.LayerNorm",
+            "cls.predictions",
+        ]))
+        .end_rules([Rule::linear(
+            "sequence_classification.output",
+            &["classifier"],
+        )])
+        .default_of("hidden_dropout_prob", 0.0)
+        .default_of("attention_probs_dropout_prob", 0.0)
+        .embeddings(|json, stack| {
+            let width = json.size_or(&["input_embedding_size"], 256)?;
+            let words = bert::typed_words(json, stack, width)?;
+            let words = words.with_positions(json.size(&["max_position_embeddings"])?);
+            Ok(words
+                .with_projection(EmbeddingProjection {
+                    of: Projected::Sum,
+                    bias: true,
+                })
+                .into())
+        })
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, words_of_its_own)
+        .head(Task::CausalLm, words_of_its_own)
+        .head(Task::SequenceClassification, |json, _| {
+            pooled(json, dropout(json)?)
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, dropout(json)?)
+        })
+        .new_names(|_| Ok(&[]))
+        .outside(&["encoder.embedding_hidden_mapping_in.*"])
+}
+
+fn dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["classifier_dropout_prob"], 0.1)
+}
+
+/// Never tied, whatever the file says.
+fn words_of_its_own(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    let width = json.size_or(&["output_embedding_size"], 1664)?;
+    let activation = json.activation(&["hidden_act"], Activation::Gelu)?;
+    let output = OutputConfig::new(json.size(&["vocab_size"])?).with_bias(true);
+    Ok(word(json, stack, width, activation)?.with_output(output))
+}

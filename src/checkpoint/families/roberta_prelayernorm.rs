@@ -1,0 +1,46 @@
+//! RoBERTa with the norm in front of each sublayer, and XLM-R's XL sizes.
+//!
+//! transformers' `RobertaPreLayerNormLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roberta_prelayernorm/modeling_roberta_prelayernorm.py>, and `XLMRobertaXLLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/xlm_roberta_xl/modeling_xlm_roberta_xl.py>
+
+use super::bert;
+use super::prelude::*;
+use super::roberta;
+
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        roberta::family("roberta-prelayernorm", "roberta_prelayernorm.")
+            .read_by(|json| Ok(bert::norm_first(bert::config(json)?)))
+            .replace_block_rules([
+                Rule::norm("attention_norm", &["attention.LayerNorm"]),
+                Rule::norm("feed_forward_norm", &["intermediate.LayerNorm"]),
+            ])
+            .stack_rules([Rule::norm("final_norm", &["LayerNorm"])]),
+        roberta::family("xlm-roberta-xl", "roberta.")
+            .default_of("layer_norm_eps", 1e-5)
+            .default_of("type_vocab_size", 1)
+            .read_by(xl)
+            .replace_block_rules([
+                Rule::norm("attention_norm", &["attention.self_attn_layer_norm"]),
+                Rule::norm("feed_forward_norm", &["LayerNorm"]),
+            ])
+            .stack_rules([Rule::norm("final_norm", &["encoder.LayerNorm"])])
+            .embeddings(|json, stack| {
+                let padding = json.size_or(&["pad_token_id"], 1)?;
+                let positions = PositionTableConfig {
+                    n_rows: json.size(&["max_position_embeddings"])?,
+                    ..positions_except(padding)
+                };
+                let words = padded_words(json, stack)?
+                    .with_types(json.size(&["type_vocab_size"])?)
+                    .with_position_table(positions);
+                let dropout = json.number(&["hidden_dropout_prob"], 0.1)?;
+                Ok(words.with_dropout(dropout).into())
+            }),
+    ]
+}
+
+fn xl(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = bert::norm_first(bert::config(json)?);
+    Ok(stack.with_each(|_, block| block.residual.feed_forward_dropout = 0.0))
+}

@@ -1,0 +1,58 @@
+//! RoFormer: BERT's blocks with rotary positions.
+//!
+//! transformers' `RoFormerSelfAttention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/roformer/modeling_roformer.py>
+
+use super::bert::{self, encoder};
+use super::encoder::*;
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    encoder("roformer", "roformer.")
+        .read_by(config)
+        .end_rules(word_rules([
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions",
+        ]))
+        .end_rules(first_token_rules())
+        .end_rules([Rule::linear(
+            "embeddings.projection",
+            &["embeddings_project"],
+        )])
+        .embeddings(|json, stack| Ok(bert::typed_words(json, stack, width(json, stack)?)?.into()))
+        .head(Task::MaskedLm, words)
+        .head(Task::CausalLm, words)
+        .head(Task::SequenceClassification, |json, stack| {
+            first_token(json, stack, activation(json)?, dropout(json)?)
+        })
+        .head(Task::TokenClassification, |json, _| {
+            token(json, dropout(json)?)
+        })
+        .ignored(&["*embed_positions.weight"]) // sines and cosines
+        .outside(&["*embeddings_project.*"])
+}
+
+fn width(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
+    json.size_or(&["embedding_size"], stack.blocks[0].d_model())
+}
+
+fn activation(json: &ConfigJson) -> Result<Activation> {
+    json.activation(&["hidden_act"], Activation::Gelu)
+}
+
+fn dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["hidden_dropout_prob"], 0.1)
+}
+
+fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {
+    word(json, stack, width(json, stack)?, activation(json)?)
+}
+
+fn config(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("rotary_value", &[json!(false)])?;
+    Ok(bert::config(json)?.with_each(|_, block| {
+        let rotary = RotaryConfig::new(block.attention.head_dim, 10000.0);
+        let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
+        block.attention.position = Position::Rotary(rotary);
+    }))
+}

@@ -1,0 +1,116 @@
+//! GTE and Jina's third embeddings: BERT's blocks with rotary positions, GTE's feed-forward gated.
+//!
+//! transformers' `GteLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gte/modeling_gte.py>, and `JinaEmbeddingsV3Layer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/jina_embeddings_v3/modeling_jina_embeddings_v3.py>
+
+use super::bert;
+use super::encoder::*;
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    vec![gte(), jina()]
+}
+
+fn gte() -> Family {
+    bert::encoder("gte", "gte.")
+        .prefixes(&["gte.", "new.", ""])
+        .read_by(|json| {
+            let json = &json.with_default("attention_probs_dropout_prob", 0.0);
+            let mut block = block(json, 160000.0)?;
+            let dropout = json.number(&["hidden_dropout_prob"], 0.1)?;
+            block.feed_forward = block
+                .feed_forward
+                .with_form(FeedForwardForm::Gated)
+                .with_dropout(dropout);
+            block.feed_forward.up_bias = false;
+            uniform(json, block)
+        })
+        .replace_block_rules(Rule::fused_attention(
+            &["attention.qkv_proj"],
+            FusedLayout::Blocks,
+        ))
+        .replace_block_rules(Rule::fused_gate(&["mlp.up_gate_proj"], Half::Second))
+        .replace_block_rules([
+            Rule::linear("attention.output", &["attention.o_proj"]),
+            Rule::norm("attention_norm", &["attn_ln"]),
+            Rule::linear("feed_forward.down", &["mlp.down_proj"]),
+            Rule::norm("feed_forward_norm", &["mlp_ln"]),
+        ])
+        .end_rules(word_rules(["lm_head.dense", "lm_head.norm", "lm_head"]))
+        .end_rules([Rule::linear(
+            "sequence_classification.output",
+            &["classifier"],
+        )])
+        .default_of("pad_token_id", 1)
+        .embeddings(|json, stack| {
+            let json = &json.with_default("type_vocab_size", 1);
+            let mut words = bert::typed_words(json, stack, stack.blocks[0].d_model())?;
+            words.n_types = words.n_types.filter(|&n_types| n_types > 0);
+            Ok(words.into())
+        })
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, word_by_gelu)
+        .head(Task::SequenceClassification, |json, _| {
+            pooled(json, classifier_dropout(json)?)
+        })
+        .new_names(|_| Ok(&[]))
+        .ignored(&["*.inv_freq"])
+}
+
+fn jina() -> Family {
+    bert::encoder("jina_embeddings_v3", "roberta.")
+        .read_by(|json| uniform(json, block(json, 20000.0)?))
+        .block("encoder.layers.{i}.")
+        .replace_block_rules(Rule::fused_attention(&["mixer.Wqkv"], FusedLayout::Blocks))
+        .replace_block_rules([
+            Rule::linear("attention.output", &["mixer.out_proj"]),
+            Rule::norm("attention_norm", &["norm1"]),
+            Rule::linear("feed_forward.up", &["mlp.fc1"]),
+            Rule::linear("feed_forward.down", &["mlp.fc2"]),
+            Rule::norm("feed_forward_norm", &["norm2"]),
+        ])
+        .end_rules(word_rules([
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head",
+        ]))
+        .end_rules(first_token_rules())
+        .end_rules([Rule::norm("embeddings.norm", &["emb_ln"])])
+        .default_of("pad_token_id", 1)
+        .default_of("layer_norm_eps", 1e-5)
+        .default_of("type_vocab_size", 1)
+        .embeddings(|json, stack| {
+            let width = stack.blocks[0].d_model();
+            Ok(bert::typed_words(json, stack, width)?.into())
+        })
+        .pooler(|_, stack| Ok(first_through_tanh(stack)))
+        .head(Task::MaskedLm, word_by_gelu)
+        .head(Task::SequenceClassification, |json, stack| {
+            first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
+        })
+        .new_names(|json| {
+            Ok(match json.flag(&["tie_word_embeddings"], true)? {
+                true => &["*emb_ln.*", "lm_head.bias"],
+                false => &["*emb_ln.*"],
+            })
+        })
+        .ignored(&["*.inv_freq"])
+        .outside(&["emb_ln.*"])
+}
+
+fn block(json: &ConfigJson, theta: f64) -> Result<BlockConfig> {
+    let mut block = bert::block(json)?;
+    let d_head = json.optional_size(&["head_dim"])?;
+    if let Some(d_head) = d_head.filter(|&d_head| d_head != block.attention.head_dim) {
+        let reason = format!("found {d_head}, expected the width of the model over its heads");
+        return Err(json.error(&["head_dim"], reason));
+    }
+    let rotary = json.rotary(block.attention.head_dim, theta)?;
+    block.attention.position = Position::Rotary(rotary);
+    Ok(block)
+}
+
+fn uniform(json: &ConfigJson, block: BlockConfig) -> Result<StackConfig> {
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    Ok(StackConfig::uniform(block, n_blocks, None))
+}
