@@ -12,6 +12,7 @@ mod clip;
 mod cohere;
 mod dinov2;
 mod distilbert;
+mod dpr;
 mod electra;
 mod encoder;
 mod encoder_decoder;
@@ -50,6 +51,7 @@ mod t5;
 mod torch;
 mod tower;
 mod vit;
+mod wav2vec2;
 mod whisper;
 
 /// Every known family.
@@ -62,6 +64,7 @@ pub(crate) fn all() -> Vec<Family> {
         cohere::family(),
         dinov2::family(),
         distilbert::family(),
+        dpr::family(),
         electra::family(),
         ernie::family(),
         esm::family(),
@@ -83,7 +86,6 @@ pub(crate) fn all() -> Vec<Family> {
         roformer::family(),
         stablelm::family(),
         starcoder2::family(),
-        vit::family(),
     ];
     all.extend(
         [
@@ -101,6 +103,8 @@ pub(crate) fn all() -> Vec<Family> {
             siglip::families(),
             t5::families(),
             torch::families(),
+            vit::families(),
+            wav2vec2::families(),
             whisper::families(),
         ]
         .into_iter()
