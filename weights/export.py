@@ -25,7 +25,7 @@ import transformers
 
 from fixtures import capture, checkpoint, inputs, manifest, minilm, reference, self_test, text, torch_stack, whole
 from fixtures.committed import COMMITTED, STACKS
-from fixtures.families import FAMILIES, Part, describe, family_of
+from fixtures.families import FAMILIES, Drive, Part, describe, family_of
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_SEQ = 8
@@ -54,7 +54,8 @@ def write_family(args: argparse.Namespace) -> None:
     layout = checkpoint.Layout(args.prefix, args.norm_names, dtype, args.shards, args.buffers, args.config_names, args.head)
     checkpoint.write(args.out, args.command, overrides, args.seed, layout)
     # A table in JSON is judged by its blocks alone.
-    if args.command not in torch_stack.STACKS and args.out.parent.name != "like":
+    is_whole = args.out.parent.name != "like" and all(part.drive is not Drive.WAVE for part in family_of(args.command).parts)
+    if is_whole and args.command not in torch_stack.STACKS:
         sizes_of_whole = (*WHOLE_SIZES, args.padding, args.seed)
         for name, options in whole.forms(args.out).items():
             whole.write(args.out / f"{name}.safetensors", args.out, sizes_of_whole, args.attention, **options)

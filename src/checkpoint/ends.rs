@@ -36,6 +36,7 @@ const CLASSES: &[(&str, Task)] = &[
     ),
     ("WithProjection", Task::Projection),
     ("CLIPModel", Task::Projection),
+    ("MetaClip2Model", Task::Projection),
 ];
 
 /// The embeddings, pooler and head of a checkpoint, and where their parameters are stored.

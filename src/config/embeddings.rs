@@ -38,6 +38,9 @@ pub struct TokenEmbeddingsConfig {
     pub positions: Option<PositionTableConfig>,
     /// The number of token types (segments), if they have a table.
     pub n_types: Option<usize>,
+    /// The number of tasks, if they have a table; every token has the first (ERNIE).
+    #[serde(default)]
+    pub n_tasks: Option<usize>,
     /// What becomes of the words where some are hidden behind a token for that (ESM).
     #[serde(default)]
     pub token_dropout: Option<TokenDropout>,
@@ -46,6 +49,9 @@ pub struct TokenEmbeddingsConfig {
     pub blank_padding: bool,
     /// The norm of the sum.
     pub norm: Option<NormConfig>,
+    /// Whether the norm is of the words alone, before anything is added (Blenderbot Small's decoder).
+    #[serde(default)]
+    pub norm_of_words: bool,
     /// The map from the tables' width to that of the blocks, where the two differ.
     pub projection: Option<EmbeddingProjection>,
     /// Dropout probability of the sum.
@@ -149,9 +155,11 @@ impl TokenEmbeddingsConfig {
             scale: 1.0,
             positions: None,
             n_types: None,
+            n_tasks: None,
             token_dropout: None,
             blank_padding: false,
             norm: None,
+            norm_of_words: false,
             projection: None,
             dropout: 0.0,
         }
@@ -166,12 +174,16 @@ impl TokenEmbeddingsConfig {
         with_scale(scale: f64) => scale = scale;
         /// Sets the number of token types.
         with_types(n_types: usize) => n_types = Some(n_types);
+        /// Sets the number of tasks.
+        with_tasks(n_tasks: usize) => n_tasks = Some(n_tasks);
         /// Sets what becomes of the words where some are hidden.
         with_token_dropout(dropout: TokenDropout) => token_dropout = Some(dropout);
         /// Sets whether the sum is 0 where the mask drops a token.
         with_blank_padding(blank: bool) => blank_padding = blank;
         /// Sets the norm of the sum.
         with_norm(norm: NormConfig) => norm = Some(norm);
+        /// Sets whether the norm is of the words alone.
+        with_norm_of_words(of_words: bool) => norm_of_words = of_words;
         /// Sets the map to the width of the blocks.
         with_projection(projection: EmbeddingProjection) => projection = Some(projection);
         /// Sets the dropout probability.

@@ -103,6 +103,70 @@ fn scales(stack: &StackConfig) -> Vec<f64> {
     stack.blocks.iter().map(scale).collect()
 }
 
+/// Defaults of the configuration classes, which are not BERT's.
+#[test]
+fn absent_settings_of_an_encoder_are_those_of_its_class() {
+    for (family, eps, dropouts, theta) in [
+        ("ernie", 1e-12, [0.1, 0.1], None),
+        ("megatron-bert", 1e-12, [0.1, 0.1], None),
+        ("roberta-prelayernorm", 1e-12, [0.1, 0.1], None),
+        ("xlm-roberta-xl", 1e-5, [0.1, 0.0], None),
+        ("rembert", 1e-12, [0.0, 0.0], None),
+        ("roformer", 1e-12, [0.1, 0.1], Some(10_000.0)),
+        ("esm", 1e-12, [0.1, 0.1], None),
+        ("eurobert", 1e-5, [0.0, 0.0], Some(10_000.0)),
+        ("gte", 1e-12, [0.1, 0.1], Some(160_000.0)),
+        ("jina_embeddings_v3", 1e-5, [0.1, 0.1], Some(20_000.0)),
+        ("vit_msn", 1e-6, [0.0, 0.0], None),
+        ("ijepa", 1e-12, [0.0, 0.0], None),
+        ("wav2vec2", 1e-5, [0.1, 0.1], None),
+    ] {
+        let keys = json!({"model_type": family, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8,
+            "num_hidden_layers": 1, "vocab_size": 10});
+        let block = stack(keys).blocks.remove(0);
+        assert_eq!(block.norm.eps, eps, "{family}");
+        let residual = block.residual;
+        let found = [residual.attention_dropout, residual.feed_forward_dropout];
+        assert_eq!(found, dropouts, "{family}");
+        let found = match block.attention.position {
+            Position::Rotary(rotary) => Some(rotary.theta),
+            _ => None,
+        };
+        assert_eq!(found, theta, "{family}");
+    }
+}
+
+/// Defaults of the configuration classes, which are not BART's.
+#[test]
+fn absent_settings_of_an_encoder_decoder_are_those_of_its_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    for (family, dropout, attention_dropout, layer_drop) in [
+        ("bart", 0.1, 0.0, 0.0),
+        ("whisper", 0.0, 0.0, 0.0),
+        ("mbart", 0.1, 0.0, 0.0),
+        ("plbart", 0.1, 0.1, 0.0),
+        ("mvp", 0.1, 0.0, 0.0),
+        ("blenderbot", 0.1, 0.0, 0.0),
+        ("blenderbot-small", 0.1, 0.0, 0.0),
+        ("marian", 0.1, 0.0, 0.0),
+        ("pegasus", 0.1, 0.0, 0.0),
+        ("m2m_100", 0.1, 0.1, 0.05),
+    ] {
+        for part in [StackPart::Encoder, StackPart::Decoder] {
+            let json = json!({"model_type": family, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+                "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8});
+            fs::write(&path, json.to_string()).unwrap();
+            let options = CheckpointOptions::default().part(part);
+            let stack = options.architecture(&path).unwrap().config;
+            let block = &stack.blocks[0];
+            let found = (block.residual.feed_forward_dropout, block.attention.dropout);
+            assert_eq!(found, (dropout, attention_dropout), "{family} {part}");
+            assert_eq!(stack.layer_drop, layer_drop, "{family} {part}");
+        }
+    }
+}
+
 /// `attn.scaling` of transformers' `GPT2Attention` and `GPTBigCodeAttention`.
 #[test]
 fn scores_are_scaled_as_the_flags_say() {

@@ -1,4 +1,4 @@
-//! Encoder-decoders with BART's names: mBART, PLBART, MVP, Blenderbot, Marian, Pegasus and M2M100.
+//! Encoder-decoders with BART's names: mBART, PLBART, MVP, two sizes of Blenderbot, Marian, Pegasus and M2M100.
 //!
 //! transformers' `MBartDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mbart/modeling_mbart.py>; the others lie beside it.
 
@@ -45,6 +45,13 @@ pub(super) fn families() -> Vec<Family> {
     let pegasus = pegasus.map(|side| side.default_of("pad_token_id", 0).ignored(SINES));
     let blenderbot = pair("blenderbot", PRE, learned, |json| start_token(json, 1));
     let blenderbot = blenderbot.map(|side| side.default_of("pad_token_id", 0));
+    let small = |json: &ConfigJson| start_token(json, 1);
+    let [encoder, decoder] = pair("blenderbot-small", POST, learned_and_normed, small);
+    let decoder = decoder.embeddings(|json, stack| {
+        let words = small_words(json, stack)?;
+        Ok(words.with_scale(1.0).with_norm_of_words(true).into()) // never scaled
+    });
+    let small = [encoder, decoder].map(|side| side.default_of("pad_token_id", 0));
     [
         classifying(pair("mbart", PRE, behind_two, from_the_text)),
         classifying(pair("mvp", POST, behind_two, from_two)),
@@ -53,6 +60,7 @@ pub(super) fn families() -> Vec<Family> {
         pegasus.into(),
         m2m_100.into(),
         blenderbot.into(),
+        small.into(),
     ]
     .into_iter()
     .flatten()
@@ -74,6 +82,16 @@ fn learned(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
     Ok(scaled_words(json, stack)?
         .with_positions(n_positions)
         .into())
+}
+
+fn small_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
+    let n_positions = json.size_or(&["max_position_embeddings"], 512)?;
+    let words = shared_words(json, stack)?.with_positions(n_positions);
+    Ok(words.with_norm(stack.blocks[0].norm))
+}
+
+fn learned_and_normed(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    Ok(small_words(json, stack)?.into())
 }
 
 fn sines(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {

@@ -1,4 +1,4 @@
-//! CLIP: a text tower and a vision tower of pre-norm blocks.
+//! CLIP and MetaCLIP 2: a text tower and a vision tower of pre-norm blocks.
 //!
 //! transformers' `CLIPEncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/clip/modeling_clip.py>
 
@@ -7,21 +7,33 @@ use super::prelude::*;
 use super::tower::{Tower, tower};
 
 pub(super) fn families() -> Vec<Family> {
+    let meta = |json: &ConfigJson, _: &StackConfig| {
+        let end = TEXT.section(json)?.size_or(&["eos_token_id"], 49407)?;
+        Ok(ReadoutConfig::new(Reads::FirstOf(end as u32)))
+    };
+    [towers("clip", end_of_text), towers("metaclip_2", meta)].concat()
+}
+
+/// Both towers; a text is read where `end` says.
+fn towers(name: &str, end: ReadReadout) -> [Family; 2] {
+    let types = |tower: &str| [name.to_string(), format!("{name}_{tower}_model")];
+    let family = |tower, config| Family {
+        model_types: types(tower).into(),
+        ..Family::new(name, &[], config)
+    };
     [
         tower(
-            Family::new("clip", &["clip", "clip_text_model"], |json| {
-                TEXT.config(json)
-            })
-            .initialization(|json| initialization(json, &TEXT))
-            .embeddings(|json, stack| TEXT.words(json, stack, [49408, 77]))
-            .end_rules([Rule::linear("projection.output", &["text_projection"])])
-            .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
-            .pooler(end_of_text)
-            .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: false })),
+            family("text", |json| TEXT.config(json))
+                .initialization(|json| initialization(json, &TEXT))
+                .embeddings(|json, stack| TEXT.words(json, stack, [49408, 77]))
+                .end_rules([Rule::linear("projection.output", &["text_projection"])])
+                .end_rules([Rule::named("similarity", &["logit_scale"], &[])])
+                .pooler(end)
+                .joined(StackPart::Vision, |_| Ok(Joint::Similarity { bias: false })),
             StackPart::Text,
         ),
         tower(
-            Family::new("clip", &["clip", "clip_vision_model"], vision)
+            family("vision", vision)
                 .initialization(|json| initialization(json, &VISION))
                 .embeddings(images)
                 .end_rules([Rule::linear("projection.output", &["visual_projection"])])
@@ -33,7 +45,6 @@ pub(super) fn families() -> Vec<Family> {
         ),
     ]
     .map(|family| family.head(Task::Projection, projection))
-    .into()
 }
 
 const TEXT: Tower = Tower {

@@ -1,4 +1,4 @@
-//! ERNIE: BERT under its own name.
+//! ERNIE: BERT with a table of tasks, which its later versions have.
 //!
 //! transformers' `ErnieLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ernie/modeling_ernie.py>
 
@@ -9,8 +9,18 @@ pub(super) fn family() -> Family {
     bert::family()
         .named("ernie")
         .prefixes(&["ernie.", ""])
-        .read_by(|json| {
-            json.only("use_task_id", &[json!(false)])?; // a table of tasks beside that of types
-            bert::config(json)
+        .end_rules([Rule::linear(
+            "embeddings.task",
+            &["embeddings.task_type_embeddings"],
+        )])
+        .embeddings(|json, stack| {
+            let embeddings = bert::embeddings(json, stack, ALL_POSITIONS)?;
+            Ok(match embeddings {
+                EmbeddingsConfig::Tokens(words) if json.flag(&["use_task_id"], false)? => {
+                    let n_tasks = json.size_or(&["task_type_vocab_size"], 3)?;
+                    words.with_tasks(n_tasks).into()
+                }
+                embeddings => embeddings,
+            })
         })
 }

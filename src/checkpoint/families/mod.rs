@@ -14,6 +14,7 @@ mod clip;
 mod cohere;
 mod dinov2;
 mod distilbert;
+mod dpr;
 mod electra;
 mod encoder;
 mod encoder_decoder;
@@ -61,6 +62,7 @@ mod t5;
 mod torch;
 mod tower;
 mod vit;
+mod wav2vec2;
 mod whisper;
 
 /// Every known family.
@@ -73,6 +75,7 @@ pub(crate) fn all() -> Vec<Family> {
         bloom::family(),
         dinov2::family(),
         distilbert::family(),
+        dpr::family(),
         electra::family(),
         ernie::family(),
         esm::family(),
@@ -98,7 +101,6 @@ pub(crate) fn all() -> Vec<Family> {
         roformer::family(),
         stablelm::family(),
         starcoder2::family(),
-        vit::family(),
     ];
     all.extend(
         [
@@ -122,6 +124,8 @@ pub(crate) fn all() -> Vec<Family> {
             sigmoid_experts::families(),
             t5::families(),
             torch::families(),
+            vit::families(),
+            wav2vec2::families(),
             whisper::families(),
         ]
         .into_iter()

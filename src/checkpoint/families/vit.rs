@@ -1,25 +1,11 @@
-//! ViT and DeiT: pre-norm encoders of image patches, with BERT's names.
+//! ViT, DeiT, ViT-MSN and I-JEPA: pre-norm encoders of image patches, with BERT's names.
 //!
 //! transformers' `ViTLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/vit/modeling_vit.py>
 
 use super::{bert::block, patches, prelude::*};
 
-pub(super) fn family() -> Family {
-    Family::new("vit", &["vit", "deit"], config)
-        .prefixes(&["vit.", "deit.", ""])
-        .block("encoder.layer.{i}.")
-        .block_rules([
-            Rule::norm("attention_norm", &["layernorm_before"]),
-            Rule::linear("attention.query", &["attention.attention.query"]),
-            Rule::linear("attention.key", &["attention.attention.key"]),
-            Rule::linear("attention.value", &["attention.attention.value"]),
-            Rule::linear("attention.output", &["attention.output.dense"]),
-            Rule::norm("feed_forward_norm", &["layernorm_after"]),
-            Rule::linear("feed_forward.up", &["intermediate.dense"]),
-            Rule::linear("feed_forward.down", &["output.dense"]),
-        ])
-        .stack_rules([Rule::norm("final_norm", &["layernorm"])])
-        .end_rules(patches::rules())
+pub(super) fn families() -> Vec<Family> {
+    let vit = blocks("vit", &["vit.", "deit.", ""])
         .end_rules([
             Rule::linear("pooler.transform", &["pooler.dense"]),
             Rule::linear(
@@ -40,7 +26,69 @@ pub(super) fn family() -> Family {
         })
         .embeddings(embeddings)
         .pooler(pooler)
-        .head(Task::ImageClassification, image_classification)
+        .head(Task::ImageClassification, image_classification);
+    let classifier = || Rule::linear("image_classification.output", &["classifier"]);
+    // Beside a head, transformers 5 writes this prefix in front of all but the blocks.
+    let prefixed = |names: Vec<String>| names.iter().map(|name| format!("vit.{name}")).collect();
+    let msn = blocks("vit_msn", &["vit.", ""])
+        .stack_rules([Rule::norm("final_norm", &["vit.layernorm"])])
+        .end_rules(patches::rules().map(|rule| Rule {
+            weight: prefixed(rule.weight),
+            bias: prefixed(rule.bias),
+            ..rule
+        }))
+        .outside(&["vit.embeddings.*"])
+        .default_of("layer_norm_eps", 1e-6)
+        .end_rules([classifier()])
+        .embeddings(|json, stack| Ok(EmbeddingsConfig::Patches(patches(json, stack)?)))
+        .head(Task::ImageClassification, |json, _| {
+            Ok(ReadoutConfig::new(Reads::First).with_output(labels(json)?))
+        })
+        .initialization(|json| {
+            Ok(initializer_range::normal(json)?
+                .with("embeddings.class_token.weight", Draw::Constant(0.0))
+                .with("embeddings.position.weight", Draw::Constant(0.0)))
+        });
+    let ijepa = blocks("ijepa", &["ijepa.", ""])
+        .end_rules([classifier()])
+        .end_rules([Rule::linear("pooler.transform", &["pooler.dense"])])
+        .embeddings(|json, stack| {
+            Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
+                class_token: false,
+                ..patches(json, stack)?
+            }))
+        })
+        .pooler(pooler)
+        .head(Task::ImageClassification, |json, _| {
+            Ok(ReadoutConfig::new(Reads::Mean).with_output(labels(json)?))
+        });
+    vec![
+        Family {
+            model_types: strings(&["vit", "deit"]),
+            ..vit
+        },
+        msn,
+        ijepa,
+    ]
+}
+
+/// The table of the blocks and of their patches.
+fn blocks(name: &str, prefixes: &[&str]) -> Family {
+    Family::new(name, &[name], config)
+        .prefixes(prefixes)
+        .block("encoder.layer.{i}.")
+        .block_rules([
+            Rule::norm("attention_norm", &["layernorm_before"]),
+            Rule::linear("attention.query", &["attention.attention.query"]),
+            Rule::linear("attention.key", &["attention.attention.key"]),
+            Rule::linear("attention.value", &["attention.attention.value"]),
+            Rule::linear("attention.output", &["attention.output.dense"]),
+            Rule::norm("feed_forward_norm", &["layernorm_after"]),
+            Rule::linear("feed_forward.up", &["intermediate.dense"]),
+            Rule::linear("feed_forward.down", &["output.dense"]),
+        ])
+        .stack_rules([Rule::norm("final_norm", &["layernorm"])])
+        .end_rules(patches::rules())
         .outside(&["embeddings.*", "pooler.*", "*classifier.*", "decoder.*"])
 }
 
@@ -55,12 +103,17 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
-    let patches = PatchEmbeddingsConfig {
+    Ok(EmbeddingsConfig::Patches(PatchEmbeddingsConfig {
         distillation_token: is_deit(json)?,
+        ..patches(json, stack)?
+    }))
+}
+
+fn patches(json: &ConfigJson, stack: &StackConfig) -> Result<PatchEmbeddingsConfig> {
+    Ok(PatchEmbeddingsConfig {
         dropout: json.number(&["hidden_dropout_prob"], 0.0)?,
         ..patches::config(json, stack, [224, 16])?
-    };
-    Ok(EmbeddingsConfig::Patches(patches))
+    })
 }
 
 fn is_deit(json: &ConfigJson) -> Result<bool> {

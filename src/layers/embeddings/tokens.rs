@@ -17,13 +17,14 @@ use super::sines::sines;
 
 /// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
 ///
-/// Names in a `VarBuilder`: `word`, `position`, `type`, `norm`, `projection`.
+/// Names in a `VarBuilder`: `word`, `position`, `type`, `task`, `norm`, `projection`.
 #[derive(Clone, Debug)]
 pub struct TokenEmbeddings {
     config: TokenEmbeddingsConfig,
     words: Words,
     positions: Option<Tensor>, // [n_rows, sum_width]
     types: Option<Tensor>,     // [n_types, sum_width]
+    tasks: Option<Tensor>,     // [n_tasks, sum_width]
     norm: Option<Norm>,
     projection: Option<Linear>,
     pub(super) dropout: Dropout,
@@ -76,7 +77,7 @@ impl<'t> Tokens<'t> {
 
 impl TokenEmbeddings {
     /// Gets the tables from `vb`: `word.weight` `[n_tokens, width]`, and of what is configured `position.weight`,
-    /// `type.weight`, `norm` and `projection`.
+    /// `type.weight`, `task.weight`, `norm` and `projection`.
     ///
     /// # Errors
     /// If a parameter is missing or has another shape.
@@ -104,6 +105,10 @@ impl TokenEmbeddings {
             types: config
                 .n_types
                 .map(|rows| table("type", rows, sum_width))
+                .transpose()?,
+            tasks: config
+                .n_tasks
+                .map(|rows| table("task", rows, sum_width))
                 .transpose()?,
             norm: config.norm.as_ref().map(norm).transpose()?,
             projection: projection.transpose()?,
@@ -166,6 +171,13 @@ impl TokenEmbeddings {
         if let (Some(Projected::Words), Some(projection)) = (projected, &self.projection) {
             x = projection.forward(&x)?;
         }
+        let (of_words, of_sum) = match self.config.norm_of_words {
+            true => (&self.norm, &None),
+            false => (&None, &self.norm),
+        };
+        if let Some(norm) = of_words {
+            x = norm.forward(&x)?;
+        }
         if let Some(table) = &self.types {
             let types = match tokens.types {
                 Some(types) => integers("token_type_ids", types, (batch, seq))?,
@@ -188,7 +200,10 @@ impl TokenEmbeddings {
             };
             x = x.broadcast_add(&at)?;
         }
-        if let Some(norm) = &self.norm {
+        if let Some(table) = &self.tasks {
+            x = x.broadcast_add(&table.narrow(0, 0, 1)?)?;
+        }
+        if let Some(norm) = of_sum {
             x = norm.forward(&x)?;
         }
         if let (true, Some(mask)) = (self.config.blank_padding, tokens.mask) {

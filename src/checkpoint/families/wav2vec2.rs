@@ -1,0 +1,69 @@
+//! wav2vec 2.0, HuBERT, UniSpeech and data2vec's audio model: the blocks behind the convolutions.
+//!
+//! transformers' `Wav2Vec2EncoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/wav2vec2/modeling_wav2vec2.py>
+
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    let speech = [
+        ("wav2vec2", "wav2vec2."),
+        ("hubert", "hubert."),
+        ("unispeech", "unispeech."),
+        ("unispeech-sat", "unispeech_sat."),
+    ]
+    .map(|(name, prefix)| {
+        family(name, prefix, |json| {
+            let is_stable = json.flag(&["do_stable_layer_norm"], false)?;
+            config(json, is_stable)
+        })
+    });
+    let data2vec = family("data2vec-audio", "data2vec_audio.", |json| {
+        config(json, false)
+    });
+    speech.into_iter().chain([data2vec]).collect()
+}
+
+fn family(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    Family::new(name, &[name], config)
+        .prefixes(&[prefix, ""])
+        .block("encoder.layers.{i}.")
+        .block_rules(projections(
+            "attention",
+            "attention",
+            ["q_proj", "k_proj", "v_proj", "out_proj"],
+        ))
+        .block_rules([
+            Rule::norm("attention_norm", &["layer_norm"]),
+            Rule::linear("feed_forward.up", &["feed_forward.intermediate_dense"]),
+            Rule::linear("feed_forward.down", &["feed_forward.output_dense"]),
+            Rule::norm("feed_forward_norm", &["final_layer_norm"]),
+        ])
+        .stack_rules([Rule::norm("final_norm", &["encoder.layer_norm"])])
+        .outside(&["feature_*", "encoder.pos_conv_embed.*", "masked_spec_embed"])
+        .outside(&["encoder.layer_norm.*"]) // in front of the first block, where it is not behind the last
+        .outside(&["adapter.*", "lm_head.*", "quantizer.*", "project*"])
+        .outside(&["classifier.*", "layer_weights", "tdnn.*", "objective.*"])
+        .outside(&["final_proj.*", "speaker_proj.*", "label_*"])
+}
+
+/// With the norm in front of each sublayer where it is stable.
+fn config(json: &ConfigJson, is_stable: bool) -> Result<StackConfig> {
+    json.only("adapter_attn_dim", &[json!(null)])?;
+    let placement = match is_stable {
+        true => NormPlacement::Pre,
+        false => NormPlacement::Post,
+    };
+    let d_model = json.size(&["hidden_size"])?;
+    let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
+        .with_dropout(json.number(&["attention_dropout"], 0.1)?);
+    let feed_forward = FeedForwardConfig::new(d_model)
+        .with_d_ff(json.size(&["intermediate_size"])?)
+        .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?)
+        .with_dropout(json.number(&["activation_dropout"], 0.1)?);
+    let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-5)?);
+    let block = BlockConfig::new(attention, feed_forward, norm, placement)
+        .with_residual_dropout(json.number(&["hidden_dropout"], 0.1)?);
+    let n_blocks = json.n_blocks(&["num_hidden_layers"])?;
+    let stack = StackConfig::uniform(block, n_blocks, is_stable.then_some(norm));
+    Ok(stack.with_layer_drop(json.number(&["layerdrop"], 0.1)?))
+}
