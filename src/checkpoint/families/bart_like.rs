@@ -86,7 +86,8 @@ fn learned(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
 
 fn small_words(json: &ConfigJson, stack: &StackConfig) -> Result<TokenEmbeddingsConfig> {
     let n_positions = json.size_or(&["max_position_embeddings"], 512)?;
-    let words = shared_words(json, stack)?.with_positions(n_positions);
+    only_shared(json)?;
+    let words = scaled_words(json, stack)?.with_positions(n_positions);
     Ok(words.with_norm(stack.blocks[0].norm))
 }
 
