@@ -5,7 +5,9 @@ use super::prelude::*;
 /// Those of the table of words that both stacks read, below a head and without one, or of each stack's own.
 pub(super) fn of_bart(json: &ConfigJson) -> Result<&'static [&'static str]> {
     let is_tied = json.flag(&["tie_word_embeddings"], true)?;
-    Ok(match (is_tied, is_of_class(json, "Model")?) {
+    // Marian's class with a head is MarianMTModel.
+    let is_base = is_of_class(json, "Model")? && !is_of_class(json, "MTModel")?;
+    Ok(match (is_tied, is_base) {
         (true, true) => &["shared.*"],
         (true, false) => &["model.shared.*"],
         (false, _) => &["*embed_tokens.*"],
