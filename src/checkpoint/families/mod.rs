@@ -46,6 +46,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod text_side;
 mod torch;
 mod tower;
 mod vit;
@@ -98,6 +99,7 @@ pub(crate) fn all() -> Vec<Family> {
             roberta::families(),
             siglip::families(),
             t5::families(),
+            text_side::families(),
             torch::families(),
             whisper::families(),
         ]
