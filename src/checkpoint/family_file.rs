@@ -162,7 +162,8 @@ impl Family {
         let mut defaults = family.keys.defaults;
         defaults.extend(table.defaults);
         family.keys = ConfigKeys {
-            section: table.section,
+            or_whole: family.keys.or_whole && table.section.is_none(),
+            section: table.section.or(family.keys.section),
             renamed: table.keys,
             defaults,
         };

@@ -124,7 +124,8 @@ impl ConfigJson {
         };
         let kind = parameters.text(&["rope_type", "type"])?;
         Ok(match kind.as_deref() {
-            None | Some("default") => RotaryScaling::None,
+            // Three positions for each patch of an image; those of a text's tokens are equal.
+            None | Some("default" | "mrope") => RotaryScaling::None,
             Some("linear") => RotaryScaling::Linear {
                 factor: required("factor")?,
             },

@@ -205,6 +205,12 @@ impl Family {
         new_names(read: fn(&ConfigJson) -> Result<&'static [&'static str]>) => new_names = read;
     }
 
+    /// As [`Self::section`], for files of which some have the keys of that object outside, and no such object.
+    pub fn section_or_whole(mut self, section: &str) -> Self {
+        self.keys.or_whole = true;
+        self.section(section)
+    }
+
     /// Adds rules for parameters inside a block; of several for one role, the first whose tensor exists counts.
     pub fn block_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.block_rules.extend(rules);

@@ -277,3 +277,14 @@ fn a_deviation_of_0_is_none() {
         assert_eq!(draw, expected);
     }
 }
+
+/// As the file of LLaVA 1.5: what differs from `LlamaConfig`.
+#[test]
+fn a_llava_without_sizes_has_those_of_llama() {
+    let text = json!({"model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32064});
+    let stack = stack(json!({"model_type": "llava", "text_config": text}));
+    let block = &stack.blocks[0];
+    assert_eq!(stack.blocks.len(), 32);
+    assert_eq!([block.d_model(), block.feed_forward.d_ff], [4096, 11008]);
+    assert_eq!(block.attention.n_kv_heads, 32);
+}

@@ -5,8 +5,9 @@
 use std::fs;
 
 use candle_blocks::{
-    Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, StackConfig, Visibility,
-    config::RotaryScaling,
+    Architecture, Checkpoint, CheckpointOptions, Position, Result, RotaryConfig, StackConfig,
+    Visibility,
+    config::{OutputWeight, RotaryScaling},
 };
 use serde_json::{Map, Value, json};
 
@@ -24,6 +25,18 @@ fn open(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Resu
     let path = folder.path().join("config.json");
     fs::write(&path, config.to_string()).unwrap();
     Some(stack.options().config(path).open(stack.folder()))
+}
+
+/// What a committed configuration, changed, describes without weights.
+fn described(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Architecture> {
+    let stack = committed::families().into_iter().find(|s| s.name == name)?;
+    let text = fs::read_to_string(stack.folder().join("config.json")).unwrap();
+    let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    change(&mut config);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, Value::from(config).to_string()).unwrap();
+    Some(stack.options().architecture(&path).unwrap())
 }
 
 /// The configuration that comes of `keys`, of which null stands for an absent one.
@@ -62,9 +75,23 @@ fn absent_keys_have_the_defaults_of_transformers() {
         assert_eq!(gemma2.blocks[0].attention.window, Some(4096));
         assert_eq!(gemma2.blocks[0].attention.soft_cap, Some(50.0));
     }
-    for name in ["phi3", "mixtral", "olmo2"] {
+    for (name, eps) in [
+        ("phi3", 1e-5),
+        ("mixtral", 1e-5),
+        ("olmo2", 1e-5),
+        ("olmo3", 1e-5),
+        ("olmoe", 1e-5),
+        ("arcee", 1e-5),
+        ("ernie4_5", 1e-5),
+        ("exaone4", 1e-5),
+        ("glm", 1.5625e-7),
+        ("glm4", 1.5625e-7),
+        ("helium", 1e-8),
+        ("hunyuan_v1_dense", 1e-5),
+        ("seed_oss", 1e-6),
+    ] {
         if let Some(stack) = absent(name, &["rms_norm_eps"]) {
-            assert_eq!(stack.blocks[0].norm.eps, 1e-5, "{name}");
+            assert_eq!(stack.blocks[0].norm.eps, eps, "{name}");
         }
     }
     let rotary = |name: &str| -> Option<RotaryConfig> {
@@ -74,7 +101,16 @@ fn absent_keys_have_the_defaults_of_transformers() {
             other => panic!("{name}: {other:?}"),
         }
     };
-    for (name, theta) in [("mixtral", 1e6), ("cohere", 5e5), ("llama", 1e4)] {
+    for (name, theta) in [
+        ("mixtral", 1e6),
+        ("cohere", 5e5),
+        ("cohere2", 1e4),
+        ("llama", 1e4),
+        ("smollm3", 2e6),
+        ("helium", 1e5),
+        ("ernie4_5", 5e5),
+        ("olmo3", 5e5),
+    ] {
         if let Some(rotary) = rotary(name) {
             assert_eq!(rotary.theta, theta, "{name}");
         }
@@ -282,6 +318,8 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         ),
         ("gptj", "rotary_dim", Value::Null),
         ("mpt", "norm_type", json!("rmsnorm")),
+        ("olmoe", "clip_qkv", json!(8.0)),
+        ("smollm3", "no_rope_layers", json!([1])),
         ("mpt", "no_bias", json!(false)),
         ("nomic_bert-hub", "causal", json!(true)),
         ("nomic_bert-hub", "rotary_scaling_factor", json!(2.0)),
@@ -302,5 +340,120 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         let text = opened.expect_err(name).to_string();
         let named = if key == "rope_scaling" { "type" } else { key };
         assert!(text.contains(&format!("key \"{named}\": ")), "{text}");
+    }
+}
+
+/// transformers' `convert_rope_params_to_dict` of OLMo 3: what stands beside the parameters of both is the global layers' alone.
+#[test]
+fn olmo_3_reads_an_older_base_for_global_layers_only() {
+    let keys = [
+        ("rope_parameters", Value::Null),
+        ("rope_theta", json!(70.0)),
+        (
+            "rope_scaling",
+            json!({"rope_type": "linear", "factor": 3.0}),
+        ),
+    ];
+    let Some(stack) = config("olmo3", &keys) else {
+        return;
+    };
+    let found = stack.blocks.iter().map(|block| &block.attention);
+    let found = found.map(|attention| match &attention.position {
+        Position::Rotary(rotary) => (attention.window, rotary.theta, rotary.scaling.clone()),
+        other => panic!("{other:?}"),
+    });
+    let linear = RotaryScaling::Linear { factor: 3.0 };
+    let expected = [(Some(3), 5e5, RotaryScaling::None), (None, 70.0, linear)];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+}
+
+/// The classes' `layer_types` where a file has none.
+#[test]
+fn layers_turn_and_slide_where_each_class_says() {
+    let every_fourth = [Some(4096), Some(4096), Some(4096), None];
+    for (name, expected, turns) in [
+        ("smollm3", [None; 4], [true, true, true, false]),
+        ("cohere2", every_fourth, [true, true, true, false]),
+        ("exaone4", every_fourth, [true, true, true, false]),
+        ("olmo3", every_fourth, [true; 4]),
+        ("ministral", [Some(4096); 4], [true; 4]),
+    ] {
+        let keys = ["layer_types", "sliding_window", "no_rope_layers"];
+        let described = described(&format!("families/{name}"), |config| {
+            config.retain(|key, _| !keys.contains(&key.as_str()));
+            config.insert("num_hidden_layers".to_string(), json!(4));
+        });
+        let Some(Architecture { config: stack, .. }) = described else {
+            continue;
+        };
+        assert_eq!(windows(&stack), expected, "{name}");
+        let is_none = |position: &Position| *position == Position::None;
+        let found = stack.blocks.iter().map(|b| !is_none(&b.attention.position));
+        assert_eq!(found.collect::<Vec<_>>(), turns, "{name}");
+    }
+}
+
+/// As the files of Qwen2-VL: what describes the text stands where the whole is described.
+#[test]
+fn older_files_of_qwen_vl_describe_the_text_outside() {
+    for name in ["qwen2_vl", "qwen2_5_vl"] {
+        let flat = open(name, |config| {
+            let text = config.remove("text_config").unwrap();
+            let Value::Object(mut text) = text else {
+                panic!("{text}")
+            };
+            text.remove("model_type");
+            // Their name for a rotation over three axes.
+            let axes = text["rope_parameters"].as_object().unwrap().clone();
+            text.remove("rope_parameters");
+            text.insert("rope_theta".to_string(), axes["rope_theta"].clone());
+            text.insert(
+                "rope_scaling".to_string(),
+                json!({"type": "mrope", "mrope_section": axes["mrope_section"]}),
+            );
+            config.extend(text);
+        });
+        if let (Some(flat), Some(nested)) = (flat, open(name, |_| ())) {
+            assert_eq!(flat.unwrap().config(), nested.unwrap().config(), "{name}");
+        }
+    }
+}
+
+/// `Mistral3Config` ties words and head whatever `text_config` says, `LlavaConfig` if one of the two does.
+#[test]
+fn a_text_side_is_tied_as_the_whole_says() {
+    let key = "tie_word_embeddings";
+    for (name, inside, outside, weight) in [
+        ("mistral3", Some(false), None, OutputWeight::Words),
+        ("mistral3", None, Some(false), OutputWeight::Own),
+        ("gemma3", None, None, OutputWeight::Words),
+        ("llava", None, None, OutputWeight::Own),
+        ("llava", Some(true), Some(false), OutputWeight::Words),
+        ("llava", None, Some(true), OutputWeight::Words),
+    ] {
+        let described = described(&format!("families/{name}"), |config| {
+            if let Some(tied) = inside {
+                config["text_config"][key] = json!(tied);
+            }
+            if let Some(tied) = outside {
+                config.insert(key.to_string(), json!(tied));
+            }
+        });
+        let Some(described) = described else { continue };
+        let head = described.model_config().unwrap().head.as_ref().unwrap();
+        let output = head.readout.output.as_ref().unwrap();
+        assert_eq!(output.weight, weight, "{name} {inside:?} {outside:?}");
+    }
+}
+
+#[test]
+fn a_text_side_of_an_unknown_kind_is_an_error_that_names_it() {
+    let opened = open("llava", |config| {
+        config["text_config"]["model_type"] = json!("opt");
+    });
+    if let Some(opened) = opened {
+        let text = opened.expect_err("opt").to_string();
+        assert!(text.contains("\"model_type\""), "{text}");
+        assert!(text.contains("\"opt\" is not supported"), "{text}");
     }
 }

@@ -278,7 +278,7 @@ fn families_that_are_near_are_offered() {
         ("olmo_hybrid", "olmo"),
         ("megatron-gpt-bert", "megatron-bert"),
         ("phimoe", "phi"),
-        ("qwen2_5_vl_text", "qwen2"),
+        ("qwen2_5_vl_text", "qwen2_5_vl"),
         ("qwen3_5_moe", "qwen3_moe"),
         ("siglip2_text_model", "siglip_text_model"),
         ("t5gemma", "t5"),

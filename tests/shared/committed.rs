@@ -58,7 +58,7 @@ fn folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(weights("families")).unwrap();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     folders.sort();
-    assert!(folders.len() >= 60, "only {} families", folders.len());
+    assert!(folders.len() >= 100, "only {} families", folders.len());
     folders
 }
 

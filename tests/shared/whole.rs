@@ -45,7 +45,7 @@ pub fn wholes() -> Vec<Whole> {
             add(&weights(folder), folder, &mut found);
         }
     }
-    let expected = if is_present("heads") { 90 } else { 4 };
+    let expected = if is_present("heads") { 140 } else { 4 };
     assert!(found.len() >= expected, "only {}", found.len());
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found

@@ -75,7 +75,7 @@ fn every_family_draws_what_transformers_draws() {
     println!("{n_compared} tensors of {n_stacks} stacks");
     if is_present("families") {
         assert!(
-            n_stacks >= 55 && n_compared >= 700,
+            n_stacks >= 80 && n_compared >= 1000,
             "{n_stacks} {n_compared}"
         );
     }

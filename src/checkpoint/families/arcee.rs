@@ -1,5 +1,5 @@
-//! Arcee and Nemotron: Llama's blocks with a plain feed-forward and squared ReLU; Nemotron with LayerNorm of `1 + w`, and a
-//! part of each head rotated.
+//! Arcee, Jais 2 and Nemotron: Llama's blocks with a plain feed-forward and squared ReLU; Jais 2 with LayerNorm, Nemotron with
+//! one of `1 + w`, and a part of each head rotated.
 //!
 //! transformers' `ArceeMLP`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/arcee/modeling_arcee.py>, and
 //! `NemotronDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/nemotron/modeling_nemotron.py>
@@ -13,6 +13,9 @@ pub(super) fn families() -> Vec<Family> {
         plain("arcee", arcee)
             .default_of("rms_norm_eps", 1e-5)
             .new_names(prefix_by_head),
+        plain("jais2", jais2)
+            .default_of("attention_bias", true)
+            .default_of("mlp_bias", true),
         plain("nemotron", nemotron).initialization(|json| {
             // As if these norms multiplied by the weight alone.
             let deviation = initializer_range::deviation(json, 0.0134)?;
@@ -24,6 +27,13 @@ pub(super) fn families() -> Vec<Family> {
 fn arcee(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.feed_forward.form = FeedForwardForm::Plain;
+    uniform(json, block)
+}
+
+fn jais2(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, bias(json)?)?;
+    block.feed_forward.form = FeedForwardForm::Plain;
+    block.norm = NormConfig::layer_norm(block.d_model(), json.number(&["layer_norm_eps"], 1e-5)?);
     uniform(json, block)
 }
 

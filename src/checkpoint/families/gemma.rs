@@ -1,10 +1,12 @@
-//! Gemma 1, 2 and 3 (text): Llama's names, norms with `1 + w`, and from 2 on norms on both sides.
+//! Gemma 1, 2 and 3 (text): Llama's names, norms with `1 + w`, and from 2 on norms on both sides. VaultGemma is the second
+//! without those behind.
 //!
 //! transformers' `GemmaDecoderLayer`, `Gemma2DecoderLayer` and `Gemma3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/gemma3/modeling_gemma3.py>
 
 use super::llama::{bias, block, decoder, uniform};
 use super::prelude::*;
+use super::text_side::of_text;
 
 pub(super) fn families() -> Vec<Family> {
     let gemma_decoder = |name: &str, config| {
@@ -28,6 +30,8 @@ pub(super) fn families() -> Vec<Family> {
         gemma_decoder("gemma", gemma),
         sandwich("gemma2", gemma2).default_of("final_logit_softcapping", 30.0),
         sandwich("gemma3_text", gemma3),
+        sandwich("vaultgemma", vaultgemma).default_of("final_logit_softcapping", 30.0),
+        of_text(sandwich("gemma3", gemma3)),
     ]
 }
 
@@ -51,6 +55,14 @@ fn gemma(json: &ConfigJson) -> Result<StackConfig> {
 fn gemma2(json: &ConfigJson) -> Result<StackConfig> {
     let cap = json.switchable_number("attn_logit_softcapping", 50.0)?;
     sandwich(json, cap)
+}
+
+fn vaultgemma(json: &ConfigJson) -> Result<StackConfig> {
+    let stack = gemma2(json)?;
+    Ok(stack.with_each(|_, block| {
+        block.attention_placement = NormPlacement::Pre;
+        block.feed_forward_placement = NormPlacement::Pre;
+    }))
 }
 
 fn sandwich(json: &ConfigJson, soft_cap: Option<f64>) -> Result<StackConfig> {

@@ -1,5 +1,5 @@
-//! Granite and Granite MoE: Llama's blocks with factors on embeddings, scores, residuals and logits; the second with a mixture of
-//! experts whose weights are stacked.
+//! Granite, Granite MoE and HyperCLOVA X: Llama's blocks with factors on embeddings, scores, residuals and logits; the second with
+//! a mixture of experts whose weights are stacked, the third with norms on both sides.
 //!
 //! transformers' `GraniteDecoderLayer` and `GraniteMoeMoE`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/granitemoe/modeling_granitemoe.py>
@@ -31,7 +31,16 @@ pub(super) fn families() -> Vec<Family> {
             &["block_sparse_moe.router.layer"],
         )])
         .block_rules(both.into_iter().chain([down]).map(of_each));
-    vec![table("granite", granite), moe]
+    let peri = table("hyperclovax", hyperclovax)
+        .block_rules([
+            Rule::norm("attention_output_norm", &["post_norm1"]),
+            Rule::norm("feed_forward_output_norm", &["post_norm2"]),
+        ])
+        .head(Task::CausalLm, |json, _| {
+            let scale = json.number(&["logits_scaling"], 1.0)?;
+            next_token(language_model(json)?.with_scale(scale))
+        });
+    vec![table("granite", granite), moe, peri]
 }
 
 fn granite(json: &ConfigJson) -> Result<StackConfig> {
@@ -39,6 +48,19 @@ fn granite(json: &ConfigJson) -> Result<StackConfig> {
     block.attention.scale = json.number(&["attention_multiplier"], 1.0)?;
     block.residual.multiplier = json.number(&["residual_multiplier"], 1.0)?;
     uniform(json, block)
+}
+
+fn hyperclovax(json: &ConfigJson) -> Result<StackConfig> {
+    let usual = block(json, bias(json)?)?.attention.scale;
+    let is_peri = json.flag(&["use_post_norm"], true)?;
+    let given = json.optional_number(&["attention_multiplier"])?;
+    Ok(granite(json)?.with_each(|_, block| {
+        block.attention.scale = given.unwrap_or(usual);
+        if is_peri {
+            block.attention_placement = NormPlacement::Sandwich;
+            block.feed_forward_placement = NormPlacement::Sandwich;
+        }
+    }))
 }
 
 fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {

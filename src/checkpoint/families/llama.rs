@@ -1,6 +1,6 @@
 //! Llama and the families built like it: pre-norm decoder, RMSNorm, gated feed-forward, rotary positions.
 //!
-//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral and Phi-3
+//! transformers' `LlamaDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llama/modeling_llama.py>; Mistral, Ministral, CWM and Phi-3
 //! differ in what `config` reads.
 
 use super::prelude::*;
@@ -10,6 +10,10 @@ pub(super) fn families() -> Vec<Family> {
         decoder("llama", llama).new_names(prefix_by_head),
         decoder("mistral", mistral),
         decoder("ministral", mistral).new_names(prefix_by_head),
+        decoder("cwm", cwm)
+            .default_of("num_key_value_heads", 8)
+            .default_of("head_dim", 128)
+            .default_of("rms_norm_eps", 1e-5),
         decoder("phi3", phi3)
             .default_of("pad_token_id", 32000)
             .new_names(|_| Ok(&["*.qkv_proj.*", "*.gate_up_proj.*"])),
@@ -57,16 +61,29 @@ pub(super) fn prefix_by_head(json: &ConfigJson) -> Result<&'static [&'static str
     })
 }
 
-fn llama(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn llama(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block(json, bias(json)?)?)
 }
 
-fn mistral(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn mistral(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
     let window = json.switchable_size("sliding_window", 4096)?;
     // transformers reads a file with `layer_types` as Ministral, whose windows are in some layers only.
     let is_sliding = json.sliding_layers(stack.blocks.len(), |_| true)?;
+    Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
+}
+
+fn cwm(json: &ConfigJson) -> Result<StackConfig> {
+    let usual = json!({"rope_theta": 1e6, "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
+    let json = match json.rotary_section()? {
+        Some(_) => &json.with_default("rope_theta", 1e6),
+        None => &json.with_default("rope_parameters", usual),
+    };
+    let stack = uniform(json, block(json, AttentionBias::NONE)?)?;
+    let window = json.switchable_size("sliding_window", 8192)?;
+    let is_sliding = json.sliding_layers(stack.blocks.len(), |i| !i.is_multiple_of(4))?;
     Ok(stack.with_each(|i, block| block.attention.window = window.filter(|_| is_sliding[i])))
 }
 

@@ -59,6 +59,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod text_side;
 mod torch;
 mod tower;
 mod vit;
@@ -123,6 +124,7 @@ pub(crate) fn all() -> Vec<Family> {
             siglip::families(),
             sigmoid_experts::families(),
             t5::families(),
+            text_side::families(),
             torch::families(),
             vit::families(),
             wav2vec2::families(),

@@ -1,17 +1,26 @@
-//! Qwen 2 and 3: Llama's blocks with biases or norms of their own, and sliding windows in some layers.
+//! Qwen 2 and 3: Llama's blocks with biases or norms of their own, and sliding windows in some layers; and the text side of
+//! Qwen-VL, whose positions have three equal parts in a text.
 //!
 //! transformers' `Qwen2DecoderLayer` and `Qwen3DecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen3/modeling_qwen3.py>
 
 use super::llama::{bias, block, decoder, prefix_by_head, uniform};
 use super::prelude::*;
+use super::text_side::beside_images;
 
 pub(super) fn families() -> Vec<Family> {
-    let tables = [decoder("qwen2", qwen2), decoder("qwen3", qwen3)];
-    tables.map(|t| t.new_names(prefix_by_head)).into()
+    let alone = [decoder("qwen2", qwen2), decoder("qwen3", qwen3)];
+    let alone = alone.map(|table| table.new_names(prefix_by_head));
+    let sides = [
+        decoder("qwen2_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", ""]),
+        decoder("qwen2_5_vl", qwen2_vl).prefixes(&["model.", "model.language_model.", ""]),
+        decoder("qwen3_vl", qwen3_vl).prefixes(&["model.language_model.", ""]),
+    ];
+    let sides = sides.map(beside_images);
+    alone.into_iter().chain(sides).collect()
 }
 
-fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn qwen2(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let stack = uniform(json, block(json, AttentionBias::new(true, false))?)?;
     with_windows(json, stack, |i, first| i >= first)
@@ -23,6 +32,17 @@ fn qwen3(json: &ConfigJson) -> Result<StackConfig> {
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     with_windows(json, uniform(json, block)?, |i, first| i >= first)
+}
+
+fn qwen2_vl(json: &ConfigJson) -> Result<StackConfig> {
+    let json = &json.with_default("num_key_value_heads", 8);
+    let json = &json.with_default("rms_norm_eps", 1e-5);
+    let json = &json.with_default("rope_theta", 1e6);
+    qwen2(&json.with_default("max_window_layers", 80))
+}
+
+fn qwen3_vl(json: &ConfigJson) -> Result<StackConfig> {
+    qwen3(&json.with_default("rope_theta", 5e5))
 }
 
 /// Sliding windows, only if switched on, in the layers that `layer_types` says or, without it, that

@@ -16,6 +16,8 @@ use crate::error::{Error, Result, listed};
 pub struct ConfigKeys {
     /// The object inside it that describes the blocks, such as `text_config`; `None` for the whole file.
     pub section: Option<String>,
+    /// Whether a file may lack that object and have its keys outside.
+    pub or_whole: bool,
     /// The file's name of a key, by the reader's. With dots it leads into objects: `attn_config.n_heads`.
     pub renamed: BTreeMap<String, String>,
     /// Values of keys, by the reader's names, that a file may leave out.
@@ -29,13 +31,13 @@ impl ConfigKeys {
     /// If it lacks the section.
     pub(crate) fn seen(&self, json: &ConfigJson) -> Result<ConfigJson> {
         let mut value = match &self.section {
-            None => json.value(),
-            Some(section) => {
-                let found = json.at(section).filter(|value| value.is_object());
-                found.ok_or_else(|| json.error(&[section], "missing, expected an object"))?
-            }
-        }
-        .clone();
+            None => json.value().clone(),
+            Some(section) => match json.at(section).filter(|value| value.is_object()) {
+                Some(found) => inside(json, found),
+                None if self.or_whole => json.value().clone(),
+                None => return Err(json.error(&[section], "missing, expected an object")),
+            },
+        };
         let inside = json.with_value(value.clone(), BTreeMap::new());
         if let Some(object) = value.as_object_mut() {
             for (key, path) in &self.renamed {
@@ -50,6 +52,26 @@ impl ConfigKeys {
         }
         Ok(json.with_value(value, self.renamed.clone()))
     }
+}
+
+/// What a whole model says of itself, and not in the section of its blocks.
+const OF_THE_WHOLE: [&str; 2] = ["architectures", "tie_word_embeddings"];
+
+/// A section with what its file says of the whole model.
+fn inside(json: &ConfigJson, section: &Value) -> Value {
+    let mut section = section.clone();
+    if let Some(object) = section.as_object_mut() {
+        for key in OF_THE_WHOLE {
+            // Older files tie their weights inside.
+            if object.get(key) != Some(&Value::Bool(true)) {
+                match json.at(key) {
+                    Some(value) => object.insert(key.to_string(), value.clone()),
+                    None => object.remove(key),
+                };
+            }
+        }
+    }
+    section
 }
 
 /// A change of some blocks after `config.json` was read.

@@ -1,0 +1,58 @@
+//! The text side of models that read images as well: the blocks of another family, described under `text_config`. What is made
+//! of images is outside.
+//!
+//! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
+
+use super::llama::{decoder, llama, mistral};
+use super::prelude::*;
+use super::qwen::qwen2;
+
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        of_text(decoder("llava", llava)),
+        of_text(decoder("mistral3", mistral3)).default_of("tie_word_embeddings", true),
+    ]
+}
+
+/// The table of a decoder that is one side of a larger model, under LLaVA's names.
+pub(super) fn of_text(family: Family) -> Family {
+    beside_images(family)
+        .prefixes(&["language_model.model.", "model.language_model.", ""])
+        .end_rules([Rule::linear(
+            "causal_lm.output",
+            &["language_model.lm_head"],
+        )])
+        .new_names(|_| Ok(&["language_model.lm_head.*"]))
+}
+
+/// The table of a decoder beside what makes embeddings of images. Older files of some describe it in the place of the whole.
+pub(super) fn beside_images(family: Family) -> Family {
+    family
+        .section_or_whole("text_config")
+        .outside(&["*vision_tower.*", "*multi_modal_projector.*", "*visual.*"])
+        .outside(&["*lm_head.*"])
+}
+
+fn llava(json: &ConfigJson) -> Result<StackConfig> {
+    json.only(
+        "model_type",
+        &["llama", "mistral", "qwen2"].map(Value::from),
+    )?;
+    match json.text(&["model_type"])?.as_deref() {
+        Some("mistral") => mistral(json),
+        Some("qwen2") => qwen2(json),
+        // Published files hold what differs from the class.
+        _ => llama(
+            &json
+                .with_default("hidden_size", 4096)
+                .with_default("intermediate_size", 11008)
+                .with_default("num_hidden_layers", 32)
+                .with_default("num_attention_heads", 32),
+        ),
+    }
+}
+
+fn mistral3(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("model_type", &["mistral".into()])?;
+    mistral(json)
+}
