@@ -17,6 +17,7 @@ mod model;
 mod norm;
 mod pattern;
 mod position;
+mod position_table;
 mod precision;
 mod readout;
 mod setters;
@@ -27,9 +28,8 @@ pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
 pub use embeddings::{
-    Counted, EmbeddingProjection, EmbeddingsConfig, LastFrequency, PatchEmbeddingsConfig,
-    PositionTableConfig, PositionVectors, Projected, SpectrumEmbeddingsConfig, TokenDropout,
-    TokenEmbeddingsConfig,
+    EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, Projected,
+    SpectrumEmbeddingsConfig, TokenDropout, TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingConfig, RoutingScores,
@@ -43,6 +43,7 @@ pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
     RotaryPairing, RotaryScaling,
 };
+pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::Precision;
 pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,

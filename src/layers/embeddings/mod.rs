@@ -1,9 +1,11 @@
 //! What makes hidden states of tokens, images and sounds.
 
 mod patches;
+mod positions;
 mod resized;
 mod sines;
 mod spectrum;
+mod token_dropout;
 mod tokens;
 
 pub use patches::PatchEmbeddings;

@@ -7,13 +7,14 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::Error;
 use crate::config::{
-    Counted, LinearConfig, PositionTableConfig, PositionVectors, Projected, TokenDropout,
-    TokenEmbeddingsConfig, getters,
+    Counted, LinearConfig, PositionTableConfig, PositionVectors, Projected, TokenEmbeddingsConfig,
+    getters,
 };
 use crate::layers::{Dropout, DropoutSource, Linear, Norm};
-use crate::ops;
 
+use super::positions::{counts, positions, rows};
 use super::sines::sines;
+use super::token_dropout::{each_times, in_place_of_hidden};
 
 /// Words, positions and token types as vectors: `dropout(norm(scale · word + type + position))`.
 ///
@@ -238,45 +239,6 @@ impl TokenEmbeddings {
     }
 }
 
-/// Words of which those behind the mask's token are 0, and the others as much larger as there are more of those than usual.
-fn in_place_of_hidden(
-    x: &Tensor,
-    dropout: &TokenDropout,
-    ids: &[i64],
-    tokens: &Tokens,
-) -> Result<Tensor> {
-    let (batch, seq, _) = x.dims3()?;
-    let kept = match tokens.mask {
-        Some(mask) => integers("attention_mask", mask, (batch, seq))?,
-        None => vec![1; batch * seq],
-    };
-    let is_hidden = |id: &i64| *id == i64::from(dropout.token);
-    let rows = ids
-        .chunks_exact(seq.max(1))
-        .zip(kept.chunks_exact(seq.max(1)));
-    each_times(
-        x,
-        rows.flat_map(|(ids, kept)| {
-            let n_hidden = ids.iter().filter(|id| is_hidden(id)).count() as f64;
-            let share = n_hidden / kept.iter().sum::<i64>().max(1) as f64;
-            let others = (1.0 - dropout.usual) / (1.0 - share);
-            ids.iter()
-                .map(move |id| if is_hidden(id) { 0.0 } else { others })
-        }),
-    )
-}
-
-/// Each row of `x` `[batch, seq, width]` times a factor of its own, computed in f32 where `x` is narrower.
-fn each_times(x: &Tensor, factors: impl Iterator<Item = f64>) -> Result<Tensor> {
-    let (batch, seq, _) = x.dims3()?;
-    let wide = ops::wide(x.dtype());
-    let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), (batch, seq, 1), &Device::Cpu)?;
-    let factors = factors.to_dtype(wide)?.to_device(x.device())?;
-    x.to_dtype(wide)?
-        .broadcast_mul(&factors)?
-        .to_dtype(x.dtype())
-}
-
 fn shape(tokens: &Tokens) -> Result<(usize, usize)> {
     match *tokens.ids.dims() {
         [batch, seq] => Ok((batch, seq)),
@@ -288,7 +250,11 @@ fn shape(tokens: &Tokens) -> Result<(usize, usize)> {
 }
 
 /// The numbers of an input `[batch, seq]` (or `[1, seq]`, for every sequence), on the CPU.
-fn integers(name: &str, tensor: &Tensor, (batch, seq): (usize, usize)) -> Result<Vec<i64>> {
+pub(super) fn integers(
+    name: &str,
+    tensor: &Tensor,
+    (batch, seq): (usize, usize),
+) -> Result<Vec<i64>> {
     let fail = |reason| Err(Error::input(name, reason).into());
     let (found, dtype) = (tensor.dims(), tensor.dtype());
     if dtype.is_float() {
@@ -303,7 +269,7 @@ fn integers(name: &str, tensor: &Tensor, (batch, seq): (usize, usize)) -> Result
 }
 
 /// Rows of a table, `[batch, seq, width]`.
-fn looked_up(
+pub(super) fn looked_up(
     name: &str,
     table: &Tensor,
     ids: &[i64],
@@ -346,82 +312,4 @@ fn untrained_where(x: Tensor, rows: &[i64], row: i64) -> Result<Tensor> {
     is_row
         .broadcast_as((batch, seq, width))?
         .where_cond(&x.detach(), &x)
-}
-
-/// Which tokens are counted.
-fn counts(
-    counted: Counted,
-    ids: &[i64],
-    tokens: &Tokens,
-    shape: (usize, usize),
-) -> Result<Vec<bool>> {
-    Ok(match (counted, tokens.mask) {
-        (Counted::Except(padding), _) => ids.iter().map(|&id| id != i64::from(padding)).collect(),
-        (Counted::Kept, Some(mask)) => {
-            let mask = integers("attention_mask", mask, shape)?;
-            mask.into_iter().map(|mark| mark != 0).collect()
-        }
-        (Counted::All, _) | (Counted::Kept, None) => vec![true; ids.len()],
-    })
-}
-
-/// The row of the position table for each token.
-fn rows(
-    table: &PositionTableConfig,
-    ids: &[i64],
-    tokens: &Tokens,
-    (batch, seq): (usize, usize),
-) -> Result<Vec<i64>> {
-    let first = table.first_row as i64;
-    let beyond = |name: &str, reason: String| Err(Error::input(name, reason).into());
-    let rows = match tokens.positions {
-        Some(positions) => {
-            let given = integers("position_ids", positions, (batch, seq))?;
-            // RoBERTa's are rows as they are.
-            let first = match table.counted {
-                Counted::Except(_) => 0,
-                Counted::All | Counted::Kept => first,
-            };
-            given.into_iter().map(|position| first + position).collect()
-        }
-        None => {
-            let counts = counts(table.counted, ids, tokens, (batch, seq))?;
-            let mut rows = Vec::with_capacity(ids.len());
-            for (sequence, counts) in counts.chunks_exact(seq.max(1)).enumerate() {
-                let before = tokens.counted.get(sequence).copied().unwrap_or(0);
-                let mut next = first + i64::from(before);
-                for &is_counted in counts {
-                    rows.push(if is_counted { next } else { first - 1 });
-                    next += i64::from(is_counted);
-                }
-            }
-            rows
-        }
-    };
-    let limit = table.n_rows as i64;
-    match rows.iter().find(|row| !(0..limit).contains(row)) {
-        Some(row) if tokens.positions.is_some() => beyond(
-            "position_ids",
-            format!("asks for row {row} of a position table of {limit}"),
-        ),
-        Some(_) => beyond(
-            tokens.name,
-            format!(
-                "is longer than the {} positions that the model has; shorten the text",
-                table.n_positions()
-            ),
-        ),
-        None => Ok(rows),
-    }
-}
-
-/// Position vectors, `[batch or 1, seq, width]`.
-fn positions(table: &Tensor, rows: &[i64], (batch, seq): (usize, usize)) -> Result<Tensor> {
-    let is_counted_up = |rows: &[i64]| rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    let first = rows.first().copied().unwrap_or(0);
-    let all_equal = |row: &[i64]| row.first() == Some(&first) && is_counted_up(row);
-    if rows.chunks_exact(seq.max(1)).all(all_equal) && !rows.is_empty() {
-        return table.narrow(0, first as usize, seq)?.unsqueeze(0);
-    }
-    looked_up("position_ids", table, rows, (batch, seq))
 }

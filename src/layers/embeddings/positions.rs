@@ -1,0 +1,90 @@
+//! Positions of tokens: which row each has, and the rows of a learned table.
+
+use candle_core::{Result, Tensor};
+
+use crate::Error;
+use crate::config::{Counted, PositionTableConfig};
+
+use super::tokens::{Tokens, integers, looked_up};
+
+/// Which tokens are counted.
+pub(super) fn counts(
+    counted: Counted,
+    ids: &[i64],
+    tokens: &Tokens,
+    shape: (usize, usize),
+) -> Result<Vec<bool>> {
+    Ok(match (counted, tokens.mask) {
+        (Counted::Except(padding), _) => ids.iter().map(|&id| id != i64::from(padding)).collect(),
+        (Counted::Kept, Some(mask)) => {
+            let mask = integers("attention_mask", mask, shape)?;
+            mask.into_iter().map(|mark| mark != 0).collect()
+        }
+        (Counted::All, _) | (Counted::Kept, None) => vec![true; ids.len()],
+    })
+}
+
+/// The row of the position table for each token.
+pub(super) fn rows(
+    table: &PositionTableConfig,
+    ids: &[i64],
+    tokens: &Tokens,
+    (batch, seq): (usize, usize),
+) -> Result<Vec<i64>> {
+    let first = table.first_row as i64;
+    let beyond = |name: &str, reason: String| Err(Error::input(name, reason).into());
+    let rows = match tokens.positions {
+        Some(positions) => {
+            let given = integers("position_ids", positions, (batch, seq))?;
+            // RoBERTa's are rows as they are.
+            let first = match table.counted {
+                Counted::Except(_) => 0,
+                Counted::All | Counted::Kept => first,
+            };
+            given.into_iter().map(|position| first + position).collect()
+        }
+        None => {
+            let counts = counts(table.counted, ids, tokens, (batch, seq))?;
+            let mut rows = Vec::with_capacity(ids.len());
+            for (sequence, counts) in counts.chunks_exact(seq.max(1)).enumerate() {
+                let before = tokens.counted.get(sequence).copied().unwrap_or(0);
+                let mut next = first + i64::from(before);
+                for &is_counted in counts {
+                    rows.push(if is_counted { next } else { first - 1 });
+                    next += i64::from(is_counted);
+                }
+            }
+            rows
+        }
+    };
+    let limit = table.n_rows as i64;
+    match rows.iter().find(|row| !(0..limit).contains(row)) {
+        Some(row) if tokens.positions.is_some() => beyond(
+            "position_ids",
+            format!("asks for row {row} of a position table of {limit}"),
+        ),
+        Some(_) => beyond(
+            tokens.name,
+            format!(
+                "is longer than the {} positions that the model has; shorten the text",
+                table.n_positions()
+            ),
+        ),
+        None => Ok(rows),
+    }
+}
+
+/// Position vectors, `[batch or 1, seq, width]`.
+pub(super) fn positions(
+    table: &Tensor,
+    rows: &[i64],
+    (batch, seq): (usize, usize),
+) -> Result<Tensor> {
+    let is_counted_up = |rows: &[i64]| rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let first = rows.first().copied().unwrap_or(0);
+    let all_equal = |row: &[i64]| row.first() == Some(&first) && is_counted_up(row);
+    if rows.chunks_exact(seq.max(1)).all(all_equal) && !rows.is_empty() {
+        return table.narrow(0, first as usize, seq)?.unsqueeze(0);
+    }
+    looked_up("position_ids", table, rows, (batch, seq))
+}
