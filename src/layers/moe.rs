@@ -22,7 +22,7 @@ pub struct MixtureOfExperts {
     /// `[n_experts]`. It has no gradient: who trains the layer moves it by how often each expert is chosen.
     correction: Option<Tensor>,
     experts: Vec<FeedForward>,
-    shared: Option<SharedExpert>,
+    shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
 }
 
@@ -91,7 +91,8 @@ impl MixtureOfExperts {
             router,
             correction,
             experts,
-            shared: shared.map(|(feed_forward, gate)| SharedExpert { feed_forward, gate }),
+            shared: shared
+                .map(|(feed_forward, gate)| Box::new(SharedExpert { feed_forward, gate })),
             routing,
         };
         mixture.check_shapes()?;
