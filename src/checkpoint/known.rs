@@ -116,3 +116,29 @@ pub(super) fn known(
         Unknown::Part(format!("{asked} for a {model_type} checkpoint, {cure}"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_documents_list_every_model_type() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/families.md");
+        let text = fs::read_to_string(path).unwrap();
+        let (_, list) = text.split_once("# Built in").unwrap();
+        let list = list.split("\n#").next().unwrap();
+        let listed: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
+        let all = families::all();
+        let known = all.iter().flat_map(|family| &family.model_types);
+        let known: BTreeSet<&str> = known.map(String::as_str).collect();
+        let lacking: Vec<_> = known.difference(&listed).collect();
+        let unknown: Vec<_> = listed.difference(&known).collect();
+        assert!(
+            lacking.is_empty() && unknown.is_empty(),
+            "{lacking:?}, {unknown:?}"
+        );
+    }
+}

@@ -61,7 +61,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
             n_shared += usize::from(is_shared);
         }
     }
-    assert!(n_shared >= 4, "{n_shared}");
+    assert!(n_shared >= 4 || !is_present("families"), "{n_shared}");
 }
 
 #[test]
