@@ -1,5 +1,7 @@
 //! Positions as sines and cosines.
 
+use std::collections::BTreeSet;
+
 use candle_core::{Device, Result, Tensor};
 
 use crate::config::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
@@ -21,28 +23,57 @@ pub(super) fn sines(
         _ => half,
     };
     let frequency = |i: usize| BASE.powf(-(i as f64) / steps.max(1) as f64);
+    let frequencies: Vec<f64> = (0..half).map(frequency).collect();
     let uncounted = match table.counted {
         Counted::All => None,
         Counted::Kept | Counted::Except(_) => Some(table.first_row as i64 - 1),
     };
-    let (low, high) = match (rows.iter().min(), rows.iter().max()) {
-        (Some(&low), Some(&high)) => (low, high),
-        _ => return Tensor::zeros((batch, seq, width), x.dtype(), x.device()),
-    };
-    let mut values = Vec::with_capacity((high - low + 1) as usize * width);
-    for row in low..=high {
-        let angle = |i: usize| row as f64 * frequency(i);
+    if rows.is_empty() {
+        return Tensor::zeros((batch, seq, width), x.dtype(), x.device());
+    }
+    // Each once, whatever lies between them.
+    let distinct: Vec<i64> = BTreeSet::from_iter(rows).into_iter().copied().collect();
+    let mut values = Vec::with_capacity(distinct.len() * width);
+    for &row in &distinct {
+        let angles = frequencies.iter().map(|frequency| row as f64 * frequency);
         match Some(row) == uncounted {
             true => values.extend(std::iter::repeat_n(0.0, width)),
             false => {
-                values.extend((0..half).map(|i| angle(i).sin()));
-                values.extend((0..half).map(|i| angle(i).cos()));
+                values.extend(angles.clone().map(f64::sin));
+                values.extend(angles.map(f64::cos));
             }
         }
     }
     let values = Tensor::from_vec(values, ((), width), &Device::Cpu)?.to_dtype(x.dtype())?;
-    let rows: Vec<u32> = rows.iter().map(|row| (row - low) as u32).collect();
+    let place = |row: &i64| distinct.partition_point(|known| known < row) as u32;
+    let rows: Vec<u32> = rows.iter().map(place).collect();
     let rows = Tensor::from_vec(rows, batch * seq, x.device())?;
     let values = values.to_device(x.device())?.index_select(&rows, 0)?;
     values.reshape((batch, seq, width))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    #[test]
+    fn positions_far_apart_take_no_memory_for_what_lies_between() -> Result<()> {
+        let table = PositionTableConfig {
+            n_rows: 1 << 40,
+            first_row: 0,
+            counted: Counted::All,
+            vectors: PositionVectors::Sines(LastFrequency::Before),
+        };
+        let x = Tensor::zeros((1, 3, 4), DType::F64, &Device::Cpu)?;
+        let found = sines(&table, &[1 << 39, 0, 1 << 39], (1, 3), &x)?;
+        let found = found.squeeze(0)?.to_vec2::<f64>()?;
+        let far = f64::from(2f32.powi(39));
+        let expected = [far, far * 0.01].map(f64::sin_cos);
+        let expected = [expected[0].0, expected[1].0, expected[0].1, expected[1].1];
+        assert_eq!((&found[0], &found[2]), (&expected.to_vec(), &found[0]));
+        assert_eq!(found[1], [0.0, 0.0, 1.0, 1.0]);
+        Ok(())
+    }
 }
