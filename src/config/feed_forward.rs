@@ -122,6 +122,14 @@ impl RoutingConfig {
         }
     }
 
+    /// The same, with weights that add up to 1.
+    pub fn renormalized(top_k: usize) -> Self {
+        Self {
+            weights: RoutingWeights::Renormalized,
+            ..Self::new(top_k)
+        }
+    }
+
     /// # Errors
     /// If it cannot choose among so many experts.
     pub(crate) fn check(&self, n_experts: usize) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::layers::routing::{Routing, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::{Scores, Value};
+use crate::ops::{Scores, Value, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
 /// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
@@ -58,10 +58,7 @@ impl MixtureOfExperts {
         let router = linear("router", experts.n_experts)?;
         let correction = experts.correction.then(|| {
             // In f32 beside half types, as in transformers: what is added up over a training is small.
-            let dtype = match vb.dtype() {
-                DType::F64 => DType::F64,
-                _ => DType::F32,
-            };
+            let dtype = wide(vb.dtype());
             let vb = vb.pp("router").pp("correction");
             vb.get_with_hints_dtype(experts.n_experts, "weight", Init::Const(0.0), dtype)
         });

@@ -1,6 +1,6 @@
 //! `candle-blocks generate` writes what the library generates, and refuses what cannot be continued.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::checkpoint::write::write_safetensors;
@@ -9,7 +9,6 @@ use candle_blocks::model::ModelInput;
 use candle_blocks::{Checkpoint, CheckpointOptions, Precision};
 use tempfile::TempDir;
 
-use crate::said::assert_says;
 use crate::scratch::{Answer, answer, load, program};
 use crate::weights::{is_present, weights};
 
@@ -266,21 +265,10 @@ fn an_interrupted_generation_keeps_its_tokens_and_says_so() {
         .arg("--model")
         .arg(weights("tiny-gpt-text"));
     command.args(["--input-ids", &ids, "--output", output.to_str().unwrap()]);
-    let child = command
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let kill = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(kill.unwrap().success());
-    let done = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(130), "{stderr}");
-    assert_says(&stderr, &["interrupted", "tokens.safetensors.partial"]);
+    let kept = "tokens.safetensors.partial";
+    crate::interrupted::interrupted(&mut command, Duration::from_millis(1500), kept);
     assert!(!output.exists());
-    let kept = &load(&folder.path("tokens.safetensors.partial"))["tokens"];
+    let kept = &load(&folder.path(kept))["tokens"];
     assert_eq!(kept.dim(0).unwrap(), rows.len());
 }
 

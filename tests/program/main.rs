@@ -24,6 +24,8 @@ mod cli;
 mod family_file;
 mod generate;
 mod inspect;
+#[cfg(unix)]
+mod interrupted;
 mod like;
 mod packed;
 mod run;

@@ -7,8 +7,7 @@ use candle_blocks::{
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
     config::{
-        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-        RoutingConfig, RoutingWeights,
+        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RoutingConfig,
     },
     layers::QueryKeyNorms,
 };
@@ -240,13 +239,6 @@ fn a_parallel_block_has_no_place_for_a_norm_of_the_sum() {
     }
 }
 
-fn renormalized(top_k: usize) -> RoutingConfig {
-    RoutingConfig {
-        weights: RoutingWeights::Renormalized,
-        ..RoutingConfig::new(top_k)
-    }
-}
-
 #[test]
 fn experts_that_do_not_fit_their_router_are_refused() {
     let expert = |d_ff| {
@@ -257,7 +249,12 @@ fn experts_that_do_not_fit_their_router_are_refused() {
     let router = |n| Linear::from_parts(numbers(&[n, 6], 3), None).unwrap();
     let of = |n_experts, n, shared, top_k| {
         let experts = (0..n_experts).map(|e| expert(e + 2)).collect();
-        MixtureOfExperts::from_parts((router(n), None), experts, shared, renormalized(top_k))
+        MixtureOfExperts::from_parts(
+            (router(n), None),
+            experts,
+            shared,
+            RoutingConfig::renormalized(top_k),
+        )
     };
     says(&["uses 4 of 3"], || of(3, 3, None, 4));
     says(&["uses 0 of 3"], || of(3, 3, None, 0));
@@ -268,7 +265,7 @@ fn experts_that_do_not_fit_their_router_are_refused() {
     says(&["correction", "[2]", "[3]"], || {
         let experts = (0..3).map(|e| expert(e + 2)).collect();
         let parts = (router(3), Some(numbers(&[2], 1)));
-        MixtureOfExperts::from_parts(parts, experts, None, renormalized(1))
+        MixtureOfExperts::from_parts(parts, experts, None, RoutingConfig::renormalized(1))
     });
     let mixture = of(3, 3, Some((expert(4), Some(router(1)))), 2).unwrap();
     let x = numbers(&[2, 5, 6], 1);
@@ -319,7 +316,8 @@ fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
     let router = linear(&[1.0, 0.0, 1.001, 0.0, -1.0, 0.0], [3, 2]);
     let experts = vec![expert(1.0), expert(-1.0), expert(8.0)];
     let parts = (router, None);
-    let mixture = MixtureOfExperts::from_parts(parts, experts, None, renormalized(1)).unwrap();
+    let mixture =
+        MixtureOfExperts::from_parts(parts, experts, None, RoutingConfig::renormalized(1)).unwrap();
     let x = Tensor::new(&[[2f32, 0.0]], &Device::Cpu).unwrap();
     for precision in [
         Precision::F32,

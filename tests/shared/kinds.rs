@@ -4,7 +4,7 @@ use candle_blocks::{
     BlockConfig, ExpertsConfig, NormConfig, Position, StackConfig, Topology,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingConfig,
-        RoutingWeights, SharedExpertConfig,
+        SharedExpertConfig,
     },
 };
 
@@ -60,15 +60,11 @@ pub fn cross_alibi() -> StackConfig {
 /// An encoder of experts.
 pub fn experts() -> StackConfig {
     let mut block = block(attention());
-    let routing = RoutingConfig {
-        weights: RoutingWeights::Renormalized,
-        ..RoutingConfig::new(2)
-    };
     let shared = SharedExpertConfig {
         d_ff: 9,
         gate: true,
     };
-    let experts = ExpertsConfig::new(3, routing).with_shared(Some(shared));
+    let experts = ExpertsConfig::new(3, RoutingConfig::renormalized(2)).with_shared(Some(shared));
     block.feed_forward = block.feed_forward.with_experts(Some(experts));
     two(block)
 }

@@ -57,10 +57,7 @@ pub fn classify(args: &Args) -> Result<Outcome> {
             }
         }
     }
-    let mut options = args.compute.text_options(&args.model)?;
-    if let Some(max_length) = args.texts.max_length {
-        options = options.max_length(max_length);
-    }
+    let options = args.compute.text_options(&args.model, &args.texts)?;
     let classifier = options.classifier(&path)?;
     let labels = classifier.labels();
     if format == Some(Format::Jsonl) {

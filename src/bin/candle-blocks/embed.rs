@@ -50,13 +50,10 @@ pub fn embed(args: &Args) -> Result<Outcome> {
     let lines = args.texts.read()?;
     let mut options = args
         .compute
-        .text_options(&args.model)?
+        .text_options(&args.model, &args.texts)?
         .pooling(args.pooling.clone());
     if let Some(normalize) = args.normalize {
         options = options.normalize(normalize);
-    }
-    if let Some(max_length) = args.texts.max_length {
-        options = options.max_length(max_length);
     }
     let embedder = options.embedder(path)?;
     let prompt = match (&args.prompt, &args.prompt_name) {

@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::download;
+use crate::texts::TextArgs;
 
 /// The checkpoint to load.
 #[derive(clap::Args)]
@@ -178,10 +179,13 @@ impl ComputeArgs {
         Ok(Form::Packed(packed))
     }
 
-    /// How a model that reads texts is loaded.
-    pub fn text_options(&self, model: &ModelArgs) -> Result<TextOptions> {
+    /// How a model that reads these texts is loaded.
+    pub fn text_options(&self, model: &ModelArgs, texts: &TextArgs) -> Result<TextOptions> {
         let device = self.device()?;
-        let options = TextOptions::default().checkpoint(model.options());
+        let mut options = TextOptions::default().checkpoint(model.options());
+        if let Some(max_length) = texts.max_length {
+            options = options.max_length(max_length);
+        }
         Ok(match self.form(false)? {
             Form::Packed(precision) => options.precision(precision),
             Form::Plain => options.device(self.dtype, &device),

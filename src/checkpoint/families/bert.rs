@@ -89,7 +89,7 @@ pub(super) fn typed_words(
         .with_width(width)
         .with_types(json.size_or(&["type_vocab_size"], 2)?)
         .with_norm(NormConfig::layer_norm(width, stack.blocks[0].norm.eps))
-        .with_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
+        .with_dropout(hidden_dropout(json)?);
     Ok(match width == words.d_model {
         true => words,
         false => words.with_projection(EmbeddingProjection {
@@ -142,5 +142,5 @@ pub(super) fn block(json: &ConfigJson) -> Result<BlockConfig> {
         .with_activation(json.activation(&["hidden_act"], Activation::Gelu)?);
     let norm = NormConfig::layer_norm(d_model, json.number(&["layer_norm_eps"], 1e-12)?);
     let block = BlockConfig::new(attention, feed_forward, norm, NormPlacement::Post);
-    Ok(block.with_residual_dropout(json.number(&["hidden_dropout_prob"], 0.1)?))
+    Ok(block.with_residual_dropout(hidden_dropout(json)?))
 }

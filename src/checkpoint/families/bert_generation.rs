@@ -3,7 +3,7 @@
 //! transformers' `BertGenerationDecoder`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert_generation/modeling_bert_generation.py>
 
 use super::bert::encoder;
-use super::encoder::embedding_rules;
+use super::encoder::{embedding_rules, hidden_dropout};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,7 +19,7 @@ pub(super) fn family() -> Family {
             let words = padded_words(json, stack)?
                 .with_positions(json.size(&["max_position_embeddings"])?)
                 .with_norm(stack.blocks[0].norm)
-                .with_dropout(json.number(&["hidden_dropout_prob"], 0.1)?);
+                .with_dropout(hidden_dropout(json)?);
             Ok(words.into())
         })
         .head(Task::CausalLm, |json, _| {

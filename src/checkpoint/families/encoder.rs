@@ -105,6 +105,10 @@ pub(super) fn first_token(
 
 /// `classifier_dropout`, or else that of the blocks.
 pub(super) fn classifier_dropout(json: &ConfigJson) -> Result<f64> {
-    let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
-    json.number(&["classifier_dropout"], hidden)
+    json.number(&["classifier_dropout"], hidden_dropout(json)?)
+}
+
+/// That of the blocks.
+pub(super) fn hidden_dropout(json: &ConfigJson) -> Result<f64> {
+    json.number(&["hidden_dropout_prob"], 0.1)
 }

@@ -26,18 +26,14 @@ pub(super) fn family() -> Family {
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, word_by_gelu)
         .head(Task::SequenceClassification, |json, stack| {
-            first_token(json, stack, Activation::Tanh, dropout(json)?)
+            first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
         .head(Task::TokenClassification, |json, _| {
-            token(json, dropout(json)?)
+            token(json, hidden_dropout(json)?)
         })
         .new_names(|_| Ok(&["lm_head.bias", "*embeddings.layer_norm.*"]))
         .ignored(&["*.inv_freq"])
         .outside(&["contact_head.*"])
-}
-
-fn dropout(json: &ConfigJson) -> Result<f64> {
-    json.number(&["hidden_dropout_prob"], 0.1)
 }
 
 fn is_rotary(json: &ConfigJson) -> Result<bool> {

@@ -47,13 +47,13 @@ fn glm4_config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn glm_block(json: &ConfigJson) -> Result<BlockConfig> {
-    let block = with_bias_of_inputs(json)?;
+    let block = block(json, bias_of_inputs(json)?)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
     Ok(interleaved(block, rotary))
 }
 
 fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
-    let block = with_bias_of_inputs(json)?;
+    let block = block(json, bias_of_inputs(json)?)?;
     let rotary = json.rotary(block.attention.head_dim, 1e5)?;
     uniform(json, interleaved(block, rotary))
 }
@@ -68,9 +68,9 @@ fn ernie4_5_config(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 /// `attention_bias` on queries, keys and values.
-fn with_bias_of_inputs(json: &ConfigJson) -> Result<BlockConfig> {
+pub(super) fn bias_of_inputs(json: &ConfigJson) -> Result<AttentionBias> {
     let has_bias = json.flag(&["attention_bias"], false)?;
-    block(json, AttentionBias::new(has_bias, false))
+    Ok(AttentionBias::new(has_bias, false))
 }
 
 fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {

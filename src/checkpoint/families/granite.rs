@@ -64,10 +64,7 @@ fn hyperclovax(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn granitemoe(json: &ConfigJson) -> Result<StackConfig> {
-    let routing = RoutingConfig {
-        weights: RoutingWeights::Renormalized,
-        ..RoutingConfig::new(json.size_or(&["num_experts_per_tok"], 2)?)
-    };
+    let routing = RoutingConfig::renormalized(json.size_or(&["num_experts_per_tok"], 2)?);
     let experts = ExpertsConfig::new(json.size_or(&["num_local_experts"], 8)?, routing);
     let stack = granite(json)?;
     Ok(stack.with_each(|_, block| block.feed_forward.experts = Some(experts)))

@@ -3,7 +3,7 @@
 //! transformers' `MegatronBertLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/megatron_bert/modeling_megatron_bert.py>
 
 use super::bert;
-use super::encoder::pooled;
+use super::encoder::{hidden_dropout, pooled};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -19,16 +19,12 @@ pub(super) fn family() -> Family {
             let words = padded_words(json, stack)?
                 .with_positions(json.size(&["max_position_embeddings"])?)
                 .with_types(json.size_or(&["type_vocab_size"], 2)?);
-            Ok(words.with_dropout(dropout(json)?).into())
+            Ok(words.with_dropout(hidden_dropout(json)?).into())
         })
         .head(Task::SequenceClassification, |json, _| {
-            pooled(json, dropout(json)?)
+            pooled(json, hidden_dropout(json)?)
         })
         .head(Task::TokenClassification, |json, _| {
-            token(json, dropout(json)?)
+            token(json, hidden_dropout(json)?)
         })
-}
-
-fn dropout(json: &ConfigJson) -> Result<f64> {
-    json.number(&["hidden_dropout_prob"], 0.1)
 }

@@ -60,10 +60,7 @@ fn mixtral(json: &ConfigJson) -> Result<StackConfig> {
     let rotary = json.rotary(block.attention.head_dim, 1e6)?;
     block.attention.position = Position::Rotary(rotary);
     block.attention.window = json.optional_size(&["sliding_window"])?;
-    let routing = RoutingConfig {
-        weights: RoutingWeights::Renormalized,
-        ..RoutingConfig::new(json.size(&["num_experts_per_tok"])?)
-    };
+    let routing = RoutingConfig::renormalized(json.size(&["num_experts_per_tok"])?);
     let n_experts = json.size(&["num_local_experts", "num_experts"])?;
     block.feed_forward.experts = Some(ExpertsConfig::new(n_experts, routing));
     uniform(json, block)

@@ -43,20 +43,18 @@ pub(super) fn family() -> Family {
         .pooler(|_, stack| Ok(first_through_tanh(stack)))
         .head(Task::MaskedLm, word_by_gelu)
         .head(Task::SequenceClassification, |json, stack| {
-            first_token(json, stack, Activation::Tanh, dropout(json)?)
+            first_token(json, stack, Activation::Tanh, hidden_dropout(json)?)
         })
         .head(Task::TokenClassification, |json, _| {
-            token(json, dropout(json)?)
+            token(json, hidden_dropout(json)?)
         })
         .head(Task::QuestionAnswering, question_answering)
-        .head(Task::MultipleChoice, |json, _| Ok(choice(dropout(json)?)))
+        .head(Task::MultipleChoice, |json, _| {
+            Ok(choice(hidden_dropout(json)?))
+        })
         .ignored(&["*position_ids"])
         .outside(&["embeddings.*", "pooler.*", "lm_head.*"])
         .outside(&["classifier.*", "qa_outputs.*"])
-}
-
-fn dropout(json: &ConfigJson) -> Result<f64> {
-    json.number(&["hidden_dropout_prob"], 0.1)
 }
 
 fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
@@ -67,7 +65,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     let words = padded_words(json, stack)?
         .with_position_table(positions)
         .with_norm(stack.blocks[0].norm)
-        .with_dropout(dropout(json)?);
+        .with_dropout(hidden_dropout(json)?);
     Ok(words.into())
 }
 

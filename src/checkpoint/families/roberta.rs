@@ -35,6 +35,6 @@ pub(super) fn family(name: &str, prefix: &str) -> Family {
             first_token(json, stack, Activation::Tanh, classifier_dropout(json)?)
         })
         .head(Task::MultipleChoice, |json, _| {
-            Ok(choice(json.number(&["hidden_dropout_prob"], 0.1)?))
+            Ok(choice(hidden_dropout(json)?))
         })
 }

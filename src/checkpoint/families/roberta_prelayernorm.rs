@@ -4,6 +4,7 @@
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/xlm_roberta_xl/modeling_xlm_roberta_xl.py>
 
 use super::bert;
+use super::encoder::hidden_dropout;
 use super::prelude::*;
 use super::roberta;
 
@@ -34,7 +35,7 @@ pub(super) fn families() -> Vec<Family> {
                 let words = padded_words(json, stack)?
                     .with_types(json.size(&["type_vocab_size"])?)
                     .with_position_table(positions);
-                let dropout = json.number(&["hidden_dropout_prob"], 0.1)?;
+                let dropout = hidden_dropout(json)?;
                 Ok(words.with_dropout(dropout).into())
             }),
     ]

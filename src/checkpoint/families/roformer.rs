@@ -23,10 +23,10 @@ pub(super) fn family() -> Family {
         .head(Task::MaskedLm, words)
         .head(Task::CausalLm, words)
         .head(Task::SequenceClassification, |json, stack| {
-            first_token(json, stack, activation(json)?, dropout(json)?)
+            first_token(json, stack, activation(json)?, hidden_dropout(json)?)
         })
         .head(Task::TokenClassification, |json, _| {
-            token(json, dropout(json)?)
+            token(json, hidden_dropout(json)?)
         })
         .ignored(&["*embed_positions.weight"]) // sines and cosines
         .outside(&["*embeddings_project.*"])
@@ -38,10 +38,6 @@ fn width(json: &ConfigJson, stack: &StackConfig) -> Result<usize> {
 
 fn activation(json: &ConfigJson) -> Result<Activation> {
     json.activation(&["hidden_act"], Activation::Gelu)
-}
-
-fn dropout(json: &ConfigJson) -> Result<f64> {
-    json.number(&["hidden_dropout_prob"], 0.1)
 }
 
 fn words(json: &ConfigJson, stack: &StackConfig) -> Result<ReadoutConfig> {

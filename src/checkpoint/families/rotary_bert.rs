@@ -17,7 +17,7 @@ fn gte() -> Family {
         .read_by(|json| {
             let json = &json.with_default("attention_probs_dropout_prob", 0.0);
             let mut block = block(json, 160000.0)?;
-            let dropout = json.number(&["hidden_dropout_prob"], 0.1)?;
+            let dropout = hidden_dropout(json)?;
             block.feed_forward = block
                 .feed_forward
                 .with_form(FeedForwardForm::Gated)

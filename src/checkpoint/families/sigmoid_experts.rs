@@ -3,6 +3,7 @@
 //! transformers' `DeepseekV3TopkRouter` and those like it: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe/modeling_glm4_moe.py>, and
 //! `MiniMaxM2TopKRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minimax_m2/modeling_minimax_m2.py>
 
+use super::glm::bias_of_inputs;
 use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::{expert_rules, mixtral_rules, shared_rules, weights};
 use super::prelude::*;
@@ -27,8 +28,7 @@ pub(super) fn families() -> Vec<Family> {
 
 fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
-    let has_bias = json.flag(&["attention_bias"], false)?;
-    let mut block = block(json, AttentionBias::new(has_bias, false))?;
+    let mut block = block(json, bias_of_inputs(json)?)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
     block.attention.position = Position::Rotary(rotary);
@@ -63,8 +63,7 @@ fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Whole));
     let routing = RoutingConfig {
         scores: RoutingScores::Sigmoid,
-        weights: RoutingWeights::Renormalized,
-        ..RoutingConfig::new(json.size_or(&["num_experts_per_tok"], 8)?)
+        ..RoutingConfig::renormalized(json.size_or(&["num_experts_per_tok"], 8)?)
     };
     let n_experts = json.size_or(&["num_local_experts", "num_experts"], 256)?;
     let experts = ExpertsConfig::new(n_experts, routing).with_correction(true);

@@ -1,6 +1,8 @@
 //! Tables of positions for grids of another size than the one they were trained on.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
+
+use crate::ops::wide;
 
 /// A table `[down * across, d]` of the grid `from` as one of the grid `to`, by bicubic interpolation: PyTorch's
 /// `interpolate(mode="bicubic", align_corners=False)`, with its `antialias`.
@@ -13,10 +15,7 @@ pub(super) fn resized(
     let (_, d) = table.dims2()?;
     let dtype = table.dtype();
     // A sum of sixteen products is not rounded to a half type on the way.
-    let exact = match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    };
+    let exact = wide(dtype);
     let matrix = |i: usize| {
         let shares = match antialias {
             true => smoothed(from[i], to[i]),

@@ -1,0 +1,20 @@
+//! The program when Ctrl-C is pressed.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::said::assert_says;
+
+/// Runs a command for a while, interrupts it, and demands that it ends as interrupted and names what it kept.
+pub fn interrupted(command: &mut Command, after: Duration, kept: &str) {
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(after);
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(130), "{stderr}");
+    assert_says(&stderr, &["interrupted", kept]);
+}
