@@ -88,22 +88,23 @@ impl Body {
         }
     }
 
-    /// The blocks' output for positions behind those in the cache.
-    pub fn blocks_cached(
+    /// The blocks' output for the last of each sequence's positions behind those in the cache, `[batch, 1, d_model]`.
+    pub fn last_cached(
         &self,
         x: &Tensor,
         context: &ForwardContext,
         cache: &mut KeysAndValues,
     ) -> Result<Tensor> {
-        match (self, cache) {
+        let hidden = match (self, cache) {
             (Self::Plain { stack, .. }, KeysAndValues::Plain(cache)) => {
-                stack.forward_cached(x, context, cache)
+                stack.forward_cached(x, context, cache)?
             }
             (Self::Packed { stack, .. }, KeysAndValues::Packed(cache)) => {
-                stack.forward_cached(x, context, cache)
+                stack.last_cached(x, context, cache)?
             }
             _ => bail!("the cache is another model's: make one by Model::new_cache"),
-        }
+        };
+        hidden.narrow(1, hidden.dim(1)?.saturating_sub(1), 1)
     }
 
     /// The blocks' output in the width of the words, if the model has a map back to it.

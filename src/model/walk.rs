@@ -106,12 +106,11 @@ impl Model {
         let counted = embeddings.counted(&tokens)?;
         let embeddings = embeddings.forward_t(&tokens, input.train)?;
         let context = input.context(&self.device)?;
-        let hidden = self
+        let keys_and_values = &mut cache.keys_and_values;
+        let last = self
             .body
-            .blocks_cached(&embeddings, &context, &mut cache.keys_and_values)?;
+            .last_cached(&embeddings, &context, keys_and_values)?;
         cache.counted = counted;
-        let (_, seq, _) = hidden.dims3()?;
-        let last = hidden.narrow(1, seq.saturating_sub(1), 1)?;
         let last = self.body.projected_back(last)?;
         match self.head(&last, None, input)? {
             Some(logits) if logits.rank() == 3 => logits.squeeze(1),

@@ -143,16 +143,17 @@ impl PackedAttention {
         let (widths, team) = ((d_model, d_model), self.cpu.threads);
         map_rows("attention", x, widths, team, |x, y| {
             let x = Source::new(x, d_model);
-            self.apply(&x, &Finishing::NONE, &pass, None, y)
+            self.apply(&x, &Finishing::NONE, (&pass, &pass), None, y)
         })
     }
 
-    /// `y = finishing(attention(x))` in a pass, for positions after the cached ones.
+    /// `y = finishing(attention(x))` in a pass, for positions after the cached ones: of the positions of the pass `asked`,
+    /// which is the same, or that of the last ones alone.
     pub(super) fn apply(
         &self,
         x: &Source,
         finishing: &Finishing,
-        pass: &PackedPass,
+        (pass, asked): (&PackedPass, &PackedPass),
         cache: Option<&mut PackedLayerCache>,
         y: &mut [f32],
     ) -> Result<()> {
@@ -160,6 +161,7 @@ impl PackedAttention {
             x,
             finishing,
             pass,
+            asked,
             y,
         };
         match &self.projections {
@@ -182,11 +184,12 @@ impl PackedAttention {
     }
 }
 
-/// The arguments of a call: input rows, the last step on the output, the pass, and the output.
+/// The arguments of a call: input rows, the last step on the output, the pass, that of the output's positions, and the output.
 struct Call<'a> {
     x: &'a Source<'a>,
     finishing: &'a Finishing<'a>,
     pass: &'a PackedPass<'a>,
+    asked: &'a PackedPass<'a>,
     y: &'a mut [f32],
 }
 

@@ -4,7 +4,7 @@ use candle_blocks_kernels::rows::{RowNorm, Source};
 use candle_blocks_kernels::{Cpu, memory::lend, scratch};
 use candle_core::{Module, Result, Tensor};
 
-use super::sublayer::{Residual, Seen};
+use super::sublayer::Seen;
 use super::{PackedAttention, PackedFeedForward, PackedSublayer, Packing, map_rows};
 use super::{cache::PackedLayerCache, linear::Finishing};
 use super::{mixture::PackedMixtureOfExperts, pass::PackedPass};
@@ -156,69 +156,77 @@ impl PackedTransformerBlock {
         let pass = PackedPass::of_context(context, x)?;
         let widths = (self.d_model(), self.d_model());
         map_rows("block", x, widths, self.cpu.threads, |x, y| {
-            self.apply(x, &pass, None, None, y)
+            self.apply(x, (&pass, &pass), None, None, y)
         })
     }
 
-    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones.
+    /// The output for rows `[batch · seq, d_model]` in a pass, for positions after the cached ones: that of the positions
+    /// of the pass `asked`, which is the same, or that of the last ones alone.
     pub(super) fn apply(
         &self,
         x: &[f32],
-        pass: &PackedPass,
+        (pass, asked): (&PackedPass, &PackedPass),
         mut cache: Option<&mut PackedLayerCache>,
         mut seen: Option<&mut SeenBlock>,
         y: &mut [f32],
     ) -> Result<()> {
+        let asks_all = asked.seq() == pass.seq();
         let n_between = 1 + usize::from(self.cross_attention.is_some());
-        lend(BETWEEN_ROWS, n_between * x.len(), |memory: &mut [f32]| {
-            let (attended, crossed) = memory.split_at_mut(x.len());
-            let of_attention = seen.as_deref_mut().map(|seen| &mut seen.attention);
+        let n_rows = n_between * y.len();
+        let n_asked = if asks_all { 0 } else { y.len() };
+        lend(BETWEEN_ROWS, n_rows + n_asked, |memory: &mut [f32]| {
+            let (attended, memory) = memory.split_at_mut(y.len());
+            let (last, crossed) = memory.split_at_mut(n_asked);
+            let rows = if asks_all {
+                x
+            } else {
+                let sequences = x.chunks_exact(pass.seq() * self.d_model());
+                for (row, of) in last.chunks_exact_mut(self.d_model()).zip(sequences) {
+                    row.copy_from_slice(&of[of.len() - row.len()..]);
+                }
+                last
+            };
+            let norm = self.attention.input_norm();
             self.attention.apply(
-                self.normal(x, self.attention.input_norm()),
-                Residual::Input,
-                of_attention,
+                self.normal(x, norm),
+                self.normal(rows, norm),
+                seen.as_deref_mut().map(|seen| &mut seen.attention),
                 attended,
-                |inner, x, finishing, y| inner.apply(x, finishing, pass, cache.as_deref_mut(), y),
+                |inner, x, finishing, y| {
+                    inner.apply(x, finishing, (pass, asked), cache.as_deref_mut(), y)
+                },
             )?;
             let mut before = &*attended;
             if let Some(cross) = &self.cross_attention {
                 let of_cross = seen
                     .as_deref_mut()
                     .map(|seen| seen.cross_attention.insert(Seen::default()));
-                cross.apply(
-                    self.normal(before, cross.input_norm()),
-                    Residual::Input,
-                    of_cross,
-                    crossed,
-                    |inner, x, finishing, y| inner.apply(x, finishing, pass, cache, y),
-                )?;
+                let input = self.normal(before, cross.input_norm());
+                cross.apply(input, input, of_cross, crossed, |inner, x, finishing, y| {
+                    inner.apply(x, finishing, (asked, asked), cache, y)
+                })?;
                 before = &*crossed;
             }
             let of_feed_forward = seen.map(|seen| &mut seen.feed_forward);
             let (input, residual) = match self.topology {
-                Topology::Sequential => (
-                    self.normal(before, self.feed_forward.input_norm()),
-                    Residual::Input,
-                ),
+                Topology::Sequential => {
+                    let input = self.normal(before, self.feed_forward.input_norm());
+                    (input, input)
+                }
                 // Reads the block's input, and is added to the output of the attention sublayer.
                 Topology::Parallel(norm) => {
                     let norm = match norm {
                         ParallelNorm::Shared => self.attention.input_norm(),
                         ParallelNorm::Separate => self.feed_forward.input_norm(),
                     };
-                    (self.normal(x, norm), Residual::Rows(before))
+                    (self.normal(rows, norm), self.normal(before, None))
                 }
             };
-            self.feed_forward.apply(
-                input,
-                residual,
-                of_feed_forward,
-                y,
-                |inner, x, finishing, y| {
-                    inner.apply(x, finishing, y);
-                    Ok(())
-                },
-            )
+            let feed_forward = &self.feed_forward;
+            feed_forward.apply(input, residual, of_feed_forward, y, |inner, x, last, y| {
+                inner.apply(x, last, y);
+                Ok(())
+            })
         })
     }
 

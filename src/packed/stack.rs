@@ -4,7 +4,7 @@ use candle_blocks_kernels::{Cpu, memory::lend, rows::RowNorm, scratch, threads};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use super::pass::{PackedPass, check_evaluation};
-use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows};
+use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
 use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
@@ -23,6 +23,14 @@ pub struct PackedStack {
     relative_bias: Option<RelativeBias>,
     final_norm: Option<RowNorm>,
     cpu: Cpu,
+}
+
+/// The positions whose output is asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    All,
+    /// The last of each sequence.
+    Last,
 }
 
 /// Receives the intermediate results of each layer.
@@ -128,7 +136,7 @@ impl PackedStack {
         if self.leaves_out_padding() {
             pass.leave_out_padding();
         }
-        self.apply(x, &pass, None, None)
+        self.apply(x, (&pass, None), None, None)
     }
 
     /// Like [`Self::forward_with`], but also hands the intermediate results of every layer to `observer` as they are
@@ -143,7 +151,7 @@ impl PackedStack {
         mut observer: impl FnMut(usize, &BlockStages) -> Result<()>,
     ) -> Result<Tensor> {
         let pass = self.pass(Pass::new(context, x.dims())?)?;
-        self.apply(x, &pass, None, Some(&mut observer))
+        self.apply(x, (&pass, None), None, Some(&mut observer))
     }
 
     /// An empty cache for [`Self::forward_cached`].
@@ -167,6 +175,27 @@ impl PackedStack {
         context: &ForwardContext,
         cache: &mut PackedKvCache,
     ) -> Result<Tensor> {
+        self.behind_cached(x, context, cache, Asked::All)
+    }
+
+    /// The output for the last of each sequence's new positions, `[batch, 1, d_model]`, in the bits of [`Self::forward_cached`]:
+    /// all a next token needs, for which the last block computes no more than keys and values of the others.
+    pub(crate) fn last_cached(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: &mut PackedKvCache,
+    ) -> Result<Tensor> {
+        self.behind_cached(x, context, cache, Asked::Last)
+    }
+
+    fn behind_cached(
+        &self,
+        x: &Tensor,
+        context: &ForwardContext,
+        cache: &mut PackedKvCache,
+        asked: Asked,
+    ) -> Result<Tensor> {
         check_evaluation(context)?;
         let attentions = self.blocks.iter().map(|b| b.attention().inner().config());
         let n_layers = (cache.layers.len(), self.layers.len());
@@ -177,8 +206,15 @@ impl PackedStack {
         let seen = cache.seen();
         let added = |cache: &mut PackedKvCache| {
             let keep = cache.extend(context.mask().marks(), sizes)?;
+            let last = match (asked, sizes) {
+                (Asked::Last, (batch, seq @ 2..)) => {
+                    let pass = Pass::behind(context, (batch, 1), seen + seq - 1, keep.clone());
+                    Some(self.pass(pass)?)
+                }
+                _ => None,
+            };
             let pass = self.pass(Pass::behind(context, sizes, seen, keep))?;
-            self.apply(x, &pass, Some(cache), None)
+            self.apply(x, (&pass, last.as_ref()), Some(cache), None)
         };
         match added(cache) {
             Ok(y) => Ok(y),
@@ -193,10 +229,11 @@ impl PackedStack {
         PackedPass::new(pass, self.relative_bias.as_ref())
     }
 
+    /// The output for the positions of a pass, or for the last ones alone, which are those of the pass `last`.
     fn apply(
         &self,
         x: &Tensor,
-        pass: &PackedPass,
+        (pass, last): (&PackedPass, Option<&PackedPass>),
         cache: Option<&mut PackedKvCache>,
         observer: Option<&mut Observer>,
     ) -> Result<Tensor> {
@@ -210,14 +247,21 @@ impl PackedStack {
         } else {
             self.cpu.threads
         };
+        if let Some(last) = last {
+            let dims = vec![last.batch(), 1, width];
+            return map_to(dims, "stack", x, width, team, |x, y| {
+                self.apply_layers(x, (pass, last), cache, observer, form, y)
+            });
+        }
+        let passes = (pass, pass);
         map_rows("stack", x, (width, width), team, |x, y| match pass.kept() {
-            None => self.apply_layers(x, pass, cache, observer, form, y),
+            None => self.apply_layers(x, passes, cache, observer, form, y),
             Some(kept) => lend(KEPT_ROWS, 2 * kept.len() * width, |memory: &mut [f32]| {
                 let (from, to) = memory.split_at_mut(kept.len() * width);
                 for (row, &at) in from.chunks_exact_mut(width).zip(kept) {
                     row.copy_from_slice(&x[at * width..][..width]);
                 }
-                self.apply_layers(from, pass, cache, observer, form, to)?;
+                self.apply_layers(from, passes, cache, observer, form, to)?;
                 for (row, &at) in to.chunks_exact(width).zip(kept) {
                     y[at * width..][..width].copy_from_slice(row);
                 }
@@ -226,42 +270,46 @@ impl PackedStack {
         })
     }
 
-    /// All blocks and the final norm: the first reads `x`, the last writes `y`, and those between write by turns to `y` and
-    /// beside it.
+    /// All blocks and the final norm: the first reads `x`, the last writes `y`, for the positions of the pass `asked`, and
+    /// those between write by turns to two places.
     fn apply_layers(
         &self,
         x: &[f32],
-        pass: &PackedPass,
+        (pass, asked): (&PackedPass, &PackedPass),
         mut cache: Option<&mut PackedKvCache>,
         mut observer: Option<&mut Observer>,
         (shape, dtype): (&[usize], DType),
         y: &mut [f32],
     ) -> Result<()> {
-        lend(BETWEEN_LAYERS, y.len(), |between: &mut [f32]| {
-            let (mut from, mut to) = match self.layers.len() % 2 {
-                0 => (y, between),
-                _ => (between, y),
-            };
-            if self.layers.is_empty() {
-                from.copy_from_slice(x);
-            }
-            for (i, &block) in self.layers.iter().enumerate() {
-                let input = if i == 0 { x } else { &*from };
-                let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
-                let mut seen = observer.is_some().then(SeenBlock::default);
-                threads::with_team(self.cpu.threads, || {
-                    self.blocks[block].apply(input, pass, cache, seen.as_mut(), to)
-                })?;
-                if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
-                    observer(i, &stages(seen, to, shape, dtype)?)?;
+        let n_between = self.layers.len().saturating_sub(1).min(2);
+        lend(
+            BETWEEN_LAYERS,
+            n_between * x.len(),
+            |between: &mut [f32]| {
+                let (mut to, mut from) = between.split_at_mut(n_between.min(1) * x.len());
+                for (i, &block) in self.layers.iter().enumerate() {
+                    let input = if i == 0 { x } else { &*from };
+                    let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
+                    let mut seen = observer.is_some().then(SeenBlock::default);
+                    let is_last = i + 1 == self.layers.len();
+                    let (passes, output) = match is_last {
+                        true => ((pass, asked), &mut *y),
+                        false => ((pass, pass), &mut *to),
+                    };
+                    threads::with_team(self.cpu.threads, || {
+                        self.blocks[block].apply(input, passes, cache, seen.as_mut(), output)
+                    })?;
+                    if let (Some(observer), Some(seen)) = (observer.as_deref_mut(), seen) {
+                        observer(i, &stages(seen, output, shape, dtype)?)?;
+                    }
+                    (from, to) = (to, from);
                 }
-                (from, to) = (to, from);
-            }
-            if let Some(norm) = &self.final_norm {
-                norm.rows_in_place(self.cpu, from);
-            }
-            Ok(())
-        })
+                if let Some(norm) = &self.final_norm {
+                    norm.rows_in_place(self.cpu, y);
+                }
+                Ok(())
+            },
+        )
     }
 }
 

@@ -41,17 +41,8 @@ pub(super) struct Seen {
     pub output: Vec<f32>,
 }
 
-/// What an inner layer's output is added to.
-#[derive(Clone, Copy)]
-pub(super) enum Residual<'a> {
-    /// The sublayer's input, or that input normalised, as the sublayer has it.
-    Input,
-    /// These rows.
-    Rows(&'a [f32]),
-}
-
 scratch!(BRANCH_ROWS);
-scratch!(INPUT_ROWS);
+scratch!(RESIDUAL_ROWS);
 
 impl<L> PackedSublayer<L> {
     /// Packs norms and scale, which fit, around an inner layer.
@@ -79,36 +70,34 @@ impl<L> PackedSublayer<L> {
         self.norm.of_input()
     }
 
-    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; with `inner` for the inner layer.
+    /// `y = residual + scale · inner(norm(x))`, or as the norm is placed; with `inner` for the inner layer. The residual is
+    /// normalised too where the sublayer has it so.
     pub(super) fn apply(
         &self,
         x: Source,
-        residual: Residual,
+        residual: Source,
         seen: Option<&mut Seen>,
         y: &mut [f32],
         inner: impl FnOnce(&L, &Source, &Finishing, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
-        let residual = match (residual, self.source) {
-            (Residual::Rows(rows), _) => Some(rows),
-            (Residual::Input, ResidualSource::Normalized) if x.is_normalized() => None,
-            (Residual::Input, _) => Some(x.stored()),
-        };
-        if let (Some(residual), None) = (residual, &seen) {
-            return self.apply_from(x, residual, None, y, inner);
-        }
-        lend(INPUT_ROWS, x.rows() * x.width(), |input: &mut [f32]| {
-            x.copy_to(self.cpu, input);
-            let plain = Source::new(input, x.width());
-            let residual = residual.unwrap_or(input);
-            match seen {
-                None => self.apply_from(plain, residual, None, y, inner),
-                Some(seen) => {
-                    self.apply_from(plain, residual, Some(&mut seen.inner_output), y, inner)?;
-                    seen.input = input.to_vec();
-                    seen.output = y.to_vec();
-                    Ok(())
-                }
-            }
+        let copied = residual.is_normalized() && self.source == ResidualSource::Normalized;
+        let n_copied = if copied { y.len() } else { 0 };
+        lend(RESIDUAL_ROWS, n_copied, |copy: &mut [f32]| {
+            let residual = if copied {
+                residual.copy_to(self.cpu, copy);
+                &*copy
+            } else {
+                residual.stored()
+            };
+            let Some(seen) = seen else {
+                return self.apply_from(x, residual, None, y, inner);
+            };
+            seen.input = vec![0.0; x.rows() * x.width()];
+            x.copy_to(self.cpu, &mut seen.input);
+            let input = Source::new(&seen.input, x.width());
+            self.apply_from(input, residual, Some(&mut seen.inner_output), y, inner)?;
+            seen.output = y.to_vec();
+            Ok(())
         })
     }
 
@@ -207,16 +196,10 @@ impl<L: PerRow> Module for PackedSublayer<L> {
         let team = self.cpu.threads;
         map_rows("feed-forward", x, (d_model, d_model), team, |x, y| {
             let source = Source::new(x, d_model).with_norm(self.input_norm());
-            self.apply(
-                source,
-                Residual::Input,
-                None,
-                y,
-                |inner, x, finishing, y| {
-                    inner.apply(x, finishing, y);
-                    Ok(())
-                },
-            )
+            self.apply(source, source, None, y, |inner, x, finishing, y| {
+                inner.apply(x, finishing, y);
+                Ok(())
+            })
         })
     }
 }

@@ -27,6 +27,7 @@ mod encoder_decoders;
 mod fresh_two_stacks;
 mod generation;
 mod image_scaling;
+mod last_positions;
 mod one_stack;
 mod parity;
 mod properties;

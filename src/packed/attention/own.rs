@@ -24,6 +24,9 @@ struct Part<'a> {
     x: Source<'a>,
     /// The place of the first row in the pass.
     first_row: usize,
+    /// The positions of the rows.
+    rows: Sequences<'a>,
+    /// Those whose output is asked for.
     queries: Sequences<'a>,
     keys: Keys<'a>,
     scored: &'a Scored<'a>,
@@ -52,7 +55,7 @@ impl PackedAttention {
             kv,
             width: q + 2 * kv,
         };
-        let pass = call.pass;
+        let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let scored = Scored {
@@ -63,9 +66,9 @@ impl PackedAttention {
                 keep: None,
                 visibility: self.config.visibility,
                 window: self.config.window,
-                first_query: pass.seen(),
+                first_query: asked.seen(),
             }),
-            biases: self.biases(alibi.as_deref(), pass.additive.as_ref(), pass, keys)?,
+            biases: self.biases(alibi.as_deref(), asked.additive.as_ref(), asked, keys)?,
         };
         let own = Own {
             of: self,
@@ -80,6 +83,7 @@ impl PackedAttention {
                 own.apply(Part {
                     x: call.x.part(rows.clone()),
                     first_row: rows.start,
+                    rows: group.queries,
                     queries: group.queries,
                     keys: Keys::Own,
                     scored: &scored.part(group.sequences),
@@ -96,7 +100,8 @@ impl PackedAttention {
                 own.apply(Part {
                     x: *call.x,
                     first_row: 0,
-                    queries: pass.queries(),
+                    rows: pass.queries(),
+                    queries: asked.queries(),
                     keys: Keys::Behind(panels),
                     scored: &scored,
                     output: Output {
@@ -128,18 +133,26 @@ impl Own<'_> {
             let (key, value) = (heads(q), heads(q + kv));
             let key_value = match part.keys {
                 Keys::Own => KeyValue::Projected {
-                    keys: part.queries,
+                    keys: part.rows,
                     key,
                     value,
                 },
                 Keys::Behind(panels) => {
-                    panels.append(cpu, part.queries.longest(), key, value);
+                    panels.append(cpu, part.rows.longest(), key, value);
                     KeyValue::Packed(panels)
                 }
             };
+            let (each, skipped) = match (part.rows, part.queries) {
+                (rows, queries) if rows.n_rows() == queries.n_rows() => (1, 0),
+                (rows, _) => (rows.longest(), rows.longest() - 1), // the last of each sequence
+            };
             let attended = Attended {
                 queries: part.queries,
-                query: heads(0),
+                query: Heads {
+                    data: projected,
+                    row_stride: each * width,
+                    offset: skipped * width,
+                },
                 key_value,
                 scored: part.scored,
             };

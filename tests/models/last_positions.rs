@@ -1,0 +1,91 @@
+//! Generation computes the last position of a prompt alone where the last block ends: with the bits of all positions.
+
+use candle_blocks::{
+    Position, Precision, Visibility,
+    candle_core::{Device, Tensor},
+    config::Task,
+    model::{Model, ModelInput},
+};
+
+use crate::numbers::bits;
+use crate::weights::is_present;
+use crate::whole::{Whole, wholes};
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int8];
+
+fn tokens(rows: &[[u32; 6]; 2]) -> Tensor {
+    Tensor::new(rows, &Device::Cpu).unwrap()
+}
+
+/// The decoder of a whole model, and what it attends to. (Some that name a next token see later ones.)
+fn decoder(whole: &Whole, precision: Precision) -> Option<(Model, Option<Tensor>)> {
+    let checkpoint = whole.open();
+    let decodes = |model: &Model| {
+        let mut blocks = model.config().stack.blocks.iter();
+        model.task() == Some(Task::CausalLm)
+            && blocks.all(|block| block.attention.visibility == Visibility::Causal)
+    };
+    let Some(memory) = checkpoint.packed_seq2seq(precision).ok() else {
+        let model = checkpoint.packed_model(precision).ok()?;
+        return decodes(&model).then_some((model, None));
+    };
+    let decoder = memory.decoder().clone();
+    let cross = decoder.config().stack.blocks[0].cross_attention.as_ref()?;
+    let numbers = (0..2 * 5 * cross.d_memory).map(|i| (i as f32 * 0.37).sin());
+    let memory = Tensor::from_iter(numbers, &Device::Cpu).unwrap();
+    let memory = memory.reshape((2, 5, cross.d_memory)).unwrap();
+    decodes(&decoder).then_some((decoder, Some(memory)))
+}
+
+fn input(ids: &Tensor, mask: Option<&Tensor>, memory: Option<&Tensor>) -> ModelInput {
+    let mut input = ModelInput::tokens(ids);
+    input.attention_mask = mask.cloned();
+    match memory {
+        Some(memory) => input.with_memory(memory, None),
+        None => input,
+    }
+}
+
+fn has_alibi(model: &Model) -> bool {
+    let mut blocks = model.config().stack.blocks.iter();
+    blocks.any(|block| matches!(block.attention.position, Position::Alibi(_)))
+}
+
+#[test]
+fn the_logits_behind_a_prompt_have_the_bits_of_the_whole_pass() {
+    let ids = tokens(&[[5, 3, 7, 4, 6, 2], [2, 2, 5, 3, 4, 7]]);
+    let mask = tokens(&[[1; 6], [0, 0, 1, 1, 1, 1]]);
+    let mut n = 0;
+    for whole in wholes() {
+        for precision in PRECISIONS {
+            let Some((model, memory)) = decoder(&whole, precision) else {
+                continue;
+            };
+            n += 1;
+            let of = |from: usize, len: usize| {
+                let part = |of: &Tensor| of.narrow(1, from, len).unwrap();
+                input(&part(&ids), Some(&part(&mask)), memory.as_ref())
+            };
+            let all = model.forward(&of(0, 6)).unwrap().logits.unwrap();
+            // A linear bias is counted from the last key, which rounds it otherwise for each piece.
+            let cuts: &[usize] = if has_alibi(&model) {
+                &[0]
+            } else {
+                &[0, 3, 4, 5]
+            };
+            for &cut in cuts {
+                let (mut cache, what) = (model.new_cache(), (&whole.name, precision, cut));
+                let mut found = |from: usize, to: usize| {
+                    if from < to {
+                        let found = model.next_logits(&of(from, to - from), &mut cache).unwrap();
+                        let expected = all.narrow(1, to - 1, 1).unwrap();
+                        assert_eq!(bits(&found), bits(&expected), "{what:?}");
+                    }
+                };
+                found(0, cut);
+                found(cut, 6);
+            }
+        }
+    }
+    assert!(n >= 3 * 80 || !is_present("families"), "{n} models");
+}
