@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor, WithDType};
 use safetensors::Dtype;
@@ -20,11 +21,13 @@ use safetensors::Dtype;
 use crate::checkpoint::nearest::nearest;
 use crate::error::{Error, Result};
 
+mod computed;
 mod foreign;
 mod header;
 mod locate;
 mod positioned;
 
+pub(crate) use computed::{Compute, Part};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
@@ -56,10 +59,21 @@ pub struct TensorInfo {
     pub path: PathBuf,
     /// Its size in the file, in bytes.
     pub n_bytes: usize,
-    /// Position of its first byte in that file.
-    offset: u64,
-    /// Which of [`TensorFiles::files`] that is.
-    file: usize,
+    storage: Storage,
+}
+
+/// Where a tensor's elements come from.
+#[derive(Clone, Debug)]
+enum Storage {
+    /// They are in a file.
+    Stored {
+        /// Position of the first byte.
+        offset: u64,
+        /// Which of [`TensorFiles::files`].
+        file: usize,
+    },
+    /// They are computed from other tensors.
+    Computed(Arc<dyn Compute>),
 }
 
 impl TensorFiles {
@@ -199,12 +213,15 @@ impl TensorFiles {
     ) -> Result<()> {
         const PIECE_BYTES: usize = 1 << 20;
         let info = self.find(name)?;
+        let (file, offset) = match &info.storage {
+            Storage::Stored { file, offset } => (&self.files[*file], *offset),
+            Storage::Computed(_) => return self.copy_computed(name, write),
+        };
         let mut piece: Vec<u8> = Vec::new();
         for start in (0..info.n_bytes).step_by(PIECE_BYTES) {
             piece.clear();
             let n = PIECE_BYTES.min(info.n_bytes - start);
-            self.files[info.file]
-                .append(&mut piece, n, info.offset + start as u64)
+            file.append(&mut piece, n, offset + start as u64)
                 .map_err(|source| read_failed(name, info, source))?;
             write(&piece)?;
         }
@@ -235,8 +252,10 @@ impl TensorFiles {
                 shape: entry.shape,
                 path: file.path().to_path_buf(),
                 n_bytes: entry.n_bytes,
-                offset: entry.offset,
-                file: self.files.len(),
+                storage: Storage::Stored {
+                    offset: entry.offset,
+                    file: self.files.len(),
+                },
             };
             self.tensors.insert(entry.name, info);
         }
@@ -265,6 +284,9 @@ impl TensorFiles {
         spans: &[Range<usize>],
         shape: Vec<usize>,
     ) -> Result<Tensor> {
+        if let Storage::Computed(compute) = &info.storage {
+            return self.compute(&**compute, info, spans, shape);
+        }
         match info.dtype {
             Dtype::BOOL | Dtype::U8 => self.gather_as::<u8>(name, info, spans, shape),
             Dtype::U32 => self.gather_as::<u32>(name, info, spans, shape),
@@ -290,18 +312,35 @@ impl TensorFiles {
         spans: &[Range<usize>],
         shape: Vec<usize>,
     ) -> Result<Tensor> {
+        Ok(Tensor::from_vec(
+            self.elements::<T>(name, info, spans)?,
+            shape,
+            &Device::Cpu,
+        )?)
+    }
+
+    /// The elements of spans of a stored tensor, as they are in the file.
+    fn elements<T: bytemuck::Pod>(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        spans: &[Range<usize>],
+    ) -> Result<Vec<T>> {
         let failed = |source| read_failed(name, info, source);
+        let Storage::Stored { offset, file } = info.storage else {
+            return Err(Error::input(name, "it is computed, and not in a file"));
+        };
         let mut values: Vec<T> = Vec::new();
         values
             .try_reserve_exact(spans.iter().map(Range::len).sum())
             .map_err(|error| failed(error.into()))?;
         for span in spans {
-            let offset = info.offset + (span.start * size_of::<T>()) as u64;
-            self.files[info.file]
+            let offset = offset + (span.start * size_of::<T>()) as u64;
+            self.files[file]
                 .append(&mut values, span.len(), offset)
                 .map_err(failed)?;
         }
-        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+        Ok(values)
     }
 }
 

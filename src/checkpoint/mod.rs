@@ -140,7 +140,7 @@ impl CheckpointOptions {
     }
 
     fn open_stack(self, path: &Path) -> Result<Checkpoint> {
-        let files = TensorFiles::open(path)?;
+        let mut files = TensorFiles::open(path)?;
         let config_path = match &self.config {
             Some(config) => config.clone(),
             None => files.directory().join("config.json"),
@@ -151,6 +151,9 @@ impl CheckpointOptions {
             true => Some(ConfigJson::open(&config_path)?),
             false => None,
         };
+        if let Some(json) = &json {
+            quantized::dequantize(json, &mut files)?;
+        }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let plan = plan.map_err(|error| located(error, &config_path))?;
         Ok(Checkpoint {

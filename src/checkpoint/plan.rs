@@ -95,6 +95,9 @@ impl Plan {
                 Err(error) => plan.no_model = Some(error),
             }
         }
+        for source in &mut plan.sources {
+            source.is_quantized = files.is_computed(&source.name);
+        }
         count_items(&mut plan.sources);
         plan.unite_tied();
         plan.classify(family, prefix, files);
@@ -303,6 +306,7 @@ pub(super) fn candidates(
             features: attention.and_then(|attention| rule.part.features(attention, d_out)),
             item,
             leading_ones: rule.leading_ones,
+            is_quantized: false,
         }
     };
     let mut candidates = Vec::new();

@@ -16,6 +16,8 @@ pub enum Conversion {
     Transposed,
     /// It contains several parameters and is split.
     Split,
+    /// It was quantised, and is read as the numbers that its codes stand for.
+    Dequantized,
 }
 
 /// A tensor on disk that provides one or more parameters.
@@ -79,6 +81,7 @@ fn used(sources: &[Source]) -> Vec<UsedTensor> {
         let conversions = [
             source.lies_transposed().then_some(Conversion::Transposed),
             is_split.then_some(Conversion::Split),
+            source.is_quantized.then_some(Conversion::Dequantized),
         ];
         used.push(UsedTensor {
             name: source.name.clone(),

@@ -13,9 +13,11 @@ use candle_core::{DType, Device, Tensor};
 
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
+use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
+use crate::checkpoint::quantized::for_dense_weights;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::write::{Record, Sink, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
@@ -95,8 +97,9 @@ impl SaveOptions {
             |name, write| tensors.write(name, write),
         )?;
         if let Some(config) = &checkpoint.config_path {
-            let json = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
-            write_file(&target.staging().join(CONFIG), &json)?;
+            let bytes = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
+            let bytes = for_dense_weights(&ConfigJson::open(config)?, bytes)?;
+            write_file(&target.staging().join(CONFIG), &bytes)?;
         }
         target.commit()
     }

@@ -25,6 +25,8 @@ pub(crate) struct Source {
     pub item: Option<Item>,
     /// Dimensions of 1 in front of the parameter's own.
     pub leading_ones: usize,
+    /// Whether it was quantised. It then lies as `[d_out, d_in]`, whatever the rule says.
+    pub is_quantized: bool,
 }
 
 /// One of several parameters stacked in a tensor.
@@ -59,7 +61,7 @@ impl Source {
 
     /// Whether the weight is stored as `[d_in, d_out]`.
     pub fn lies_transposed(&self) -> bool {
-        self.orientation == Orientation::InOut && self.shape.len() == 2
+        self.orientation == Orientation::InOut && self.shape.len() == 2 && !self.is_quantized
     }
 
     /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.

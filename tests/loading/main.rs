@@ -26,5 +26,6 @@ mod hub;
 mod loader_errors;
 mod odd_rotary;
 mod plain_files;
+mod quantized;
 mod report;
 mod roles;

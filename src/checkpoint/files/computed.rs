@@ -1,0 +1,187 @@
+//! Tensors that are computed from others of the same files as they are read.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::Dtype;
+
+use super::{Storage, TensorFiles, TensorInfo};
+use crate::error::{Error, Result};
+
+/// How a tensor of f32 follows from others.
+pub(crate) trait Compute: fmt::Debug + Send + Sync {
+    /// The elements of rows, which are indices of the first dimension.
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>>;
+}
+
+/// A stored tensor that only others are computed from.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub name: String,
+    pub info: TensorInfo,
+}
+
+impl TensorFiles {
+    /// Takes a tensor out of the list, to compute others from it.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Part> {
+        let info = self.tensors.remove(name)?;
+        let name = name.to_string();
+        Some(Part { name, info })
+    }
+
+    /// Adds a tensor of f32 that is computed from `parts`, of which the first says where it lies.
+    pub(crate) fn add_computed(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        parts: &[&Part],
+        compute: Arc<dyn Compute>,
+    ) {
+        let Some(first) = parts.first() else { return };
+        let info = TensorInfo {
+            dtype: Dtype::F32,
+            shape,
+            path: first.info.path.clone(),
+            n_bytes: parts.iter().map(|part| part.info.n_bytes).sum(),
+            storage: Storage::Computed(compute),
+        };
+        self.tensors.insert(name, info);
+    }
+
+    /// Whether a tensor is computed from others.
+    pub(crate) fn is_computed(&self, name: &str) -> bool {
+        let storage = self.info(name).map(|info| &info.storage);
+        matches!(storage, Some(Storage::Computed(_)))
+    }
+
+    /// All elements of a part, whose type has as many bytes as `T`.
+    pub(crate) fn part<T: bytemuck::Pod>(&self, part: &Part) -> Result<Vec<T>> {
+        let all = 0..part.info.n_bytes / size_of::<T>();
+        self.elements(&part.name, &part.info, std::slice::from_ref(&all))
+    }
+
+    /// A span of the elements of a part.
+    pub(crate) fn part_span<T: bytemuck::Pod>(
+        &self,
+        part: &Part,
+        span: Range<usize>,
+    ) -> Result<Vec<T>> {
+        self.elements(&part.name, &part.info, std::slice::from_ref(&span))
+    }
+
+    /// All elements of a part of a floating-point type, in f32.
+    ///
+    /// # Errors
+    /// If one is NaN or infinite, or the type is another.
+    pub(crate) fn part_in_f32(&self, part: &Part) -> Result<Vec<f32>> {
+        let numbers: Vec<f32> = match part.info.dtype {
+            Dtype::F32 => self.part(part)?,
+            Dtype::F16 => widened(self.part::<half::f16>(part)?),
+            Dtype::BF16 => widened(self.part::<half::bf16>(part)?),
+            _ => {
+                return Err(Error::UnsupportedDType {
+                    path: part.info.path.clone(),
+                    tensor: part.name.clone(),
+                    found: format!("{:?}", part.info.dtype),
+                });
+            }
+        };
+        part.check_finite(&numbers)?;
+        Ok(numbers)
+    }
+
+    pub(super) fn compute(
+        &self,
+        compute: &dyn Compute,
+        info: &TensorInfo,
+        spans: &[Range<usize>],
+        shape: Vec<usize>,
+    ) -> Result<Tensor> {
+        let width: usize = info.shape.iter().skip(1).product();
+        let mut values = Vec::new();
+        for span in spans {
+            let rows = span.start / width.max(1)..span.end / width.max(1);
+            values.append(&mut compute.rows(self, rows)?);
+        }
+        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    }
+
+    /// Writes a computed tensor, some rows at a time.
+    pub(super) fn copy_computed(
+        &self,
+        name: &str,
+        write: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        const PIECE: usize = 1 << 18;
+        let info = self.find(name)?;
+        let n_rows = info.shape.first().copied().unwrap_or(0);
+        let width: usize = info.shape.iter().skip(1).product();
+        let step = (PIECE / width.max(1)).max(1);
+        for start in (0..n_rows).step_by(step) {
+            let rows = start..n_rows.min(start + step);
+            let tensor = self.read_rows(name, std::slice::from_ref(&rows))?;
+            let numbers: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+            write(bytemuck::cast_slice(&numbers))?;
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    /// # Errors
+    /// An error that names the tensor and its file.
+    pub fn error(&self, reason: impl fmt::Display) -> Error {
+        let path = self.info.path.display();
+        Error::input(&self.name, format!("{reason} ({path})"))
+    }
+
+    /// # Errors
+    /// If it has another shape.
+    pub fn check_shape(&self, expected: &[usize]) -> Result<()> {
+        if self.info.shape == expected {
+            return Ok(());
+        }
+        Err(Error::ShapeMismatch {
+            path: self.info.path.clone(),
+            tensor: self.name.clone(),
+            expected: expected.to_vec(),
+            found: self.info.shape.clone(),
+        })
+    }
+
+    /// # Errors
+    /// If it is of none of these types.
+    pub fn check_dtype(&self, expected: &[Dtype]) -> Result<()> {
+        if expected.contains(&self.info.dtype) {
+            return Ok(());
+        }
+        let found = self.info.dtype;
+        Err(self.error(format!("it is {found:?}, expected {expected:?}")))
+    }
+
+    /// # Errors
+    /// If it does not have two dimensions.
+    pub fn dims2(&self) -> Result<(usize, usize)> {
+        match self.info.shape[..] {
+            [rows, columns] => Ok((rows, columns)),
+            ref found => {
+                Err(self.error(format!("it has shape {found:?}, expected two dimensions")))
+            }
+        }
+    }
+
+    /// # Errors
+    /// If a number is NaN or infinite.
+    pub fn check_finite(&self, numbers: &[f32]) -> Result<()> {
+        match numbers.iter().find(|number| !number.is_finite()) {
+            None => Ok(()),
+            Some(found) => Err(self.error(format!("it holds {found}, expected finite numbers"))),
+        }
+    }
+}
+
+fn widened<T: Into<f32>>(numbers: Vec<T>) -> Vec<f32> {
+    numbers.into_iter().map(Into::into).collect()
+}

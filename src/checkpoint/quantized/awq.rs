@@ -1,0 +1,90 @@
+//! AWQ (<https://arxiv.org/abs/2306.00978>), as AutoAWQ's "gemm" writes it: eight codes of four bits in a word, of
+//! neighbouring outputs, in an order of their own.
+
+use std::ops::Range;
+
+use super::gptq::WORDS;
+use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
+use super::{Matrix, Module};
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(super) struct Awq {
+    /// `[columns, rows / 8]`.
+    weights: Part,
+    /// `[groups, rows / 8]`.
+    zeros: Part,
+    /// `[groups, rows]`.
+    scales: Part,
+    group_size: usize,
+}
+
+/// Which four bits of a word an output has.
+const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+impl Awq {
+    pub fn matrix(module: &mut Module, configured: Option<usize>) -> Result<Option<Matrix>> {
+        let Some(weights) = module.take("qweight") else {
+            return Ok(None);
+        };
+        let (zeros, scales) = (module.needs("qzeros")?, module.needs("scales")?);
+        weights.check_dtype(&WORDS)?;
+        zeros.check_dtype(&WORDS)?;
+        let (columns, n_words) = weights.dims2()?;
+        let (n_groups, n_rows) = scales.dims2()?;
+        weights.check_shape(&[columns, n_rows / 8])?;
+        if !n_rows.is_multiple_of(8) {
+            return Err(scales.error(format!("it has {n_rows} outputs, expected a multiple of 8")));
+        }
+        zeros.check_shape(&[n_groups, n_words])?;
+        let group_size = group_size(&scales, columns, n_groups, &[configured.unwrap_or(columns)])?;
+        let parts = vec![weights.clone(), zeros.clone(), scales.clone()];
+        let stored = Self {
+            weights,
+            zeros,
+            scales,
+            group_size,
+        };
+        Ok(Some(Matrix::new(parts, vec![n_rows, columns], stored)))
+    }
+}
+
+impl Stored for Awq {
+    fn codes(&self) -> &Part {
+        &self.weights
+    }
+
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
+        let (columns, width) = (self.weights.info.shape[0], self.weights.info.shape[1]);
+        let (n_groups, n_rows) = (self.scales.info.shape[0], self.scales.info.shape[1]);
+        let code = |words: &[u32], line: usize, row: usize| {
+            (words[line * width + row / 8] >> (4 * AWQ_ORDER[row % 8]) & 15) as u8
+        };
+        let words: Vec<u32> = files.part(&self.weights)?;
+        let zeros: Vec<u32> = files.part(&self.zeros)?;
+        let scales = files.part_in_f32(&self.scales)?;
+        let of_groups = || {
+            rows.clone()
+                .flat_map(|row| (0..n_groups).map(move |group| (group, row)))
+        };
+        let lines = |row| (0..columns).map(move |line| (line, row));
+        let cells = rows.clone().flat_map(lines);
+        Ok(QuantizedRows {
+            codes: cells.map(|(line, row)| code(&words, line, row)).collect(),
+            columns,
+            values: None,
+            group_of: groups(columns, self.group_size),
+            n_groups,
+            scales: of_groups()
+                .map(|(group, row)| scales[group * n_rows + row])
+                .collect(),
+            zeros: Zeros::Each(
+                of_groups()
+                    .map(|(group, row)| f32::from(code(&zeros, group, row)))
+                    .collect(),
+            ),
+            factor: 1.0,
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! bitsandbytes: eight bits with a scale for each row (<https://arxiv.org/abs/2208.07339>), or codes of a table of sixteen
+//! numbers with a scale for every so many (<https://arxiv.org/abs/2305.14314>).
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+use serde::Deserialize;
+
+use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
+use super::rows::{QuantizedRows, Stored, Zeros};
+use super::{Matrix, Module};
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::error::Result;
+
+/// The states of both tables of sixteen numbers.
+const STATES: [&str; 2] = [
+    "weight.quant_state.bitsandbytes__nf4",
+    "weight.quant_state.bitsandbytes__fp4",
+];
+
+pub(super) fn matrix(module: &mut Module) -> Result<Option<Matrix>> {
+    if module.has("SCB") {
+        let (codes, scales) = (module.needs("weight")?, module.needs("SCB")?);
+        module.take("weight_format");
+        return eight_bits(codes, scales).map(Some);
+    }
+    for state in STATES {
+        if let Some(state) = module.take(state) {
+            return four_bits(module, state).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// `weight = code · scale / 127`, as bitsandbytes computes it.
+fn eight_bits(codes: Part, scales: Part) -> Result<Matrix> {
+    codes.check_dtype(&[Dtype::I8])?;
+    let (n_rows, columns) = codes.dims2()?;
+    scales.check_shape(&[n_rows])?;
+    let scales = Scales {
+        part: scales,
+        n_groups: 1,
+        rows: 1,
+        columns: columns.max(1),
+    };
+    let stored = Grouped::new(codes, CodePacking::Int8, (n_rows, columns), scales);
+    let mut stored = stored.with_zeros(ZeroSource::All(128.0));
+    stored.factor = 1.0 / 127.0; // part of the result
+    stored.matrix()
+}
+
+/// What bitsandbytes writes of a matrix.
+#[derive(Deserialize)]
+struct State {
+    blocksize: usize,
+    shape: [usize; 2],
+    nested_blocksize: Option<usize>,
+    nested_offset: Option<f32>,
+}
+
+#[derive(Debug)]
+struct Blocks {
+    /// Two codes in a byte, the first in the high half, all rows one behind the other.
+    codes: Part,
+    /// `[blocks]`.
+    scales: Part,
+    /// `[16]`.
+    numbers: Part,
+    nested: Option<Nested>,
+    columns: usize,
+    size: usize,
+}
+
+/// Scales that are codes themselves.
+#[derive(Debug)]
+struct Nested {
+    scales: Part,
+    numbers: Part,
+    size: usize,
+    offset: f32,
+}
+
+fn four_bits(module: &mut Module, state: Part) -> Result<Matrix> {
+    let malformed = |reason: String| {
+        state.error(format!(
+            "the state of the quantisation is malformed: {reason}"
+        ))
+    };
+    let parsed = serde_json::from_slice(&module.files.part::<u8>(&state)?);
+    let parsed: State = parsed.map_err(|error| malformed(error.to_string()))?;
+    let State {
+        blocksize: size,
+        shape: [n_rows, columns],
+        ..
+    } = parsed;
+    let codes = module.needs("weight")?;
+    codes.check_dtype(&[Dtype::U8])?;
+    let n = n_rows.saturating_mul(columns);
+    if size == 0 || n.div_ceil(2) != codes.info.n_bytes {
+        let n_bytes = codes.info.n_bytes;
+        return Err(malformed(format!(
+            "[{n_rows}, {columns}] in blocks of {size} does not take {n_bytes} bytes"
+        )));
+    }
+    let (scales, numbers) = (
+        module.needs("weight.absmax")?,
+        module.needs("weight.quant_map")?,
+    );
+    scales.check_shape(&[n.div_ceil(size)])?;
+    numbers.check_shape(&[16])?;
+    let nested = match module.take("weight.nested_absmax") {
+        None => None,
+        Some(nested) => {
+            let (Some(size @ 1..), Some(offset)) = (parsed.nested_blocksize, parsed.nested_offset)
+            else {
+                return Err(malformed(
+                    "nested scales need nested_blocksize and nested_offset".to_string(),
+                ));
+            };
+            let numbers = module.needs("weight.nested_quant_map")?;
+            numbers.check_shape(&[256])?;
+            nested.check_shape(&[scales.info.shape[0].div_ceil(size)])?;
+            scales.check_dtype(&[Dtype::U8])?;
+            Some(Nested {
+                scales: nested,
+                numbers,
+                size,
+                offset,
+            })
+        }
+    };
+    let parts = vec![codes.clone(), scales.clone(), numbers.clone(), state];
+    let stored = Blocks {
+        codes,
+        scales,
+        numbers,
+        nested,
+        columns,
+        size,
+    };
+    Ok(Matrix::new(parts, vec![n_rows, columns], stored))
+}
+
+impl Blocks {
+    fn all_scales(&self, files: &TensorFiles) -> Result<Vec<f32>> {
+        let Some(nested) = &self.nested else {
+            return files.part_in_f32(&self.scales);
+        };
+        let codes: Vec<u8> = files.part(&self.scales)?;
+        let (scales, numbers) = (
+            files.part_in_f32(&nested.scales)?,
+            files.part_in_f32(&nested.numbers)?,
+        );
+        let scale = |(i, code): (usize, u8)| {
+            numbers[usize::from(code)] * scales[i / nested.size] + nested.offset
+        };
+        Ok(codes.into_iter().enumerate().map(scale).collect())
+    }
+}
+
+impl Stored for Blocks {
+    fn codes(&self) -> &Part {
+        &self.codes
+    }
+
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
+        let span = rows.start * self.columns..rows.end * self.columns;
+        let bytes: Vec<u8> = files.part_span(&self.codes, span.start / 2..span.end.div_ceil(2))?;
+        let code = |i: usize| {
+            let byte = bytes[i / 2 - span.start / 2];
+            if i.is_multiple_of(2) {
+                byte >> 4
+            } else {
+                byte & 15
+            }
+        };
+        let scales = self.all_scales(files)?;
+        let numbers = files.part_in_f32(&self.numbers)?;
+        Ok(QuantizedRows {
+            codes: span.clone().map(code).collect(),
+            columns: self.columns,
+            values: Some(super::numbers::table(|code| {
+                numbers[usize::from(code & 15)]
+            })),
+            // Blocks go on from one row to the next: each column has a scale of its own.
+            group_of: (0..self.columns as u32).collect(),
+            n_groups: self.columns,
+            scales: span.map(|i| scales[i / self.size]).collect(),
+            zeros: Zeros::All(0.0),
+            factor: 1.0,
+        })
+    }
+}

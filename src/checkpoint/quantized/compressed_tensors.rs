@@ -1,0 +1,318 @@
+//! compressed-tensors, which llm-compressor writes; the formats of FP8 with scales beside; MXFP4 experts, and MLX.
+
+use safetensors::Dtype;
+
+use super::bits::n_words;
+use super::gptq::WORDS;
+use super::grouped::{CodePacking, Global, Grouped, Scales, ZeroSource};
+use super::rows::group_size;
+use super::{Matrix, Module};
+use crate::checkpoint::files::Part;
+use crate::error::Result;
+
+/// What the groups of a `quantization_config` say, each of which some modules follow; the tensors' shapes tell which.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Schemes {
+    pub bits: Vec<usize>,
+    pub group_sizes: Vec<usize>,
+    /// Rows and columns of a block with one scale.
+    pub blocks: Vec<(usize, usize)>,
+}
+
+/// The matrix of a module in one of compressed-tensors' formats, or in FP8.
+pub(super) fn matrix(module: &mut Module, schemes: &Schemes) -> Result<Option<Matrix>> {
+    if let Some(codes) = module.take("weight_packed") {
+        return match codes.info.dtype {
+            Dtype::U8 => two_in_a_byte(module, codes).map(Some),
+            _ => in_words(module, codes, schemes).map(Some),
+        };
+    }
+    for scales in ["weight_scale", "weight_scale_inv"] {
+        if module.has(scales) && module.dtype("weight").is_some_and(|dtype| !is_float(dtype)) {
+            let (codes, scales) = (module.needs("weight")?, module.needs(scales)?);
+            return match (codes.info.dtype, module.take("weight_scale_2")) {
+                (Dtype::U8, Some(global)) => nvfp4(codes, scales, Global::Times(global)).map(Some),
+                (_, global) => bytes(module, codes, scales, schemes, global).map(Some),
+            };
+        }
+    }
+    Ok(None)
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// A byte for every weight, an integer or E4M3.
+fn bytes(
+    module: &mut Module,
+    codes: Part,
+    scales: Part,
+    schemes: &Schemes,
+    unknown: Option<Part>,
+) -> Result<Matrix> {
+    if let Some(unknown) = unknown {
+        return Err(unknown.error("it is unknown beside weights of eight bits"));
+    }
+    codes.check_dtype(&[Dtype::I8, Dtype::F8_E4M3])?;
+    let (n_rows, columns) = codes.dims2()?;
+    let scales = scales_of(scales, (n_rows, columns), schemes)?;
+    let is_integer = codes.info.dtype == Dtype::I8;
+    let zeros = match module.take("weight_zero_point") {
+        None => ZeroSource::All(if is_integer { 128.0 } else { 0.0 }),
+        Some(zeros) => {
+            zeros.check_dtype(&[Dtype::I8])?;
+            zeros.check_shape(&scales.part.info.shape)?;
+            if scales.rows != 1 {
+                return Err(zeros.error("zero points are read for each row alone"));
+            }
+            ZeroSource::Bytes(zeros)
+        }
+    };
+    let packing = if is_integer {
+        CodePacking::Int8
+    } else {
+        CodePacking::E4m3
+    };
+    Grouped::new(codes, packing, (n_rows, columns), scales)
+        .with_zeros(zeros)
+        .matrix()
+}
+
+/// Scales for the whole matrix, for rows, for groups of a row, or for blocks.
+fn scales_of(part: Part, (n_rows, columns): (usize, usize), schemes: &Schemes) -> Result<Scales> {
+    let shape = part.info.shape.clone();
+    let (n_groups, rows, columns) = match shape[..] {
+        [] | [1] | [1, 1] if n_rows != 1 || shape.len() < 2 => (1, n_rows.max(1), columns),
+        [n] if n == n_rows => (1, 1, columns),
+        [n, n_groups] if n == n_rows => {
+            let size = group_size(&part, columns, n_groups, &schemes.group_sizes)?;
+            (n_groups, 1, size)
+        }
+        [blocks, n_groups] => {
+            let fits = |(rows, size): &&(usize, usize)| {
+                *rows > 0
+                    && *size > 0
+                    && n_rows.div_ceil(*rows) == blocks
+                    && columns.div_ceil(*size) == n_groups
+            };
+            let Some(&(rows, size)) = schemes.blocks.iter().find(fits) else {
+                return Err(part.error(format!(
+                    "its shape is {shape:?} for a weight of [{n_rows}, {columns}], which no block size of the configuration gives ({:?})",
+                    schemes.blocks
+                )));
+            };
+            (n_groups, rows, size)
+        }
+        _ => {
+            return Err(part.error(format!(
+                "its shape is {shape:?}, expected a scale for a weight of [{n_rows}, {columns}], for its rows, groups or blocks"
+            )));
+        }
+    };
+    Ok(Scales {
+        part,
+        n_groups,
+        rows,
+        columns: columns.max(1),
+    })
+}
+
+/// Integers of two to eight bits in streams of words along the rows.
+fn in_words(module: &mut Module, codes: Part, schemes: &Schemes) -> Result<Matrix> {
+    codes.check_dtype(&WORDS)?;
+    let (scales, shape) = (module.needs("weight_scale")?, module.needs("weight_shape")?);
+    shape.check_dtype(&[Dtype::I64, Dtype::I32])?;
+    let sizes: Vec<i64> = match shape.info.dtype {
+        Dtype::I64 => module.files.part(&shape)?,
+        _ => module
+            .files
+            .part::<i32>(&shape)?
+            .into_iter()
+            .map(i64::from)
+            .collect(),
+    };
+    let (n_rows, n_words_of_row) = codes.dims2()?;
+    let columns = match sizes[..] {
+        [rows, columns] if usize::try_from(rows) == Ok(n_rows) => usize::try_from(columns).ok(),
+        _ => None,
+    };
+    let fits = |bits: &usize| {
+        (2..=8).contains(bits) && columns.is_some_and(|n| n_words(n, *bits) == Some(n_words_of_row))
+    };
+    let (Some(columns), Some(bits)) = (columns, schemes.bits.iter().copied().find(fits)) else {
+        return Err(shape.error(format!(
+            "it holds {sizes:?}, which codes of {:?} bits in {n_rows} rows of {n_words_of_row} words do not fill",
+            schemes.bits
+        )));
+    };
+    let scales = scales_of(scales, (n_rows, columns), schemes)?;
+    let zeros = match module.take("weight_zero_point") {
+        None => ZeroSource::All((1 << (bits - 1)) as f32),
+        Some(part) => {
+            part.check_dtype(&WORDS)?;
+            part.check_shape(&[n_words(n_rows, bits).unwrap_or(0), scales.n_groups])?;
+            ZeroSource::Words { part, bits }
+        }
+    };
+    let mut stored = Grouped::new(
+        codes,
+        CodePacking::Words { bits },
+        (n_rows, columns),
+        scales,
+    );
+    stored = stored.with_zeros(zeros);
+    if let Some(index) = module.take("weight_g_idx") {
+        index.check_dtype(&[Dtype::I32])?;
+        index.check_shape(&[columns])?;
+        stored.index = Some(index);
+    }
+    stored.matrix()
+}
+
+/// NVFP4 and MXFP4: E2M1 with a scale for 16 or 32 columns.
+fn two_in_a_byte(module: &mut Module, codes: Part) -> Result<Matrix> {
+    let scales = module.needs("weight_scale")?;
+    match module.take("weight_global_scale") {
+        Some(global) => nvfp4(codes, scales, Global::Over(global)),
+        None => {
+            scales.check_dtype(&[Dtype::U8, Dtype::F8_E8M0])?;
+            e2m1(codes, scales, 32)?.matrix()
+        }
+    }
+}
+
+fn nvfp4(codes: Part, scales: Part, global: Global) -> Result<Matrix> {
+    scales.check_dtype(&[Dtype::F8_E4M3])?;
+    let mut stored = e2m1(codes, scales, 16)?;
+    stored.global = Some(global);
+    stored.matrix()
+}
+
+fn e2m1(codes: Part, scales: Part, size: usize) -> Result<Grouped> {
+    let (n_rows, n_bytes) = codes.dims2()?;
+    let columns = 2 * n_bytes;
+    let n_groups = columns.div_ceil(size);
+    scales.check_shape(&[n_rows, n_groups])?;
+    let scales = Scales {
+        part: scales,
+        n_groups,
+        rows: 1,
+        columns: size,
+    };
+    Ok(Grouped::new(
+        codes,
+        CodePacking::E2m1,
+        (n_rows, columns),
+        scales,
+    ))
+}
+
+/// gpt-oss's experts: `[experts, rows, groups, 16]` bytes, with an exponent for every group of 32.
+pub(super) fn mxfp4_experts(codes: Part, scales: Part) -> Result<Matrix> {
+    codes.check_dtype(&[Dtype::U8])?;
+    scales.check_dtype(&[Dtype::U8, Dtype::F8_E8M0])?;
+    let [experts, rows, n_groups, 16] = codes.info.shape[..] else {
+        let found = &codes.info.shape;
+        return Err(codes.error(format!(
+            "it has shape {found:?}, expected [experts, rows, groups, 16]"
+        )));
+    };
+    scales.check_shape(&[experts, rows, n_groups])?;
+    let scales = Scales {
+        part: scales,
+        n_groups,
+        rows: 1,
+        columns: 32,
+    };
+    let columns = 32 * n_groups;
+    let mut stored = Grouped::new(codes, CodePacking::E2m1, (experts * rows, columns), scales);
+    stored.rows_of_item = rows;
+    let mut matrix = stored.matrix()?;
+    matrix.shape = vec![experts, rows, columns];
+    Ok(matrix)
+}
+
+/// MLX: codes along each row, with a scale and what is added for every group.
+pub(super) fn mlx(module: &mut Module, bits: usize, size: usize) -> Result<Option<Matrix>> {
+    if !(module.has("scales") && module.has("biases")) {
+        return Ok(None);
+    }
+    let (codes, scales, offsets) = (
+        module.needs("weight")?,
+        module.needs("scales")?,
+        module.needs("biases")?,
+    );
+    codes.check_dtype(&[Dtype::U32])?;
+    let (n_rows, n_words) = codes.dims2()?;
+    let columns = n_words.saturating_mul(32) / bits.max(1);
+    if !(2..=8).contains(&bits) || n_words.saturating_mul(32) != columns * bits {
+        let reason =
+            format!("its {n_words} words of a row hold no whole number of codes of {bits} bits");
+        return Err(codes.error(reason));
+    }
+    let n_groups = columns.div_ceil(size.max(1));
+    scales.check_shape(&[n_rows, n_groups])?;
+    offsets.check_shape(&[n_rows, n_groups])?;
+    let scales = Scales {
+        part: scales,
+        n_groups,
+        rows: 1,
+        columns: size.max(1),
+    };
+    let stored = Grouped::new(
+        codes,
+        CodePacking::Words { bits },
+        (n_rows, columns),
+        scales,
+    );
+    stored
+        .with_zeros(ZeroSource::Behind(offsets))
+        .matrix()
+        .map(Some)
+}
+
+impl Grouped {
+    /// Codes that nothing is taken from.
+    pub fn new(
+        codes: Part,
+        packing: CodePacking,
+        (n_rows, columns): (usize, usize),
+        scales: Scales,
+    ) -> Self {
+        Self {
+            codes,
+            packing,
+            n_rows,
+            columns,
+            scales,
+            zeros: ZeroSource::All(0.0),
+            index: None,
+            global: None,
+            factor: 1.0,
+            rows_of_item: 1,
+        }
+    }
+
+    pub fn with_zeros(self, zeros: ZeroSource) -> Self {
+        Self { zeros, ..self }
+    }
+
+    pub fn matrix(self) -> Result<Matrix> {
+        let zeros = match &self.zeros {
+            ZeroSource::All(_) => None,
+            ZeroSource::Bytes(part) | ZeroSource::Words { part, .. } | ZeroSource::Behind(part) => {
+                Some(part)
+            }
+        };
+        let parts = [
+            Some(&self.codes),
+            Some(&self.scales.part),
+            zeros,
+            self.index.as_ref(),
+        ];
+        let parts = parts.into_iter().flatten().cloned().collect();
+        let shape = vec![self.n_rows, self.columns];
+        Ok(Matrix::new(parts, shape, self))
+    }
+}

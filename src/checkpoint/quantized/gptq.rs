@@ -1,0 +1,174 @@
+//! GPTQ (<https://arxiv.org/abs/2210.17323>), as AutoGPTQ and GPTQModel write it: codes in columns of words.
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use super::bits::{codes, n_words};
+use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
+use super::{Matrix, Module};
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::error::Result;
+
+pub(super) const WORDS: [Dtype; 2] = [Dtype::I32, Dtype::U32];
+
+/// How zero points are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ZeroPoints {
+    /// One less than they are: AutoGPTQ's first format.
+    OneLess,
+    AsTheyAre,
+    /// Of symmetric weights they are the middle, whatever is stored: some writers store it in the one way and name the other.
+    Middle,
+}
+
+#[derive(Debug)]
+pub(super) struct Gptq {
+    /// `[columns · bits / 32, rows]`, each column a stream of codes.
+    weights: Part,
+    /// `[groups, rows · bits / 32]`, each row a stream of codes.
+    zeros: Part,
+    /// `[groups, rows]`.
+    scales: Part,
+    /// The group of a column, `[columns]`.
+    index: Option<Part>,
+    bits: usize,
+    group_size: usize,
+    zero_points: ZeroPoints,
+}
+
+/// What `quantization_config` says of GPTQ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GptqConfig {
+    pub bits: usize,
+    /// `None`: all columns.
+    pub group_size: Option<usize>,
+    pub zero_points: ZeroPoints,
+    /// Some modules have other bits and groups.
+    pub varies: bool,
+}
+
+impl Gptq {
+    /// The matrix of a module, whose shapes must be those that the configuration implies.
+    pub fn matrix(module: &mut Module, config: GptqConfig) -> Result<Option<Matrix>> {
+        let Some(weights) = module.take("qweight") else {
+            return Ok(None);
+        };
+        let (zeros, scales) = (module.needs("qzeros")?, module.needs("scales")?);
+        let index = module.take("g_idx");
+        weights.check_dtype(&WORDS)?;
+        zeros.check_dtype(&WORDS)?;
+        let (n_rows_of_words, n_rows) = weights.dims2()?;
+        let bits = match &index {
+            Some(index) if config.varies => {
+                let columns: usize = index.info.shape.iter().product();
+                n_rows_of_words.saturating_mul(32) / columns.max(1)
+            }
+            _ => config.bits,
+        };
+        let columns = n_rows_of_words.saturating_mul(32) / bits.max(1);
+        if !matches!(bits, 2 | 3 | 4 | 8) || n_words(columns, bits) != Some(n_rows_of_words) {
+            let reason = format!(
+                "its {n_rows_of_words} rows of words hold no whole number of codes of {bits} bits"
+            );
+            return Err(weights.error(reason));
+        }
+        let (n_groups, _) = scales.dims2()?;
+        scales.check_shape(&[n_groups, n_rows])?;
+        zeros.check_shape(&[n_groups, n_words(n_rows, bits).unwrap_or(0)])?;
+        if let Some(index) = &index {
+            index.check_dtype(&[Dtype::I32])?;
+            index.check_shape(&[columns])?;
+        }
+        let configured = [config.group_size.unwrap_or(columns)];
+        let group_size = match (&index, config.varies) {
+            (Some(_), true) => columns.div_ceil(n_groups.max(1)).max(1),
+            _ => group_size(&scales, columns, n_groups, &configured)?,
+        };
+        let parts = [Some(&weights), Some(&zeros), Some(&scales), index.as_ref()];
+        let parts: Vec<Part> = parts.into_iter().flatten().cloned().collect();
+        let stored = Self {
+            weights,
+            zeros,
+            scales,
+            index,
+            bits,
+            group_size,
+            zero_points: config.zero_points,
+        };
+        Ok(Some(Matrix::new(parts, vec![n_rows, columns], stored)))
+    }
+
+    fn columns(&self) -> usize {
+        self.weights.info.shape[0] * 32 / self.bits
+    }
+
+    fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
+        match &self.index {
+            None => Ok(groups(self.columns(), self.group_size)),
+            Some(index) => index.group_of(files, n_groups),
+        }
+    }
+}
+
+impl Stored for Gptq {
+    fn codes(&self) -> &Part {
+        &self.weights
+    }
+
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
+        let (n_groups, columns) = (self.scales.info.shape[0], self.columns());
+        let (n_words_of_row, n_rows) = (self.weights.info.shape[0], self.weights.info.shape[1]);
+        let words: Vec<u32> = files.part(&self.weights)?;
+        let mut all = Vec::with_capacity(rows.len() * columns);
+        // The words of a row lie far apart; of some rows beside each other, in one line of the CPU's cache.
+        const ROWS: usize = 16;
+        let mut streams = vec![0; ROWS * n_words_of_row];
+        for start in rows.clone().step_by(ROWS) {
+            let some = start..rows.end.min(start + ROWS);
+            for (i, of_all) in words.chunks_exact(n_rows.max(1)).enumerate() {
+                for (j, &word) in of_all[some.clone()].iter().enumerate() {
+                    streams[j * n_words_of_row + i] = word;
+                }
+            }
+            let streams = streams.chunks_exact(n_words_of_row.max(1));
+            for stream in streams.take(some.len()) {
+                all.extend(codes(stream, self.bits, columns));
+            }
+        }
+        let turned = |numbers: &[f32]| -> Vec<f32> {
+            let each = rows
+                .clone()
+                .flat_map(|row| (0..n_groups).map(move |group| group * n_rows + row));
+            each.map(|at| numbers[at]).collect()
+        };
+        let zeros = match self.zero_points {
+            ZeroPoints::Middle => Zeros::All((1 << (self.bits - 1)) as f32),
+            stored => {
+                let words: Vec<u32> = files.part(&self.zeros)?;
+                let width = self.zeros.info.shape[1];
+                let of_groups = words.chunks_exact(width.max(1));
+                let mask = (1u16 << self.bits) - 1;
+                let zero = |code: u8| match stored {
+                    // All bits set are the largest zero point, 2^bits, as AutoGPTQ's own layers have it.
+                    ZeroPoints::OneLess => f32::from((u16::from(code) & mask) + 1),
+                    _ => f32::from(code),
+                };
+                let all: Vec<f32> = of_groups
+                    .flat_map(|words| codes(words, self.bits, n_rows).map(zero))
+                    .collect();
+                Zeros::Each(turned(&all))
+            }
+        };
+        Ok(QuantizedRows {
+            codes: all,
+            columns,
+            values: None,
+            group_of: self.group_of(files, n_groups)?,
+            n_groups,
+            scales: turned(&files.part_in_f32(&self.scales)?),
+            zeros,
+            factor: 1.0,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Codes along each row, with scales for groups of columns or for blocks: the form of most formats.
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use super::bits::{codes, n_words, nibbles};
+use super::numbers::{E2M1, e4m3, e8m0, table};
+use super::rows::{QuantizedRows, Stored, Zeros, groups};
+use crate::checkpoint::files::{Part, TensorFiles};
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(super) struct Grouped {
+    pub codes: Part,
+    pub packing: CodePacking,
+    pub n_rows: usize,
+    pub columns: usize,
+    pub scales: Scales,
+    pub zeros: ZeroSource,
+    /// The group of a column, `[columns]`, where they are not consecutive.
+    pub index: Option<Part>,
+    /// A scale of all scales.
+    pub global: Option<Global>,
+    pub factor: f32,
+    pub rows_of_item: usize,
+}
+
+/// How codes lie in a row, and what they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodePacking {
+    /// Unsigned integers in a stream of words.
+    Words { bits: usize },
+    /// A signed integer in each byte; its code is 128 more.
+    Int8,
+    /// E4M3 in each byte.
+    E4m3,
+    /// Two E2M1 in each byte, the first in the low half.
+    E2m1,
+}
+
+/// Scales `[row blocks, groups]`, each for `rows` rows and `columns` columns.
+#[derive(Debug)]
+pub(super) struct Scales {
+    pub part: Part,
+    pub n_groups: usize,
+    pub rows: usize,
+    pub columns: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum ZeroSource {
+    /// The same everywhere.
+    All(f32),
+    /// Signed bytes `[rows, groups]`, less 128 than the zeros.
+    Bytes(Part),
+    /// Codes `[rows, groups]`, in streams along the rows.
+    Words { part: Part, bits: usize },
+    /// Numbers `[rows, groups]` added behind.
+    Behind(Part),
+}
+
+/// A number that all scales of a tensor are multiplied or divided by.
+#[derive(Debug)]
+pub(super) enum Global {
+    Times(Part),
+    Over(Part),
+}
+
+impl Scales {
+    /// Those of all row blocks, each a finite number above or below zero.
+    fn numbers(&self, files: &TensorFiles) -> Result<Vec<f32>> {
+        let numbers: Vec<f32> = match self.part.info.dtype {
+            Dtype::U8 | Dtype::F8_E8M0 => files.part(&self.part)?.into_iter().map(e8m0).collect(),
+            Dtype::F8_E4M3 => files.part(&self.part)?.into_iter().map(e4m3).collect(),
+            _ => return files.part_in_f32(&self.part),
+        };
+        self.part.check_finite(&numbers)?;
+        Ok(numbers)
+    }
+}
+
+impl Grouped {
+    fn row_codes(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<u8>> {
+        let span = |width: usize| rows.start * width..rows.end * width;
+        Ok(match self.packing {
+            CodePacking::Words { bits } => {
+                let width = n_words(self.columns, bits).unwrap_or(0);
+                let words: Vec<u32> = files.part_span(&self.codes, span(width))?;
+                let streams = words.chunks_exact(width.max(1));
+                streams
+                    .flat_map(|stream| codes(stream, bits, self.columns))
+                    .collect()
+            }
+            CodePacking::Int8 => {
+                let bytes: Vec<u8> = files.part_span(&self.codes, span(self.columns))?;
+                bytes.into_iter().map(|byte| byte ^ 128).collect()
+            }
+            CodePacking::E4m3 => files.part_span(&self.codes, span(self.columns))?,
+            CodePacking::E2m1 => {
+                nibbles(&files.part_span::<u8>(&self.codes, span(self.columns / 2))?).collect()
+            }
+        })
+    }
+
+    fn row_zeros(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Zeros> {
+        let n_groups = self.scales.n_groups;
+        let span = rows.start * n_groups..rows.end * n_groups;
+        Ok(match &self.zeros {
+            ZeroSource::All(zero) => Zeros::All(*zero),
+            ZeroSource::Bytes(part) => {
+                let bytes: Vec<u8> = files.part_span(part, span)?;
+                Zeros::Each(
+                    bytes
+                        .into_iter()
+                        .map(|byte| f32::from(byte ^ 128))
+                        .collect(),
+                )
+            }
+            ZeroSource::Words { part, bits } => {
+                let words: Vec<u32> = files.part(part)?;
+                let of_group = |group| {
+                    let stream = words.iter().skip(group).step_by(n_groups).copied();
+                    let stream: Vec<u32> = stream.collect();
+                    codes(&stream, *bits, self.n_rows).collect::<Vec<u8>>()
+                };
+                let of_groups: Vec<Vec<u8>> = (0..n_groups).map(of_group).collect();
+                let each = rows.flat_map(|row| of_groups.iter().map(move |zeros| zeros[row]));
+                Zeros::Each(each.map(f32::from).collect())
+            }
+            ZeroSource::Behind(part) => Zeros::Behind(files.part_in_f32(part)?[span].to_vec()),
+        })
+    }
+
+    fn group_of(&self, files: &TensorFiles) -> Result<Vec<u32>> {
+        match &self.index {
+            None => Ok(groups(self.columns, self.scales.columns)),
+            Some(index) => index.group_of(files, self.scales.n_groups),
+        }
+    }
+}
+
+impl Stored for Grouped {
+    fn codes(&self) -> &Part {
+        &self.codes
+    }
+
+    fn rows_of_item(&self) -> usize {
+        self.rows_of_item
+    }
+
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
+        let Scales { n_groups, .. } = self.scales;
+        let mut scales = self.scales.numbers(files)?;
+        match &self.global {
+            None => {}
+            Some(Global::Times(part)) => {
+                let global = one(files, part)?;
+                scales.iter_mut().for_each(|scale| *scale *= global);
+            }
+            Some(Global::Over(part)) => {
+                let global = one(files, part)?;
+                scales.iter_mut().for_each(|scale| *scale /= global);
+            }
+        }
+        let of_row = |row: usize| {
+            let at = row / self.scales.rows * n_groups;
+            scales[at..at + n_groups].iter().copied()
+        };
+        Ok(QuantizedRows {
+            codes: self.row_codes(files, rows.clone())?,
+            columns: self.columns,
+            values: match self.packing {
+                CodePacking::Words { .. } | CodePacking::Int8 => None,
+                CodePacking::E4m3 => Some(table(e4m3)),
+                CodePacking::E2m1 => Some(table(|code| E2M1[usize::from(code & 15)])),
+            },
+            group_of: self.group_of(files)?,
+            n_groups,
+            scales: rows.clone().flat_map(of_row).collect(),
+            zeros: self.row_zeros(files, rows)?,
+            factor: self.factor,
+        })
+    }
+}
+
+fn one(files: &TensorFiles, part: &Part) -> Result<f32> {
+    match files.part_in_f32(part)?[..] {
+        [number] => Ok(number),
+        ref numbers => Err(part.error(format!("it holds {} numbers, expected one", numbers.len()))),
+    }
+}
+
+impl Part {
+    /// As the group of each column: indices below `n_groups`.
+    pub(super) fn group_of(&self, files: &TensorFiles, n_groups: usize) -> Result<Vec<u32>> {
+        let group_of: Vec<i32> = files.part(self)?;
+        let checked = |group: i32| match u32::try_from(group) {
+            Ok(group) if (group as usize) < n_groups => Ok(group),
+            _ => {
+                let last = n_groups.saturating_sub(1);
+                Err(self.error(format!("it holds the group {group}, expected 0 to {last}")))
+            }
+        };
+        group_of.into_iter().map(checked).collect()
+    }
+}

@@ -1,0 +1,272 @@
+//! Which method a `quantization_config` names, and what it says of it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::compressed_tensors::{self, Schemes};
+use super::gptq::{Gptq, GptqConfig, ZeroPoints};
+use super::{Matrix, Module, awq::Awq, bitsandbytes};
+use crate::checkpoint::config_json::{ConfigJson, abbreviated};
+use crate::error::Result;
+
+/// The keys of `config.json` that tell of it: transformers', and MLX's.
+pub(in crate::checkpoint) const KEYS: [&str; 2] = ["quantization_config", "quantization"];
+/// Where older writers put what is now in `config.json`, and by which method.
+const BESIDE: [(&str, &str); 2] = [
+    ("quantize_config.json", "gptq"),
+    ("quant_config.json", "awq"),
+];
+/// bitsandbytes' own keys; its older files do not name the method.
+const LOADED_IN: [&str; 2] = ["load_in_4bit", "load_in_8bit"];
+/// What tells the variants of a method apart.
+const VARIANT: [&str; 11] = [
+    "bits",
+    "w_bit",
+    "group_size",
+    "q_group_size",
+    "version",
+    "checkpoint_format",
+    "format",
+    "fmt",
+    "quant_type",
+    "bnb_4bit_quant_type",
+    "weight_block_size",
+];
+
+/// A method that is read, with what is said of it.
+pub(super) enum Method {
+    Gptq(GptqConfig),
+    Awq { group_size: Option<usize> },
+    CompressedTensors(Schemes),
+    Fp8(Schemes),
+    BitsAndBytes,
+    Mxfp4,
+    Mlx { bits: usize, group_size: usize },
+}
+
+impl Method {
+    /// The method of a checkpoint, and the file that names it.
+    ///
+    /// # Errors
+    /// If it is not read, or its configuration says what none has.
+    pub fn of(json: &ConfigJson, directory: &Path) -> Result<Option<(ConfigJson, Self)>> {
+        for (name, method) in BESIDE {
+            let path = directory.join(name);
+            if json.section(&KEYS)?.is_none() && path.is_file() {
+                let found = ConfigJson::open(&path)?.with_default("quant_method", method);
+                return Self::named(&found).map(|method| Some((found, method)));
+            }
+        }
+        match quantization(json)? {
+            Some(found) => Self::named(&found).map(|method| Some((found, method))),
+            None => Ok(None),
+        }
+    }
+
+    fn named(found: &ConfigJson) -> Result<Self> {
+        Ok(match method_name(found)?.as_str() {
+            "gptq" => Self::gptq(found)?,
+            "awq" => {
+                found.only("version", &["gemm".into(), "GEMM".into()])?;
+                for key in ["bits", "w_bit"] {
+                    found.only(key, &[4.into()])?;
+                }
+                let group_size = size_of_group(found, &["group_size", "q_group_size"])?;
+                Self::Awq { group_size }
+            }
+            "compressed-tensors" | "modelopt" => Self::CompressedTensors(schemes(found)?),
+            "fp8" | "fbgemm_fp8" => {
+                found.only("fmt", &["e4m3".into(), "float8_e4m3fn".into()])?;
+                Self::Fp8(schemes(found)?)
+            }
+            "bitsandbytes" => Self::BitsAndBytes,
+            "mxfp4" => Self::Mxfp4,
+            "mlx" => Self::Mlx {
+                bits: found.size(&["bits"])?,
+                group_size: found.size(&["group_size"])?,
+            },
+            _ => return Err(refusal(found)?),
+        })
+    }
+
+    fn gptq(found: &ConfigJson) -> Result<Self> {
+        found.only("bits", &[2.into(), 3.into(), 4.into(), 8.into()])?;
+        let zero_points = match found.text(&["checkpoint_format"])?.as_deref() {
+            _ if found.flag(&["sym"], true)? => ZeroPoints::Middle,
+            None | Some("gptq") => ZeroPoints::OneLess,
+            Some("gptq_v2") => ZeroPoints::AsTheyAre,
+            Some(other) => {
+                let reason = format!("{other:?} is not read, only \"gptq\" and \"gptq_v2\"");
+                return Err(found.error(&["checkpoint_format"], reason));
+            }
+        };
+        let group_size = size_of_group(found, &["group_size"])?;
+        Ok(Self::Gptq(GptqConfig {
+            bits: found.size(&["bits"])?,
+            group_size,
+            zero_points,
+            varies: found
+                .at("dynamic")
+                .is_some_and(|dynamic| !dynamic.is_null()),
+        }))
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Gptq(_) => "gptq",
+            Self::Awq { .. } => "awq",
+            Self::CompressedTensors(_) => "compressed-tensors",
+            Self::Fp8(_) => "fp8",
+            Self::BitsAndBytes => "bitsandbytes",
+            Self::Mxfp4 => "mxfp4",
+            Self::Mlx { .. } => "mlx",
+        }
+    }
+
+    /// How the name of a tensor ends that a quantised module has; before it is the module's prefix.
+    pub fn markers(&self) -> &'static [&'static str] {
+        match self {
+            Self::Gptq(_) | Self::Awq { .. } => &["qweight"],
+            Self::CompressedTensors(_) => &["weight_packed", "weight_scale"],
+            Self::Fp8(_) => &["weight_scale_inv", "weight_scale"],
+            Self::BitsAndBytes => &[
+                "SCB",
+                "weight.quant_state.bitsandbytes__nf4",
+                "weight.quant_state.bitsandbytes__fp4",
+            ],
+            Self::Mxfp4 => &["_blocks"],
+            Self::Mlx { .. } => &["scales"],
+        }
+    }
+
+    /// What stands behind the prefix in the name of the weight.
+    pub fn weight(&self) -> &'static str {
+        match self {
+            Self::Mxfp4 => "",
+            _ => "weight",
+        }
+    }
+
+    /// Tensors of a module that say how its input was rounded, which it is not here.
+    pub fn unused(&self) -> &'static [&'static str] {
+        match self {
+            Self::CompressedTensors(_) | Self::Fp8(_) => &[
+                "input_scale",
+                "input_zero_point",
+                "input_global_scale",
+                "activation_scale",
+            ],
+            _ => &[],
+        }
+    }
+
+    /// The matrix of a module; `None` if it is not quantised.
+    pub fn matrix(&self, module: &mut Module) -> Result<Option<Matrix>> {
+        match self {
+            Self::Gptq(config) => Gptq::matrix(module, *config),
+            Self::Awq { group_size } => Awq::matrix(module, *group_size),
+            Self::CompressedTensors(schemes) | Self::Fp8(schemes) => {
+                compressed_tensors::matrix(module, schemes)
+            }
+            Self::BitsAndBytes => bitsandbytes::matrix(module),
+            Self::Mxfp4 => {
+                let (codes, scales) = (module.needs("_blocks")?, module.needs("_scales")?);
+                compressed_tensors::mxfp4_experts(codes, scales).map(Some)
+            }
+            Self::Mlx { bits, group_size } => compressed_tensors::mlx(module, *bits, *group_size),
+        }
+    }
+}
+
+/// What `config.json` says of the quantisation of its weights, if they are quantised.
+fn quantization(json: &ConfigJson) -> Result<Option<ConfigJson>> {
+    let found = json.section(&KEYS)?;
+    Ok(found.filter(|found| found.keys().count() > 0))
+}
+
+fn method_name(found: &ConfigJson) -> Result<String> {
+    let is_set = |key: &str| found.at(key) == Some(&Value::Bool(true));
+    Ok(match found.text(&["quant_method"])? {
+        Some(method) => method.to_lowercase(),
+        None if LOADED_IN.iter().any(|key| is_set(key)) => "bitsandbytes".to_string(),
+        None if found.at("bits").is_some() && found.at("group_size").is_some() => "mlx".to_string(),
+        None => "a method without a name".to_string(),
+    })
+}
+
+/// The size of a group; -1 is all columns.
+fn size_of_group(found: &ConfigJson, keys: &[&str]) -> Result<Option<usize>> {
+    match keys.iter().find_map(|key| found.at(key)) {
+        Some(size) if size.as_i64() == Some(-1) => Ok(None),
+        _ => found.optional_size(keys),
+    }
+}
+
+/// All bits, sizes of groups and blocks that modules may have.
+fn schemes(found: &ConfigJson) -> Result<Schemes> {
+    let format = found.text(&["format"])?.unwrap_or_default();
+    if ["marlin-24", "sparse-bitmask", "sparse-24-bitmask"].contains(&format.as_str()) {
+        let reason = format!("{format} weights are not read; save them dense");
+        return Err(found.error(&["format"], reason));
+    }
+    let mut schemes = Schemes::default();
+    let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let block = |value: &Value| match value.as_array()?.as_slice() {
+        [rows, columns] => Some((size(rows)?, size(columns)?)),
+        _ => None,
+    };
+    let groups = found.at("config_groups").and_then(Value::as_object);
+    let of_groups = groups.into_iter().flat_map(|groups| groups.values());
+    for weights in of_groups.filter_map(|group| group.get("weights")) {
+        schemes.bits.extend(weights.get("num_bits").and_then(size));
+        schemes
+            .group_sizes
+            .extend(weights.get("group_size").and_then(size));
+        schemes
+            .blocks
+            .extend(weights.get("block_structure").and_then(block));
+    }
+    schemes
+        .group_sizes
+        .extend(found.at("group_size").and_then(size));
+    schemes
+        .blocks
+        .extend(found.at("weight_block_size").and_then(block));
+    Ok(schemes)
+}
+
+/// The bytes of a `config.json` for weights that are not quantised.
+pub(in crate::checkpoint) fn for_dense_weights(
+    json: &ConfigJson,
+    bytes: Vec<u8>,
+) -> Result<Vec<u8>> {
+    let mut value = json.value().clone();
+    let (Some(_), Some(object)) = (quantization(json)?, value.as_object_mut()) else {
+        return Ok(bytes);
+    };
+    KEYS.into_iter().for_each(|key| drop(object.remove(key)));
+    let text = serde_json::to_string_pretty(&value);
+    let text = text.map_err(|error| json.error(&KEYS, error.to_string()))?;
+    Ok((text + "\n").into_bytes())
+}
+
+fn refusal(found: &ConfigJson) -> Result<crate::Error> {
+    let setting = |key: &&str| match found.at(key)? {
+        Value::Null => None,
+        Value::String(text) => Some(format!("{key} {text}")),
+        value => Some(format!("{key} {value}")),
+    };
+    let variant: Vec<String> = LOADED_IN
+        .iter()
+        .chain(&VARIANT)
+        .filter_map(setting)
+        .collect();
+    let reason = format!(
+        "the weights are quantised by {} ({}), which is not read; open the checkpoint that they were made from, or have \
+         transformers write one: `AutoModel.from_pretrained(directory).dequantize()`, then `save_pretrained`",
+        method_name(found)?,
+        abbreviated(variant.join(", "))
+    );
+    Ok(found.error(&KEYS[..1], reason))
+}

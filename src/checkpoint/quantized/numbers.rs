@@ -1,0 +1,55 @@
+//! Floating-point numbers of eight and of four bits, by their code.
+
+/// OCP's E4M3 without infinities: a sign, four bits of exponent (bias 7), three of mantissa; NaN where all are set.
+/// <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>
+pub(super) fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let size = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-9),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if code >> 7 == 1 { -size } else { size }
+}
+
+/// OCP's E8M0: a power of two, `2^(code - 127)`; NaN where all bits are set.
+/// <https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf>
+pub(super) fn e8m0(code: u8) -> f32 {
+    match code {
+        255 => f32::NAN,
+        0 => f32::from_bits(1 << 22), // 2^-127 is below the normal numbers
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+/// OCP's E2M1, the numbers of the same document: the sign is the highest of four bits.
+pub(super) const E2M1: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+/// What every code of a byte stands for.
+pub(super) fn table(number: impl Fn(u8) -> f32) -> Box<[f32; 256]> {
+    Box::new(std::array::from_fn(|code| number(code as u8)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device, Tensor};
+
+    #[test]
+    fn e4m3_is_candles() {
+        let codes: Vec<u8> = (0..=255).collect();
+        let theirs = Tensor::from_raw_buffer(&codes, DType::F8E4M3, &[256], &Device::Cpu).unwrap();
+        let theirs = theirs
+            .to_dtype(DType::F32)
+            .unwrap()
+            .to_vec1::<f32>()
+            .unwrap();
+        for (code, theirs) in codes.into_iter().zip(theirs) {
+            let ours = e4m3(code);
+            let is_one = ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan());
+            assert!(is_one, "{code}: {ours}, expected {theirs}");
+        }
+    }
+}

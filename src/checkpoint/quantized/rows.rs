@@ -1,0 +1,105 @@
+//! Rows of a quantised matrix: codes in groups that have a scale each.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::checkpoint::files::{Compute, Part, TensorFiles};
+use crate::error::Result;
+
+/// A quantised matrix in the files, `[d_out, d_in]`; of several in one tensor, their rows one behind the other.
+pub(super) trait Stored: fmt::Debug + Send + Sync {
+    /// Some of its rows.
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows>;
+    /// The tensor that errors name.
+    fn codes(&self) -> &Part;
+    /// How many rows one of several matrices has; 1 of a single one.
+    fn rows_of_item(&self) -> usize {
+        1
+    }
+}
+
+/// Rows of codes. A weight is `((value of its code) - zero) * scale * factor`, each product rounded to f32; that is the order
+/// of the libraries that write the formats, and so part of the result.
+pub(super) struct QuantizedRows {
+    /// `[rows, columns]`.
+    pub codes: Vec<u8>,
+    pub columns: usize,
+    /// What a code stands for; the code itself if absent.
+    pub values: Option<Box<[f32; 256]>>,
+    /// The group of a column.
+    pub group_of: Vec<u32>,
+    pub n_groups: usize,
+    /// `[rows, groups]`.
+    pub scales: Vec<f32>,
+    pub zeros: Zeros,
+    pub factor: f32,
+}
+
+/// What is taken from a value before it is scaled, or added behind.
+pub(super) enum Zeros {
+    /// The same everywhere.
+    All(f32),
+    /// `[rows, groups]`.
+    Each(Vec<f32>),
+    /// `[rows, groups]`, added to the scaled value.
+    Behind(Vec<f32>),
+}
+
+impl QuantizedRows {
+    /// The weights, `[rows, columns]`.
+    fn dequantized(&self) -> Vec<f32> {
+        let value = |code: u8| match &self.values {
+            Some(table) => table[usize::from(code)],
+            None => f32::from(code),
+        };
+        let rows = self.codes.chunks_exact(self.columns.max(1)).enumerate();
+        let mut weights = Vec::with_capacity(self.codes.len());
+        for (row, codes) in rows {
+            for (&code, &group) in codes.iter().zip(&self.group_of) {
+                let at = row * self.n_groups + group as usize;
+                let scale = self.scales[at];
+                weights.push(match &self.zeros {
+                    Zeros::All(zero) => (value(code) - zero) * scale * self.factor,
+                    Zeros::Each(zeros) => (value(code) - zeros[at]) * scale * self.factor,
+                    Zeros::Behind(offsets) => value(code) * scale + offsets[at],
+                });
+            }
+        }
+        weights
+    }
+}
+
+impl<S: Stored> Compute for S {
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
+        let n = self.rows_of_item();
+        let weights = Stored::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
+        self.codes().check_finite(&weights)?;
+        Ok(weights)
+    }
+}
+
+/// Consecutive groups of `size` columns, the last of which may be shorter.
+pub(super) fn groups(columns: usize, size: usize) -> Vec<u32> {
+    (0..columns)
+        .map(|column| (column / size.max(1)) as u32)
+        .collect()
+}
+
+/// How many columns a group has, where so many groups have a scale: the size that the configuration gives, or all columns.
+pub(super) fn group_size(
+    scales: &Part,
+    columns: usize,
+    n_groups: usize,
+    configured: &[usize],
+) -> Result<usize> {
+    if n_groups == 1 {
+        return Ok(columns.max(1));
+    }
+    let fits = |size: &&usize| **size > 0 && columns.div_ceil(**size) == n_groups;
+    match configured.iter().find(fits) {
+        Some(size) => Ok(*size),
+        None => Err(scales.error(format!(
+            "it has scales for {n_groups} groups of {columns} columns, which no group size of the configuration gives ({configured:?})"
+        ))),
+    }
+}
