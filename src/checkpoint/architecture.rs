@@ -1,6 +1,6 @@
 //! What a `config.json` describes, without any weights.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::ends::{described, task_of};
@@ -88,8 +88,7 @@ impl CheckpointOptions {
         let (initialization, model, json) = match path.exists() {
             true => {
                 let json = ConfigJson::open(path)?;
-                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-                let bytes = quantized::for_dense_weights(&json, bytes)?;
+                let bytes = quantized::config_of_dense_weights(&json)?;
                 let model = described(&family, &json, &config, is_compared);
                 let seen = family.keys.seen(&json)?;
                 let names = (family.new_names)(&seen)?;

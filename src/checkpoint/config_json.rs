@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::checkpoint::files::read_limited;
+use crate::checkpoint::{files::read_limited, gguf};
 use crate::config::{Activation, MAX_SIZE};
 use crate::error::{Error, Result};
 
@@ -29,11 +29,18 @@ pub struct ConfigJson {
 }
 
 impl ConfigJson {
-    /// Reads and parses a file.
+    /// Reads and parses a file, or the keys of a GGUF file.
     ///
     /// # Errors
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
+        if gguf::is_gguf(path) {
+            return Ok(Self {
+                path: path.to_path_buf(),
+                value: gguf::config(path)?,
+                renamed: BTreeMap::new(),
+            });
+        }
         let text = read_limited(path, MAX_BYTES, "config.json")?;
         let malformed = |reason: String| Error::MalformedJson {
             path: path.to_path_buf(),

@@ -23,11 +23,13 @@ use crate::error::{Error, Result};
 
 mod computed;
 mod foreign;
+mod gguf;
 mod header;
 mod locate;
 mod positioned;
 
 pub(crate) use computed::{Compute, Part};
+pub(crate) use gguf::{BlockKind, Gguf, MAGIC};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
@@ -45,6 +47,7 @@ pub struct TensorFiles {
     files: Vec<PositionedFile>,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
+    gguf: Option<Gguf>,
 }
 
 /// The description of a tensor in a file's header.
@@ -117,6 +120,7 @@ impl TensorFiles {
             files: Vec::with_capacity(paths.len()),
             tensors: BTreeMap::new(),
             metadata: BTreeMap::new(),
+            gguf: None,
         };
         for path in paths {
             opened.add(PositionedFile::open(path)?)?;
@@ -235,6 +239,9 @@ impl TensorFiles {
 
     /// Adds the tensors and metadata of another file.
     fn add(&mut self, file: PositionedFile) -> Result<()> {
+        if gguf::is_gguf(&file) {
+            return self.add_gguf(file);
+        }
         let header = header::read(&file)?;
         for entry in header.tensors {
             if let Some(other) = self.tensors.get(&entry.name) {
@@ -264,6 +271,32 @@ impl TensorFiles {
         }
         self.files.push(file);
         Ok(())
+    }
+
+    /// Adds the tensors of a GGUF file, as bytes.
+    fn add_gguf(&mut self, file: PositionedFile) -> Result<()> {
+        let read = gguf::read(&file)?;
+        for tensor in &read.tensors {
+            let info = TensorInfo {
+                dtype: Dtype::U8,
+                shape: vec![tensor.n_bytes],
+                path: file.path().to_path_buf(),
+                n_bytes: tensor.n_bytes,
+                storage: Storage::Stored {
+                    offset: tensor.offset,
+                    file: self.files.len(),
+                },
+            };
+            self.tensors.insert(tensor.name.clone(), info);
+        }
+        self.gguf = Some(read);
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// What a GGUF file says of itself and of its tensors, if this is one.
+    pub(crate) fn gguf(&self) -> Option<&Gguf> {
+        self.gguf.as_ref()
     }
 
     /// As [`Self::info`]; a name that is not there is an error.

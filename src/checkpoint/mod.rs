@@ -13,6 +13,7 @@ mod ends;
 mod families;
 mod family_file;
 pub mod files;
+mod gguf;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod initializer_range;
@@ -143,6 +144,7 @@ impl CheckpointOptions {
         let mut files = TensorFiles::open(path)?;
         let config_path = match &self.config {
             Some(config) => config.clone(),
+            None if files.gguf().is_some() => files.path().to_path_buf(),
             None => files.directory().join("config.json"),
         };
         let strictness = self.strictness;
@@ -153,6 +155,7 @@ impl CheckpointOptions {
         };
         if let Some(json) = &json {
             quantized::dequantize(json, &mut files)?;
+            gguf::translate(json.value(), &mut files)?;
         }
         let plan = Plan::new(&family, &config, json.as_ref(), &files);
         let plan = plan.map_err(|error| located(error, &config_path))?;
@@ -196,7 +199,9 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Opens a directory, a single `.safetensors` file, or the index of a sharded checkpoint, together with
-    /// the `config.json` beside it. Only headers are read.
+    /// the `config.json` beside it; or a `.gguf` file, which holds its own. Only headers are read.
+    ///
+    /// Weights that were quantised are read as the numbers that their codes stand for, in the dtype that is asked for.
     ///
     /// # Errors
     /// If a file is missing or malformed, `model_type` is unknown, or the configuration is invalid.

@@ -7,7 +7,8 @@
 mod shards;
 mod target;
 
-use std::{collections::HashMap, fs, path::Path};
+use std::collections::{HashMap, HashSet};
+use std::{fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -17,7 +18,7 @@ use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};
 use crate::checkpoint::plan::unknown_role;
-use crate::checkpoint::quantized::for_dense_weights;
+use crate::checkpoint::quantized::config_of_dense_weights;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::write::{Record, Sink, write_streamed, write_tensor};
 use crate::checkpoint::{AsTensor, Checkpoint};
@@ -97,8 +98,7 @@ impl SaveOptions {
             |name, write| tensors.write(name, write),
         )?;
         if let Some(config) = &checkpoint.config_path {
-            let bytes = fs::read(config).map_err(|source| Error::io(config, "read", source))?;
-            let bytes = for_dense_weights(&ConfigJson::open(config)?, bytes)?;
+            let bytes = config_of_dense_weights(&ConfigJson::open(config)?)?;
             write_file(&target.staging().join(CONFIG), &bytes)?;
         }
         target.commit()
@@ -145,6 +145,8 @@ struct SavedTensors<'c> {
     given: HashMap<String, Tensor>,
     /// All roles of every tensor on disk that holds a given one.
     changed: HashMap<&'c str, Vec<&'c Source>>,
+    /// Tensors that were quantised, which the family has the other way round.
+    turned: HashSet<&'c str>,
 }
 
 impl<'c> SavedTensors<'c> {
@@ -164,10 +166,14 @@ impl<'c> SavedTensors<'c> {
                 roles.push(source);
             }
         }
+        let turned = sources
+            .iter()
+            .filter(|source| source.is_turned_by_quantization());
         Ok(Self {
             checkpoint,
             given,
             changed,
+            turned: turned.map(|source| source.name.as_str()).collect(),
         })
     }
 
@@ -176,10 +182,14 @@ impl<'c> SavedTensors<'c> {
         let files = &self.checkpoint.files;
         let record = |name: &str| {
             let info = files.info(name)?;
+            let mut shape = info.shape.clone();
+            if self.turned.contains(name) {
+                shape.reverse();
+            }
             Some(Record {
                 name: name.to_string(),
                 dtype: info.dtype,
-                shape: info.shape.clone(),
+                shape,
             })
         };
         files.names().filter_map(record).collect()
@@ -188,8 +198,15 @@ impl<'c> SavedTensors<'c> {
     /// Passes the bytes of one tensor on disk to `write`.
     fn write(&self, name: &str, write: &mut Sink) -> Result<()> {
         let files = &self.checkpoint.files;
+        let turned = |tensor: Tensor| match self.turned.contains(name) {
+            true => tensor.t()?.contiguous(),
+            false => Ok(tensor),
+        };
         let Some(sources) = self.changed.get(name) else {
-            return files.copy(name, write);
+            return match self.turned.contains(name) {
+                true => write_tensor(name, &turned(files.read(name)?)?, write),
+                false => files.copy(name, write),
+            };
         };
         let dtype = self.float_type(name)?;
         let mut by_role = HashMap::new();
@@ -200,7 +217,7 @@ impl<'c> SavedTensors<'c> {
             };
             by_role.insert(source.role.clone(), tensor);
         }
-        write_tensor(name, &assemble(sources, &by_role)?, write)
+        write_tensor(name, &turned(assemble(sources, &by_role)?)?, write)
     }
 
     /// The floating-point dtype of a tensor on disk that holds parameters.

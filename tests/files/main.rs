@@ -24,6 +24,7 @@ mod weights;
 mod bad_directories;
 mod bad_files;
 mod failed_writes;
+mod gguf_headers;
 mod random_damage;
 mod round_trip;
 mod saving;

@@ -14,7 +14,7 @@ use crate::{Outcome, output};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Checkpoint: a directory, a .safetensors file or a .safetensors.index.json.
+    /// Checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
     path: Option<PathBuf>,
     #[command(flatten)]
     source: SourceArgs,

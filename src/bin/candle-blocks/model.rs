@@ -18,7 +18,7 @@ use crate::texts::TextArgs;
 /// The checkpoint to load.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Checkpoint: a directory, a .safetensors file or a .safetensors.index.json.
+    /// Checkpoint: a directory, a .safetensors or .gguf file, or a .safetensors.index.json.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     #[command(flatten)]

@@ -10,10 +10,6 @@ const LFS: Format = Format(
     "a Git LFS pointer",
     "it stands for the weights; fetch them with `git lfs pull`",
 );
-const GGUF: Format = Format(
-    "a GGUF file",
-    "take the safetensors checkpoint that it was made from",
-);
 const PICKLE: Format = Format("a PyTorch pickle", BY_TRANSFORMERS);
 const HDF5: Format = Format("an HDF5 file", BY_TRANSFORMERS);
 const FLAX: Format = Format("a Flax msgpack file", BY_TRANSFORMERS);
@@ -43,7 +39,6 @@ pub(super) fn by_extension(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
         "bin" | "pt" | "pth" | "ckpt" | "pkl" => PICKLE,
-        "gguf" => GGUF,
         "h5" | "hdf5" | "keras" => HDF5,
         "msgpack" => FLAX,
         "onnx" => ONNX,
@@ -53,9 +48,8 @@ pub(super) fn by_extension(path: &Path) -> Option<Format> {
 }
 
 fn by_content(start: &[u8]) -> Option<Format> {
-    const FORMATS: [(&[u8], Format); 5] = [
+    const FORMATS: [(&[u8], Format); 4] = [
         (b"\x80\x02", PICKLE),
-        (b"GGUF", GGUF),
         (b"\x89HDF", HDF5),
         (b"\x93NUMPY", NUMPY),
         (b"version ", LFS),

@@ -49,10 +49,16 @@ fn in_directory(directory: &Path) -> Result<Located> {
         return Ok(Located::Index(path));
     }
     let paths = list(directory).map_err(|source| Error::io(directory, "list", source))?;
-    let weights: Vec<&PathBuf> = paths
-        .iter()
-        .filter(|path| has_extension(path, "safetensors"))
-        .collect();
+    let of_extension = |extension: &str| -> Vec<&PathBuf> {
+        let paths = paths.iter();
+        paths
+            .filter(|path| has_extension(path, extension))
+            .collect()
+    };
+    let mut weights = of_extension("safetensors");
+    if weights.is_empty() {
+        weights = of_extension("gguf");
+    }
     let reason = match weights[..] {
         [path] => return Ok(Located::File(path.clone())),
         [] => match paths

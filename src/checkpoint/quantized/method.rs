@@ -1,6 +1,6 @@
 //! Which method a `quantization_config` names, and what it says of it.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
@@ -8,7 +8,8 @@ use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
 use super::{Matrix, Module, awq::Awq, bitsandbytes};
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
-use crate::error::Result;
+use crate::checkpoint::gguf;
+use crate::error::{Error, Result};
 
 /// The keys of `config.json` that tell of it: transformers', and MLX's.
 pub(in crate::checkpoint) const KEYS: [&str; 2] = ["quantization_config", "quantization"];
@@ -236,22 +237,22 @@ fn schemes(found: &ConfigJson) -> Result<Schemes> {
     Ok(schemes)
 }
 
-/// The bytes of a `config.json` for weights that are not quantised.
-pub(in crate::checkpoint) fn for_dense_weights(
-    json: &ConfigJson,
-    bytes: Vec<u8>,
-) -> Result<Vec<u8>> {
+/// The bytes of a `config.json` for weights that are not quantised: those of the file, if its own are not.
+pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Result<Vec<u8>> {
+    let path = json.path();
     let mut value = json.value().clone();
-    let (Some(_), Some(object)) = (quantization(json)?, value.as_object_mut()) else {
-        return Ok(bytes);
-    };
-    KEYS.into_iter().for_each(|key| drop(object.remove(key)));
+    if !gguf::is_gguf(path) {
+        let (Some(_), Some(object)) = (quantization(json)?, value.as_object_mut()) else {
+            return fs::read(path).map_err(|source| Error::io(path, "read", source));
+        };
+        KEYS.into_iter().for_each(|key| drop(object.remove(key)));
+    }
     let text = serde_json::to_string_pretty(&value);
     let text = text.map_err(|error| json.error(&KEYS, error.to_string()))?;
     Ok((text + "\n").into_bytes())
 }
 
-fn refusal(found: &ConfigJson) -> Result<crate::Error> {
+fn refusal(found: &ConfigJson) -> Result<Error> {
     let setting = |key: &&str| match found.at(key)? {
         Value::Null => None,
         Value::String(text) => Some(format!("{key} {text}")),

@@ -11,14 +11,14 @@ mod compressed_tensors;
 mod gptq;
 mod grouped;
 mod method;
-mod numbers;
+pub(super) mod numbers;
 mod rows;
 
 use std::sync::Arc;
 
 use safetensors::Dtype;
 
-pub(super) use self::method::for_dense_weights;
+pub(super) use self::method::config_of_dense_weights;
 use self::method::{KEYS, Method};
 
 use crate::checkpoint::config_json::ConfigJson;

@@ -23,7 +23,7 @@ pub(super) fn e8m0(code: u8) -> f32 {
 }
 
 /// OCP's E2M1, the numbers of the same document: the sign is the highest of four bits.
-pub(super) const E2M1: [f32; 16] = [
+pub(in crate::checkpoint) const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 

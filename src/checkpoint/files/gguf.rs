@@ -1,0 +1,369 @@
+//! The header of a GGUF file: keys with values, then where each tensor lies and in which type.
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
+//!
+//! As of safetensors, nothing is believed: a length is read only where the file is long enough for it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::Value;
+
+use super::positioned::PositionedFile;
+use crate::error::{Error, Result};
+
+pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
+/// Keys have at most 65,535 bytes; of longer texts only templates are known.
+const MAX_TEXT_BYTES: u64 = 10_000_000;
+/// Arrays for each layer have fewer; tokens, of which nothing is kept, have more.
+const MAX_KEPT_ITEMS: u64 = 4096;
+
+/// What a file says of itself, and its tensors.
+#[derive(Debug)]
+pub(crate) struct Gguf {
+    /// Numbers, texts, and arrays of few numbers; of others, only that they are there (`null`).
+    pub metadata: BTreeMap<String, Value>,
+    pub tensors: Vec<GgufTensor>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct GgufTensor {
+    pub name: String,
+    pub kind: BlockKind,
+    /// Outermost first.
+    pub shape: Vec<usize>,
+    /// From the start of the file.
+    pub(super) offset: u64,
+    pub(super) n_bytes: usize,
+}
+
+/// How numbers are stored: so many in a block of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+    Mxfp4,
+}
+
+impl BlockKind {
+    /// Number in the file, numbers of a block, and its bytes.
+    const ALL: [(u32, Self, usize, usize); 12] = [
+        (0, Self::F32, 1, 4),
+        (1, Self::F16, 1, 2),
+        (30, Self::Bf16, 1, 2),
+        (2, Self::Q4_0, 32, 18),
+        (3, Self::Q4_1, 32, 20),
+        (6, Self::Q5_0, 32, 22),
+        (7, Self::Q5_1, 32, 24),
+        (8, Self::Q8_0, 32, 34),
+        (12, Self::Q4K, 256, 144),
+        (13, Self::Q5K, 256, 176),
+        (14, Self::Q6K, 256, 210),
+        (39, Self::Mxfp4, 32, 17),
+    ];
+
+    fn of(number: u32) -> Option<Self> {
+        let mut all = Self::ALL.iter();
+        all.find(|(known, ..)| *known == number)
+            .map(|(_, kind, ..)| *kind)
+    }
+
+    /// How many numbers a block has, and how many bytes.
+    pub fn block(self) -> (usize, usize) {
+        let of = Self::ALL.iter().find(|(_, kind, ..)| *kind == self);
+        of.map_or((1, 1), |(_, _, numbers, bytes)| (*numbers, *bytes))
+    }
+}
+
+/// Whether a file begins as GGUF does.
+pub(super) fn is_gguf(file: &PositionedFile) -> bool {
+    let mut start: Vec<u8> = Vec::with_capacity(MAGIC.len());
+    file.len() >= MAGIC.len() as u64
+        && file.append(&mut start, MAGIC.len(), 0).is_ok()
+        && start == MAGIC
+}
+
+/// Reads and checks a file's header.
+pub(super) fn read(file: &PositionedFile) -> Result<Gguf> {
+    let mut cursor = Cursor {
+        file,
+        at: MAGIC.len() as u64,
+        ahead: Vec::new(),
+        taken: 0,
+    };
+    let version = cursor.u32()?;
+    if !matches!(version, 2 | 3) {
+        let reason = match version.swap_bytes() {
+            2 | 3 => "it is a big-endian GGUF file; convert it for this computer".to_string(),
+            _ => format!(
+                "it is GGUF of version {version}, and only 2 and 3 are read; convert it anew"
+            ),
+        };
+        return Err(cursor.error(reason));
+    }
+    let (n_tensors, n_keys) = (cursor.u64()?, cursor.u64()?);
+    let mut metadata = BTreeMap::new();
+    for _ in 0..n_keys {
+        let key = cursor.text()?;
+        let kind = cursor.u32()?;
+        let value = cursor.value(&key, kind)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            return Err(cursor.error(format!("key {key:?} occurs twice")));
+        }
+    }
+    let mut tensors = Vec::new();
+    for _ in 0..n_tensors {
+        tensors.push(cursor.tensor()?);
+    }
+    let alignment = match metadata.get("general.alignment") {
+        None => 32,
+        Some(value) => match value.as_u64() {
+            Some(alignment) if alignment.is_power_of_two() => alignment,
+            _ => {
+                return Err(cursor.error(format!(
+                    "general.alignment is {value}, expected a power of two"
+                )));
+            }
+        },
+    };
+    let start = cursor
+        .at
+        .checked_next_multiple_of(alignment)
+        .unwrap_or(u64::MAX);
+    place(&mut tensors, start, file.len()).map_err(|reason| cursor.error(reason))?;
+    Ok(Gguf { metadata, tensors })
+}
+
+/// Moves offsets to the file's start; refuses tensors beyond the file or over each other, and names that occur twice.
+fn place(tensors: &mut [GgufTensor], start: u64, len: u64) -> std::result::Result<(), String> {
+    let mut names = HashSet::new();
+    for tensor in &mut *tensors {
+        let end = start.checked_add(tensor.offset);
+        tensor.offset = end.unwrap_or(u64::MAX);
+        let end = tensor.offset.checked_add(tensor.n_bytes as u64);
+        let name = &tensor.name;
+        if end.is_none_or(|end| end > len) {
+            return Err(format!(
+                "tensor {name:?} has {} bytes from {} on, but the file ends at {len}",
+                tensor.n_bytes, tensor.offset
+            ));
+        }
+        if !names.insert(name.clone()) {
+            return Err(format!("tensor {name:?} occurs twice"));
+        }
+    }
+    tensors.sort_by_key(|tensor| tensor.offset);
+    for pair in tensors.windows(2) {
+        if pair[0].offset + pair[0].n_bytes as u64 > pair[1].offset {
+            return Err(format!(
+                "tensors {:?} and {:?} overlap",
+                pair[0].name, pair[1].name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A place in a file that is read onwards.
+struct Cursor<'f> {
+    file: &'f PositionedFile,
+    /// Of the next byte.
+    at: u64,
+    /// Bytes read ahead, the first `taken` of which were used.
+    ahead: Vec<u8>,
+    taken: usize,
+}
+
+impl Cursor<'_> {
+    fn error(&self, reason: impl Into<String>) -> Error {
+        Error::NotSafetensors {
+            path: self.file.path().to_path_buf(),
+            reason: format!("it is a GGUF file, but {}", reason.into()),
+        }
+    }
+
+    /// # Errors
+    /// If fewer than `n` bytes follow.
+    fn check(&self, n: u64) -> Result<()> {
+        let rest = self.file.len() - self.at;
+        match n <= rest {
+            true => Ok(()),
+            false => Err(self.error(format!(
+                "its header asks for {n} bytes where {rest} follow: it is cut short or damaged"
+            ))),
+        }
+    }
+
+    fn bytes(&mut self, n: u64) -> Result<Vec<u8>> {
+        const AHEAD: u64 = 1 << 16;
+        self.check(n)?;
+        if (self.ahead.len() - self.taken) as u64 >= n {
+            let found = self.ahead[self.taken..][..n as usize].to_vec();
+            (self.at, self.taken) = (self.at + n, self.taken + n as usize);
+            return Ok(found);
+        }
+        let more = n.max(AHEAD).min(self.file.len() - self.at);
+        (self.ahead, self.taken) = (Vec::with_capacity(more as usize), 0);
+        let read = self.file.append(&mut self.ahead, more as usize, self.at);
+        read.map_err(|source| Error::io(self.file.path(), "read", source))?;
+        self.bytes(n)
+    }
+
+    fn skip(&mut self, n: u64) -> Result<()> {
+        self.check(n)?;
+        self.at += n;
+        let left = (self.ahead.len() - self.taken) as u64;
+        match n <= left {
+            true => self.taken += n as usize,
+            false => (self.ahead, self.taken) = (Vec::new(), 0),
+        }
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut found = [0; N];
+        found.copy_from_slice(&self.bytes(N as u64)?);
+        Ok(found)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn text(&mut self) -> Result<String> {
+        let n = self.u64()?;
+        if n > MAX_TEXT_BYTES {
+            return Err(self.error(format!(
+                "its header has a text of {n} bytes; {MAX_TEXT_BYTES} are read"
+            )));
+        }
+        let bytes = self.bytes(n)?;
+        String::from_utf8(bytes)
+            .map_err(|error| self.error(format!("its header is not UTF-8: {error}")))
+    }
+
+    /// The value of a key, of which arrays that are not kept are `null`.
+    fn value(&mut self, key: &str, kind: u32) -> Result<Value> {
+        const ARRAY: u32 = 9;
+        const TEXT: u32 = 8;
+        if kind != ARRAY {
+            return self.scalar(key, kind);
+        }
+        let (kind, n) = (self.u32()?, self.u64()?);
+        let Some(size) = size_of_scalar(kind) else {
+            if kind != TEXT {
+                return Err(self.error(format!(
+                    "key {key:?} is an array of type {kind}, expected numbers or texts"
+                )));
+            }
+            for _ in 0..n {
+                let n_bytes = self.u64()?;
+                self.skip(n_bytes)?;
+            }
+            return Ok(Value::Null);
+        };
+        if n > MAX_KEPT_ITEMS {
+            self.skip(n.saturating_mul(size))?;
+            return Ok(Value::Null);
+        }
+        let items = (0..n).map(|_| self.scalar(key, kind));
+        Ok(Value::Array(items.collect::<Result<_>>()?))
+    }
+
+    fn scalar(&mut self, key: &str, kind: u32) -> Result<Value> {
+        Ok(match kind {
+            0 => u8::from_le_bytes(self.array()?).into(),
+            1 => i8::from_le_bytes(self.array()?).into(),
+            2 => u16::from_le_bytes(self.array()?).into(),
+            3 => i16::from_le_bytes(self.array()?).into(),
+            4 => self.u32()?.into(),
+            5 => i32::from_le_bytes(self.array()?).into(),
+            // The shortest decimal that reads as this f32: 1e-5, not 9.999999747378752e-6.
+            6 => decimal(f32::from_le_bytes(self.array()?)),
+            7 => Value::Bool(self.array::<1>()? != [0]),
+            8 => self.text()?.into(),
+            10 => self.u64()?.into(),
+            11 => i64::from_le_bytes(self.array()?).into(),
+            12 => f64::from_le_bytes(self.array()?).into(),
+            _ => return Err(self.error(format!("key {key:?} is of the unknown type {kind}"))),
+        })
+    }
+
+    fn tensor(&mut self) -> Result<GgufTensor> {
+        let name = self.text()?;
+        let n_dims = self.u32()?;
+        if !(1..=4).contains(&n_dims) {
+            return Err(self.error(format!(
+                "tensor {name:?} has {n_dims} dimensions, expected 1 to 4"
+            )));
+        }
+        let dims = (0..n_dims).map(|_| self.u64());
+        let dims = dims.collect::<Result<Vec<u64>>>()?;
+        let (number, offset) = (self.u32()?, self.u64()?);
+        let Some(kind) = BlockKind::of(number) else {
+            return Err(self.error(format!(
+                "tensor {name:?} is of the type {number}, which is not read: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and MXFP4 are"
+            )));
+        };
+        let (numbers, bytes) = kind.block();
+        let shape: Option<Vec<usize>> = dims
+            .iter()
+            .rev()
+            .map(|&dim| usize::try_from(dim).ok())
+            .collect();
+        let n = shape.as_ref().and_then(|shape| {
+            shape
+                .iter()
+                .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)))
+        });
+        let (Some(shape), Some(n)) = (shape, n) else {
+            return Err(self.error(format!("tensor {name:?}: its size overflows ({dims:?})")));
+        };
+        let columns = shape.last().copied().unwrap_or(0);
+        if !columns.is_multiple_of(numbers) {
+            return Err(self.error(format!(
+                "tensor {name:?} has rows of {columns}, expected whole blocks of {numbers}"
+            )));
+        }
+        let n_bytes = (n / numbers).checked_mul(bytes);
+        let n_bytes =
+            n_bytes.ok_or_else(|| self.error(format!("tensor {name:?}: its size overflows")))?;
+        Ok(GgufTensor {
+            name,
+            kind,
+            n_bytes: if shape.contains(&0) { 0 } else { n_bytes },
+            shape,
+            offset,
+        })
+    }
+}
+
+fn decimal(number: f32) -> Value {
+    let shortest = number.to_string().parse::<f64>();
+    shortest
+        .ok()
+        .and_then(serde_json::Number::from_f64)
+        .map_or(Value::Null, Value::Number)
+}
+
+/// The bytes of a number or a truth value.
+fn size_of_scalar(kind: u32) -> Option<u64> {
+    Some(match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        10..=12 => 8,
+        _ => return None,
+    })
+}

@@ -1,0 +1,130 @@
+//! The numbers of GGUF's blocks, as ggml defines them
+//! (<https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c>).
+
+use half::{bf16, f16};
+
+use crate::checkpoint::files::BlockKind;
+use crate::checkpoint::quantized::numbers::E2M1;
+
+/// Appends the numbers of whole blocks.
+pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
+    let (_, size) = kind.block();
+    for block in bytes.chunks_exact(size) {
+        match kind {
+            BlockKind::F32 => {
+                numbers.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]))
+            }
+            BlockKind::F16 => numbers.push(half(block, 0)),
+            BlockKind::Bf16 => numbers.push(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
+            BlockKind::Q4_0 => fours(&block[2..], numbers, |q| {
+                (f32::from(q) - 8.0) * half(block, 0)
+            }),
+            BlockKind::Q4_1 => fours(&block[4..], numbers, |q| {
+                f32::from(q) * half(block, 0) + half(block, 2)
+            }),
+            BlockKind::Q5_0 => fives(&block[6..], &block[2..6], numbers, |q| {
+                (f32::from(q) - 16.0) * half(block, 0)
+            }),
+            BlockKind::Q5_1 => {
+                fives(&block[8..], &block[4..8], numbers, |q| {
+                    f32::from(q) * half(block, 0) + half(block, 2)
+                });
+            }
+            BlockKind::Q8_0 => numbers.extend(
+                block[2..]
+                    .iter()
+                    .map(|&q| f32::from(q as i8) * half(block, 0)),
+            ),
+            BlockKind::Q4K => k_fours(block, &[], &block[16..], numbers),
+            BlockKind::Q5K => k_fours(block, &block[16..48], &block[48..], numbers),
+            BlockKind::Q6K => k_sixes(block, numbers),
+            BlockKind::Mxfp4 => {
+                // Half the power, of twice the numbers: 2^-127 times a half is not lost.
+                let scale = half_power(block[0]);
+                fours(&block[1..], numbers, |q| 2.0 * E2M1[usize::from(q)] * scale);
+            }
+        }
+    }
+}
+
+fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// `2^(code - 128)`.
+fn half_power(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 21),
+        1 => f32::from_bits(1 << 22),
+        _ => f32::from_bits(u32::from(code - 1) << 23),
+    }
+}
+
+/// The low halves of all bytes, then the high ones.
+fn fours(bytes: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
+    numbers.extend(bytes.iter().map(|byte| number(byte & 15)));
+    numbers.extend(bytes.iter().map(|byte| number(byte >> 4)));
+}
+
+/// The same with a fifth bit for each in a word of 32.
+fn fives(bytes: &[u8], high: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
+    let high = u32::from_le_bytes([high[0], high[1], high[2], high[3]]);
+    let fifth = |i: usize| ((high >> i & 1) as u8) << 4;
+    numbers.extend(
+        bytes
+            .iter()
+            .enumerate()
+            .map(|(i, byte)| number(byte & 15 | fifth(i))),
+    );
+    numbers.extend(
+        bytes
+            .iter()
+            .enumerate()
+            .map(|(i, byte)| number(byte >> 4 | fifth(i + 16))),
+    );
+}
+
+/// Q4_K, and Q5_K with its fifth bits: eight parts of 32 numbers, each with a scale and a minimum of six bits.
+fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
+    let (d, d_min, s) = (half(block, 0), half(block, 2), &block[4..16]);
+    for (part, bytes) in low
+        .chunks_exact(32)
+        .flat_map(|bytes| [bytes, bytes])
+        .enumerate()
+    {
+        let (scale, min) = match part {
+            0..4 => (s[part] & 63, s[part + 4] & 63),
+            _ => (
+                s[part + 4] & 15 | s[part - 4] >> 6 << 4,
+                s[part + 4] >> 4 | s[part] >> 6 << 4,
+            ),
+        };
+        let (scale, min) = (d * f32::from(scale), d_min * f32::from(min));
+        numbers.extend(bytes.iter().enumerate().map(|(i, byte)| {
+            let fourth = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
+            let fifth = high.get(i).map_or(0, |high| (high >> part & 1) << 4);
+            scale * f32::from(fourth | fifth) - min
+        }));
+    }
+}
+
+/// Q6_K: two halves of 128 numbers, in each 16 of which share a scale.
+fn k_sixes(block: &[u8], numbers: &mut Vec<f32>) {
+    let (low, high, scales, d) = (
+        &block[..128],
+        &block[128..192],
+        &block[192..208],
+        half(block, 208),
+    );
+    for side in 0..2 {
+        for quarter in 0..4 {
+            for i in 0..32 {
+                let low = low[64 * side + 32 * (quarter % 2) + i];
+                let low = if quarter < 2 { low & 15 } else { low >> 4 };
+                let high = high[32 * side + i] >> (2 * quarter) & 3;
+                let scale = scales[8 * side + 2 * quarter + i / 16] as i8;
+                numbers.push(d * f32::from(scale) * (f32::from(low | high << 4) - 32.0));
+            }
+        }
+    }
+}

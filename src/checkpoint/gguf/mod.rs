@@ -1,0 +1,213 @@
+//! GGUF files: tensors in blocks, under names of their own, with the configuration beside them.
+//!
+//! A file reads as the checkpoint that it was made from: its keys become a `config.json`, its tensors take transformers'
+//! names, and what the conversion changed is changed back.
+
+mod blocks;
+mod config;
+mod names;
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use self::names::{Names, step};
+use crate::checkpoint::files::{BlockKind, Compute, MAGIC, Part, TensorFiles};
+use crate::error::{Error, Result};
+
+/// Whether a file begins as GGUF does.
+pub(super) fn is_gguf(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    let mut read = || File::open(path)?.read_exact(&mut start);
+    // Asked before opening: opening a named pipe waits for somebody to write to it.
+    path.is_file() && read().is_ok() && &start == MAGIC
+}
+
+/// The `config.json` that a GGUF file stands for.
+pub(super) fn config(path: &Path) -> Result<Value> {
+    let mut files = TensorFiles::open(path)?;
+    decode(&mut files);
+    match files.gguf() {
+        Some(gguf) => config::config(&files, gguf),
+        None => Err(Error::MissingConfig {
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+/// Gives the tensors of a GGUF file transformers' names and contents.
+///
+/// # Errors
+/// If two have one name, or a stack of experts has another number than the configuration.
+pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
+    let Some(gguf) = files.gguf() else {
+        return Ok(());
+    };
+    let tensors = gguf.tensors.clone();
+    let model_type = config
+        .get("model_type")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_string();
+    let names = Names::of(&model_type);
+    for tensor in tensors {
+        // Factors of the rotation became a part of the configuration.
+        if tensor.name.starts_with("rope_") {
+            files.take(&tensor.name);
+            continue;
+        }
+        let Some(name) = names.translated(&tensor.name) else {
+            decode_one(files, &tensor.name);
+            continue;
+        };
+        let Some(part) = files.take(&tensor.name) else {
+            continue;
+        };
+        let step = step(&model_type, config, &tensor.name);
+        let blocks = Blocks {
+            kind: tensor.kind,
+            columns: tensor.shape.last().copied().unwrap_or(0),
+            shape: tensor.shape.clone(),
+            first_row: 0,
+            step,
+            part,
+        };
+        match tensor.shape[..] {
+            [n_experts, rows, columns] if name.contains("{e}") => {
+                for expert in 0..n_experts {
+                    let name = name.replace("{e}", &expert.to_string());
+                    let of_expert = Blocks {
+                        first_row: expert * rows,
+                        shape: vec![rows, columns],
+                        part: blocks.part.clone(),
+                        ..blocks
+                    };
+                    of_expert.add(name, files)?;
+                }
+            }
+            [columns] if step == Step::OneRow => {
+                let shape = vec![1, columns];
+                Blocks { shape, ..blocks }.add(name, files)?;
+            }
+            _ => blocks.add(name, files)?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes tensors of numbers of all.
+fn decode(files: &mut TensorFiles) {
+    let names = files.gguf().map(|gguf| {
+        gguf.tensors
+            .iter()
+            .map(|tensor| tensor.name.clone())
+            .collect::<Vec<_>>()
+    });
+    names
+        .into_iter()
+        .flatten()
+        .for_each(|name| decode_one(files, &name));
+}
+
+fn decode_one(files: &mut TensorFiles, name: &str) {
+    let tensor = files
+        .gguf()
+        .and_then(|gguf| gguf.tensors.iter().find(|tensor| tensor.name == name));
+    let tensor = tensor.cloned();
+    if let (Some(tensor), Some(part)) = (tensor, files.take(name)) {
+        let blocks = Blocks {
+            kind: tensor.kind,
+            columns: tensor.shape.last().copied().unwrap_or(0),
+            shape: tensor.shape,
+            first_row: 0,
+            step: Step::None,
+            part,
+        };
+        // No other has the name, which was its own before.
+        let _ = blocks.add(name.to_string(), files);
+    }
+}
+
+/// What is undone as a tensor is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    None,
+    /// The rows of each of so many heads stand in pairs, as an interleaved rotation has them; they become halves.
+    Unpermute(usize),
+    /// Gemma's norms are stored with one added.
+    LessOne,
+    /// A vector is a matrix of one row.
+    OneRow,
+}
+
+/// A tensor in blocks, or one of several in it.
+#[derive(Debug)]
+struct Blocks {
+    part: Part,
+    kind: BlockKind,
+    shape: Vec<usize>,
+    /// The length of a row, whatever the shape says.
+    columns: usize,
+    /// Where in the tensor this one begins.
+    first_row: usize,
+    step: Step,
+}
+
+impl Blocks {
+    fn add(self, name: String, files: &mut TensorFiles) -> Result<()> {
+        if files.contains(&name) {
+            return Err(self.part.error(format!("another tensor is {name} too")));
+        }
+        let (shape, part) = (self.shape.clone(), self.part.clone());
+        files.add_computed(name, shape, &[&part], Arc::new(self));
+        Ok(())
+    }
+
+    /// Numbers from some place of the tensor on, in whole blocks.
+    fn numbers(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<f32>> {
+        let (size, bytes) = self.kind.block();
+        let span = span.start / size * bytes..span.end.div_ceil(size) * bytes;
+        let stored: Vec<u8> = files.part_span(&self.part, span)?;
+        let mut numbers = Vec::with_capacity(stored.len() / bytes * size);
+        blocks::decode(self.kind, &stored, &mut numbers);
+        self.part.check_finite(&numbers)?;
+        Ok(numbers)
+    }
+}
+
+impl Compute for Blocks {
+    fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>> {
+        // Of the first dimension: of a vector, single numbers.
+        let width: usize = self.shape.iter().skip(1).product();
+        let start = self.first_row * self.columns;
+        let of = |rows: Range<usize>| {
+            self.numbers(files, start + rows.start * width..start + rows.end * width)
+        };
+        match self.step {
+            Step::None | Step::OneRow => of(rows),
+            Step::LessOne => Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect()),
+            Step::Unpermute(n_heads) => {
+                let n_rows = self.shape.first().copied().unwrap_or(0);
+                let head = n_rows / n_heads.max(1);
+                if head == 0 || head % 2 != 0 || n_rows % n_heads != 0 {
+                    return Err(self.part.error(format!(
+                        "its {n_rows} rows are not those of {n_heads} heads in pairs"
+                    )));
+                }
+                let heads = rows.start / head * head..rows.end.div_ceil(head) * head;
+                let pairs = of(heads.clone())?;
+                let mut halves = Vec::with_capacity(rows.len() * width);
+                for row in rows {
+                    let (of_head, in_head) = (row / head * head, row % head);
+                    let from = of_head + in_head % (head / 2) * 2 + in_head / (head / 2);
+                    halves.extend_from_slice(&pairs[(from - heads.start) * width..][..width]);
+                }
+                Ok(halves)
+            }
+        }
+    }
+}
