@@ -10,6 +10,7 @@ mod attention;
 mod cross_entropy;
 mod elements;
 mod experts;
+mod join;
 mod linear;
 mod norm;
 mod relative_bias;

@@ -4,6 +4,7 @@ use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, bail};
 
+use super::latents::LatentRows;
 use crate::layers::{Ledger, Marks};
 
 /// The key/value cache of a [`PackedStack`](crate::PackedStack), created by
@@ -18,10 +19,21 @@ pub struct PackedKvCache {
     ledger: Ledger,
 }
 
+/// What a layer's own positions leave in a cache, and its shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cached {
+    /// Keys and values.
+    Panels(PanelShape),
+    /// Latents with their shared keys, as rows of one head.
+    Latents(PanelShape),
+}
+
 /// One layer's keys and values.
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
+    /// In the place of own keys and values, what they are made from.
+    latents: Option<LatentRows>,
     /// A window has dropped what queries from this position on do not see, but earlier ones would.
     dropped_behind: usize,
     /// The keys and values of an encoder's output, projected once.
@@ -36,6 +48,7 @@ impl Clone for PackedKvCache {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
             own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
+            latents: layer.latents.clone(),
             dropped_behind: layer.dropped_behind,
             memory: layer
                 .memory
@@ -90,6 +103,9 @@ impl PackedKvCache {
             for panels in layer.own.iter_mut().chain(&mut layer.memory) {
                 panels.keep_sequences(sequences);
             }
+            if let Some(latents) = &mut layer.latents {
+                latents.keep_sequences(sequences);
+            }
         }
         Ok(())
     }
@@ -124,6 +140,9 @@ impl PackedKvCache {
             if let Some(own) = &mut layer.own {
                 own.truncate(seen);
             }
+            if let Some(latents) = &mut layer.latents {
+                latents.truncate(seen);
+            }
         }
         self.ledger.truncate(seen)
     }
@@ -133,7 +152,7 @@ impl PackedKvCache {
     fn forget_memory(&mut self) {
         let pages = LargePages::default();
         for layer in &mut self.layers {
-            layer.own = None;
+            (layer.own, layer.latents) = (None, None);
             layer.pages = pages.clone();
         }
     }
@@ -159,16 +178,24 @@ impl PackedKvCache {
 impl PackedLayerCache {
     /// # Errors
     /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
-    pub fn check(&self, own: PanelShape, memory: Option<PanelShape>) -> Result<()> {
+    pub fn check(&self, own: Cached, memory: Option<Cached>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;
-            (panels.positions().end > 0).then(|| panels.shape())
+            (panels.positions().end > 0).then(|| Cached::Panels(panels.shape()))
         };
-        match (there(&self.own), there(&self.memory), memory) {
+        let latents = self.latents.as_ref().filter(|rows| rows.positions() > 0);
+        let latents = latents.map(|rows| Cached::Latents(rows.shape()));
+        match (there(&self.own).or(latents), there(&self.memory), memory) {
             (Some(theirs), ..) if theirs != own => Err(misfit(theirs, own)),
             (_, Some(theirs), Some(memory)) if theirs != memory => Err(misfit(theirs, memory)),
             _ => Ok(()),
         }
+    }
+
+    /// The latents, to which those of new positions are appended. Those of another shape are forgotten.
+    pub fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
+        self.latents.take_if(|latents| latents.shape() != shape);
+        self.latents.get_or_insert_with(|| LatentRows::new(shape))
     }
 
     /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
@@ -217,12 +244,16 @@ impl PackedLayerCache {
     }
 }
 
-fn misfit(theirs: PanelShape, ours: PanelShape) -> candle_core::Error {
-    let words = |shape: PanelShape| {
-        format!(
+fn misfit(theirs: Cached, ours: Cached) -> candle_core::Error {
+    let words = |cached: Cached| match cached {
+        Cached::Panels(shape) => format!(
             "a batch of {} with {} key/value heads of {} in {}",
             shape.batch, shape.n_kv_heads, shape.head_dim, shape.stored
-        )
+        ),
+        Cached::Latents(shape) => format!(
+            "a batch of {} with latents of {} in {}",
+            shape.batch, shape.head_dim, shape.stored
+        ),
     };
     candle_core::Error::msg(format!(
         "the cache is of {}, and this attention has {}; make another with new_cache",

@@ -12,6 +12,7 @@ mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
+mod deepseek;
 mod dinov2;
 mod distilbert;
 mod dpr;
@@ -33,6 +34,7 @@ mod granite;
 mod hunyuan;
 mod llama;
 mod megatron_bert;
+mod minicpm3;
 mod mixtral;
 mod modernbert;
 mod modernbert_decoder;
@@ -110,11 +112,13 @@ pub(crate) fn all() -> Vec<Family> {
             bart_like::families(),
             clip::families(),
             cohere::families(),
+            deepseek::families(),
             gemma::families(),
             glm::families(),
             gpt_neox::families(),
             granite::families(),
             llama::families(),
+            minicpm3::families(),
             mixtral::families(),
             olmo::families(),
             qwen::families(),

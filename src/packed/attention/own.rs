@@ -2,57 +2,70 @@
 
 use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
-use candle_core::Result;
+use candle_core::{Result, bail};
 
 use super::mix::{Attended, Output, Scored};
-use super::prepare::{Columns, Prepare, Turn};
-use super::{Call, PackedAttention, groups::for_groups};
+use super::prepare::{Columns, Prepare, Turn, Turning};
+use super::{Call, PackedAttention, PackedLatent, Projections, groups::for_groups};
+use crate::layers::Marked;
 use crate::ops::{Reach, Visible};
+use crate::packed::cache::{Cached, PackedLayerCache};
+use crate::packed::latents::LatentRows;
 use crate::packed::linear::{Finishing, PackedLinear};
-use crate::{layers::Marked, packed::cache::PackedLayerCache};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
     of: &'a PackedAttention,
-    joined: &'a PackedLinear,
-    columns: Columns,
-    prepare: Prepare<'a>,
+    steps: Steps<'a>,
+}
+
+/// From the input to queries, and to what these attend to.
+enum Steps<'a> {
+    /// Query, key and value in one projection.
+    Joined(&'a PackedLinear, Columns, Prepare<'a>),
+    Latent(&'a PackedLatent, Turning<'a>),
 }
 
 /// The rows of some of the pass's sequences.
-struct Part<'a> {
-    x: Source<'a>,
+pub(super) struct Part<'a> {
+    pub x: Source<'a>,
     /// The place of the first row in the pass.
-    first_row: usize,
-    queries: Sequences<'a>,
-    keys: Keys<'a>,
-    scored: &'a Scored<'a>,
-    output: Output<'a>,
+    pub first_row: usize,
+    pub queries: Sequences<'a>,
+    pub keys: Keys<'a>,
+    pub scored: &'a Scored<'a>,
+    pub output: Output<'a>,
 }
 
 /// Where keys and values are.
-enum Keys<'a> {
+pub(super) enum Keys<'a> {
     /// In the projected rows themselves.
     Own,
     /// In a cache, to which those of the rows are appended.
     Behind(&'a mut KeyValuePanels),
+    /// In a cache of latents.
+    Latents(&'a mut LatentRows),
 }
 
 impl PackedAttention {
-    /// Self-attention from query, key and value in one projection, for positions after the cached ones.
+    /// Self-attention by these projections, for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
-        joined: &PackedLinear,
+        projections: &Projections,
         cache: Option<&mut PackedLayerCache>,
         call: Call,
     ) -> Result<()> {
-        let (q, kv) = (self.config.query_width(), self.config.key_width());
-        let columns = Columns {
-            q,
-            kv,
-            width: q + 2 * kv,
-        };
         let pass = call.pass;
+        let steps = match projections {
+            Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
+            Projections::Input(joined) => {
+                let (q, kv) = (self.config.query_width(), self.config.key_width());
+                let width = q + 2 * kv;
+                let columns = Columns { q, kv, width };
+                Steps::Joined(joined, columns, self.preparation(columns, Turn::Yes, pass)?)
+            }
+            Projections::Memory { .. } => bail!("self-attention by projections of a memory"),
+        };
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let scored = Scored {
@@ -67,12 +80,7 @@ impl PackedAttention {
             }),
             biases: self.biases(alibi.as_deref(), pass.additive.as_ref(), pass, keys)?,
         };
-        let own = Own {
-            of: self,
-            joined,
-            columns,
-            prepare: self.preparation(columns, Turn::Yes, pass)?,
-        };
+        let own = Own { of: self, steps };
         let finishing = *call.finishing;
         match cache {
             None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
@@ -91,13 +99,17 @@ impl PackedAttention {
                 });
             }),
             Some(cache) => {
-                let shape = self.panel_shape(pass.batch());
-                let panels = cache.own(shape, pass.seen(), self.config.window);
+                let keys = match self.cached(pass.batch()) {
+                    Cached::Panels(shape) => {
+                        Keys::Behind(cache.own(shape, pass.seen(), self.config.window))
+                    }
+                    Cached::Latents(shape) => Keys::Latents(cache.latents(shape)),
+                };
                 own.apply(Part {
                     x: *call.x,
                     first_row: 0,
                     queries: pass.queries(),
-                    keys: Keys::Behind(panels),
+                    keys,
                     scored: &scored,
                     output: Output {
                         finishing,
@@ -113,13 +125,17 @@ impl PackedAttention {
 
 impl Own<'_> {
     fn apply(&self, part: Part) {
-        let Columns { q, kv, width } = self.columns;
+        let (joined, columns, prepare) = match &self.steps {
+            Steps::Latent(latent, turning) => return self.of.attend_latents(latent, turning, part),
+            Steps::Joined(joined, columns, prepare) => (joined, columns, prepare),
+        };
+        let &Columns { q, kv, width } = columns;
         let cpu = part.output.cpu;
         let n = part.x.rows() * width;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
             let plain = &Finishing::NONE;
-            self.joined.apply_on(cpu, &part.x, plain, projected);
-            self.prepare.rows(cpu, projected, part.first_row);
+            joined.apply_on(cpu, &part.x, plain, projected);
+            prepare.rows(cpu, projected, part.first_row);
             let heads = |offset| Heads {
                 data: projected,
                 row_stride: width,
@@ -127,15 +143,15 @@ impl Own<'_> {
             };
             let (key, value) = (heads(q), heads(q + kv));
             let key_value = match part.keys {
-                Keys::Own => KeyValue::Projected {
-                    keys: part.queries,
-                    key,
-                    value,
-                },
                 Keys::Behind(panels) => {
                     panels.append(cpu, part.queries.longest(), key, value);
                     KeyValue::Packed(panels)
                 }
+                Keys::Own | Keys::Latents(_) => KeyValue::Projected {
+                    keys: part.queries,
+                    key,
+                    value,
+                },
             };
             let attended = Attended {
                 queries: part.queries,
