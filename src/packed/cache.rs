@@ -1,8 +1,9 @@
 //! The key/value cache of packed stacks.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
+use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, bail};
+use half::bf16;
 
 use super::latents::LatentRows;
 use crate::layers::{Ledger, Marks};
@@ -79,6 +80,12 @@ impl PackedKvCache {
     /// The number of positions seen so far.
     pub fn seen(&self) -> usize {
         self.ledger.seen()
+    }
+
+    /// The size in bytes of the keys and values of the positions seen, of an encoder's output too; of latent attention, of what
+    /// these are made from.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(PackedLayerCache::bytes).sum()
     }
 
     /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
@@ -192,6 +199,17 @@ impl PackedLayerCache {
         }
     }
 
+    fn bytes(&self) -> usize {
+        let of_panels = |panels: &KeyValuePanels| {
+            let shape = panels.shape();
+            let numbers = 2 * shape.batch * shape.n_kv_heads * shape.head_dim;
+            panels.positions().len() * numbers * number_size(shape.stored)
+        };
+        let panels = self.own.iter().chain(&self.memory).map(of_panels);
+        let latents = self.latents.iter().map(LatentRows::bytes);
+        panels.chain(latents).sum()
+    }
+
     /// The latents, to which those of new positions are appended. Those of another shape are forgotten.
     pub fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
         self.latents.take_if(|latents| latents.shape() != shape);
@@ -241,6 +259,14 @@ impl PackedLayerCache {
             );
         }
         Ok(memory)
+    }
+}
+
+/// Bytes of a number in this format.
+fn number_size(stored: OperandFormat) -> usize {
+    match stored {
+        OperandFormat::F32 => size_of::<f32>(),
+        OperandFormat::Bf16 => size_of::<bf16>(),
     }
 }
 
