@@ -266,7 +266,7 @@ fn families_that_are_near_are_offered() {
         ("dinov2_with_regs", "dinov2"),
         ("ernie4_5_moe", "ernie4_5"),
         ("gemma3n_text", "gemma3_text"),
-        ("deepseek_v32", "deepseek_v3"),
+        ("deepseek_v4", "deepseek_v2"),
         ("glm4v_moe", "glm4_moe"),
         ("granitemoeshared", "granitemoe"),
         ("llama4_text", "llama"),

@@ -203,7 +203,7 @@ fn projections_through_a_latent_that_do_not_fit_are_refused() {
     says(&["no latent of queries", "Some(5)"], || {
         with(|parts| parts.query_latent = None)
     });
-    says(&["latent has shape [21, 5]"], || {
+    says(&["latent has shape [24, 5]"], || {
         with(|parts| parts.latent = parts.query.clone())
     });
     says(&["key_value has a bias"], || {
