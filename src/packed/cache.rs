@@ -13,7 +13,7 @@ use crate::layers::{Ledger, Marks};
 ///
 /// Keys and values are stored in the layout that attention reads. New positions are written after the earlier ones, so
 /// nothing is copied or repacked. With a sliding window, positions that no later query can see are dropped and their
-/// memory is reused.
+/// memory is reused. Latent attention keeps what keys and values are made from instead, of every position.
 #[derive(Debug)]
 pub struct PackedKvCache {
     pub(super) layers: Vec<PackedLayerCache>,

@@ -9,7 +9,7 @@ use candle_blocks::{
 use crate::{
     kinds::{self, LATENT},
     numbers::bits,
-    small::{self, HEADS, WIDTH, numbers, stack},
+    small::{self, WIDTH, numbers, stack},
 };
 
 const BATCH: usize = 2;
@@ -164,7 +164,6 @@ fn a_cache_of_latents_is_refused_by_an_attention_of_heads() {
         (attention.n_kv_heads, attention.head_dim) = (1, KEPT);
         attention.window = None;
     }
-    assert!(HEADS > 1);
     let heads = stack(&config).pack(Precision::F32).unwrap();
     let x = numbers(&[BATCH, 3, WIDTH], 1);
     for (first, second) in [(&latents, &heads), (&heads, &latents)] {

@@ -1,4 +1,4 @@
-//! DeepSeek-V2 and V3 and GLM-4 MoE Lite: Llama's blocks with keys and values from latents, and experts.
+//! DeepSeek-V2 and V3: Llama's blocks with keys and values from latents, and experts.
 //!
 //! transformers' `DeepseekV2Attention`, `DeepseekV2TopkRouter`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v2/modeling_deepseek_v2.py>, and
 //! `DeepseekV3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deepseek_v3/modeling_deepseek_v3.py>
@@ -9,22 +9,23 @@ use super::prelude::*;
 use super::sigmoid_experts::{correction, with_experts};
 
 pub(super) fn families() -> Vec<Family> {
-    let experts = |name: &str, config| {
-        latent_decoder(name, config)
-            .block_rules(expert_rules())
-            .block_rules(shared_rules("mlp.shared_experts"))
-    };
-    let corrected = |name: &str, config| {
-        experts(name, config).block_rules([correction("mlp.gate.e_score_correction_bias")])
-    };
     vec![
         experts("deepseek_v2", deepseek_v2),
         // The layer behind the last predicts a further token; transformers leaves it out too.
         corrected("deepseek_v3", deepseek_v3).ignored(&["*layers.61.*"]),
-        corrected("glm4_moe_lite", glm4_moe_lite)
-            .ignored(&["*layers.47.*"])
-            .default_of("rms_norm_eps", 1e-5),
     ]
+}
+
+/// The table of latent attention with experts.
+fn experts(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    latent_decoder(name, config)
+        .block_rules(expert_rules())
+        .block_rules(shared_rules("mlp.shared_experts"))
+}
+
+/// The same with corrections of the experts' scores.
+pub(super) fn corrected(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    experts(name, config).block_rules([correction("mlp.gate.e_score_correction_bias")])
 }
 
 /// Llama's table with latent attention.
@@ -55,7 +56,8 @@ fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
         "topk_method",
         &["greedy", "group_limited_greedy"].map(Value::from),
     )?;
-    let block = latent_block(json, 1536, Some(RotaryPairing::Interleaved))?;
+    let block = latent_block(json, USUAL, Some(RotaryPairing::Interleaved))?;
+    json.only("mlp_bias", &[false.into()])?; // which experts would not have
     let json = &json.with_default("n_shared_experts", 2);
     let stack = with_experts(json, uniform(json, block)?, false, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 0)?)
@@ -77,7 +79,7 @@ fn deepseek_v2(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
-    let block = latent_block(json, 1536, None)?;
+    let block = latent_block(json, USUAL, None)?;
     let json = &json
         .with_default("n_group", 8)
         .with_default("topk_group", 4);
@@ -88,31 +90,22 @@ fn deepseek_v3(json: &ConfigJson) -> Result<StackConfig> {
     })
 }
 
-fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
-    let block = latent_block(json, 768, None)?;
-    let json = &json.with_default("n_shared_experts", 1);
-    let json = &json.with_default("routed_scaling_factor", 1.8);
-    let kinds = json.texts(&["mlp_layer_types"])?;
-    let stack = uniform(json, block)?;
-    let n_kinds = kinds.as_ref().map_or(stack.blocks.len(), Vec::len);
-    if n_kinds != stack.blocks.len() {
-        let reason = format!("{n_kinds} kinds for {} layers", stack.blocks.len());
-        return Err(json.error(&["mlp_layer_types"], reason));
-    }
-    with_experts(json, stack, true, |i| {
-        Ok(kinds.as_ref().map_or(i > 0, |kinds| kinds[i] == "sparse"))
-    })
-}
+/// The default ranks of queries, and of keys and values, and of a head the dimensions without a rotation, those with one, and
+/// those of a value.
+pub(super) type LatentSizes = [usize; 5];
+
+/// Those of most classes.
+pub(super) const USUAL: LatentSizes = [1536, 512, 128, 64, 128];
 
 /// Llama's block with latent attention, whose rotation pairs dimensions so, or as `rope_interleave` says.
 pub(super) fn latent_block(
     json: &ConfigJson,
-    query_rank: usize,
+    [query_rank, rank, plain, turning, value_dim]: LatentSizes,
     pairing: Option<RotaryPairing>,
 ) -> Result<BlockConfig> {
     let n_heads = json.size(&["num_attention_heads"])?;
     json.only("num_key_value_heads", &[n_heads.into()])?;
-    let rotary_dim = json.size(&["qk_rope_head_dim"])?;
+    let rotary_dim = json.size_or(&["qk_rope_head_dim"], turning)?;
     let mut block = block(
         &json.with_default("head_dim", rotary_dim),
         AttentionBias::NONE,
@@ -120,9 +113,9 @@ pub(super) fn latent_block(
     let d_model = block.d_model();
     let latent = LatentConfig {
         query_rank: json.switchable_size("q_lora_rank", query_rank)?,
-        rank: json.size(&["kv_lora_rank"])?,
+        rank: json.size_or(&["kv_lora_rank"], rank)?,
         rotary_dim,
-        value_dim: json.size(&["v_head_dim"])?,
+        value_dim: json.size_or(&["v_head_dim"], value_dim)?,
         norm: NormConfig::rms_norm(d_model, 1e-6), // whatever rms_norm_eps says
     };
     let pairing = match (pairing, json.flag(&["rope_interleave"], true)?) {
@@ -135,7 +128,8 @@ pub(super) fn latent_block(
         query: has_bias && latent.query_rank.is_some(),
         ..AttentionBias::new(has_bias, has_bias)
     };
-    let head_dim = json.size(&["qk_nope_head_dim"])?.saturating_add(rotary_dim);
+    let plain = json.size_or(&["qk_nope_head_dim"], plain)?;
+    let head_dim = plain.saturating_add(rotary_dim);
     let attention = AttentionConfig::with_head_dim(d_model, n_heads, head_dim);
     let rotary = json.rotary(rotary_dim, 10000.0)?.with_pairing(pairing);
     let scale = attention.scale * json.score_stretch()?;

@@ -3,7 +3,7 @@
 //! transformers' `MiniCPM3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/minicpm3/modeling_minicpm3.py>,
 //! and `YoutuModel`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/youtu/modeling_youtu.py>
 
-use super::deepseek::{latent_block, latent_decoder};
+use super::deepseek::{USUAL, latent_block, latent_decoder};
 use super::llama::uniform;
 use super::prelude::*;
 
@@ -30,7 +30,7 @@ pub(super) fn families() -> Vec<Family> {
 }
 
 fn youtu(json: &ConfigJson) -> Result<StackConfig> {
-    uniform(json, latent_block(json, 1536, None)?)
+    uniform(json, latent_block(json, USUAL, None)?)
 }
 
 fn of_youtu(json: &ConfigJson) -> Result<Initialization> {
@@ -46,8 +46,8 @@ fn of_youtu(json: &ConfigJson) -> Result<Initialization> {
 fn minicpm3(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let n_heads = json.size(&["num_attention_heads"])?;
-    let json = &json.with_default("v_head_dim", d_model / n_heads.max(1));
-    let block = latent_block(json, 768, Some(RotaryPairing::Halves))?;
+    let sizes = [768, 256, 64, 32, d_model / n_heads.max(1)];
+    let block = latent_block(json, sizes, Some(RotaryPairing::Halves))?;
     let stack = uniform(json, block)?;
     let depth = (stack.blocks.len() as f64).sqrt();
     let scale = json.switchable_number("scale_depth", 1.4)?.unwrap_or(depth);

@@ -25,6 +25,7 @@ mod eurobert;
 mod falcon;
 mod gemma;
 mod glm;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<Family> {
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
+        glm4_moe_lite::family(),
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),

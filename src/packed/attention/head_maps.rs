@@ -52,7 +52,9 @@ impl HeadMaps {
         if n_rows == 0 {
             return;
         }
-        let threads = threads::threads_for(n_rows * n_heads * d_in * d_out / 16, cpu.threads);
+        // An element that `threads_for` counts costs sixteen multiplications.
+        let elements = n_rows * n_heads * d_in * d_out / 16;
+        let threads = threads::threads_for(elements, cpu.threads);
         // Heads of one row, or all heads of some rows.
         let n_at_once = match n_rows {
             1 => n_heads.div_ceil(threads),
