@@ -14,7 +14,7 @@ use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
 use candle_blocks_kernels::{Cpu, rows::Source, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
-use self::latent::PackedLatent;
+use self::{latent::PackedLatent, own::Steps, prepare::Turn};
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, map_rows, pass::PackedPass};
 use super::{
@@ -175,12 +175,14 @@ impl PackedAttention {
             pass,
             y,
         };
-        match &self.projections {
+        let steps = match &self.projections {
             Projections::Memory { query, key_value } => {
-                self.attend_memory(query, key_value, cache, call)
+                return self.attend_memory(query, key_value, cache, call);
             }
-            own => self.attend_own(own, cache, call),
-        }
+            Projections::Input(joined) => self.joined_steps(joined, pass)?,
+            Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
+        };
+        self.attend_own(steps, cache, call)
     }
 
     /// The projections through a latent, if there is one.

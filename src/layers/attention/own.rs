@@ -88,10 +88,12 @@ impl Attention {
             true => (None, norms),
             false => (norms, None),
         };
-        let x = self.prepared(x, before)?;
-        let (dims, head_dim) = (x.dims().to_vec(), self.config.head_dim);
-        let heads = vec![pass.batch, pass.seq, x.width() / head_dim, head_dim];
-        let x = turned(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
+        let mut x = self.prepared(x, before)?;
+        if let Position::Rotary(_) = self.config.position {
+            let (dims, head_dim) = (x.dims().to_vec(), self.config.head_dim);
+            let heads = vec![pass.batch, pass.seq, x.width() / head_dim, head_dim];
+            x = turned(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
+        }
         after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
     }
 }

@@ -14,7 +14,7 @@ use candle_core::{Result, bail};
 
 use super::head_maps::{HeadMaps, HeadRows};
 use super::mix::Attended;
-use super::own::{Keys, Part};
+use super::own::Part;
 use super::prepare::Turning;
 use super::{PROJECTED_ROWS, PackedAttention};
 use crate::config::LatentConfig;
@@ -149,44 +149,43 @@ impl PackedAttention {
     pub(super) fn attend_latents(&self, latent: &PackedLatent, turning: &Turning, part: Part) {
         let (cpu, rows) = (part.output.cpu, part.x.rows());
         let (q, width) = (self.config.query_width(), latent.config.kept_width());
-        lend(
-            PROJECTED_ROWS,
-            rows * (q + width),
-            |memory: &mut [f32]| {
-                let (query, kept) = memory.split_at_mut(rows * q);
-                latent.project_queries(cpu, &part.x, query);
-                latent.project_kept(cpu, (&part.x, part.first_row), turning, kept);
-                let n = rows * self.config.n_heads * width;
-                lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {
-                    let of_heads = (&*query, self.config.head_dim);
-                    latent.map_queries(cpu, of_heads, (turning, part.first_row), mapped);
-                    let attend = |keys, kept: &[f32]| {
-                        let kept = heads(kept, width);
-                        let attended = Attended {
-                            queries: part.queries,
-                            query: heads(mapped, self.config.n_heads * width),
-                            key_value: KeyValue::Projected {
-                                keys,
-                                key: kept,
-                                value: kept,
-                            },
-                            scored: part.scored,
-                        };
-                        self.mix(&attended, part.output);
-                    };
-                    match part.keys {
-                        Keys::Behind(_) | Keys::Own => attend(part.queries, kept),
-                        Keys::Latents(cached) => {
-                            cached.append(kept);
-                            lend(CACHED_ROWS, cached.len(), |all: &mut [f32]| {
-                                cached.copy_to(cpu, all);
-                                attend(cached.sequences(), all);
-                            });
-                        }
-                    }
-                });
-            },
-        );
+        let n = rows * (q + width);
+        lend(PROJECTED_ROWS, n, |memory: &mut [f32]| {
+            let (query, kept) = memory.split_at_mut(rows * q);
+            latent.project_queries(cpu, &part.x, query);
+            latent.project_kept(cpu, (&part.x, part.first_row), turning, kept);
+            let n = rows * self.config.n_heads * width;
+            lend(MAPPED_ROWS, n, |mapped: &mut [f32]| {
+                let of_heads = (&*query, self.config.head_dim);
+                latent.map_queries(cpu, of_heads, (turning, part.first_row), mapped);
+                self.attend_kept(mapped, kept, part);
+            });
+        });
+    }
+
+    /// Attention of mapped queries to what is kept of their own positions and of a cache's.
+    fn attend_kept(&self, mapped: &[f32], kept: &[f32], part: Part) {
+        let (_, width) = self.attended_heads();
+        let (cpu, batch) = (part.output.cpu, part.queries.batch());
+        let attend = |keys, kept: &[f32]| {
+            let (key, value) = (heads(kept, width), heads(kept, width));
+            let attended = Attended {
+                queries: part.queries,
+                query: heads(mapped, self.config.n_heads * width),
+                key_value: KeyValue::Projected { keys, key, value },
+                scored: part.scored,
+            };
+            self.mix(&attended, part.output);
+        };
+        let Some(cache) = part.cache else {
+            return attend(part.queries, kept);
+        };
+        let cached = cache.latents(self.panel_shape(batch));
+        cached.append(kept);
+        lend(CACHED_ROWS, cached.len(), |all: &mut [f32]| {
+            cached.copy_to(cpu, all);
+            attend(cached.sequences(), all);
+        });
     }
 }
 

@@ -1,26 +1,27 @@
 //! Attention of a sequence to itself.
 
-use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
+use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Prepare, Turn, Turning};
-use super::{Call, PackedAttention, PackedLatent, Projections, groups::for_groups};
+use super::{Call, PackedAttention, PackedLatent, groups::for_groups};
 use crate::layers::Marked;
 use crate::ops::{Reach, Visible};
-use crate::packed::cache::{Cached, PackedLayerCache};
-use crate::packed::latents::LatentRows;
 use crate::packed::linear::{Finishing, PackedLinear};
+use crate::packed::{cache::PackedLayerCache, pass::PackedPass};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
     of: &'a PackedAttention,
     steps: Steps<'a>,
+    /// Positions before those of the pass.
+    seen: usize,
 }
 
 /// From the input to queries, and to what these attend to.
-enum Steps<'a> {
+pub(super) enum Steps<'a> {
     /// Query, key and value in one projection.
     Joined(&'a PackedLinear, Columns, Prepare<'a>),
     Latent(&'a PackedLatent, Turning<'a>),
@@ -32,40 +33,34 @@ pub(super) struct Part<'a> {
     /// The place of the first row in the pass.
     pub first_row: usize,
     pub queries: Sequences<'a>,
-    pub keys: Keys<'a>,
+    /// Where keys and values of earlier positions are, to which those of the rows are appended.
+    pub cache: Option<&'a mut PackedLayerCache>,
     pub scored: &'a Scored<'a>,
     pub output: Output<'a>,
 }
 
-/// Where keys and values are.
-pub(super) enum Keys<'a> {
-    /// In the projected rows themselves.
-    Own,
-    /// In a cache, to which those of the rows are appended.
-    Behind(&'a mut KeyValuePanels),
-    /// In a cache of latents.
-    Latents(&'a mut LatentRows),
-}
-
 impl PackedAttention {
-    /// Self-attention by these projections, for positions after the cached ones.
+    /// The steps of a projection to queries, keys and values.
+    pub(super) fn joined_steps<'a>(
+        &'a self,
+        joined: &'a PackedLinear,
+        pass: &'a PackedPass,
+    ) -> Result<Steps<'a>> {
+        let (q, kv) = (self.config.query_width(), self.config.key_width());
+        let width = q + 2 * kv;
+        let columns = Columns { q, kv, width };
+        let prepare = self.preparation(columns, Turn::Yes, pass)?;
+        Ok(Steps::Joined(joined, columns, prepare))
+    }
+
+    /// Self-attention by these steps, for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
-        projections: &Projections,
+        steps: Steps,
         cache: Option<&mut PackedLayerCache>,
         call: Call,
     ) -> Result<()> {
         let pass = call.pass;
-        let steps = match projections {
-            Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
-            Projections::Input(joined) => {
-                let (q, kv) = (self.config.query_width(), self.config.key_width());
-                let width = q + 2 * kv;
-                let columns = Columns { q, kv, width };
-                Steps::Joined(joined, columns, self.preparation(columns, Turn::Yes, pass)?)
-            }
-            Projections::Memory { .. } => bail!("self-attention by projections of a memory"),
-        };
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
         let scored = Scored {
@@ -80,7 +75,11 @@ impl PackedAttention {
             }),
             biases: self.biases(alibi.as_deref(), pass.additive.as_ref(), pass, keys)?,
         };
-        let own = Own { of: self, steps };
+        let own = Own {
+            of: self,
+            steps,
+            seen: pass.seen(),
+        };
         let finishing = *call.finishing;
         match cache {
             None => for_groups(pass.queries(), self.cpu.threads, call.y, |group, y| {
@@ -89,7 +88,7 @@ impl PackedAttention {
                     x: call.x.part(rows.clone()),
                     first_row: rows.start,
                     queries: group.queries,
-                    keys: Keys::Own,
+                    cache: None,
                     scored: &scored.part(group.sequences),
                     output: Output {
                         finishing: finishing.part(rows, self.output.d_out()),
@@ -98,26 +97,18 @@ impl PackedAttention {
                     },
                 });
             }),
-            Some(cache) => {
-                let keys = match self.cached(pass.batch()) {
-                    Cached::Panels(shape) => {
-                        Keys::Behind(cache.own(shape, pass.seen(), self.config.window))
-                    }
-                    Cached::Latents(shape) => Keys::Latents(cache.latents(shape)),
-                };
-                own.apply(Part {
-                    x: *call.x,
-                    first_row: 0,
-                    queries: pass.queries(),
-                    keys,
-                    scored: &scored,
-                    output: Output {
-                        finishing,
-                        y: call.y,
-                        cpu: self.cpu,
-                    },
-                });
-            }
+            cache => own.apply(Part {
+                x: *call.x,
+                first_row: 0,
+                queries: pass.queries(),
+                cache,
+                scored: &scored,
+                output: Output {
+                    finishing,
+                    y: call.y,
+                    cpu: self.cpu,
+                },
+            }),
         }
         Ok(())
     }
@@ -142,16 +133,18 @@ impl Own<'_> {
                 offset,
             };
             let (key, value) = (heads(q), heads(q + kv));
-            let key_value = match part.keys {
-                Keys::Behind(panels) => {
-                    panels.append(cpu, part.queries.longest(), key, value);
-                    KeyValue::Packed(panels)
-                }
-                Keys::Own | Keys::Latents(_) => KeyValue::Projected {
+            let key_value = match part.cache {
+                None => KeyValue::Projected {
                     keys: part.queries,
                     key,
                     value,
                 },
+                Some(cache) => {
+                    let shape = self.of.panel_shape(part.queries.batch());
+                    let panels = cache.own(shape, self.seen, self.of.config.window);
+                    panels.append(cpu, part.queries.longest(), key, value);
+                    KeyValue::Packed(panels)
+                }
             };
             let attended = Attended {
                 queries: part.queries,
