@@ -12,6 +12,7 @@ mod block;
 mod embeddings;
 mod feed_forward;
 mod initialization;
+mod latent;
 mod linear;
 mod model;
 mod norm;
@@ -36,6 +37,7 @@ pub use feed_forward::{
     RoutingWeights, SharedExpertConfig,
 };
 pub use initialization::{Draw, Initialization};
+pub use latent::LatentConfig;
 pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};

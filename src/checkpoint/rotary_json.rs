@@ -98,6 +98,25 @@ impl ConfigJson {
         }
     }
 
+    /// The factor that latent attention puts on its scores where the context is stretched: the square of what
+    /// `mscale_all_dim` says, which other attentions have in cosine and sine.
+    ///
+    /// # Errors
+    /// If a key is malformed, or `factor` is missing.
+    pub fn score_stretch(&self) -> Result<f64> {
+        let Some(parameters) = self.rotary_section()? else {
+            return Ok(1.0);
+        };
+        let kind = parameters.text(&["rope_type", "type"])?;
+        let all = parameters.number(&["mscale_all_dim"], 0.0)?;
+        if all == 0.0 || kind.is_none_or(|kind| kind == "default") {
+            return Ok(1.0);
+        }
+        let factor = parameters.optional_number(&["factor"])?;
+        let missing = || parameters.error(&["factor"], "missing, expected a number");
+        Ok(magnitude(factor.ok_or_else(missing)?, all).powi(2))
+    }
+
     fn rotary_scaling(&self, parameters: &ConfigJson) -> Result<RotaryScaling> {
         let required = |key: &str| {
             let number = parameters.optional_number(&[key])?;
@@ -135,10 +154,7 @@ impl ConfigJson {
             },
             Some("yarn") => {
                 let factor = stretch()?;
-                let mscale = |m: f64| match factor <= 1.0 {
-                    true => 1.0,
-                    false => 0.1 * m * factor.ln() + 1.0,
-                };
+                let mscale = |m: f64| magnitude(factor, m);
                 let given = parameters.optional_number(&["attention_factor"])?;
                 let m = parameters.number(&["mscale"], 0.0)?;
                 let all = parameters.number(&["mscale_all_dim"], 0.0)?;
@@ -189,5 +205,13 @@ impl ConfigJson {
                 ));
             }
         })
+    }
+}
+
+/// YaRN's factor on cosine and sine of a context stretched by `factor`, with a setting beside it that is usually 1.
+fn magnitude(factor: f64, setting: f64) -> f64 {
+    match factor <= 1.0 {
+        true => 1.0,
+        false => 0.1 * setting * factor.ln() + 1.0,
     }
 }

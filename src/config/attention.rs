@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NormConfig, Position, finite, positive, probability, setters, size};
+use super::{LatentConfig, NormConfig, Position, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Which keys a query may see.
@@ -100,7 +100,7 @@ pub struct AttentionConfig {
     pub n_heads: usize,
     /// Number of key/value heads; each serves `n_heads / n_kv_heads` query heads.
     pub n_kv_heads: usize,
-    /// Width of one head.
+    /// Width of a head's query and key, and of its value unless [`Self::latent`] sets another.
     pub head_dim: usize,
     /// Factor on the scores before the softmax.
     pub scale: f64,
@@ -113,6 +113,10 @@ pub struct AttentionConfig {
     pub position: Position,
     /// Norms of queries and keys, if any.
     pub query_key_norm: Option<QueryKeyNorm>,
+    /// The latent that keys and values are made from, if any; then `bias.key` is that of its projection, and `bias.query`
+    /// that of the first projection of queries.
+    #[serde(default)]
+    pub latent: Option<LatentConfig>,
     /// Scores become `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
     /// Queries, keys and values are clamped to `±clip` (MPT, OLMo).
@@ -152,6 +156,7 @@ impl AttentionConfig {
             window: None,
             position: Position::None,
             query_key_norm: None,
+            latent: None,
             soft_cap: None,
             clip: None,
             bias: AttentionBias::ALL,
@@ -172,6 +177,8 @@ impl AttentionConfig {
         with_position(position: Position) => position = position;
         /// Sets the norms of queries and keys, or removes them.
         with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
+        /// Sets the latent that keys and values are made from, or removes it.
+        with_latent(latent: Option<LatentConfig>) => latent = latent;
         /// Sets the soft cap on the scores, or removes it.
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
         /// Sets the bound that queries, keys and values are clamped to, or removes it.
@@ -194,9 +201,19 @@ impl AttentionConfig {
         self.n_heads * self.head_dim
     }
 
-    /// The width of all key (or value) heads together.
+    /// The width of all key heads together, and of all value heads unless [`Self::latent`] sets another.
     pub fn key_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// The width of one head's value.
+    pub fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
+    }
+
+    /// The width of all heads' results together, which the output projection reads.
+    pub fn mixed_width(&self) -> usize {
+        self.n_heads * self.value_dim()
     }
 
     /// Checks sizes, divisibility, probabilities, and that every factor is finite.
@@ -233,7 +250,10 @@ impl AttentionConfig {
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
         }
-        self.position.validate(self.head_dim)?;
+        match &self.latent {
+            Some(latent) => latent.validate(self)?,
+            None => self.position.validate(self.head_dim)?,
+        }
         probability("attention dropout", self.dropout)
     }
 }

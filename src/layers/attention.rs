@@ -8,10 +8,12 @@ use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::
 use crate::ops::Value;
 
 mod cross;
+mod latent;
 mod own;
 mod query_key_norm;
 mod scores;
 
+pub use latent::LatentProjections;
 pub use query_key_norm::QueryKeyNorms;
 
 /// The input projections of an [`Attention`].
@@ -29,6 +31,31 @@ pub enum QueryKeyValue {
     },
     /// A single projection whose output rows are the query, the key and the value, in this order.
     Fused(Linear),
+    /// Keys and values from a latent: [`AttentionConfig::latent`].
+    Latent(Box<LatentProjections>),
+}
+
+impl QueryKeyValue {
+    /// The linear layers with their roles.
+    fn linears(&self) -> Vec<(&'static str, &Linear)> {
+        match self {
+            Self::Separate { query, key, value } => {
+                vec![("query", query), ("key", key), ("value", value)]
+            }
+            Self::Fused(fused) => vec![("query_key_value", fused)],
+            Self::Latent(latent) => latent.linears(),
+        }
+    }
+
+    fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
+        match self {
+            Self::Separate { query, key, value } => {
+                vec![("query", query), ("key", key), ("value", value)]
+            }
+            Self::Fused(fused) => vec![("query_key_value", fused)],
+            Self::Latent(latent) => latent.linears_mut(),
+        }
+    }
 }
 
 /// Multi-head attention: `output(softmax(scale · q·kᵀ + mask)·v)` per head (Vaswani et al. 2017,
@@ -47,8 +74,8 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it), `output`
-    /// and, if configured, `query_norm` and `key_norm` from `vb`.
+    /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it; or the parts of
+    /// [`LatentProjections`]), `output` and, if configured, `query_norm` and `key_norm` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
@@ -61,7 +88,9 @@ impl Attention {
             Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
         };
         let (d_model, d_memory) = (config.d_model, config.d_memory);
-        let projections = if vb.contains_tensor("query_key_value.weight") {
+        let projections = if config.latent.is_some() {
+            QueryKeyValue::Latent(Box::new(LatentProjections::new(config, &vb)?))
+        } else if vb.contains_tensor("query_key_value.weight") {
             if [bias.key, bias.value] != [bias.query; 2] {
                 bail!(
                     "attention: query, key and value are one projection, of which {bias:?} wants only a part to have a bias"
@@ -75,7 +104,7 @@ impl Attention {
                 value: linear("value", d_memory, kv, bias.value)?,
             }
         };
-        let output = linear("output", q, d_model, bias.output)?;
+        let output = linear("output", config.mixed_width(), d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
         Self::from_parts(projections, norms, output, config.clone())
     }
@@ -112,6 +141,10 @@ impl Attention {
         let check =
             |role: &str, linear: &Linear, shape| linear.expect_shape("attention", role, shape);
         match &self.projections {
+            QueryKeyValue::Latent(latent) => latent.check_shapes(config)?,
+            _ if config.latent.is_some() => {
+                bail!("attention: the configuration has a latent; expected LatentProjections")
+            }
             QueryKeyValue::Separate { query, key, value } => {
                 check("query", query, [q, config.d_model])?;
                 check("key", key, [kv, config.d_memory])?;
@@ -121,7 +154,11 @@ impl Attention {
                 check("query_key_value", fused, [q + 2 * kv, config.d_model])?;
             }
         }
-        check("output", &self.output, [config.d_model, q])?;
+        check(
+            "output",
+            &self.output,
+            [config.d_model, config.mixed_width()],
+        )?;
         match (&self.norms, self.config.query_key_norm) {
             (Some(norms), _) => norms.check_widths(&self.config),
             (None, Some(_)) => bail!(
@@ -136,10 +173,18 @@ impl Attention {
         config(&self) -> &AttentionConfig => &self.config;
         /// The input projections.
         projections(&self) -> &QueryKeyValue => &self.projections;
-        /// The output projection, `[d_model, n_heads · head_dim]`.
+        /// The output projection, `[d_model, n_heads · value_dim]`.
         output(&self) -> &Linear => &self.output;
         /// The norms of queries and keys, if any.
         norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
+    }
+
+    /// The projections through a latent, if there is one.
+    pub(crate) fn latent(&self) -> Option<&LatentProjections> {
+        match &self.projections {
+            QueryKeyValue::Latent(latent) => Some(latent),
+            _ => None,
+        }
     }
 
     /// Makes the layer draw its dropout masks from `source`.
@@ -152,12 +197,7 @@ impl Attention {
 
     /// The linear layers, each named by its role under the given one.
     pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
-        let mut linears = match &mut self.projections {
-            QueryKeyValue::Separate { query, key, value } => {
-                vec![("query", query), ("key", key), ("value", value)]
-            }
-            QueryKeyValue::Fused(fused) => vec![("query_key_value", fused)],
-        };
+        let mut linears = self.projections.linears_mut();
         linears.push(("output", &mut self.output));
         linears
             .into_iter()
@@ -167,11 +207,9 @@ impl Attention {
 
     /// Every dropout of the layer.
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
-        let linears = match &self.projections {
-            QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
-            QueryKeyValue::Fused(fused) => vec![fused, &self.output],
-        };
-        let adapters = linears.into_iter().filter_map(Linear::dropout);
+        let inputs = self.projections.linears().into_iter();
+        let linears = inputs.map(|(_, linear)| linear).chain([&self.output]);
+        let adapters = linears.filter_map(Linear::dropout);
         adapters.chain([&self.dropout]).collect()
     }
 

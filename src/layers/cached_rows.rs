@@ -75,6 +75,15 @@ impl CachedRows {
         Ok((view(keys)?, view(values)?))
     }
 
+    /// The size of the rows.
+    pub fn bytes(&self) -> usize {
+        let of = |rows: &Tensor| {
+            let of_position = rows.elem_count() / rows.dims()[1].max(1);
+            self.len() * of_position * rows.dtype().size_in_bytes()
+        };
+        self.buffers.iter().map(of).sum()
+    }
+
     /// The number of rows of each sequence.
     pub fn len(&self) -> usize {
         self.kept.len()

@@ -29,6 +29,12 @@ impl KvCache {
         self.ledger.seen()
     }
 
+    /// The size in bytes of the keys and values of the positions seen, of an encoder's output too; of latent attention, of what
+    /// these are made from. The room for more beside them is not counted.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(LayerCache::bytes).sum()
+    }
+
     /// Forgets all positions.
     pub fn reset(&mut self) {
         *self = Self::new(self.layers.len());
@@ -64,7 +70,8 @@ pub(super) fn without_graph(tensor: &Tensor) -> Tensor {
     tensor.detach()
 }
 
-/// One attention's keys and values, `[batch, kept, n_kv_heads · head_dim]`.
+/// One attention's keys and values, `[batch, kept, n_kv_heads · head_dim]`, or the latents and shared keys that these are made
+/// from, as keys and values of one head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerCache {
     n_kv_heads: usize,
@@ -113,6 +120,12 @@ impl LayerCache {
         self.appended += key.dim(1)?;
         self.n_kv_heads = n_kv_heads;
         kept.views()
+    }
+
+    fn bytes(&self) -> usize {
+        let of = |rows: &Tensor| rows.elem_count() * rows.dtype().size_in_bytes();
+        let memory = self.memory.iter().flat_map(|(key, value)| [key, value]);
+        memory.map(of).sum::<usize>() + self.kept.as_ref().map_or(0, CachedRows::bytes)
     }
 
     /// Forgets the positions from `seen` on.

@@ -34,7 +34,7 @@ mod similarity;
 mod stack;
 mod sublayer;
 
-pub use attention::{Attention, QueryKeyNorms, QueryKeyValue};
+pub use attention::{Attention, LatentProjections, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};
 pub use block_feed_forward::BlockFeedForward;

@@ -10,6 +10,7 @@ mod attention;
 mod cross_entropy;
 mod elements;
 mod experts;
+mod join;
 mod linear;
 mod norm;
 mod relative_bias;
@@ -37,12 +38,12 @@ pub(crate) struct Composed;
 pub(crate) enum Sum {
     /// Of all of it.
     Whole(Array),
-    /// Of some columns each, or some rows.
-    Parts(Along, Vec<(Range<usize>, Array)>),
+    /// Of some columns each, or some rows, of so many.
+    Parts((Along, usize), Vec<(Range<usize>, Array)>),
 }
 
 /// What parts of a matrix are.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {
     Rows,
     Columns,
@@ -113,12 +114,8 @@ impl Engine for Composed {
         *sum = Some(Sum::Whole(match sum.take() {
             None => gradient,
             Some(Sum::Whole(sum)) => sum.add(&gradient.reshape(sum.dims())?)?,
-            Some(Sum::Parts(along, parts)) => {
-                let n = match along {
-                    Along::Columns => to.width,
-                    Along::Rows => gradient.tensor().elem_count() / to.width.max(1),
-                };
-                gradient.add(&joined(parts, (along, n))?.reshape(gradient.dims())?)?
+            Some(Sum::Parts(of, parts)) => {
+                gradient.add(&joined(parts, of)?.reshape(gradient.dims())?)?
             }
         }));
         Ok(())
@@ -127,14 +124,7 @@ impl Engine for Composed {
     fn total(sum: Sum, dims: &[usize]) -> Result<Array> {
         match sum {
             Sum::Whole(sum) => sum.reshape(dims),
-            Sum::Parts(along, parts) => {
-                let (last, before) = dims.split_last().unwrap_or((&1, &[]));
-                let n = match along {
-                    Along::Columns => *last,
-                    Along::Rows => before.iter().product(),
-                };
-                joined(parts, (along, n))?.reshape(dims)
-            }
+            Sum::Parts(of, parts) => joined(parts, of)?.reshape(dims),
         }
     }
 
@@ -158,25 +148,27 @@ impl Taped<Composed> {
     }
 }
 
-/// Adds the gradient of some rows or columns of a matrix, which has `n` of them.
+/// Adds the gradient of some rows or columns of a matrix, which has so many of them.
 fn add_part(
     sum: &mut Option<Sum>,
-    (along, n): (Along, usize),
+    of: (Along, usize),
     range: Range<usize>,
     gradient: Array,
 ) -> Result<()> {
     *sum = Some(match sum.take() {
-        None => Sum::Parts(along, vec![(range, gradient)]),
-        Some(Sum::Parts(known, mut parts)) if known == along => {
+        None => Sum::Parts(of, vec![(range, gradient)]),
+        Some(Sum::Parts(known, mut parts)) if known == of => {
             match parts.iter_mut().find(|(of, _)| *of == range) {
                 Some((_, sum)) => *sum = sum.add(&gradient)?,
                 None => parts.push((range, gradient)),
             }
-            Sum::Parts(along, parts)
+            Sum::Parts(of, parts)
         }
-        Some(Sum::Parts(..)) => bail!("gradients of rows beside those of columns"),
+        Some(Sum::Parts(known, _)) => {
+            bail!("gradients of {of:?} of a value beside those of {known:?}")
+        }
         Some(Sum::Whole(sum)) => {
-            let all = joined(vec![(range, gradient)], (along, n))?;
+            let all = joined(vec![(range, gradient)], of)?;
             Sum::Whole(sum.add(&all.reshape(sum.dims())?)?)
         }
     });

@@ -40,6 +40,7 @@ mod elements;
 mod experts;
 mod gradients;
 mod graph;
+mod join;
 mod kernels;
 mod ledger;
 mod linear;

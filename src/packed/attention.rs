@@ -1,6 +1,8 @@
 //! Attention with packed projections and without a matrix of scores.
 
 mod groups;
+mod head_maps;
+mod latent;
 mod memory;
 mod mix;
 mod own;
@@ -12,9 +14,13 @@ use candle_blocks_kernels::attention::{OperandFormat, PanelShape};
 use candle_blocks_kernels::{Cpu, rows::Source, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
+use self::{latent::PackedLatent, own::Steps, prepare::Turn};
 use super::linear::{Finishing, PackedLinear};
 use super::{Packing, map_rows, pass::PackedPass};
-use super::{cache::PackedLayerCache, norm::SpanNorms};
+use super::{
+    cache::{Cached, PackedLayerCache},
+    norm::SpanNorms,
+};
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::{Attention, ForwardContext, QueryKeyValue};
 
@@ -36,6 +42,8 @@ pub struct PackedAttention {
 enum Projections {
     /// Self-attention: query, key and value from the input.
     Input(PackedLinear),
+    /// Self-attention to latents.
+    Latent(Box<PackedLatent>),
     /// Cross-attention: the query from the input, key and value from an encoder's output.
     Memory {
         query: PackedLinear,
@@ -77,15 +85,19 @@ impl PackedAttention {
                 config.d_model
             );
         }
-        let joined = match attention.projections() {
+        let projections = match attention.projections() {
             QueryKeyValue::Separate { query, key, value } => {
-                PackedLinear::joined(packing, &[("query", query), ("key", key), ("value", value)])?
+                let parts = [("query", query), ("key", key), ("value", value)];
+                Projections::Input(PackedLinear::joined(packing, &parts)?)
             }
             QueryKeyValue::Fused(fused) => {
-                PackedLinear::new(&packing.at("query_key_value"), fused)?
+                Projections::Input(PackedLinear::new(&packing.at("query_key_value"), fused)?)
+            }
+            QueryKeyValue::Latent(latent) => {
+                Projections::Latent(Box::new(PackedLatent::new(packing, attention, latent)?))
             }
         };
-        Self::of_projections(packing, attention, Projections::Input(joined))
+        Self::of_projections(packing, attention, projections)
     }
 
     pub(super) fn cross(packing: &Packing, attention: &Attention) -> Result<Self> {
@@ -124,6 +136,7 @@ impl PackedAttention {
     pub fn bytes(&self) -> usize {
         let inputs = match &self.projections {
             Projections::Input(joined) => joined.bytes(),
+            Projections::Latent(latent) => latent.bytes(),
             Projections::Memory { query, key_value } => query.bytes() + key_value.bytes(),
         };
         inputs + self.output.bytes()
@@ -164,22 +177,49 @@ impl PackedAttention {
             asked,
             y,
         };
-        match &self.projections {
-            Projections::Input(joined) => self.attend_own(joined, cache, call),
+        let steps = match &self.projections {
             Projections::Memory { query, key_value } => {
-                self.attend_memory(query, key_value, cache, call)
+                return self.attend_memory(query, key_value, cache, call);
             }
+            Projections::Input(joined) => self.joined_steps(joined, pass)?,
+            Projections::Latent(latent) => Steps::Latent(latent, self.turning(Turn::Yes, pass)?),
+        };
+        self.attend_own(steps, cache, call)
+    }
+
+    /// The projections through a latent, if there is one.
+    fn latent(&self) -> Option<&PackedLatent> {
+        match &self.projections {
+            Projections::Latent(latent) => Some(latent),
+            _ => None,
         }
     }
 
-    /// The shape and number format of the keys and values that a cache holds for a batch.
-    pub(super) fn panel_shape(&self, batch: usize) -> PanelShape {
+    /// The number of heads that queries attend to, and their width: with a latent, it is the one of all.
+    fn attended_heads(&self) -> (usize, usize) {
+        match self.latent() {
+            Some(latent) => (1, latent.config.kept_width()),
+            None => (self.config.n_kv_heads, self.config.head_dim),
+        }
+    }
+
+    /// The shape and number format of what a cache holds for a batch.
+    fn panel_shape(&self, batch: usize) -> PanelShape {
+        let (n_kv_heads, head_dim) = self.attended_heads();
         PanelShape {
             isa: self.cpu.isa,
             stored: self.stored,
             batch,
-            n_kv_heads: self.config.n_kv_heads,
-            head_dim: self.config.head_dim,
+            n_kv_heads,
+            head_dim,
+        }
+    }
+
+    /// What a cache holds for a batch.
+    pub(super) fn cached(&self, batch: usize) -> Cached {
+        match self.latent() {
+            Some(_) => Cached::Latents(self.panel_shape(batch)),
+            None => Cached::Panels(self.panel_shape(batch)),
         }
     }
 }

@@ -127,7 +127,7 @@ impl PackedTransformerBlock {
     /// # Errors
     /// If a cache holds keys of other heads than this block's, or of another number of sequences.
     pub(super) fn check_cache(&self, cache: &PackedLayerCache, batch: usize) -> Result<()> {
-        let shape = |attention: &PackedAttention| attention.panel_shape(batch);
+        let shape = |attention: &PackedAttention| attention.cached(batch);
         let memory = self.cross_attention.as_ref();
         let memory = memory.map(|cross| shape(cross.inner()));
         cache.check(shape(self.attention.inner()), memory)

@@ -1,9 +1,11 @@
 //! The key/value cache of packed stacks.
 
-use candle_blocks_kernels::attention::{KeyValuePanels, PanelShape};
+use candle_blocks_kernels::attention::{KeyValuePanels, OperandFormat, PanelShape};
 use candle_blocks_kernels::memory::LargePages;
 use candle_core::{Result, bail};
+use half::bf16;
 
+use super::latents::LatentRows;
 use crate::layers::{Ledger, Marks};
 
 /// The key/value cache of a [`PackedStack`](crate::PackedStack), created by
@@ -11,17 +13,28 @@ use crate::layers::{Ledger, Marks};
 ///
 /// Keys and values are stored in the layout that attention reads. New positions are written after the earlier ones, so
 /// nothing is copied or repacked. With a sliding window, positions that no later query can see are dropped and their
-/// memory is reused.
+/// memory is reused. Latent attention keeps what keys and values are made from instead, of every position.
 #[derive(Debug)]
 pub struct PackedKvCache {
     pub(super) layers: Vec<PackedLayerCache>,
     ledger: Ledger,
 }
 
+/// What a layer's own positions leave in a cache, and its shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cached {
+    /// Keys and values.
+    Panels(PanelShape),
+    /// Latents with their shared keys, as rows of one head.
+    Latents(PanelShape),
+}
+
 /// One layer's keys and values.
 #[derive(Debug, Default)]
 pub(super) struct PackedLayerCache {
     own: Option<KeyValuePanels>,
+    /// In the place of own keys and values, what they are made from.
+    latents: Option<LatentRows>,
     /// A window has dropped what queries from this position on do not see, but earlier ones would.
     dropped_behind: usize,
     /// The keys and values of an encoder's output, projected once.
@@ -36,6 +49,7 @@ impl Clone for PackedKvCache {
         let pages = LargePages::default();
         let copy = |layer: &PackedLayerCache| PackedLayerCache {
             own: layer.own.as_ref().map(|own| own.copy_in(&pages)),
+            latents: layer.latents.clone(),
             dropped_behind: layer.dropped_behind,
             memory: layer
                 .memory
@@ -68,6 +82,12 @@ impl PackedKvCache {
         self.ledger.seen()
     }
 
+    /// The size in bytes of the keys and values of the positions seen, of an encoder's output too; of latent attention, of what
+    /// these are made from.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(PackedLayerCache::bytes).sum()
+    }
+
     /// Forgets all positions but keeps the allocated memory for the next sequences, which should have the same batch size.
     pub fn reset(&mut self) {
         for layer in &mut self.layers {
@@ -89,6 +109,9 @@ impl PackedKvCache {
         for layer in &mut self.layers {
             for panels in layer.own.iter_mut().chain(&mut layer.memory) {
                 panels.keep_sequences(sequences);
+            }
+            if let Some(latents) = &mut layer.latents {
+                latents.keep_sequences(sequences);
             }
         }
         Ok(())
@@ -124,6 +147,9 @@ impl PackedKvCache {
             if let Some(own) = &mut layer.own {
                 own.truncate(seen);
             }
+            if let Some(latents) = &mut layer.latents {
+                latents.truncate(seen);
+            }
         }
         self.ledger.truncate(seen)
     }
@@ -133,7 +159,7 @@ impl PackedKvCache {
     fn forget_memory(&mut self) {
         let pages = LargePages::default();
         for layer in &mut self.layers {
-            layer.own = None;
+            (layer.own, layer.latents) = (None, None);
             layer.pages = pages.clone();
         }
     }
@@ -159,16 +185,35 @@ impl PackedKvCache {
 impl PackedLayerCache {
     /// # Errors
     /// If the cached keys of the layer's own positions, or of an encoder's, have another shape.
-    pub fn check(&self, own: PanelShape, memory: Option<PanelShape>) -> Result<()> {
+    pub fn check(&self, own: Cached, memory: Option<Cached>) -> Result<()> {
         let there = |panels: &Option<KeyValuePanels>| {
             let panels = panels.as_ref()?;
-            (panels.positions().end > 0).then(|| panels.shape())
+            (panels.positions().end > 0).then(|| Cached::Panels(panels.shape()))
         };
-        match (there(&self.own), there(&self.memory), memory) {
+        let latents = self.latents.as_ref().filter(|rows| rows.positions() > 0);
+        let latents = latents.map(|rows| Cached::Latents(rows.shape()));
+        match (there(&self.own).or(latents), there(&self.memory), memory) {
             (Some(theirs), ..) if theirs != own => Err(misfit(theirs, own)),
             (_, Some(theirs), Some(memory)) if theirs != memory => Err(misfit(theirs, memory)),
             _ => Ok(()),
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let of_panels = |panels: &KeyValuePanels| {
+            let shape = panels.shape();
+            let numbers = 2 * shape.batch * shape.n_kv_heads * shape.head_dim;
+            panels.positions().len() * numbers * number_size(shape.stored)
+        };
+        let panels = self.own.iter().chain(&self.memory).map(of_panels);
+        let latents = self.latents.iter().map(LatentRows::bytes);
+        panels.chain(latents).sum()
+    }
+
+    /// The latents, to which those of new positions are appended. Those of another shape are forgotten.
+    pub fn latents(&mut self, shape: PanelShape) -> &mut LatentRows {
+        self.latents.take_if(|latents| latents.shape() != shape);
+        self.latents.get_or_insert_with(|| LatentRows::new(shape))
     }
 
     /// The keys and values of `seen` positions, to which those of new ones are appended; with a window, without those
@@ -217,12 +262,24 @@ impl PackedLayerCache {
     }
 }
 
-fn misfit(theirs: PanelShape, ours: PanelShape) -> candle_core::Error {
-    let words = |shape: PanelShape| {
-        format!(
+/// Bytes of a number in this format.
+fn number_size(stored: OperandFormat) -> usize {
+    match stored {
+        OperandFormat::F32 => size_of::<f32>(),
+        OperandFormat::Bf16 => size_of::<bf16>(),
+    }
+}
+
+fn misfit(theirs: Cached, ours: Cached) -> candle_core::Error {
+    let words = |cached: Cached| match cached {
+        Cached::Panels(shape) => format!(
             "a batch of {} with {} key/value heads of {} in {}",
             shape.batch, shape.n_kv_heads, shape.head_dim, shape.stored
-        )
+        ),
+        Cached::Latents(shape) => format!(
+            "a batch of {} with latents of {} in {}",
+            shape.batch, shape.head_dim, shape.stored
+        ),
     };
     candle_core::Error::msg(format!(
         "the cache is of {}, and this attention has {}; make another with new_cache",

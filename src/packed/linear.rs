@@ -78,7 +78,12 @@ impl PackedLinear {
         Self::of_weight(packing, &weight, bias)
     }
 
-    fn of_weight(packing: &Packing, weight: &Tensor, bias: Option<Arc<[f32]>>) -> Result<Self> {
+    /// Packs a weight `[d_out, d_in]`.
+    pub(super) fn of_weight(
+        packing: &Packing,
+        weight: &Tensor,
+        bias: Option<Arc<[f32]>>,
+    ) -> Result<Self> {
         let (d_out, d_in) = weight.dims2()?;
         check_inputs(d_out, d_in)?;
         let weight = with_elements("pack", weight, |weight| {

@@ -88,6 +88,7 @@ mod block;
 mod cache;
 mod feed_forward;
 mod kept;
+mod latents;
 mod linear;
 mod mixture;
 mod norm;

@@ -25,6 +25,7 @@ mod weights;
 
 mod decoding;
 mod drawn;
+mod latents;
 mod layers_cache;
 mod memory;
 mod packed;

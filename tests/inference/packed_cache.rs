@@ -115,6 +115,7 @@ fn a_copy_of_a_cache_goes_on_by_itself() {
         (kinds::cross_decoder(), with_memory(&[2, 4, MEMORY])),
         (small::decoder(), ForwardContext::evaluation()),
         (windowed, ForwardContext::evaluation()),
+        (kinds::latent(), ForwardContext::evaluation()),
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let stack = stack(&config).pack(precision).unwrap();
@@ -255,7 +256,12 @@ fn positions_before_the_first_mask_and_behind_the_last_are_all_kept() {
 
 #[test]
 fn a_call_without_positions_or_sequences_changes_nothing() {
-    for config in [small::decoder(), kinds::falcon(), kinds::cross_decoder()] {
+    for config in [
+        small::decoder(),
+        kinds::falcon(),
+        kinds::cross_decoder(),
+        kinds::latent(),
+    ] {
         let stack = packed(&config);
         let plain = with_memory(&[2, 4, MEMORY]);
         let expected = next(&stack, &plain, &mut after_five(&stack, &plain));

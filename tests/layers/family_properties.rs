@@ -233,23 +233,36 @@ fn permuted_heads_give_the_same_output() {
         for block in s.stack.blocks() {
             let attention = block.attention().inner();
             let config = attention.config();
-            let QueryKeyValue::Separate { query, key, value } = attention.projections() else {
-                left_out(&format!("{}: permuted heads: fused projections", s.label));
-                continue;
-            };
             // The last key/value head first, each with the queries it serves.
             let group = config.n_heads / config.n_kv_heads;
             let groups = || (0..config.n_kv_heads).rev();
             let queries = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
             let queries = features(queries, config.head_dim);
             let keys = features(groups(), config.head_dim);
-            let projections = QueryKeyValue::Separate {
-                query: reordered(query, &queries),
-                key: reordered(key, &keys),
-                value: reordered(value, &keys),
+            let projections = match attention.projections() {
+                QueryKeyValue::Separate { query, key, value } => QueryKeyValue::Separate {
+                    query: reordered(query, &queries),
+                    key: reordered(key, &keys),
+                    value: reordered(value, &keys),
+                },
+                QueryKeyValue::Latent(latent) => {
+                    let of_head = latent.key_value.weight().dims()[0] / config.n_heads;
+                    let mut latent = latent.clone();
+                    latent.query = reordered(&latent.query, &queries);
+                    latent.key_value = reordered(&latent.key_value, &features(groups(), of_head));
+                    QueryKeyValue::Latent(latent)
+                }
+                _ => {
+                    left_out(&format!("{}: permuted heads: fused projections", s.label));
+                    continue;
+                }
             };
             let output = attention.output();
-            let columns = output.weight().index_select(&queries, 1).unwrap();
+            let mixed = match config.latent {
+                Some(_) => features(groups(), config.value_dim()),
+                None => queries,
+            };
+            let columns = output.weight().index_select(&mixed, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let norms = attention.norms().cloned();
             let permuted = Attention::from_parts(projections, norms, output, config.clone());

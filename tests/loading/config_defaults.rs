@@ -3,7 +3,8 @@
 use std::fs;
 
 use candle_blocks::{
-    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Position, StackConfig,
+    Architecture, AttentionConfig, BlockConfig, CheckpointOptions, Position, RotaryPairing,
+    StackConfig,
     checkpoint::scheme::StackPart,
     config::{Draw, RotaryScaling},
 };
@@ -95,6 +96,76 @@ fn absent_heads_are_those_of_each_class() {
         let attention = &stack.config.blocks[0].attention;
         assert_eq!(attention.n_kv_heads, n_kv_heads, "{family}");
         assert_eq!(attention.head_dim, head_dim, "{family}");
+    }
+}
+
+#[test]
+fn absent_latents_are_those_of_each_class() {
+    for (family, query_rank, [rank, plain, rotary_dim, value_dim], pairing) in [
+        (
+            "deepseek_v2",
+            1536,
+            [512, 128, 64, 128],
+            RotaryPairing::Interleaved,
+        ),
+        (
+            "deepseek_v3",
+            1536,
+            [512, 128, 64, 128],
+            RotaryPairing::Interleaved,
+        ),
+        (
+            "glm4_moe_lite",
+            768,
+            [512, 192, 64, 256],
+            RotaryPairing::Interleaved,
+        ),
+        (
+            "youtu",
+            1536,
+            [512, 128, 64, 128],
+            RotaryPairing::Interleaved,
+        ),
+        ("minicpm3", 768, [256, 64, 32, 24], RotaryPairing::Halves),
+    ] {
+        let mut keys = json!({"model_type": family, "hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 6,
+            "num_hidden_layers": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 4, "n_routed_experts": 16});
+        let of = |keys: &Value| stack(keys.clone()).blocks.remove(0).attention;
+        let attention = of(&keys);
+        let latent = attention.latent.unwrap();
+        assert_eq!(latent.query_rank, Some(query_rank), "{family}");
+        let found = [
+            latent.rank,
+            attention.head_dim - rotary_dim,
+            latent.rotary_dim,
+            latent.value_dim,
+        ];
+        assert_eq!(found, [rank, plain, rotary_dim, value_dim], "{family}");
+        assert_eq!(latent.norm.eps, 1e-6, "{family}");
+        let Position::Rotary(rotary) = &attention.position else {
+            panic!("{family}");
+        };
+        assert_eq!(
+            (rotary.dim, rotary.pairing),
+            (rotary_dim, pairing),
+            "{family}"
+        );
+        assert_eq!(
+            attention.scale,
+            1.0 / ((plain + rotary_dim) as f64).sqrt(),
+            "{family}"
+        );
+        // DeepSeek-V3's own: `yarn_get_mscale(40, 1) ** 2`.
+        keys["rope_scaling"] = json!({"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096});
+        keys["q_lora_rank"] = Value::Null;
+        let stretched = of(&keys);
+        let times = stretched.scale / attention.scale;
+        assert!(
+            (times - 1.3688879454f64.powi(2)).abs() < 1e-9,
+            "{family}: {times}"
+        );
+        assert_eq!(stretched.latent.unwrap().query_rank, None, "{family}");
     }
 }
 

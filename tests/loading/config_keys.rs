@@ -321,6 +321,10 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
         ("olmoe", "clip_qkv", json!(8.0)),
         ("smollm3", "no_rope_layers", json!([1])),
         ("mpt", "no_bias", json!(false)),
+        ("deepseek_v2", "topk_method", json!("noaux_tc")),
+        ("deepseek_v2", "mlp_bias", json!(true)),
+        ("deepseek_v3", "num_key_value_heads", json!(1)),
+        ("glm4_moe_lite", "mlp_layer_types", json!(["sparse"])),
         ("nomic_bert-hub", "causal", json!(true)),
         ("nomic_bert-hub", "rotary_scaling_factor", json!(2.0)),
         (

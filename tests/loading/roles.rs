@@ -59,6 +59,7 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         true => block.cross_attention.as_ref().unwrap(),
         false => &block.attention,
     };
+    let latent = || attention.latent.unwrap();
     let experts = || block.feed_forward.experts.unwrap();
     match name {
         "1" => 1,
@@ -67,6 +68,11 @@ fn size(name: &str, role: &str, config: &StackConfig) -> usize {
         "n_heads" => attention.n_heads,
         "n_kv_heads" => attention.n_kv_heads,
         "head_dim" => attention.head_dim,
+        "value_dim" => attention.value_dim(),
+        "query_rank" => latent().query_rank.unwrap_or(0),
+        "rank" => latent().rank,
+        "kept_width" => latent().rank + latent().rotary_dim,
+        "key_value_dim" => attention.head_dim - latent().rotary_dim + latent().value_dim,
         "d_ff" => block.feed_forward.d_ff,
         "n_experts" => experts().n_experts,
         "shared_d_ff" => experts().shared.unwrap().d_ff,

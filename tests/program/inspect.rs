@@ -1,6 +1,9 @@
 //! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
 
-use candle_blocks::{BlockConfig, FeedForwardForm, config::SharedExpertConfig};
+use candle_blocks::{
+    BlockConfig, FeedForwardForm,
+    config::{LatentConfig, SharedExpertConfig},
+};
 use serde_json::Value;
 
 use crate::{
@@ -68,7 +71,23 @@ struct Expected {
 }
 
 fn expected(block: &BlockConfig) -> Expected {
+    let latent = |config: &candle_blocks::AttentionConfig, latent: &LatentConfig| {
+        let (d_model, bias) = (config.d_model, config.bias);
+        let output = (latent.value_dim * config.n_heads + usize::from(bias.output)) * d_model;
+        let kept = latent.rank + latent.rotary_dim;
+        let of_keys = kept * (d_model + usize::from(bias.key));
+        let each = config.head_dim - latent.rotary_dim + latent.value_dim;
+        let expansion = config.n_heads * each * latent.rank;
+        let queries = match latent.query_rank {
+            None => config.query_width() * (d_model + usize::from(bias.query)),
+            Some(rank) => rank * (d_model + usize::from(bias.query) + config.query_width()),
+        };
+        output + of_keys + expansion + queries
+    };
     let attention = |config: &candle_blocks::AttentionConfig| {
+        if let Some(of) = &config.latent {
+            return latent(config, of);
+        }
         let (q, kv, bias) = (config.query_width(), config.key_width(), config.bias);
         let weights = 2 * q * config.d_model + 2 * kv * config.d_memory;
         let biases = [
@@ -158,6 +177,10 @@ fn the_text_says_what_is_special_of_a_family() {
             vec!["family     mixtral", "experts    ", "router"],
         ),
         ("families/t5", vec!["family     t5", "width"]),
+        (
+            "families/deepseek_v3",
+            vec!["latent     8 numbers, and a key of 4 that all heads share; values of 6"],
+        ),
         ("families/dinov2", vec!["layer scales"]),
     ] {
         // The package leaves the families out.

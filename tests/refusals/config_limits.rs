@@ -4,8 +4,9 @@ use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
     FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, ParallelNorm, QueryKeyNorm,
-        QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig, SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, LatentConfig, ParallelNorm,
+        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig,
+        SharedExpertConfig,
     },
 };
 
@@ -86,6 +87,49 @@ fn key_value_heads_that_do_not_divide_the_query_heads_are_refused() {
             ) = (6, 4, 2)
         },
         &["4 key/value heads", "6 query heads"],
+    );
+}
+
+#[test]
+fn latents_that_are_not_of_their_attention_are_refused() {
+    let latent = |b: &mut BlockConfig| {
+        b.attention.latent = Some(LatentConfig {
+            query_rank: None,
+            rank: 5,
+            rotary_dim: 2,
+            value_dim: 3,
+            norm: b.norm,
+        });
+    };
+    let with = |change: fn(&mut BlockConfig)| {
+        move |b: &mut BlockConfig| {
+            latent(b);
+            change(b);
+        }
+    };
+    let set = |change: fn(&mut LatentConfig)| {
+        move |b: &mut BlockConfig| {
+            latent(b);
+            b.attention.latent.iter_mut().for_each(change);
+        }
+    };
+    refused(set(|l| l.rank = 0), &["rank of keys and values is 0"]);
+    refused(set(|l| l.query_rank = Some(0)), &["rank of queries is 0"]);
+    refused(set(|l| l.value_dim = 0), &["width of a value is 0"]);
+    refused(set(|l| l.value_dim = 1 << 30), &["all values", "at most"]);
+    refused(
+        set(|l| l.rotary_dim = 400),
+        &["turns 400", "expected fewer"],
+    );
+    refused(with(|b| b.attention.n_kv_heads = 1), &["1 key/value heads"]);
+    refused(with(|b| b.attention.clip = Some(1.0)), &["norm or bound"]);
+    let rotary = |dim| Position::Rotary(RotaryConfig::new(dim, 100.0));
+    refused(
+        move |b| {
+            latent(b);
+            b.attention.position = rotary(4);
+        },
+        &["turns 2 dimensions or none", "dim: 4"],
     );
 }
 

@@ -9,7 +9,7 @@ use candle_blocks::{
     config::{
         NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RoutingConfig,
     },
-    layers::QueryKeyNorms,
+    layers::{LatentProjections, QueryKeyNorms, QueryKeyValue},
 };
 
 use crate::{
@@ -178,6 +178,48 @@ fn norms_that_do_not_fit_the_heads_are_refused() {
     let norm = NormConfig::rms_norm(3, 1e-6);
     config.query_key_norm = Some(QueryKeyNorm::new(norm, QueryKeyNormSpan::Head));
     says(&["QueryKeyNorms"], || of(None, &config));
+}
+
+#[test]
+fn projections_through_a_latent_that_do_not_fit_are_refused() {
+    let config = kinds::latent().blocks[0].attention.clone();
+    let attention = made(|vb| Attention::new(&config, vb));
+    let QueryKeyValue::Latent(parts) = attention.projections() else {
+        panic!("{:?}", attention.projections());
+    };
+    let of = |projections: QueryKeyValue, config: &AttentionConfig| {
+        let output = attention.output().clone();
+        Attention::from_parts(projections, None, output, config.clone())
+    };
+    let with = |change: fn(&mut LatentProjections)| {
+        let mut parts = parts.clone();
+        change(&mut parts);
+        of(QueryKeyValue::Latent(parts), &config)
+    };
+    assert!(with(|_| {}).is_ok());
+    says(&["latent_norm is of 3", "expected 7"], || {
+        with(|parts| parts.latent_norm = norm(3))
+    });
+    says(&["no latent of queries", "Some(5)"], || {
+        with(|parts| parts.query_latent = None)
+    });
+    says(&["latent has shape [24, 5]"], || {
+        with(|parts| parts.latent = parts.query.clone())
+    });
+    says(&["key_value has a bias"], || {
+        with(|parts| {
+            let weight = parts.key_value.weight().clone();
+            let bias = weight.narrow(1, 0, 1).unwrap().flatten_all().unwrap();
+            parts.key_value = Linear::from_parts(weight, Some(bias)).unwrap();
+        })
+    });
+    let plain = made(|vb| Attention::new(&small::attention(), vb));
+    says(&["has a latent", "LatentProjections"], || {
+        of(plain.projections().clone(), &config)
+    });
+    says(&["the configuration says nothing"], || {
+        of(attention.projections().clone(), &small::attention())
+    });
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Small stacks of the rarer kinds of block.
 
 use candle_blocks::{
-    BlockConfig, ExpertsConfig, NormConfig, Position, StackConfig, Topology,
+    AttentionConfig, BlockConfig, ExpertsConfig, NormConfig, Position, RotaryConfig, RotaryPairing,
+    StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingConfig,
-        SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, LatentConfig, ParallelNorm, RelativeBiasConfig,
+        RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -55,6 +56,28 @@ pub fn cross_alibi() -> StackConfig {
         block.cross_attention = Some(cross.with_position(Position::Alibi(alibi)));
     }
     stack
+}
+
+/// The numbers of [`latent`]'s attention: its latent, the dimensions that turn, and a value.
+pub const LATENT: [usize; 3] = [7, 4, 3];
+
+/// A decoder whose keys and values are made from a latent, as DeepSeek's, with a sliding window in its second block.
+pub fn latent() -> StackConfig {
+    let [rank, rotary_dim, value_dim] = LATENT;
+    let latent = LatentConfig {
+        query_rank: Some(5),
+        rank,
+        rotary_dim,
+        value_dim,
+        norm: NormConfig::rms_norm(WIDTH, 1e-6),
+    };
+    let rotary = RotaryConfig::new(rotary_dim, 100.0).with_pairing(RotaryPairing::Interleaved);
+    let attention = AttentionConfig::with_head_dim(WIDTH, HEADS, 6)
+        .with_latent(Some(latent))
+        .with_position(Position::Rotary(rotary))
+        .causal();
+    let windowed = attention.clone().with_window(Some(3));
+    StackConfig::new(vec![block(attention), block(windowed)], None)
 }
 
 /// An encoder of experts.

@@ -50,8 +50,11 @@ fn drops_in_training_only(what: &str, mut stack: Stack) {
 fn each_place_drops_by_itself() {
     type Make = fn() -> StackConfig;
     type Change = fn(&mut StackConfig);
-    let places: [(&str, Make, Change); 13] = [
+    let places: [(&str, Make, Change); 14] = [
         ("attention", small::encoder, |c| {
+            c.blocks[0].attention.dropout = P
+        }),
+        ("attention to latents", kinds::latent, |c| {
             c.blocks[0].attention.dropout = P
         }),
         ("cross-attention", kinds::cross_decoder, |c| {

@@ -164,6 +164,13 @@ fn text(inspection: &Inspection) -> Result<String> {
             "attention  {} heads of {}, {} key/value heads, {:?}",
             attention.n_heads, attention.head_dim, attention.n_kv_heads, attention.visibility
         )?;
+        if let Some(latent) = &attention.latent {
+            writeln!(
+                out,
+                "latent     {} numbers, and a key of {} that all heads share; values of {}",
+                latent.rank, latent.rotary_dim, latent.value_dim
+            )?;
+        }
         writeln!(
             out,
             "feed-fwd   {} hidden, {}, {:?}",

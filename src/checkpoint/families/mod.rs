@@ -12,6 +12,7 @@ mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
+mod deepseek;
 mod dinov2;
 mod distilbert;
 mod dpr;
@@ -24,6 +25,7 @@ mod eurobert;
 mod falcon;
 mod gemma;
 mod glm;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -33,6 +35,7 @@ mod granite;
 mod hunyuan;
 mod llama;
 mod megatron_bert;
+mod minicpm3;
 mod mixtral;
 mod modernbert;
 mod modernbert_decoder;
@@ -85,6 +88,7 @@ pub(crate) fn all() -> Vec<Family> {
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
+        glm4_moe_lite::family(),
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),
@@ -110,11 +114,13 @@ pub(crate) fn all() -> Vec<Family> {
             bart_like::families(),
             clip::families(),
             cohere::families(),
+            deepseek::families(),
             gemma::families(),
             glm::families(),
             gpt_neox::families(),
             granite::families(),
             llama::families(),
+            minicpm3::families(),
             mixtral::families(),
             olmo::families(),
             qwen::families(),

@@ -10,7 +10,6 @@ use super::prelude::*;
 use super::qwen::sliding_from;
 
 pub(super) fn families() -> Vec<Family> {
-    let correction = |name: &str| Rule::named("feed_forward.router.correction", &[name], &[]);
     let deepseek = |name: &str, config| {
         decoder(name, config)
             .block_rules(expert_rules())
@@ -26,6 +25,11 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
+/// What learned corrections of the experts' scores are called.
+pub(super) fn correction(name: &str) -> Rule {
+    Rule::named("feed_forward.router.correction", &[name], &[])
+}
+
 fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
     let mut block = block(json, bias_of_inputs(json)?)?;
@@ -36,16 +40,19 @@ fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
         block.attention.query_key_norm =
             Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
     }
-    let json = &json.with_default("first_k_dense_replace", 1);
     let json = &json.with_default("n_shared_experts", 1);
-    with_experts(json, uniform(json, block)?, true)
+    with_experts(json, uniform(json, block)?, true, |i| {
+        Ok(i >= json.size_or(&["first_k_dense_replace"], 1)?)
+    })
 }
 
 fn dots1(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 32);
     let mut block = block(json, bias(json)?)?;
     block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
-    let stack = with_experts(json, uniform(json, block)?, false)?;
+    let stack = with_experts(json, uniform(json, block)?, false, |i| {
+        Ok(i >= json.size_or(&["first_k_dense_replace"], 0)?)
+    })?;
     sliding_from(json, stack, 62)
 }
 
@@ -71,8 +78,13 @@ fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// Experts in all layers but the first ones, with shared ones that are a single wider one.
-fn with_experts(json: &ConfigJson, stack: StackConfig, renormalized: bool) -> Result<StackConfig> {
+/// Experts in the layers that have them, with shared ones that are a single wider one.
+pub(super) fn with_experts(
+    json: &ConfigJson,
+    mut stack: StackConfig,
+    renormalized: bool,
+    has_experts: impl Fn(usize) -> Result<bool>,
+) -> Result<StackConfig> {
     let n_groups = json.size_or(&["n_group"], 1)?;
     let groups = ExpertGroups {
         n_groups,
@@ -95,11 +107,11 @@ fn with_experts(json: &ConfigJson, stack: StackConfig, renormalized: bool) -> Re
     let experts = ExpertsConfig::new(n_experts, routing)
         .with_correction(true)
         .with_shared(Some(shared));
-    let first = json.size_or(&["first_k_dense_replace"], 0)?;
-    Ok(stack.with_each(|i, block| {
-        if i >= first {
+    for (i, block) in stack.blocks.iter_mut().enumerate() {
+        if has_experts(i)? {
             block.feed_forward.d_ff = d_ff;
             block.feed_forward.experts = Some(experts);
         }
-    }))
+    }
+    Ok(stack)
 }

@@ -8,7 +8,7 @@ use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
-    config::{Position, QueryKeyNorm},
+    config::{AttentionConfig, Position, QueryKeyNorm},
     layers::{Linear, Norm},
 };
 
@@ -21,24 +21,22 @@ impl Attention {
         cache: Option<&mut LayerCache>,
         residual: Option<&Value>,
     ) -> Result<Value> {
-        let train = pass.context.train();
-        let [query, key, value] = self.project(x, train)?;
-        let norms = self.norms.as_ref();
-        let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
-        let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
-        let value = self.prepared(value, None)?;
-        let (key, value, keys) = match cache {
-            None => (key, value, pass.seq),
+        let (query, made) = self.project(x, pass)?;
+        let (kept, keys) = match cache {
+            None => (made, pass.seq),
             Some(cache) => {
+                let [first, second] = made;
                 let rows = |of: Value| rows(of, pass.batch, pass.seq);
-                let (key, value) = cache.append(
-                    (&rows(key)?, &rows(value)?),
-                    self.config.n_kv_heads,
-                    self.config.window,
-                )?;
-                let keys = key.dim(1)?;
-                (query.beside(&key)?, query.beside(&value)?, keys)
+                let heads = self.latent().map_or(self.config.n_kv_heads, |_| 1);
+                let new = (&rows(first)?, &rows(second)?);
+                let (first, second) = cache.append(new, heads, self.config.window)?;
+                let keys = first.dim(1)?;
+                ([query.beside(&first)?, query.beside(&second)?], keys)
             }
+        };
+        let [key, value] = match self.latent() {
+            None => kept,
+            Some(latent) => latent.expanded(&self.config, kept, pass.context.train())?,
         };
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
@@ -62,23 +60,25 @@ impl Attention {
         self.attend(&query, &attended, pass, (x, residual))
     }
 
-    /// Query, key and value, each `[.., width]`.
-    fn project(&self, x: &Value, train: bool) -> Result<[Value; 3]> {
-        match &self.projections {
+    /// Queries, and the two that a cache keeps: keys and values, or what they are made from.
+    fn project(&self, x: &Value, pass: &Pass) -> Result<(Value, [Value; 2])> {
+        let train = pass.context.train();
+        let [query, key, value] = match &self.projections {
             QueryKeyValue::Separate { query, key, value } => {
                 let project = |linear: &Linear| linear.apply(x, None, train);
-                Ok([project(query)?, project(key)?, project(value)?])
+                [project(query)?, project(key)?, project(value)?]
             }
             QueryKeyValue::Fused(fused) => {
                 let (q, kv) = (self.config.query_width(), self.config.key_width());
                 let all = fused.apply(x, None, train)?;
-                Ok([
-                    all.columns(0..q),
-                    all.columns(q..q + kv),
-                    all.columns(q + kv..q + 2 * kv),
-                ])
+                [0..q, q..q + kv, q + kv..q + 2 * kv].map(|columns| all.columns(columns))
             }
-        }
+            QueryKeyValue::Latent(latent) => return latent.project(&self.config, x, pass),
+        };
+        let norms = self.norms.as_ref();
+        let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+        let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
+        Ok((query, [key, self.prepared(value, None)?]))
     }
 
     /// Projected queries or keys, normalized and turned by their positions.
@@ -88,22 +88,23 @@ impl Attention {
             true => (None, norms),
             false => (norms, None),
         };
-        let x = self.turned(self.prepared(x, before)?, pass)?;
+        let mut x = self.prepared(x, before)?;
+        if let Position::Rotary(_) = self.config.position {
+            let (dims, head_dim) = (x.dims().to_vec(), self.config.head_dim);
+            let heads = vec![pass.batch, pass.seq, x.width() / head_dim, head_dim];
+            x = turned(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
+        }
         after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
     }
+}
 
-    /// Queries or keys turned by their positions.
-    fn turned(&self, x: Value, pass: &Pass) -> Result<Value> {
-        let Position::Rotary(rotary) = &self.config.position else {
-            return Ok(x);
-        };
-        let tables = pass.rotary_tables(rotary, x.sum_type(), &x.device())?;
-        let head_dim = self.config.head_dim;
-        let (dims, heads) = (x.dims().to_vec(), x.width() / head_dim);
-        x.reshape(vec![pass.batch, pass.seq, heads, head_dim])?
-            .rotate(&tables.cos, &tables.sin, rotary.pairing)?
-            .reshape(dims)
-    }
+/// Queries or keys `[batch, seq, heads, head_dim]` turned by their positions.
+pub(super) fn turned(config: &AttentionConfig, x: Value, pass: &Pass) -> Result<Value> {
+    let Position::Rotary(rotary) = &config.position else {
+        return Ok(x);
+    };
+    let tables = pass.rotary_tables(rotary, x.sum_type(), &x.device())?;
+    x.rotate(&tables.cos, &tables.sin, rotary.pairing)
 }
 
 /// The last `keys` columns of what is added to the scores of all positions: a window may have dropped the oldest keys.

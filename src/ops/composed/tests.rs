@@ -279,6 +279,35 @@ fn mixing<'a>(
 }
 
 #[test]
+fn joined_heads_agree_and_are_both_one_behind_the_other() {
+    let types = &TYPES[..2];
+    for heads in [1, 3] {
+        let vars = [
+            random(&[4, 3, 7], 0.0, 1.0, 1),
+            random(&[4, heads, 2], 0.0, 1.0, 2),
+        ];
+        // Some columns of each.
+        let join = |x: Value, other: Value| x.columns(1..6).joined(&other)?.tensor();
+        let fused = |a: &[Tensor]| {
+            let x = Value::of(&a[0])?;
+            let other = x.beside(&a[1])?;
+            join(x, other)
+        };
+        let composed = |a: &[Tensor]| {
+            let x = on(&a[0]);
+            let other = x.beside(&a[1])?;
+            join(x, other)
+        };
+        compare(types, &format!("{heads} heads"), &vars, &fused, &composed);
+        let args = [vars[0].as_tensor(), vars[1].as_tensor()];
+        let shared = args[1].broadcast_as((4, 3, 2)).unwrap();
+        let expected = Tensor::cat(&[args[0].narrow(2, 1, 5).unwrap(), shared], 2).unwrap();
+        let found = fused(&args.map(Tensor::clone)).unwrap();
+        assert_eq!(numbers(&found), numbers(&expected));
+    }
+}
+
+#[test]
 fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
     let x = Var::new(
         &[[f64::NEG_INFINITY; 3], [0.0, 1.0, f64::NEG_INFINITY]],

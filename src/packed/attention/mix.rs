@@ -7,12 +7,13 @@ use candle_blocks_kernels::{Cpu, scratch};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::{Result, Tensor};
 
-use super::PackedAttention;
+use super::{PackedAttention, head_maps::HeadRows};
 use crate::ops::Reach;
 use crate::packed::{additive::Additive, linear::Finishing, pass::PackedPass};
 use crate::{config::Position, layers::Marked};
 
 scratch!(MIXED_ROWS);
+scratch!(VALUE_ROWS);
 
 /// The queries of some sequences, and the keys and values that they attend to.
 pub(super) struct Attended<'a> {
@@ -90,11 +91,12 @@ impl PackedAttention {
     /// Attends, projects, and writes the output.
     pub(super) fn mix(&self, attended: &Attended, output: Output) {
         let config = &self.config;
+        let (n_kv_heads, head_dim) = self.attended_heads();
         let shape = Shape {
             queries: attended.queries,
             n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
+            n_kv_heads,
+            head_dim,
         };
         let &Scored {
             keys, keep, reach, ..
@@ -106,13 +108,32 @@ impl PackedAttention {
             keep,
             reach: &|query| reach.range(query, keys),
         };
-        let width = config.query_width();
+        let width = config.n_heads * head_dim;
         let (cpu, query, key_value) = (output.cpu, attended.query, attended.key_value);
         let n = shape.queries.n_rows() * width;
         lend(MIXED_ROWS, n, |mixed: &mut [f32]| {
             attend(cpu, self.stored, &shape, &scoring, query, key_value, mixed);
-            let (mixed, finishing) = (Source::new(mixed, width), &output.finishing);
-            self.output.apply_on(cpu, &mixed, finishing, output.y);
+            let Some(latent) = self.latent() else {
+                return self.project(mixed, output);
+            };
+            let (rows, value_dim) = (shape.queries.n_rows(), config.value_dim());
+            let n = rows * config.mixed_width();
+            lend(VALUE_ROWS, n, |values: &mut [f32]| {
+                let mixed = HeadRows {
+                    data: mixed,
+                    head_width: head_dim,
+                };
+                latent.values.apply(cpu, mixed, values, value_dim);
+                self.project(values, output);
+            });
         });
+    }
+
+    /// The last projection, of the results of all heads.
+    fn project(&self, mixed: &[f32], output: Output) {
+        let mixed = Source::new(mixed, self.config.mixed_width());
+        let finishing = &output.finishing;
+        self.output
+            .apply_on(output.cpu, &mixed, finishing, output.y);
     }
 }

@@ -1,60 +1,68 @@
 //! Attention of a sequence to itself.
 
-use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
+use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
 use super::mix::{Attended, Output, Scored};
-use super::prepare::{Columns, Prepare, Turn};
-use super::{Call, PackedAttention, groups::for_groups};
+use super::prepare::{Columns, Prepare, Turn, Turning};
+use super::{Call, PackedAttention, PackedLatent, groups::for_groups};
+use crate::layers::Marked;
 use crate::ops::{Reach, Visible};
 use crate::packed::linear::{Finishing, PackedLinear};
-use crate::{layers::Marked, packed::cache::PackedLayerCache};
+use crate::packed::{cache::PackedLayerCache, pass::PackedPass};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
     of: &'a PackedAttention,
-    joined: &'a PackedLinear,
-    columns: Columns,
-    prepare: Prepare<'a>,
+    steps: Steps<'a>,
+    /// Positions before those of the pass.
+    seen: usize,
+}
+
+/// From the input to queries, and to what these attend to.
+pub(super) enum Steps<'a> {
+    /// Query, key and value in one projection.
+    Joined(&'a PackedLinear, Columns, Prepare<'a>),
+    Latent(&'a PackedLatent, Turning<'a>),
 }
 
 /// The rows of some of the pass's sequences.
-struct Part<'a> {
-    x: Source<'a>,
+pub(super) struct Part<'a> {
+    pub x: Source<'a>,
     /// The place of the first row in the pass.
-    first_row: usize,
+    pub first_row: usize,
     /// The positions of the rows.
-    rows: Sequences<'a>,
-    /// Those whose output is asked for.
-    queries: Sequences<'a>,
-    keys: Keys<'a>,
-    scored: &'a Scored<'a>,
-    output: Output<'a>,
-}
-
-/// Where keys and values are.
-enum Keys<'a> {
-    /// In the projected rows themselves.
-    Own,
-    /// In a cache, to which those of the rows are appended.
-    Behind(&'a mut KeyValuePanels),
+    pub rows: Sequences<'a>,
+    /// Those whose output is asked for: all, or the last of each sequence.
+    pub queries: Sequences<'a>,
+    /// Where keys and values of earlier positions are, to which those of the rows are appended.
+    pub cache: Option<&'a mut PackedLayerCache>,
+    pub scored: &'a Scored<'a>,
+    pub output: Output<'a>,
 }
 
 impl PackedAttention {
-    /// Self-attention from query, key and value in one projection, for positions after the cached ones.
+    /// The steps of a projection to queries, keys and values.
+    pub(super) fn joined_steps<'a>(
+        &'a self,
+        joined: &'a PackedLinear,
+        pass: &'a PackedPass,
+    ) -> Result<Steps<'a>> {
+        let (q, kv) = (self.config.query_width(), self.config.key_width());
+        let width = q + 2 * kv;
+        let columns = Columns { q, kv, width };
+        let prepare = self.preparation(columns, Turn::Yes, pass)?;
+        Ok(Steps::Joined(joined, columns, prepare))
+    }
+
+    /// Self-attention by these steps, for positions after the cached ones.
     pub(super) fn attend_own(
         &self,
-        joined: &PackedLinear,
+        steps: Steps,
         cache: Option<&mut PackedLayerCache>,
         call: Call,
     ) -> Result<()> {
-        let (q, kv) = (self.config.query_width(), self.config.key_width());
-        let columns = Columns {
-            q,
-            kv,
-            width: q + 2 * kv,
-        };
         let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
@@ -72,9 +80,8 @@ impl PackedAttention {
         };
         let own = Own {
             of: self,
-            joined,
-            columns,
-            prepare: self.preparation(columns, Turn::Yes, pass)?,
+            steps,
+            seen: pass.seen(),
         };
         let finishing = *call.finishing;
         match cache {
@@ -85,7 +92,7 @@ impl PackedAttention {
                     first_row: rows.start,
                     rows: group.queries,
                     queries: group.queries,
-                    keys: Keys::Own,
+                    cache: None,
                     scored: &scored.part(group.sequences),
                     output: Output {
                         finishing: finishing.part(rows, self.output.d_out()),
@@ -94,65 +101,73 @@ impl PackedAttention {
                     },
                 });
             }),
-            Some(cache) => {
-                let shape = self.panel_shape(pass.batch());
-                let panels = cache.own(shape, pass.seen(), self.config.window);
-                own.apply(Part {
-                    x: *call.x,
-                    first_row: 0,
-                    rows: pass.queries(),
-                    queries: asked.queries(),
-                    keys: Keys::Behind(panels),
-                    scored: &scored,
-                    output: Output {
-                        finishing,
-                        y: call.y,
-                        cpu: self.cpu,
-                    },
-                });
-            }
+            cache => own.apply(Part {
+                x: *call.x,
+                first_row: 0,
+                rows: pass.queries(),
+                queries: asked.queries(),
+                cache,
+                scored: &scored,
+                output: Output {
+                    finishing,
+                    y: call.y,
+                    cpu: self.cpu,
+                },
+            }),
         }
         Ok(())
     }
 }
 
+impl Part<'_> {
+    /// The heads of the positions whose output is asked for, out of rows of `width` columns for all.
+    pub fn asked<'d>(&self, data: &'d [f32], width: usize) -> Heads<'d> {
+        let is_all = self.rows.n_rows() == self.queries.n_rows();
+        let each = if is_all { 1 } else { self.rows.longest() };
+        Heads {
+            data,
+            row_stride: each * width,
+            offset: (each - 1) * width,
+        }
+    }
+}
+
 impl Own<'_> {
     fn apply(&self, part: Part) {
-        let Columns { q, kv, width } = self.columns;
+        let (joined, columns, prepare) = match &self.steps {
+            Steps::Latent(latent, turning) => return self.of.attend_latents(latent, turning, part),
+            Steps::Joined(joined, columns, prepare) => (joined, columns, prepare),
+        };
+        let &Columns { q, kv, width } = columns;
         let cpu = part.output.cpu;
         let n = part.x.rows() * width;
         lend(super::PROJECTED_ROWS, n, |projected: &mut [f32]| {
             let plain = &Finishing::NONE;
-            self.joined.apply_on(cpu, &part.x, plain, projected);
-            self.prepare.rows(cpu, projected, part.first_row);
+            joined.apply_on(cpu, &part.x, plain, projected);
+            prepare.rows(cpu, projected, part.first_row);
             let heads = |offset| Heads {
                 data: projected,
                 row_stride: width,
                 offset,
             };
             let (key, value) = (heads(q), heads(q + kv));
-            let key_value = match part.keys {
-                Keys::Own => KeyValue::Projected {
+            let query = part.asked(projected, width);
+            let key_value = match part.cache {
+                None => KeyValue::Projected {
                     keys: part.rows,
                     key,
                     value,
                 },
-                Keys::Behind(panels) => {
+                Some(cache) => {
+                    let shape = self.of.panel_shape(part.rows.batch());
+                    let panels = cache.own(shape, self.seen, self.of.config.window);
                     panels.append(cpu, part.rows.longest(), key, value);
                     KeyValue::Packed(panels)
                 }
             };
-            let (each, skipped) = match (part.rows, part.queries) {
-                (rows, queries) if rows.n_rows() == queries.n_rows() => (1, 0),
-                (rows, _) => (rows.longest(), rows.longest() - 1), // the last of each sequence
-            };
             let attended = Attended {
                 queries: part.queries,
-                query: Heads {
-                    data: projected,
-                    row_stride: each * width,
-                    offset: skipped * width,
-                },
+                query,
                 key_value,
                 scored: part.scored,
             };

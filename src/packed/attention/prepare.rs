@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_blocks_kernels::rows::rotary::{Pairing, rotate_heads};
-use candle_blocks_kernels::{Cpu, threads};
+use candle_blocks_kernels::{Cpu, Isa, threads};
 use candle_core::Result;
 
 use super::PackedAttention;
@@ -32,13 +32,28 @@ pub(super) enum Turn {
     No,
 }
 
+/// The rotation of heads by the positions of their rows, if there is one.
+pub(super) struct Turning<'a> {
+    tables: Option<(Arc<Tables>, Pairing)>,
+    /// Where rows are in the batch, if not all are there.
+    kept: Option<&'a [usize]>,
+}
+
+impl Turning<'_> {
+    /// Turns the first dimensions of all heads of a row of the pass.
+    pub fn turn(&self, isa: Isa, row: usize, heads: &mut [f32], head_dim: usize) {
+        if let Some((tables, pairing)) = &self.tables {
+            let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
+            rotate_heads(isa, heads, head_dim, cos, sin, *pairing);
+        }
+    }
+}
+
 /// The steps between projection and scores for the rows of a pass.
 pub(super) struct Prepare<'a> {
     of: &'a PackedAttention,
     columns: Columns,
-    tables: Option<(Arc<Tables>, Pairing)>,
-    /// Where rows are in the batch, if not all are there.
-    kept: Option<&'a [usize]>,
+    turning: Turning<'a>,
 }
 
 impl PackedAttention {
@@ -55,6 +70,14 @@ impl PackedAttention {
         Ok(Prepare {
             of: self,
             columns,
+            turning: self.turning(turn, pass)?,
+        })
+    }
+
+    /// # Errors
+    /// If the positions do not fit the pass.
+    pub(super) fn turning<'a>(&self, turn: Turn, pass: &'a PackedPass) -> Result<Turning<'a>> {
+        Ok(Turning {
             tables: match &self.config.position {
                 Position::Rotary(rotary) if turn == Turn::Yes => {
                     Some((pass.rotary_tables(rotary)?, rotary.pairing.into()))
@@ -71,7 +94,7 @@ impl Prepare<'_> {
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
-        if config.clip.is_none() && norms.is_none() && self.tables.is_none() {
+        if config.clip.is_none() && norms.is_none() && self.turning.tables.is_none() {
             return;
         }
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
@@ -93,12 +116,9 @@ impl Prepare<'_> {
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 normalize(before, row);
-                if let Some((tables, pairing)) = &self.tables {
-                    let at = first_row + start / width + i;
-                    let (cos, sin) = tables.row(self.kept.map_or(at, |kept| kept[at]));
-                    let turned = &mut row[..q + kv];
-                    rotate_heads(cpu.isa, turned, config.head_dim, cos, sin, *pairing);
-                }
+                let at = first_row + start / width + i;
+                self.turning
+                    .turn(cpu.isa, at, &mut row[..q + kv], config.head_dim);
                 normalize(after, row);
             }
         });

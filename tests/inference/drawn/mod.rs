@@ -9,10 +9,10 @@ use candle_blocks::{
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, NormWeight,
-        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig,
-        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, LatentConfig,
+        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig, RoutingScores,
+        RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -118,8 +118,34 @@ impl Draws {
                 n_heads,
             });
         }
+        for block in &mut stack.blocks {
+            if self.one_in(6) {
+                self.make_latent(&mut block.attention);
+            }
+        }
         stack.validate().unwrap();
         stack
+    }
+
+    fn make_latent(&mut self, attention: &mut AttentionConfig) {
+        let rotary_dim = match &attention.position {
+            Position::Rotary(rotary) => rotary.dim,
+            _ => 1 + self.below(4),
+        };
+        if matches!(attention.position, Position::Alibi(_)) {
+            attention.position = Position::None;
+        }
+        let norm = self.norm(1);
+        attention.latent = Some(LatentConfig {
+            query_rank: self.one_in(2).then(|| 1 + self.below(9)),
+            rank: 1 + self.below(12),
+            rotary_dim,
+            value_dim: 1 + self.below(9),
+            norm,
+        });
+        attention.head_dim = rotary_dim + 1 + self.below(7);
+        attention.n_kv_heads = attention.n_heads;
+        (attention.query_key_norm, attention.clip) = (None, None);
     }
 
     fn norm(&mut self, width: usize) -> NormConfig {

@@ -41,11 +41,26 @@ pub fn of_feed_forward(config: &FeedForwardConfig, rows: usize) -> f64 {
 
 fn of_attention(config: &AttentionConfig, batch: usize, seq: usize) -> f64 {
     let rows = batch * seq;
-    let query_and_output = 2.0 * product(rows, config.d_model, config.query_width());
-    let key_and_value = 2.0 * product(rows, config.d_memory, config.key_width());
+    let (d_model, query) = (config.d_model, config.query_width());
+    let inputs = match &config.latent {
+        None => {
+            let key_and_value = 2.0 * product(rows, config.d_memory, config.key_width());
+            product(rows, d_model, query) + key_and_value
+        }
+        Some(latent) => {
+            let each = config.head_dim - latent.rotary_dim + latent.value_dim;
+            let queries = match latent.query_rank {
+                None => product(rows, d_model, query),
+                Some(rank) => product(rows, rank, d_model + query),
+            };
+            let to_latent = product(rows, d_model, latent.kept_width());
+            queries + to_latent + product(rows, latent.rank, config.n_heads * each)
+        }
+    };
+    let output = product(rows, d_model, config.mixed_width());
     let seen: usize = (0..seq).map(|i| keys_seen(config, i, seq)).sum();
-    let scores_and_values = 2.0 * product(batch * seen, config.n_heads, config.head_dim);
-    query_and_output + key_and_value + scores_and_values
+    let both = config.head_dim + config.value_dim();
+    inputs + output + product(batch * seen, config.n_heads, both)
 }
 
 /// How many of `seq` keys the query at `i` sees.
@@ -64,7 +79,7 @@ fn product(m: usize, k: usize, n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use candle_blocks::config::{RoutingConfig, SharedExpertConfig};
+    use candle_blocks::config::{LatentConfig, RoutingConfig, SharedExpertConfig};
     use candle_blocks::{ExpertsConfig, NormConfig, NormPlacement};
 
     use super::*;
@@ -104,6 +119,26 @@ mod tests {
         );
         let twice = StackConfig::new(vec![block.clone()], None).with_layers(vec![0, 0]);
         assert_eq!(of_stack(&twice, 2, 5), 2.0 * of_block(&block, 2, 5));
+    }
+
+    #[test]
+    fn a_latent_is_projected_expanded_and_attended_to_by_its_own_widths() {
+        let latent = LatentConfig {
+            query_rank: Some(5),
+            rank: 8,
+            rotary_dim: 2,
+            value_dim: 7,
+            norm: NormConfig::rms_norm(8, 1e-6),
+        };
+        let attention = AttentionConfig::with_head_dim(12, 3, 6).with_latent(Some(latent));
+        let queries = 12.0 * 5.0 + 5.0 * 18.0;
+        let keys_and_values = 12.0 * 10.0 + 8.0 * 3.0 * (4.0 + 7.0);
+        let linear = queries + keys_and_values + 21.0 * 12.0;
+        let scores_and_values = 5.0 * 5.0 * 3.0 * (6.0 + 7.0);
+        assert_eq!(
+            of_attention(&attention, 2, 5),
+            2.0 * 2.0 * (5.0 * linear + scores_and_values)
+        );
     }
 
     #[test]

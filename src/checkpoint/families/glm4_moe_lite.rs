@@ -1,0 +1,34 @@
+//! GLM-4 MoE Lite: DeepSeek-V3's blocks, of which a list says where there are experts.
+//!
+//! transformers' `Glm4MoeLiteDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4_moe_lite/modeling_glm4_moe_lite.py>
+
+use super::deepseek::{corrected, latent_block};
+use super::llama::uniform;
+use super::prelude::*;
+use super::sigmoid_experts::with_experts;
+
+pub(super) fn family() -> Family {
+    corrected("glm4_moe_lite", glm4_moe_lite)
+        .ignored(&["*layers.47.*"]) // it predicts a further token
+        .default_of("rms_norm_eps", 1e-5)
+}
+
+fn glm4_moe_lite(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = latent_block(json, [768, 512, 192, 64, 256], None)?;
+    if let Position::Rotary(rotary) = &mut block.attention.position {
+        // Part of them cannot turn, and is refused.
+        rotary.dim = json.partial_rotary(rotary.dim, 1.0, 10000.0)?.dim;
+    }
+    let json = &json.with_default("n_shared_experts", 1);
+    let json = &json.with_default("routed_scaling_factor", 1.8);
+    let kinds = json.texts(&["mlp_layer_types"])?;
+    let stack = uniform(json, block)?;
+    let n_kinds = kinds.as_ref().map_or(stack.blocks.len(), Vec::len);
+    if n_kinds != stack.blocks.len() {
+        let reason = format!("{n_kinds} kinds for {} layers", stack.blocks.len());
+        return Err(json.error(&["mlp_layer_types"], reason));
+    }
+    with_experts(json, stack, true, |i| {
+        Ok(kinds.as_ref().map_or(i > 0, |kinds| kinds[i] == "sparse"))
+    })
+}

@@ -1,0 +1,85 @@
+//! The configuration of attention whose keys and values are made from a latent.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AttentionConfig, NormConfig, Position, size};
+use crate::error::{Error, Result};
+
+/// How multi-head latent attention makes queries, keys and values (DeepSeek-AI 2024, DeepSeek-V2,
+/// <https://arxiv.org/abs/2405.04434>). With `[ , ]` for vectors one behind the other and `R` for the rotation by position:
+///
+/// ```text
+/// [c', k']   = latent(x)            c = norm(c')      what a cache keeps: c and R(k'), whatever the number of heads
+/// [kₕ, vₕ]   = key_value(c)         of each head h
+/// [qₕ, q'ₕ]  = query(x), or query(norm(query_latent(x)))
+/// outputₕ    = softmax(scale · [qₕ, R(q'ₕ)]·[kₕ, R(k')]ᵀ)·vₕ
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatentConfig {
+    /// Width of the latent of queries, or none: then the input itself is projected.
+    pub query_rank: Option<usize>,
+    /// Width of the latent of keys and values, `c`.
+    pub rank: usize,
+    /// Dimensions of a query and a key that turn by position, the last ones of the head; all heads share the key's, `k'`.
+    pub rotary_dim: usize,
+    /// Width of a head's value.
+    pub value_dim: usize,
+    /// The norm of both latents; its width is set by theirs.
+    pub norm: NormConfig,
+}
+
+impl LatentConfig {
+    /// The numbers that a cache keeps of a position.
+    pub fn kept_width(&self) -> usize {
+        self.rank + self.rotary_dim
+    }
+
+    /// The norm of a latent of this width.
+    pub(crate) fn norm_of(&self, d_model: usize) -> NormConfig {
+        NormConfig {
+            d_model,
+            ..self.norm
+        }
+    }
+
+    /// Checks that it is the latent of this attention.
+    pub(super) fn validate(&self, of: &AttentionConfig) -> Result<()> {
+        let fail = |reason: String| Err(Error::InvalidConfig(format!("latent attention {reason}")));
+        size("the rank of keys and values", self.rank)?;
+        size("the rank of queries", self.query_rank.unwrap_or(1))?;
+        size("the number of dimensions that turn", self.rotary_dim)?;
+        size("the width of a value", self.value_dim)?;
+        size(
+            "the width of all values",
+            of.n_heads.saturating_mul(self.value_dim),
+        )?;
+        self.norm.validate_eps()?;
+        if self.rotary_dim >= of.head_dim {
+            return fail(format!(
+                "turns {} of a head's {} dimensions; expected fewer",
+                self.rotary_dim, of.head_dim
+            ));
+        }
+        if of.n_kv_heads != of.n_heads || of.d_memory != of.d_model {
+            return fail(format!(
+                "makes the keys of all {} heads from the input's {} columns; found {} key/value heads, of {} columns",
+                of.n_heads, of.d_model, of.n_kv_heads, of.d_memory
+            ));
+        }
+        if of.query_key_norm.is_some() || of.clip.is_some() {
+            return fail(
+                "has norms of its latents; expected no norm or bound of queries and keys".into(),
+            );
+        }
+        match &of.position {
+            Position::None => Ok(()),
+            Position::Rotary(rotary) if rotary.dim == self.rotary_dim => {
+                of.position.validate(self.rotary_dim)
+            }
+            other => fail(format!(
+                "turns {} dimensions or none; found {other:?}",
+                self.rotary_dim
+            )),
+        }
+    }
+}

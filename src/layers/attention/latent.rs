@@ -1,0 +1,185 @@
+//! Queries, keys and values through latents.
+
+use candle_core::{Error, Result, bail};
+use candle_nn::VarBuilder;
+
+use super::own::turned;
+use crate::config::{AttentionConfig, LatentConfig, LinearConfig};
+use crate::layers::{Linear, Norm, pass::Pass};
+use crate::ops::Value;
+
+/// The input projections of multi-head latent attention: the formula stands at [`LatentConfig`].
+#[derive(Clone, Debug)]
+pub struct LatentProjections {
+    /// The latent of queries, `[query_rank, d_model]`, and its norm; none where the input itself is projected.
+    pub query_latent: Option<(Linear, Norm)>,
+    /// `[n_heads · head_dim, query_rank or d_model]`.
+    pub query: Linear,
+    /// The latent of keys and values, and behind it the key that all heads share: `[rank + rotary_dim, d_model]`.
+    pub latent: Linear,
+    /// `[rank]`.
+    pub latent_norm: Norm,
+    /// Each head's key and value, without a bias: `[n_heads · (head_dim - rotary_dim + value_dim), rank]`.
+    pub key_value: Linear,
+}
+
+impl LatentProjections {
+    /// Gets `query`, `latent`, `latent_norm`, `key_value` and, if queries have a latent, `query_latent` and
+    /// `query_latent_norm` from `vb`.
+    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Self> {
+        let latent = &of(config)?;
+        let linear = |name, [d_out, d_in]: [usize; 2], bias| {
+            Linear::new(&LinearConfig::new(d_in, d_out).with_bias(bias), vb.pp(name))
+        };
+        let norm = |name, width| Norm::new(&latent.norm_of(width), vb.pp(name));
+        let [query, of_latent, key_value] = shapes(config, latent);
+        let bias = config.bias;
+        let query_latent = |rank| -> Result<_> {
+            let to_latent = linear("query_latent", [rank, config.d_model], bias.query)?;
+            Ok((to_latent, norm("query_latent_norm", rank)?))
+        };
+        Ok(Self {
+            query_latent: latent.query_rank.map(query_latent).transpose()?,
+            query: linear("query", query, latent.query_rank.is_none() && bias.query)?,
+            latent: linear("latent", of_latent, bias.key)?,
+            latent_norm: norm("latent_norm", latent.rank)?,
+            key_value: linear("key_value", key_value, false)?,
+        })
+    }
+
+    /// # Errors
+    /// If a projection or norm does not fit the configuration.
+    pub(super) fn check_shapes(&self, config: &AttentionConfig) -> Result<()> {
+        let latent = &of(config)?;
+        let [query, of_latent, key_value] = shapes(config, latent);
+        self.query.expect_shape("attention", "query", query)?;
+        self.latent.expect_shape("attention", "latent", of_latent)?;
+        self.key_value
+            .expect_shape("attention", "key_value", key_value)?;
+        if self.key_value.bias().is_some() {
+            bail!(
+                "attention: key_value has a bias; expected none, of keys and values from a latent"
+            );
+        }
+        let norm = |role: &str, norm: &Norm, width: usize| match norm.config().d_model {
+            found if found == width => Ok(()),
+            found => bail!("attention: {role} is of {found} columns, expected {width}"),
+        };
+        norm("latent_norm", &self.latent_norm, latent.rank)?;
+        match (&self.query_latent, latent.query_rank) {
+            (None, None) => Ok(()),
+            (Some((to_latent, of_queries)), Some(rank)) => {
+                to_latent.expect_shape("attention", "query_latent", [rank, config.d_model])?;
+                norm("query_latent_norm", of_queries, rank)
+            }
+            (found, expected) => bail!(
+                "attention: {} latent of queries was given, but the configuration says {expected:?}",
+                if found.is_some() { "a" } else { "no" }
+            ),
+        }
+    }
+
+    /// The linear layers with their roles.
+    pub(super) fn linears(&self) -> Vec<(&'static str, &Linear)> {
+        let query_latent = self.query_latent.iter();
+        let query_latent = query_latent.map(|(linear, _)| ("query_latent", linear));
+        let others = [
+            ("query", &self.query),
+            ("latent", &self.latent),
+            ("key_value", &self.key_value),
+        ];
+        query_latent.chain(others).collect()
+    }
+
+    pub(super) fn linears_mut(&mut self) -> Vec<(&'static str, &mut Linear)> {
+        let query_latent = self.query_latent.iter_mut();
+        let query_latent = query_latent.map(|(linear, _)| ("query_latent", linear));
+        let others = [
+            ("query", &mut self.query),
+            ("latent", &mut self.latent),
+            ("key_value", &mut self.key_value),
+        ];
+        query_latent.chain(others).collect()
+    }
+
+    /// Queries, and what a cache keeps: the latents, normalized, and the shared keys, turned; both in the type of `x`.
+    pub(super) fn project(
+        &self,
+        config: &AttentionConfig,
+        x: &Value,
+        pass: &Pass,
+    ) -> Result<(Value, [Value; 2])> {
+        let latent = of(config)?;
+        let train = pass.context.train();
+        let query = match &self.query_latent {
+            None => self.query.apply(x, None, train)?,
+            Some((to_latent, norm)) => {
+                let of_queries = norm.apply(&to_latent.apply(x, None, train)?)?;
+                self.query.apply(&of_queries, None, train)?
+            }
+        };
+        let (batch, seq, heads) = (pass.batch, pass.seq, config.n_heads);
+        let plain = config.head_dim - latent.rotary_dim;
+        let query = query
+            .widened()?
+            .reshape(vec![batch, seq, heads, config.head_dim])?;
+        let turning = turned(config, query.columns(plain..config.head_dim), pass)?;
+        let rows = |of: Value| of.reshape(vec![batch * seq, of.dims()[2], of.width()]);
+        let query = rows(query.columns(0..plain))?.joined(&rows(turning)?)?;
+
+        let all = self.latent.apply(x, None, train)?;
+        let kept = self.latent_norm.apply(&all.columns(0..latent.rank))?;
+        let shared = all.columns(latent.rank..latent.kept_width()).widened()?;
+        let shared = shared.reshape(vec![batch, seq, 1, latent.rotary_dim])?;
+        let shared = turned(config, shared, pass)?.to_dtype(x.dtype())?;
+        let by_position = |of: Value| of.reshape(vec![batch, seq, of.width()]);
+        let query = query.reshape(vec![batch, seq, config.query_width()])?;
+        Ok((query, [by_position(kept)?, by_position(shared)?]))
+    }
+
+    /// The keys and values of all heads, of latents and shared keys `[batch, keys, ..]`.
+    pub(super) fn expanded(
+        &self,
+        config: &AttentionConfig,
+        [kept, shared]: [Value; 2],
+        train: bool,
+    ) -> Result<[Value; 2]> {
+        let latent = of(config)?;
+        let &[batch, keys, _] = kept.dims() else {
+            bail!("latents {:?}, expected [batch, keys, rank]", kept.dims())
+        };
+        let plain = config.head_dim - latent.rotary_dim;
+        let both = self.key_value.apply(&kept, None, train)?.widened()?;
+        let of_heads = vec![batch * keys, config.n_heads, plain + latent.value_dim];
+        let both = both.reshape(of_heads)?;
+        let shared = shared.widened()?;
+        let shared = shared.reshape(vec![batch * keys, 1, latent.rotary_dim])?;
+        let key = both.columns(0..plain).joined(&shared)?;
+        let value = both.columns(plain..plain + latent.value_dim);
+        Ok([
+            key.reshape(vec![batch, keys, config.key_width()])?,
+            value.reshape(vec![batch, keys, config.mixed_width()])?,
+        ])
+    }
+}
+
+/// # Errors
+/// If the configuration has no latent.
+fn of(config: &AttentionConfig) -> Result<LatentConfig> {
+    let missing =
+        "attention: projections through a latent, of which the configuration says nothing";
+    config.latent.ok_or_else(|| Error::msg(missing))
+}
+
+/// Of the projections of queries, of the latent, and of keys and values.
+fn shapes(config: &AttentionConfig, latent: &LatentConfig) -> [[usize; 2]; 3] {
+    let plain = config.head_dim - latent.rotary_dim;
+    [
+        [
+            config.query_width(),
+            latent.query_rank.unwrap_or(config.d_model),
+        ],
+        [latent.kept_width(), config.d_model],
+        [config.n_heads * (plain + latent.value_dim), latent.rank],
+    ]
+}

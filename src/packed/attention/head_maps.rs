@@ -1,0 +1,88 @@
+//! A linear map for each head.
+
+use candle_blocks_kernels::{Cpu, rows::Source, threads};
+use candle_blocks_kernels::{memory::lend, scratch};
+use candle_core::{Result, Tensor};
+
+use crate::packed::Packing;
+use crate::packed::linear::{Finishing, PackedLinear};
+
+/// The maps of all heads, from vectors of one width to vectors of another.
+#[derive(Clone)]
+pub(super) struct HeadMaps(Vec<PackedLinear>);
+
+/// Rows of heads, each of which begins with what a map reads.
+#[derive(Clone, Copy)]
+pub(super) struct HeadRows<'a> {
+    pub data: &'a [f32],
+    /// From one head to the next; a row has nothing but its heads.
+    pub head_width: usize,
+}
+
+scratch!(OF_ONE_HEAD);
+
+/// The most rows of a task, which read each head's weight once.
+const ROWS: usize = 64;
+
+impl HeadMaps {
+    /// Packs weights `[heads, d_out, d_in]`.
+    pub fn new(packing: &Packing, weights: &Tensor) -> Result<Self> {
+        let of_head = |head| {
+            let weight = weights.get(head)?.contiguous()?;
+            PackedLinear::of_weight(packing, &weight, None)
+        };
+        let n_heads = weights.dim(0)?;
+        Ok(Self((0..n_heads).map(of_head).collect::<Result<_>>()?))
+    }
+
+    pub fn n_heads(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(PackedLinear::bytes).sum()
+    }
+
+    /// Writes to the first columns of each head of `y`, whose heads are `width` apart, what its map makes of `x`. The
+    /// columns behind them are left as they are.
+    pub fn apply(&self, cpu: Cpu, x: HeadRows, y: &mut [f32], width: usize) {
+        let n_heads = self.0.len();
+        let (d_in, d_out) = (self.0[0].d_in(), self.0[0].d_out());
+        let n_rows = y.len() / (n_heads * width);
+        if n_rows == 0 {
+            return;
+        }
+        // An element that `threads_for` counts costs sixteen multiplications.
+        let elements = n_rows * n_heads * d_in * d_out / 16;
+        let threads = threads::threads_for(elements, cpu.threads);
+        // Heads of one row, or all heads of some rows.
+        let n_at_once = match n_rows {
+            1 => n_heads.div_ceil(threads),
+            _ => n_rows.div_ceil(threads).min(ROWS) * n_heads,
+        };
+        threads::for_chunks(threads, y, n_at_once * width, |start, y| {
+            let first = start / width;
+            let n_heads_here = n_heads.min(y.len() / width);
+            let n_rows = y.len() / width / n_heads_here;
+            lend(
+                OF_ONE_HEAD,
+                n_rows * (d_in + d_out),
+                |memory: &mut [f32]| {
+                    let (from, to) = memory.split_at_mut(n_rows * d_in);
+                    for head in 0..n_heads_here {
+                        for (i, from) in from.chunks_exact_mut(d_in).enumerate() {
+                            let at = (first + i * n_heads + head) * x.head_width;
+                            from.copy_from_slice(&x.data[at..at + d_in]);
+                        }
+                        let map = &self.0[first % n_heads + head];
+                        let from = Source::new(from, d_in);
+                        map.apply_on(cpu.alone(), &from, &Finishing::NONE, to);
+                        for (i, to) in to.chunks_exact(d_out).enumerate() {
+                            y[(i * n_heads + head) * width..][..d_out].copy_from_slice(to);
+                        }
+                    }
+                },
+            );
+        });
+    }
+}

@@ -1,0 +1,117 @@
+//! The latents of earlier positions: the cache of a layer whose keys and values are made from them.
+
+use candle_blocks_kernels::attention::{OperandFormat, PanelShape, Sequences};
+use candle_blocks_kernels::{Cpu, threads};
+use half::bf16;
+
+/// The latents of a batch of sequences with their shared keys, in the format of attention's operands: a row for each
+/// position, one behind the other, since they are unpacked at every step for keys and for values.
+#[derive(Clone, Debug)]
+pub(super) struct LatentRows {
+    shape: PanelShape,
+    positions: usize,
+    sequences: Vec<Numbers>,
+}
+
+#[derive(Clone, Debug)]
+enum Numbers {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+}
+
+impl LatentRows {
+    /// Rows of one head of this shape, without positions.
+    pub fn new(shape: PanelShape) -> Self {
+        let empty = || match shape.stored {
+            OperandFormat::F32 => Numbers::F32(Vec::new()),
+            OperandFormat::Bf16 => Numbers::Bf16(Vec::new()),
+        };
+        Self {
+            shape,
+            positions: 0,
+            sequences: (0..shape.batch).map(|_| empty()).collect(),
+        }
+    }
+
+    pub fn shape(&self) -> PanelShape {
+        self.shape
+    }
+
+    /// The positions of each sequence.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// The numbers of all sequences.
+    pub fn len(&self) -> usize {
+        self.shape.batch * self.positions * self.shape.head_dim
+    }
+
+    pub fn bytes(&self) -> usize {
+        let bytes = |numbers: &Numbers| match numbers {
+            Numbers::F32(numbers) => size_of_val(&numbers[..]),
+            Numbers::Bf16(numbers) => size_of_val(&numbers[..]),
+        };
+        self.sequences.iter().map(bytes).sum()
+    }
+
+    /// The rows that [`Self::copy_to`] writes.
+    pub fn sequences(&self) -> Sequences<'static> {
+        Sequences::Equal {
+            batch: self.shape.batch,
+            seq: self.positions,
+        }
+    }
+
+    /// Adds as many new rows to each sequence, `[batch, new, width]`.
+    pub fn append(&mut self, rows: &[f32]) {
+        let each = rows.len() / self.shape.batch.max(1);
+        let new = rows.chunks_exact(each.max(1));
+        for (numbers, new) in self.sequences.iter_mut().zip(new) {
+            match numbers {
+                Numbers::F32(numbers) => numbers.extend_from_slice(new),
+                Numbers::Bf16(numbers) => {
+                    numbers.extend(new.iter().map(|&x| bf16::from_f32(x)));
+                }
+            }
+        }
+        self.positions += each / self.shape.head_dim;
+    }
+
+    /// Writes all rows, `[batch, positions, width]`.
+    pub fn copy_to(&self, cpu: Cpu, y: &mut [f32]) {
+        /// Numbers of a task.
+        const TASK: usize = 1 << 14;
+        let of_sequence = self.positions * self.shape.head_dim;
+        for (y, numbers) in y.chunks_exact_mut(of_sequence.max(1)).zip(&self.sequences) {
+            let n_threads = threads::threads_for(of_sequence, cpu.threads);
+            threads::for_chunks(n_threads, y, TASK, |start, y| match numbers {
+                Numbers::F32(numbers) => y.copy_from_slice(&numbers[start..start + y.len()]),
+                Numbers::Bf16(numbers) => {
+                    for (y, x) in y.iter_mut().zip(&numbers[start..]) {
+                        *y = x.to_f32();
+                    }
+                }
+            });
+        }
+    }
+
+    /// Keeps these sequences alone, in this order.
+    pub fn keep_sequences(&mut self, sequences: &[usize]) {
+        let kept = sequences.iter().map(|&of| self.sequences[of].clone());
+        self.sequences = kept.collect();
+        self.shape.batch = sequences.len();
+    }
+
+    /// Forgets the positions from `positions` on.
+    pub fn truncate(&mut self, positions: usize) {
+        self.positions = self.positions.min(positions);
+        let n = self.positions * self.shape.head_dim;
+        for numbers in &mut self.sequences {
+            match numbers {
+                Numbers::F32(numbers) => numbers.truncate(n),
+                Numbers::Bf16(numbers) => numbers.truncate(n),
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A cache of latent attention keeps what keys and values are made from, and nothing of each head.
+
+use candle_blocks::{
+    ForwardContext, KvCache, PackedKvCache, Position, Precision, Stack,
+    candle_core::{DType, Device, Result, Tensor},
+    candle_nn::VarBuilder,
+};
+
+use crate::{
+    kinds::{self, LATENT},
+    numbers::bits,
+    small::{self, WIDTH, numbers, stack},
+};
+
+const BATCH: usize = 2;
+
+/// The numbers that one layer keeps of a position.
+const KEPT: usize = LATENT[0] + LATENT[1];
+
+fn plain() -> ForwardContext {
+    ForwardContext::evaluation()
+}
+
+#[test]
+fn a_position_takes_the_latent_and_the_shared_key_of_each_layer() {
+    let mut config = kinds::latent();
+    config.blocks[1].attention.window = None;
+    let n_layers = config.blocks.len();
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let layers = Stack::new(&config, VarBuilder::zeros(dtype, &Device::Cpu)).unwrap();
+        let mut cache = layers.new_cache();
+        for (n, seen) in [(5, 5), (1, 6), (1, 7), (9, 16)] {
+            let x = numbers(&[BATCH, n, WIDTH], n).to_dtype(dtype).unwrap();
+            layers.forward_cached(&x, &plain(), &mut cache).unwrap();
+            let expected = BATCH * seen * KEPT * dtype.size_in_bytes() * n_layers;
+            assert_eq!(cache.bytes(), expected, "{dtype:?} behind {seen}");
+        }
+    }
+    let layers = stack(&config);
+    for (precision, number) in [
+        (Precision::F32, 4),
+        (Precision::F16, 4),
+        (Precision::Bf16, 2),
+        (Precision::Int8, 2),
+    ] {
+        let packed = layers.pack(precision).unwrap();
+        let mut cache = packed.new_cache();
+        for (n, seen) in [(5, 5), (1, 6), (1, 7), (9, 16)] {
+            let x = numbers(&[BATCH, n, WIDTH], n);
+            packed.forward_cached(&x, &plain(), &mut cache).unwrap();
+            let expected = BATCH * seen * KEPT * number * n_layers;
+            assert_eq!(cache.bytes(), expected, "{precision:?} behind {seen}");
+        }
+    }
+}
+
+#[test]
+fn other_attentions_keep_keys_and_values_of_every_head() {
+    let mut config = small::decoder();
+    config.blocks[1].attention.window = None;
+    let layers = stack(&config);
+    let packed = layers.clone().pack(Precision::F32).unwrap();
+    let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+    let x = numbers(&[BATCH, 5, WIDTH], 1);
+    layers.forward_cached(&x, &plain(), &mut cache).unwrap();
+    packed.forward_cached(&x, &plain(), &mut of_packed).unwrap();
+    // Two key/value heads of six.
+    assert_eq!(cache.bytes(), BATCH * 5 * 2 * (2 * 6) * 4 * 2);
+    assert_eq!(of_packed.bytes(), cache.bytes());
+}
+
+/// What a cache of either kind can do beside its stack.
+trait Cache: Clone {
+    fn step(&mut self, x: &Tensor) -> Vec<u64>;
+    fn keep(&mut self, sequences: &[usize]) -> Result<()>;
+    fn forget(&mut self);
+}
+
+#[derive(Clone)]
+struct OfLayers(Stack, KvCache);
+
+#[derive(Clone)]
+struct OfPacked<'a>(&'a candle_blocks::PackedStack, PackedKvCache);
+
+impl Cache for OfLayers {
+    fn step(&mut self, x: &Tensor) -> Vec<u64> {
+        bits(&self.0.forward_cached(x, &plain(), &mut self.1).unwrap())
+    }
+
+    fn keep(&mut self, sequences: &[usize]) -> Result<()> {
+        self.1.keep_sequences(sequences)
+    }
+
+    fn forget(&mut self) {
+        self.1.reset();
+    }
+}
+
+impl Cache for OfPacked<'_> {
+    fn step(&mut self, x: &Tensor) -> Vec<u64> {
+        bits(&self.0.forward_cached(x, &plain(), &mut self.1).unwrap())
+    }
+
+    fn keep(&mut self, sequences: &[usize]) -> Result<()> {
+        self.1.keep_sequences(sequences)
+    }
+
+    fn forget(&mut self) {
+        self.1.reset();
+    }
+}
+
+fn serves_fewer_sequences_and_begins_again(mut cache: impl Cache) {
+    let x = |seed| numbers(&[3, 2, WIDTH], seed);
+    let one = |seed: usize, of: usize| x(seed).narrow(0, of, 1).unwrap();
+    let mut alone = cache.clone();
+    alone.step(&one(1, 1));
+    let expected = [alone.step(&one(2, 1)), alone.step(&one(3, 1))];
+    cache.step(&x(1));
+    cache.keep(&[1]).unwrap();
+    let found = [cache.step(&one(2, 1)), cache.step(&one(3, 1))];
+    assert_eq!(found, expected);
+    cache.forget();
+    alone.forget();
+    assert_eq!(cache.step(&x(4))[..], alone.step(&x(4))[..]);
+}
+
+#[test]
+fn a_cache_of_latents_serves_fewer_sequences_and_begins_again() {
+    let layers = stack(&kinds::latent());
+    for precision in [Precision::F32, Precision::Bf16] {
+        let packed = layers.pack(precision).unwrap();
+        serves_fewer_sequences_and_begins_again(OfPacked(&packed, packed.new_cache()));
+    }
+    let cache = layers.new_cache();
+    serves_fewer_sequences_and_begins_again(OfLayers(layers, cache));
+}
+
+#[test]
+fn latents_are_taken_back_to_any_position() {
+    let packed = stack(&kinds::latent()).pack(Precision::F32).unwrap();
+    let step = |cache: &mut PackedKvCache, seed| {
+        let x = numbers(&[BATCH, 2, WIDTH], seed);
+        bits(&packed.forward_cached(&x, &plain(), cache).unwrap())
+    };
+    let mut cache = packed.new_cache();
+    step(&mut cache, 1);
+    let expected = step(&mut cache, 2);
+    for seed in 3..9 {
+        step(&mut cache, seed);
+    }
+    cache.truncate(2).unwrap();
+    assert_eq!(step(&mut cache, 2), expected);
+}
+
+/// One head that is as wide as a latent with its shared key.
+#[test]
+fn a_cache_of_latents_is_refused_by_an_attention_of_heads() {
+    let latents = stack(&kinds::latent()).pack(Precision::F32).unwrap();
+    let mut config = kinds::latent();
+    for block in &mut config.blocks {
+        let attention = &mut block.attention;
+        (attention.latent, attention.position) = (None, Position::None);
+        (attention.n_kv_heads, attention.head_dim) = (1, KEPT);
+        attention.window = None;
+    }
+    let heads = stack(&config).pack(Precision::F32).unwrap();
+    let x = numbers(&[BATCH, 3, WIDTH], 1);
+    for (first, second) in [(&latents, &heads), (&heads, &latents)] {
+        let mut cache = first.new_cache();
+        first.forward_cached(&x, &plain(), &mut cache).unwrap();
+        let refused = second.forward_cached(&x, &plain(), &mut cache).unwrap_err();
+        let message = refused.to_string();
+        let both = format!("latents of {KEPT}");
+        assert!(
+            message.contains(&both) && message.contains("1 key/value heads"),
+            "{message}"
+        );
+    }
+}
