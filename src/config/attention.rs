@@ -233,7 +233,7 @@ impl AttentionConfig {
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
         }
-        self.position.validate(self.head_dim)?;
+        self.position.validate(self)?;
         probability("attention dropout", self.dropout)
     }
 }

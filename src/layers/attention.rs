@@ -8,10 +8,12 @@ use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::
 use crate::ops::Value;
 
 mod cross;
+mod disentangled;
 mod own;
 mod query_key_norm;
 mod scores;
 
+pub use disentangled::PositionLinears;
 pub use query_key_norm::QueryKeyNorms;
 
 /// The input projections of an [`Attention`].
@@ -42,13 +44,15 @@ pub struct Attention {
     projections: QueryKeyValue,
     output: Linear,
     norms: Option<QueryKeyNorms>,
+    positions: PositionLinears,
+    position_dropout: Dropout,
     dropout: Dropout,
     config: AttentionConfig,
 }
 
 impl Attention {
     /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it), `output`
-    /// and, if configured, `query_norm` and `key_norm` from `vb`.
+    /// and, if configured, `query_norm`, `key_norm`, `position_key` and `position_query` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
@@ -77,7 +81,9 @@ impl Attention {
         };
         let output = linear("output", q, d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
-        Self::from_parts(projections, norms, output, config.clone())
+        let positions = PositionLinears::new(config, &vb)?;
+        let attention = Self::from_parts(projections, norms, output, config.clone())?;
+        attention.with_position_linears(positions)
     }
 
     /// Builds the layer from its projections and the norms of queries and keys.
@@ -92,21 +98,39 @@ impl Attention {
         config: AttentionConfig,
     ) -> Result<Self> {
         config.validate()?;
+        let position_dropout = disentangled::position_dropout(&config)?;
         let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
         let attention = Self {
             projections,
             output,
             norms,
+            positions: PositionLinears::default(),
+            position_dropout,
             dropout,
             config,
         };
-        attention.check_shapes()?;
+        attention.check_contents()?;
         Ok(attention)
+    }
+
+    /// Adds the projections of relative embeddings, where the configuration has some of their own.
+    ///
+    /// # Errors
+    /// If one is missing or is not asked for, or has another shape.
+    pub fn with_position_linears(mut self, positions: PositionLinears) -> Result<Self> {
+        positions.check(&self.config)?;
+        self.positions = positions;
+        Ok(self)
     }
 
     /// # Errors
     /// As for [`Self::from_parts`].
     pub(crate) fn check_shapes(&self) -> Result<()> {
+        self.check_contents()?;
+        self.positions.check(&self.config)
+    }
+
+    fn check_contents(&self) -> Result<()> {
         let config = &self.config;
         let (q, kv) = (config.query_width(), config.key_width());
         let check =
@@ -138,12 +162,15 @@ impl Attention {
         projections(&self) -> &QueryKeyValue => &self.projections;
         /// The output projection, `[d_model, n_heads · head_dim]`.
         output(&self) -> &Linear => &self.output;
+        /// The projections of relative embeddings that are not those of the contents.
+        position_linears(&self) -> &PositionLinears => &self.positions;
         /// The norms of queries and keys, if any.
         norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
     }
 
     /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.position_dropout.set_source(source.clone());
         self.dropout.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
             linear.set_dropout_source(source);
@@ -158,6 +185,7 @@ impl Attention {
             }
             QueryKeyValue::Fused(fused) => vec![("query_key_value", fused)],
         };
+        linears.extend(self.positions.each_mut());
         linears.push(("output", &mut self.output));
         linears
             .into_iter()
@@ -171,8 +199,11 @@ impl Attention {
             QueryKeyValue::Separate { query, key, value } => vec![query, key, value, &self.output],
             QueryKeyValue::Fused(fused) => vec![fused, &self.output],
         };
-        let adapters = linears.into_iter().filter_map(Linear::dropout);
-        adapters.chain([&self.dropout]).collect()
+        let linears = linears.into_iter();
+        let linears = linears.chain(self.positions.each().map(|(_, linear)| linear));
+        let adapters = linears.filter_map(Linear::dropout);
+        let own = [&self.position_dropout, &self.dropout];
+        adapters.chain(own).collect()
     }
 
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.

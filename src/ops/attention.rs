@@ -17,7 +17,7 @@ use super::{backward::Pass, numbers::Numbers};
 const OP: &str = "attention";
 
 /// How queries, keys and values are combined.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Mixing<'a> {
     /// Number of sequences.
     pub batch: usize,
@@ -36,6 +36,8 @@ pub(crate) struct Mixing<'a> {
     /// Added to the scores in this order, each of up to four dimensions that broadcast to
     /// `[batch, n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
+    /// `[batch, n_heads, queries, keys]`, added to the scores before the others.
+    pub relative: Option<&'a Value>,
     /// What each query sees.
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
@@ -58,7 +60,8 @@ impl Value {
         check([self, key, value], mixing)?;
         on_either!(self, query => {
             let (key, value) = (query.on_tape(key)?, query.on_tape(value)?);
-            Ok(query.attend(&key, &value, mixing)?.into())
+            let relative = mixing.relative.map(|of| query.on_tape(of)).transpose()?;
+            Ok(query.attend(&key, &value, relative.as_ref(), mixing)?.into())
         })
     }
 }
@@ -101,8 +104,9 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
     let all = [batch, n_heads, queries, keys];
-    let mut biases = mixing.biases.iter();
-    biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
+    let relative = mixing.relative.iter().map(|of| of.dims());
+    let mut biases = relative.chain(mixing.biases.iter().map(Tensor::dims));
+    biases.try_for_each(|dims| check_broadcast(dims, all))
 }
 
 /// # Errors
@@ -136,7 +140,13 @@ pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
 }
 
 impl Taped<Cpu> {
-    fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
+    fn attend(
+        &self,
+        key: &Self,
+        value: &Self,
+        relative: Option<&Self>,
+        mixing: &Mixing,
+    ) -> Result<Self> {
         let operand = |of: &Self, heads: usize, seq: usize| Operand {
             data: of.data.clone(),
             slot: of.slot.clone(),
@@ -157,6 +167,14 @@ impl Taped<Cpu> {
                 strides: broadcast_strides(dims),
             })
         };
+        let relative = relative.map(|of| -> Result<Bias> {
+            let of = of.whole()?;
+            Ok(Bias {
+                data: of.data.clone(),
+                place: of.slot.place,
+                strides: broadcast_strides(four(of.dims()).unwrap_or([1; 4])),
+            })
+        });
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
             batch: mixing.batch,
@@ -165,7 +183,10 @@ impl Taped<Cpu> {
             value: operand(value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
-            biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
+            biases: relative
+                .into_iter()
+                .chain(mixing.biases.iter().map(bias))
+                .collect::<Result<_>>()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
             dropout: dropout.transpose()?,

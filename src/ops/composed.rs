@@ -13,6 +13,7 @@ mod experts;
 mod linear;
 mod norm;
 mod relative_bias;
+mod relative_scores;
 mod rotary;
 mod softmax;
 

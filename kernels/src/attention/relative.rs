@@ -31,12 +31,14 @@ pub struct RelativeScores<'a> {
     pub table: HeadRows<'a>,
     /// The row of the table for the distances `query - key` from `1 - seq` to `seq - 1`.
     pub rows: &'a [u32],
+    /// Positions that the scores have room for, `seq` or more.
+    pub longest: usize,
     /// Factor on the products.
     pub scale: f64,
 }
 
 impl RelativeScores<'_> {
-    /// Adds them to `scores`, `[batch, heads, seq, seq]`.
+    /// Adds them to `scores`, `[batch, heads, longest, longest]`.
     ///
     /// # Panics
     /// If lengths or types do not fit, or the numbers are of a half type.
@@ -48,10 +50,11 @@ impl RelativeScores<'_> {
         }
     }
 
-    /// Writes the gradients of content and table for that of the scores, each in rows without gaps.
+    /// Writes the gradients of content and table for that of the scores, `[batch, heads, seq, seq]`; each in rows without
+    /// gaps.
     ///
     /// # Panics
-    /// If lengths or types do not fit, or the numbers are of a half type.
+    /// If lengths or types do not fit, there is room for more positions, or the numbers are of a half type.
     pub fn backward(&self, cpu: Cpu, dscores: Slice, dcontent: SliceMut, dtable: SliceMut) {
         match dscores {
             Slice::F32(dscores) => self.gradients::<f32>(cpu, dscores, dcontent, dtable),
@@ -65,7 +68,9 @@ impl RelativeScores<'_> {
         let (content, table) = (self.content, self.table);
         let (seq, heads) = (content.seq, content.heads);
         assert_eq!((heads, content.head_dim), (table.heads, table.head_dim));
-        assert_eq!(n_scores, self.batch * heads * seq * seq, "scores");
+        assert!(self.longest >= seq);
+        let of_head = self.longest * self.longest;
+        assert_eq!(n_scores, self.batch * heads * of_head, "scores");
         assert_eq!(self.rows.len(), (2 * seq).saturating_sub(1), "distances");
         let last = self.rows.iter().max();
         assert!(last.is_none_or(|&row| (row as usize) < table.seq));
@@ -77,14 +82,16 @@ impl RelativeScores<'_> {
         let threads = self.threads(cpu, scores.len());
         let (seq, n_rows) = (self.content.seq, self.table.seq);
         let scale = T::of(self.scale);
-        for_chunks(threads, scores, (seq * seq).max(1), |start, scores| {
-            let task = start / (seq * seq);
+        let of_head = self.longest * self.longest;
+        for_chunks(threads, scores, of_head.max(1), |start, scores| {
+            let task = start / of_head;
             let (sequence, head) = (task / self.content.heads, task % self.content.heads);
             let content = self.content.head::<T>(sequence, head);
             let table = self.table.head::<T>(0, head);
             let mut products = Buffer::new(seq * n_rows);
             multiply(cpu, content, table.transposed(), &mut products);
-            for (query, scores) in scores.chunks_exact_mut(seq).enumerate() {
+            let scores = scores.chunks_exact_mut(self.longest).take(seq);
+            for (query, scores) in scores.enumerate() {
                 for (key, (score, place)) in scores.iter_mut().zip(self.places(query)).enumerate() {
                     let row = self.line(query, key) * n_rows;
                     *score += scale * products[row + place];
@@ -116,6 +123,7 @@ impl RelativeScores<'_> {
         dtable: SliceMut,
     ) {
         let threads = self.threads(cpu, dscores.len());
+        assert_eq!(self.longest, self.content.seq);
         let (dcontent, dtable) = (T::of_slice_mut(dcontent), T::of_slice_mut(dtable));
         let HeadRows {
             seq,

@@ -15,6 +15,8 @@ pub(super) struct Attended<'a> {
     /// Whose keys, and how many of each sequence.
     pub keys: (Marked, usize),
     pub visible: Visible<'a>,
+    /// What distances add to the scores.
+    pub relative: Option<Value>,
     /// Added to the scores.
     pub additive: Option<Tensor>,
     /// Whether that may hide keys.
@@ -47,6 +49,7 @@ impl Attention {
             value,
             keys,
             visible,
+            relative,
             additive,
             has_mask,
         } = attended;
@@ -71,6 +74,7 @@ impl Attention {
             scale: config.scale,
             soft_cap: config.soft_cap,
             biases: &biases,
+            relative: relative.as_ref(),
             visible,
             has_mask: *has_mask,
             constants: &pass.constants,

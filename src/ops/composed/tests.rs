@@ -271,6 +271,7 @@ fn mixing<'a>(
         scale: 0.7,
         soft_cap,
         biases,
+        relative: None,
         has_mask: false,
         visible,
         constants,

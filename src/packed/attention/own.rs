@@ -1,15 +1,18 @@
 //! Attention of a sequence to itself.
 
+use std::sync::Arc;
+
 use candle_blocks_kernels::attention::{Heads, KeyValue, KeyValuePanels, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Prepare, Turn};
-use super::{Call, PackedAttention, groups::for_groups};
+use super::{Call, PackedAttention, groups::for_groups, positions::Positions};
+use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
+use crate::packed::cache::PackedLayerCache;
 use crate::packed::linear::{Finishing, PackedLinear};
-use crate::{layers::Marked, packed::cache::PackedLayerCache};
 
 /// What all sequences of a pass share.
 struct Own<'a> {
@@ -17,6 +20,8 @@ struct Own<'a> {
     joined: &'a PackedLinear,
     columns: Columns,
     prepare: Prepare<'a>,
+    /// What distances add to the scores.
+    positions: Option<(&'a Positions, Arc<DistanceRows>)>,
 }
 
 /// The rows of some of the pass's sequences.
@@ -72,6 +77,10 @@ impl PackedAttention {
             joined,
             columns,
             prepare: self.preparation(columns, Turn::Yes, pass)?,
+            positions: match &self.positions {
+                Some(of) => Some((of, pass.distances(&of.config)?)),
+                None => None,
+            },
         };
         let finishing = *call.finishing;
         match cache {
@@ -143,7 +152,21 @@ impl Own<'_> {
                 key_value,
                 scored: part.scored,
             };
-            self.of.mix(&attended, part.output);
+            let Some((positions, distances)) = &self.positions else {
+                return self.of.mix(&attended, part.output);
+            };
+            let (config, longest) = (&self.of.config, part.queries.longest());
+            let n = part.queries.batch() * config.n_heads * longest * longest;
+            lend(super::RELATIVE_SCORES, n, |scores: &mut [f32]| {
+                let (rows, of) = ((&*projected, width), (part.queries, config));
+                let relative = positions.write(cpu, distances, rows, of, scores);
+                let scored = part.scored.with_first(relative);
+                let attended = Attended {
+                    scored: &scored,
+                    ..attended
+                };
+                self.of.mix(&attended, part.output);
+            });
         });
     }
 }

@@ -92,6 +92,7 @@ fn scores_and_gradients_are_the_sums_written_out() {
                     offset: 0,
                 },
                 rows: &rows,
+                longest: seq,
                 scale: 0.3,
             };
             let scores = with(f64::slice(&content), f64::slice(&table), before, width);
@@ -154,6 +155,7 @@ fn bits_do_not_depend_on_the_threads() {
         of: ContentOf::Keys,
         table: heads_of(f32::slice(&table), n_rows),
         rows: &rows,
+        longest: seq,
         scale: 0.3,
     };
     let dy = numbers(batch * heads * seq * seq, 3);
@@ -172,4 +174,37 @@ fn bits_do_not_depend_on_the_threads() {
         all
     });
     assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn a_shorter_sequence_leaves_the_rest_of_its_room() {
+    let (content, table) = (normal(2 * 6, 1), normal(3 * 6, 2));
+    let heads_of = |data, seq| HeadRows {
+        data,
+        seq,
+        heads: 2,
+        head_dim: 3,
+        row_stride: 6,
+        offset: 0,
+    };
+    let scores = |longest| RelativeScores {
+        batch: 1,
+        content: heads_of(f64::slice(&content), 2),
+        of: ContentOf::Keys,
+        table: heads_of(f64::slice(&table), 3),
+        rows: &[0, 1, 2],
+        longest,
+        scale: 1.0,
+    };
+    let (mut own, mut roomy) = (vec![0.0; 2 * 4], vec![0.0; 2 * 9]);
+    scores(2).add_to(alone(), f64::slice_mut(&mut own));
+    scores(3).add_to(alone(), f64::slice_mut(&mut roomy));
+    for (i, found) in roomy.iter().enumerate() {
+        let (head, query, key) = (i / 9, i % 9 / 3, i % 3);
+        let expected = match query < 2 && key < 2 {
+            true => own[head * 4 + query * 2 + key],
+            false => 0.0,
+        };
+        assert_eq!(*found, expected, "{head} {query} {key}");
+    }
 }
