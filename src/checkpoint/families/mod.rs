@@ -12,6 +12,8 @@ mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
+mod deberta;
+mod deberta_v2;
 mod dinov2;
 mod distilbert;
 mod dpr;
@@ -76,6 +78,8 @@ pub(crate) fn all() -> Vec<Family> {
         bloom::family(),
         dinov2::family(),
         distilbert::family(),
+        deberta::family(),
+        deberta_v2::family(),
         dpr::family(),
         electra::family(),
         ernie::family(),
