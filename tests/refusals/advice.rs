@@ -200,8 +200,6 @@ fn families_that_are_not_near_are_not_offered() {
         "convbert",
         "ctrl",
         "dbrx",
-        "deberta",
-        "deberta-v2",
         "deepseek_v2",
         "deepseek_v3",
         "deepseek_v4",

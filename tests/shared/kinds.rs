@@ -3,8 +3,8 @@
 use candle_blocks::{
     BlockConfig, ExpertsConfig, NormConfig, Position, StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ParallelNorm, RelativeBiasConfig, RoutingConfig,
-        SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ParallelNorm,
+        RelativeBiasConfig, RelativeEmbeddingsConfig, RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -55,6 +55,17 @@ pub fn cross_alibi() -> StackConfig {
         block.cross_attention = Some(cross.with_position(Position::Alibi(alibi)));
     }
     stack
+}
+
+/// An encoder whose scores depend on distances, as DeBERTa's.
+pub fn disentangled() -> StackConfig {
+    let span = 3;
+    let position = Position::Disentangled(DisentangledConfig::new(span));
+    let table = RelativeEmbeddingsConfig {
+        n_rows: 2 * span,
+        norm: Some(NormConfig::layer_norm(WIDTH, 1e-5)),
+    };
+    two(block(attention().with_position(position))).with_relative_embeddings(table)
 }
 
 /// An encoder of experts.

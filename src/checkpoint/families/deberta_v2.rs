@@ -3,6 +3,7 @@
 //! transformers' `DebertaV2Layer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/deberta_v2/modeling_deberta_v2.py>
 
 use super::deberta;
+use super::disentangled::{disentangled, distances};
 use super::prelude::*;
 
 pub(super) fn family() -> Family {
@@ -31,12 +32,12 @@ pub(super) fn family() -> Family {
 fn config(json: &ConfigJson) -> Result<StackConfig> {
     json.only("conv_kernel_size", &[json!(0)])?; // else a convolution behind the first block
     let buckets = json.optional_number(&["position_buckets"])?;
-    let distances = match buckets.filter(|&buckets| buckets > 0.0) {
+    let read = match buckets.filter(|&buckets| buckets > 0.0) {
         Some(buckets) => DisentangledConfig {
-            max_distance: Some(deberta::distances(json)?),
+            max_distance: Some(distances(json)?),
             ..DisentangledConfig::new(buckets as usize)
         },
-        None => DisentangledConfig::new(deberta::distances(json)?),
+        None => DisentangledConfig::new(distances(json)?),
     };
     let projections = match json.flag(&["share_att_key"], false)? {
         true => PositionProjections::Shared,
@@ -45,7 +46,7 @@ fn config(json: &ConfigJson) -> Result<StackConfig> {
             query_bias: true,
         },
     };
-    let mut stack = deberta::disentangled(json, distances, projections)?;
+    let mut stack = disentangled(json, read, projections)?;
     let d_model = stack.blocks[0].d_model();
     let head_dim = stack.blocks[0].attention.head_dim;
     json.only("attention_head_size", &[json!(head_dim)])?;

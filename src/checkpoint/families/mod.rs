@@ -15,6 +15,7 @@ mod cohere;
 mod deberta;
 mod deberta_v2;
 mod dinov2;
+mod disentangled;
 mod distilbert;
 mod dpr;
 mod electra;
