@@ -195,8 +195,7 @@ pub use config::{
 pub use error::{Error, Result};
 pub use layers::{
     Attention, AttentionMask, Dropout, DropoutSource, FeedForward, ForwardContext, KvCache, Linear,
-    MixtureOfExperts, Mlp, Norm, RelativeBias, RelativeEmbeddings, Stack, Sublayer, SublayerNorm,
-    TransformerBlock,
+    MixtureOfExperts, Mlp, Norm, RelativeBias, Stack, Sublayer, SublayerNorm, TransformerBlock,
 };
 pub use packed::{
     PackedAttention, PackedFeedForward, PackedKvCache, PackedLinear, PackedMixtureOfExperts,

@@ -54,7 +54,7 @@ impl ForwardContext {
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
         /// Sets the embeddings of distances `[2 * span, d_model]` that disentangled attention reads in a block outside of its
-        /// stack: [`RelativeEmbeddings::rows`](crate::RelativeEmbeddings::rows). A stack has its own.
+        /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
         with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
     }
 
