@@ -200,7 +200,7 @@ impl Attention {
             QueryKeyValue::Fused(fused) => vec![fused, &self.output],
         };
         let linears = linears.into_iter();
-        let linears = linears.chain(self.positions.each().map(|(_, linear)| linear));
+        let linears = linears.chain(self.positions.each());
         let adapters = linears.filter_map(Linear::dropout);
         let own = [&self.position_dropout, &self.dropout];
         adapters.chain(own).collect()
@@ -237,7 +237,7 @@ impl Attention {
     }
 
     /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
-    /// mask keeps. Rotary embedding, visibility and window of the configuration do not apply; linear biases do.
+    /// mask keeps. Rotary embedding, distances, visibility and window of the configuration do not apply; linear biases do.
     ///
     /// # Shapes
     /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.

@@ -271,7 +271,7 @@ impl Stack {
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
         pass.with_constants(&self.constants)
             .with_bias(self.relative_bias.as_ref())?
-            .with_relative(self.relative_embeddings.as_ref())
+            .with_relative(self.relative_embeddings())
     }
 
     fn apply(

@@ -230,7 +230,7 @@ fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_
         norm: width.map(|width| NormConfig::layer_norm(width, 1e-5)),
     };
     let says = |stack: StackConfig, words: &[&str]| {
-        assert_says(&stack.validate().unwrap_err(), words);
+        assert_says(stack.validate().unwrap_err(), words);
     };
     let fits = with(of).with_relative_embeddings(table(8, Some(16)));
     fits.validate().unwrap();

@@ -23,13 +23,12 @@ pub struct PositionLinears {
 impl PositionLinears {
     /// Gets `position_key` and `position_query` from `vb`, as configured.
     pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Self> {
-        let [key, query] = wanted(config).map(|bias| bias.map(|bias| (config, bias)));
-        let get = |name: &str, of: Option<(&AttentionConfig, bool)>| {
-            let linear = |(config, bias): (&AttentionConfig, bool)| {
-                let linear = LinearConfig::new(config.d_model, config.query_width());
-                Linear::new(&linear.with_bias(bias), vb.pp(name))
-            };
-            of.map(linear).transpose()
+        let [key, query] = wanted(config);
+        let get = |name: &str, bias: Option<bool>| {
+            let linear =
+                |bias| LinearConfig::new(config.d_model, config.query_width()).with_bias(bias);
+            let linear = bias.map(|bias| Linear::new(&linear(bias), vb.pp(name)));
+            linear.transpose()
         };
         Ok(Self {
             key: get("position_key", key)?,
@@ -37,14 +36,12 @@ impl PositionLinears {
         })
     }
 
-    /// Each with its role.
-    pub(super) fn each(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
-        let both = [("position_key", &self.key), ("position_query", &self.query)];
-        both.into_iter()
-            .filter_map(|(role, linear)| Some((role, linear.as_ref()?)))
+    /// Those that there are.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Linear> {
+        [&self.key, &self.query].into_iter().flatten()
     }
 
-    /// As [`Self::each`].
+    /// As [`Self::each`], each with its role.
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
         let both = [
             ("position_key", &mut self.key),
