@@ -9,6 +9,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
 use super::kernels::{Data, Reading};
+use super::relative_scores::{Relative, Term, Terms};
 use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, Visible, check_keep};
@@ -36,8 +37,8 @@ pub(crate) struct Mixing<'a> {
     /// Added to the scores in this order, each of up to four dimensions that broadcast to
     /// `[batch, n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
-    /// `[batch, n_heads, queries, keys]`, added to the scores before the others.
-    pub relative: Option<&'a Value>,
+    /// Added to the scores before those.
+    pub relative: Option<Relative<'a>>,
     /// What each query sees.
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
@@ -60,8 +61,8 @@ impl Value {
         check([self, key, value], mixing)?;
         on_either!(self, query => {
             let (key, value) = (query.on_tape(key)?, query.on_tape(value)?);
-            let relative = mixing.relative.map(|of| query.on_tape(of)).transpose()?;
-            Ok(query.attend(&key, &value, relative.as_ref(), mixing)?.into())
+            let relative = mixing.relative.map(|of| of.terms(query, &key)).transpose()?;
+            Ok(query.attend(&key, &value, relative.unwrap_or_default(), mixing)?.into())
         })
     }
 }
@@ -104,9 +105,10 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
     let all = [batch, n_heads, queries, keys];
-    let relative = mixing.relative.iter().map(|of| of.dims());
-    let mut biases = relative.chain(mixing.biases.iter().map(Tensor::dims));
-    biases.try_for_each(|dims| check_broadcast(dims, all))
+    let mut relative = mixing.relative.iter();
+    relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
+    let mut biases = mixing.biases.iter();
+    biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
 }
 
 /// # Errors
@@ -144,7 +146,7 @@ impl Taped<Cpu> {
         &self,
         key: &Self,
         value: &Self,
-        relative: Option<&Self>,
+        relative: Vec<Term<Self>>,
         mixing: &Mixing,
     ) -> Result<Self> {
         let operand = |of: &Self, heads: usize, seq: usize| Operand {
@@ -167,14 +169,6 @@ impl Taped<Cpu> {
                 strides: broadcast_strides(dims),
             })
         };
-        let relative = relative.map(|of| -> Result<Bias> {
-            let of = of.whole()?;
-            Ok(Bias {
-                data: of.data.clone(),
-                place: of.slot.place,
-                strides: broadcast_strides(four(of.dims()).unwrap_or([1; 4])),
-            })
-        });
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
             batch: mixing.batch,
@@ -183,10 +177,8 @@ impl Taped<Cpu> {
             value: operand(value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
-            biases: relative
-                .into_iter()
-                .chain(mixing.biases.iter().map(bias))
-                .collect::<Result<_>>()?,
+            relative: mixing.relative.map(|of| Terms::new(&relative, &of, mixing)),
+            biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
             dropout: dropout.transpose()?,
@@ -197,10 +189,12 @@ impl Taped<Cpu> {
             *last = n_heads * head_dim;
         }
         let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
-        step.with(|attention| attention.forward(self.engine(), y.slice_mut()))?;
+        let cpu = self.engine();
+        step.with(cpu, |attention| attention.forward(cpu, y.slice_mut()))?;
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
-        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
+        let terms = relative.iter().flat_map(Term::asks);
+        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).chain(terms).collect();
         Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
@@ -226,6 +220,7 @@ struct Attended {
     value: Operand,
     scale: f64,
     soft_cap: Option<f64>,
+    relative: Option<Terms>,
     biases: Vec<Bias>,
     keep: Option<Tensor>, // [batch, keys]
     reach: Reach,
@@ -250,18 +245,24 @@ impl Operand {
 }
 
 impl Attended {
-    fn with<R>(&self, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
+    fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
         let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
         let of_biases: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
         let biases = self.biases.iter().zip(&of_biases);
-        let biases: Vec<ScoreBias> = biases
-            .map(|(bias, reading)| ScoreBias {
-                data: reading.slice(),
-                strides: bias.strides,
-            })
-            .collect();
+        let biases = biases.map(|(bias, reading)| ScoreBias {
+            data: reading.slice(),
+            strides: bias.strides,
+        });
+        let relative = self.relative.iter().map(|terms| terms.scores(cpu));
+        let relative = relative.collect::<Result<Vec<Numbers>>>()?;
+        let of_terms = self.relative.iter().zip(&relative);
+        let of_terms = of_terms.map(|(terms, scores)| ScoreBias {
+            data: scores.slice(),
+            strides: terms.strides(),
+        });
+        let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
             work(&Differentiable {
                 batch: self.batch,
@@ -305,13 +306,17 @@ impl Attended {
         };
         let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
         let cpu = pass.engine;
-        self.with(|attention| {
+        let of_terms = self.relative.as_ref().map(Terms::zeros);
+        let mut of_terms = of_terms.transpose()?;
+        self.with(cpu, |attention| {
+            let of_terms = of_terms.iter_mut().map(|of| Some(of.slice_mut()));
             let of_biases = of_biases.iter_mut();
+            let of_biases = of_biases.map(|of| Some(of.as_mut()?.slice_mut()));
             let to = AttentionGradients {
                 query: dq.slice_mut(),
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
-                biases: of_biases.map(|of| Some(of.as_mut()?.slice_mut())).collect(),
+                biases: of_terms.chain(of_biases).collect(),
             };
             attention.backward(cpu, dy.slice(), to);
         })?;
@@ -319,6 +324,9 @@ impl Attended {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
+        if let (Some(terms), Some(dscores)) = (&self.relative, &of_terms) {
+            terms.backward(pass, dscores)?;
+        }
         let mut of_biases = self.biases.iter().zip(of_biases);
         of_biases.try_for_each(|(bias, gradient)| match gradient {
             Some(gradient) => pass.add_parameter(bias.place, gradient),

@@ -75,7 +75,7 @@ pub use norm::norm;
 pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
 pub(crate) use relative_bias::{Buckets, relative_bias};
-pub(crate) use relative_scores::Distances;
+pub(crate) use relative_scores::Relative;
 pub use rotary::rotate;
 pub(crate) use softmax::Scores;
 pub use softmax::softmax;

@@ -1,34 +1,30 @@
-//! What the distances of keys from queries add to scores: products of contents and positions.
+//! What the distances of keys from queries add to the scores of an attention: products of contents and positions.
 
 use candle_blocks_kernels::Cpu;
 use candle_blocks_kernels::attention::{ContentOf, HeadRows, RelativeScores};
 use candle_core::{DType, Result, bail};
 
-use super::constants::Constants;
+use super::attention::Mixing;
+use super::backward::Pass;
 use super::kernels::Data;
 use super::numbers::Numbers;
-use super::tape::{Slot, Taped};
-use super::value::{Value, on_either};
+use super::tape::{Engine, Slot, Taped};
+use super::value::Value;
 
 const OP: &str = "relative scores";
 
-/// Of which positions the scores are, and what the products are multiplied by.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Distances<'a> {
-    /// Number of sequences.
-    pub batch: usize,
-    /// Positions of each.
-    pub seq: usize,
-    /// Heads of contents and of tables.
-    pub n_heads: usize,
+/// Added to the scores of disentangled attention: `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, with the row of the
+/// distance of query and key.
+#[derive(Clone, Copy)]
+pub(crate) struct Relative<'a> {
+    /// What queries meet, `[rows, n_heads · head_dim]`.
+    pub keys: Option<&'a Value>,
+    /// What keys meet.
+    pub queries: Option<&'a Value>,
     /// The row of the tables for the distances `query - key` from `1 - seq` to `seq - 1`.
     pub rows: &'a [u32],
     /// Tells one such map from another.
     pub name: &'a str,
-    /// Factor on the products.
-    pub scale: f64,
-    /// What all attentions of a pass have on a device in common.
-    pub constants: &'a Constants,
 }
 
 /// A content and the table of positions that it meets.
@@ -38,70 +34,60 @@ pub(super) struct Term<V> {
     pub table: V,
 }
 
-impl Value {
-    /// `scale · (q · keys[row]ᵀ + k · queries[row]ᵀ)` per head, for queries `self` and the row of their distance; of the
-    /// tables `[rows, n_heads · head_dim]` one may be missing.
-    ///
-    /// # Shapes
-    /// Queries and keys `[.., seq, n_heads · head_dim]`; the result is `[batch, n_heads, seq, seq]`.
-    ///
+impl<'a> Relative<'a> {
     /// # Errors
-    /// If shapes or types do not fit, or for half types: see [`Self::widened`].
-    pub fn relative_scores(
+    /// If shapes or types do not fit queries of this width and type.
+    pub(super) fn check(&self, query: &Value, mixing: &Mixing) -> Result<()> {
+        let (seq, rows) = (mixing.queries, self.rows);
+        let last = rows.iter().max().map_or(0, |&last| last as usize + 1);
+        let fits = |table: &&Value| {
+            let n_rows = table.dims().iter().product::<usize>() / table.width().max(1);
+            table.dtype() == query.dtype() && table.width() == query.width() && n_rows >= last
+        };
+        let mut tables = self.keys.into_iter().chain(self.queries);
+        let is_of_itself = mixing.keys == seq && mixing.n_heads == mixing.n_kv_heads;
+        let has_rows = rows.len() + 1 == 2 * seq || seq == 0;
+        match is_of_itself && has_rows && tables.all(|table| fits(&table)) {
+            true => Ok(()),
+            false => bail!(
+                "{OP}: tables {:?} and {} distances for {seq} queries of width {} and {} keys, expected {last} rows of that \
+                 width in {:?}, {seq} keys and as many heads",
+                [self.keys, self.queries].map(|table| table.map(|table| table.dims().to_vec())),
+                rows.len(),
+                query.width(),
+                mixing.keys,
+                query.dtype()
+            ),
+        }
+    }
+
+    /// The terms of queries and keys on a tape.
+    pub(super) fn terms<E: Engine>(
         &self,
-        key: &Value,
-        (keys, queries): (Option<&Value>, Option<&Value>),
-        distances: &Distances,
-    ) -> Result<Value> {
-        let to_position = keys.map(|table| (self, ContentOf::Queries, table));
-        let to_content = queries.map(|table| (key, ContentOf::Keys, table));
-        let terms: Vec<_> = to_position.into_iter().chain(to_content).collect();
-        check(self, &terms, distances)?;
-        on_either!(self, query => {
-            let terms = terms.into_iter().map(|(content, of, table)| {
-                Ok(Term { content: query.on_tape(content)?, of, table: query.on_tape(table)? })
-            });
-            Ok(query.relative_scores(terms.collect::<Result<_>>()?, distances)?.into())
-        })
+        query: &Taped<E>,
+        key: &Taped<E>,
+    ) -> Result<Vec<Term<Taped<E>>>> {
+        let to_position = self.keys.map(|table| (query, ContentOf::Queries, table));
+        let to_content = self.queries.map(|table| (key, ContentOf::Keys, table));
+        let term = |(content, of, table): (&Taped<E>, ContentOf, &Value)| {
+            Ok(Term {
+                content: content.clone(),
+                of,
+                table: query.on_tape(table)?,
+            })
+        };
+        to_position
+            .into_iter()
+            .chain(to_content)
+            .map(term)
+            .collect()
     }
 }
 
-/// # Errors
-/// If shapes or types do not fit.
-fn check(
-    query: &Value,
-    terms: &[(&Value, ContentOf, &Value)],
-    distances: &Distances,
-) -> Result<()> {
-    let &Distances {
-        batch,
-        seq,
-        n_heads,
-        rows,
-        ..
-    } = distances;
-    let (dtype, width) = (query.dtype(), query.width());
-    let last = rows.iter().max().map_or(0, |&last| last as usize + 1);
-    let n_rows = |of: &Value| of.dims().iter().product::<usize>() / of.width().max(1);
-    let fits = |&(content, _, table): &(&Value, ContentOf, &Value)| {
-        let alike = [content, table];
-        let alike = alike.map(|of| of.dtype() == dtype && of.width() == width);
-        alike == [true; 2] && n_rows(content) == batch * seq && n_rows(table) >= last
-    };
-    let is_wide = matches!(dtype, DType::F32 | DType::F64);
-    if !(is_wide && n_heads > 0 && width.is_multiple_of(n_heads) && terms.iter().all(fits)) {
-        let found = terms.iter().map(|(content, of, table)| {
-            let (a, b) = (content.dims(), table.dims());
-            format!("{of:?} {a:?} and a table {b:?}")
-        });
-        bail!(
-            "{OP}: {}, expected f32 or f64 of one width, {n_heads} heads, {batch} sequences of {seq} and {last} rows of a table",
-            found.collect::<Vec<_>>().join(", ")
-        );
-    }
-    match rows.len() + 1 == 2 * seq || batch * seq == 0 {
-        true => Ok(()),
-        false => bail!("{OP}: rows for {} distances of {seq} positions", rows.len()),
+impl<E: Engine> Term<Taped<E>> {
+    /// The places of their gradients.
+    pub(super) fn asks(&self) -> [Option<usize>; 2] {
+        [self.content.slot.place, self.table.slot.place]
     }
 }
 
@@ -134,16 +120,73 @@ impl Heads {
     }
 }
 
-/// What a step keeps of its [`Distances`].
-struct Kept {
+/// The terms that an attention keeps in place of their scores, which each of its passes computes.
+pub(super) struct Terms {
     terms: Vec<Term<Heads>>,
     batch: usize,
     n_heads: usize,
+    seq: usize,
     rows: Vec<u32>,
     scale: f64,
+    dtype: DType,
 }
 
-impl Kept {
+impl Terms {
+    pub fn new(terms: &[Term<Taped<Cpu>>], relative: &Relative, mixing: &Mixing) -> Self {
+        let term = |term: &Term<Taped<Cpu>>| Term {
+            content: Heads::new(&term.content, mixing.queries),
+            of: term.of,
+            table: Heads::new(&term.table, term.table.rows()),
+        };
+        Self {
+            terms: terms.iter().map(term).collect(),
+            batch: mixing.batch,
+            n_heads: mixing.n_heads,
+            seq: mixing.queries,
+            rows: relative.rows.to_vec(),
+            scale: mixing.scale,
+            dtype: terms.first().map_or(DType::F32, |term| term.table.dtype()),
+        }
+    }
+
+    /// As a bias of the scores.
+    pub fn strides(&self) -> [usize; 4] {
+        let of_head = self.seq * self.seq;
+        [self.n_heads * of_head, of_head, self.seq, 1]
+    }
+
+    /// Zeros `[batch, n_heads, seq, seq]`.
+    pub fn zeros(&self) -> Result<Numbers> {
+        Numbers::zeros(self.dtype, self.batch * self.strides()[0])
+    }
+
+    /// The scores, `[batch, n_heads, seq, seq]`.
+    pub fn scores(&self, cpu: Cpu) -> Result<Numbers> {
+        let mut scores = self.zeros()?;
+        for term in &self.terms {
+            self.with(term, |term| term.add_to(cpu, scores.slice_mut()));
+        }
+        Ok(scores)
+    }
+
+    /// Hands the gradients of contents and tables to the pass, for that of the scores.
+    pub fn backward(&self, pass: &mut Pass<Cpu>, dscores: &Numbers) -> Result<()> {
+        for term in &self.terms {
+            let numbers =
+                |of: &Heads, n: usize| Numbers::new(self.dtype, n * of.seq * of.slot.columns.len());
+            let mut dcontent = numbers(&term.content, self.batch)?;
+            let mut dtable = numbers(&term.table, 1)?;
+            let (content, table) = (dcontent.slice_mut(), dtable.slice_mut());
+            let cpu = pass.engine;
+            self.with(term, |term| {
+                term.backward(cpu, dscores.slice(), content, table)
+            });
+            pass.add(&term.content.slot, dcontent)?;
+            pass.add(&term.table.slot, dtable)?;
+        }
+        Ok(())
+    }
+
     fn with<R>(&self, term: &Term<Heads>, work: impl FnOnce(&RelativeScores) -> R) -> R {
         term.content.with(self.n_heads, |content| {
             term.table.with(self.n_heads, |table| {
@@ -158,51 +201,5 @@ impl Kept {
                 })
             })
         })
-    }
-}
-
-impl Taped<Cpu> {
-    fn relative_scores(&self, terms: Vec<Term<Self>>, distances: &Distances) -> Result<Self> {
-        let &Distances {
-            batch,
-            seq,
-            n_heads,
-            ..
-        } = distances;
-        let term = |term: &Term<Self>| Term {
-            content: Heads::new(&term.content, seq),
-            of: term.of,
-            table: Heads::new(&term.table, term.table.rows()),
-        };
-        let kept = Kept {
-            terms: terms.iter().map(term).collect(),
-            batch,
-            n_heads,
-            rows: distances.rows.to_vec(),
-            scale: distances.scale,
-        };
-        let dims = vec![batch, n_heads, seq, seq];
-        let mut scores = Numbers::zeros(self.dtype(), dims.iter().product())?;
-        for term in &kept.terms {
-            let cpu = self.engine();
-            kept.with(term, |term| term.add_to(cpu, scores.slice_mut()));
-        }
-        let slots = |term: &Term<Self>| [term.content.slot.place, term.table.slot.place];
-        let asks: Vec<Option<usize>> = terms.iter().flat_map(slots).collect();
-        Ok(self.computed((scores, dims), &asks, move |pass, dy| {
-            for term in &kept.terms {
-                let numbers = |of: &Heads, n: usize| {
-                    Numbers::new(dy.dtype(), n * of.seq * of.slot.columns.len())
-                };
-                let mut dcontent = numbers(&term.content, kept.batch)?;
-                let mut dtable = numbers(&term.table, 1)?;
-                let (content, table) = (dcontent.slice_mut(), dtable.slice_mut());
-                let cpu = pass.engine;
-                kept.with(term, |term| term.backward(cpu, dy.slice(), content, table));
-                pass.add(&term.content.slot, dcontent)?;
-                pass.add(&term.table.slot, dtable)?;
-            }
-            Ok(())
-        }))
     }
 }

@@ -55,7 +55,7 @@ impl Attention {
                 on_host: memory.keep.map(|keep| &keep.host),
                 ..Visible::default()
             },
-            relative: None,
+            positions: None,
             additive: memory.additive.cloned(),
             has_mask: memory.additive.is_some(),
         };

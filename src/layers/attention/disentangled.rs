@@ -1,5 +1,7 @@
 //! Disentangled attention: what the distances of keys from queries add to the scores.
 
+use std::sync::Arc;
+
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
@@ -8,7 +10,7 @@ use crate::config::{
     AttentionConfig, DisentangledConfig, LinearConfig, Position, PositionProjections,
 };
 use crate::layers::{Dropout, DropoutSource, Linear, pass::Pass};
-use crate::ops::{Distances, Value};
+use crate::ops::{Relative, Value};
 
 /// The projections of relative embeddings to positions, where the attention's own do not serve: see
 /// [`DisentangledConfig`].
@@ -106,14 +108,29 @@ pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
     }
 }
 
+/// The embeddings of a pass's distances as positions.
+pub(super) struct Positions {
+    keys: Option<Value>,
+    queries: Option<Value>,
+    rows: Arc<[u32]>,
+    name: String,
+}
+
+impl Positions {
+    /// What they add to scores.
+    pub fn relative(&self) -> Relative<'_> {
+        Relative {
+            keys: self.keys.as_ref(),
+            queries: self.queries.as_ref(),
+            rows: &self.rows,
+            name: &self.name,
+        }
+    }
+}
+
 impl Attention {
-    /// What distances add to the scores, `[batch, n_heads, seq, seq]`, if the attention is disentangled.
-    pub(super) fn relative_scores(
-        &self,
-        x: &Value,
-        (query, key): (&Value, &Value),
-        pass: &Pass,
-    ) -> Result<Option<Value>> {
+    /// The positions of a pass beside its input, if the attention is disentangled.
+    pub(super) fn positions_of(&self, x: &Value, pass: &Pass) -> Result<Option<Positions>> {
         let Position::Disentangled(config) = &self.config.position else {
             return Ok(None);
         };
@@ -123,18 +140,12 @@ impl Attention {
         let (table, rows) = pass.distances(config, all)?;
         let table = self.position_dropout.apply(&x.beside(&table)?, train)?;
         let [keys, queries] = self.project_positions(&table, config, train)?;
-        let name = format!("{} {:?} {all}", config.span, config.max_distance);
-        let distances = Distances {
-            batch: pass.batch,
-            seq: pass.seq,
-            n_heads: self.config.n_heads,
-            rows: &rows.rows,
-            name: &name,
-            scale: self.config.scale,
-            constants: &pass.constants,
-        };
-        let tables = (keys.as_ref(), queries.as_ref());
-        query.relative_scores(key, tables, &distances).map(Some)
+        Ok(Some(Positions {
+            keys,
+            queries,
+            rows: rows.rows,
+            name: format!("{} {:?} {all}", config.span, config.max_distance),
+        }))
     }
 
     /// What a table `[rows, d_model]` of relative embeddings becomes in evaluation: `P_k` and `P_q`, as configured.

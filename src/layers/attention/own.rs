@@ -27,7 +27,7 @@ impl Attention {
         let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
         let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
         let value = self.prepared(value, None)?;
-        let relative = self.relative_scores(x, (&query, &key), pass)?;
+        let positions = self.positions_of(x, pass)?;
         let (key, value, keys) = match cache {
             None => (key, value, pass.seq),
             Some(cache) => {
@@ -55,7 +55,7 @@ impl Attention {
                 window: self.config.window,
                 first_query: keys - pass.seq,
             },
-            relative,
+            positions,
             additive: additive
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,

@@ -4,6 +4,7 @@ use candle_core::Result;
 
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
+use crate::ops::relative_scores::Term;
 use crate::ops::softmax::Scores;
 use crate::ops::tape::Slot;
 
@@ -16,7 +17,7 @@ impl Taped<Composed> {
         &self,
         key: &Self,
         value: &Self,
-        relative: Option<&Self>,
+        relative: Vec<Term<Self>>,
         mixing: &Mixing,
     ) -> Result<Self> {
         let &Mixing {
@@ -37,7 +38,10 @@ impl Taped<Composed> {
             (value, n_kv_heads, keys),
         ];
         let asks = operands.iter().map(|(of, ..)| of.slot.place);
-        let relative = relative.map(|of| Ok((of.view()?, of.slot.place)));
+        let relative = mixing.relative.map(|of| {
+            let scores = self.relative_scores(relative, &of, mixing)?;
+            Ok((scores.view()?, scores.slot.place))
+        });
         let biases = mixing.biases.iter();
         let biases = biases.map(|bias| Ok((Array::of(bias), self.place(bias))));
         let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;

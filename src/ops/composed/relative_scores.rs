@@ -3,7 +3,8 @@
 use candle_blocks_kernels::attention::ContentOf;
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::ops::relative_scores::{Distances, Term};
+use crate::ops::attention::Mixing;
+use crate::ops::relative_scores::{Relative, Term};
 use crate::ops::tape::Slot;
 
 use super::{Array, Composed, Taped};
@@ -21,18 +22,18 @@ impl Taped<Composed> {
     pub(in crate::ops) fn relative_scores(
         &self,
         terms: Vec<Term<Self>>,
-        distances: &Distances,
+        relative: &Relative,
+        mixing: &Mixing,
     ) -> Result<Self> {
-        let &Distances {
+        let &Mixing {
             batch,
-            seq,
+            queries: seq,
             n_heads,
             scale,
             ..
-        } = distances;
+        } = mixing;
         let dims = vec![batch, n_heads, seq, seq];
-        let slots = |term: &Term<Self>| [term.content.slot.place, term.table.slot.place];
-        let asks: Vec<Option<usize>> = terms.iter().flat_map(slots).collect();
+        let asks: Vec<Option<usize>> = terms.iter().flat_map(Term::asks).collect();
         if dims.contains(&0) {
             let (zeros, slots) = (self.data.zeros(&dims)?, terms.into_iter());
             let slots = slots.flat_map(|term| [term.content, term.table]);
@@ -52,7 +53,7 @@ impl Taped<Composed> {
                 content: by_head(&term.content)?,
                 of: term.of,
                 table: by_head(&term.table)?,
-                ids: ids(term.of, distances, self.data.device())?,
+                ids: ids(term.of, relative, mixing, self.data.device())?,
             })
         };
         let terms = terms.iter().map(sorted).collect::<Result<Vec<_>>>()?;
@@ -136,10 +137,10 @@ fn by_head(x: &Array, n_heads: usize) -> Result<Array> {
 }
 
 /// Which row of the table each row of content takes for each of the others.
-fn ids(of: ContentOf, distances: &Distances, device: &Device) -> Result<Array> {
-    let &Distances { seq, rows, .. } = distances;
-    let text = format!("distances {of:?} {seq} {}", distances.name);
-    let table = distances.constants.table(text, (DType::U32, device), || {
+fn ids(of: ContentOf, relative: &Relative, mixing: &Mixing, device: &Device) -> Result<Array> {
+    let (seq, rows) = (mixing.queries, relative.rows);
+    let text = format!("distances {of:?} {seq} {}", relative.name);
+    let table = mixing.constants.table(text, (DType::U32, device), || {
         let pair = |row: usize, other: usize| match of {
             ContentOf::Queries => rows[row + seq - 1 - other],
             ContentOf::Keys => rows[other + seq - 1 - row],

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
-use crate::ops::{self, Distances, Mixing, Route, Scores, Value, Visible, constants::Constants};
+use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, constants::Constants};
 
 /// The value of a tensor as other devices compute, on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -281,31 +281,33 @@ fn mixing<'a>(
 
 #[test]
 fn scores_by_distance_agree() {
-    let (batch, seq, n_heads, n_rows) = (2, 5, 3, 4);
+    let (batch, seq, n_rows) = (2, 5, 4);
     let rows: Vec<u32> = (0..2 * seq as u32 - 1).map(|d| (d / 2).min(3)).collect();
-    let constants = Constants::default();
-    let distances = Distances {
-        batch,
-        seq,
-        n_heads,
-        rows: &rows,
-        name: "of a test",
-        scale: 0.4,
-        constants: &constants,
-    };
-    // Queries and keys are columns of one value, as behind a fused projection.
+    let (constants, visible) = (Constants::default(), Visible::default());
+    // Queries, keys and values are columns of one value, as behind a fused projection.
     let vars = [
-        random(&[batch, seq, 12], 0.0, 1.0, 1),
+        random(&[batch, seq, 18], 0.0, 1.0, 1),
         random(&[n_rows, 6], 0.0, 1.0, 2),
         random(&[n_rows, 6], 0.0, 1.0, 3),
     ];
-    let scores = |both: Value, tables: [Option<&Tensor>; 2]| {
-        let tables = tables.map(|table| table.map(|table| both.beside(table).unwrap()));
+    let attended = |all: Value, tables: [Option<&Tensor>; 2]| {
+        let tables = tables.map(|table| table.map(|table| all.beside(table).unwrap()));
         let [keys, queries] = tables.each_ref().map(Option::as_ref);
-        let (query, key) = (both.columns(0..6), both.columns(6..12));
-        query
-            .relative_scores(&key, (keys, queries), &distances)?
-            .tensor()
+        let relative = Relative {
+            keys,
+            queries,
+            rows: &rows,
+            name: "of a test",
+        };
+        let mixing = Mixing {
+            keys: seq,
+            n_heads: 3,
+            n_kv_heads: 3,
+            relative: Some(relative),
+            ..mixing(&[], &visible, None, None, &constants)
+        };
+        let [query, key, value] = [0, 6, 12].map(|first| all.columns(first..first + 6));
+        query.attend(&key, &value, &mixing)?.tensor()
     };
     type Terms = fn(&[Tensor]) -> [Option<&Tensor>; 2];
     let cases: [(usize, Terms); 3] = [
@@ -318,8 +320,8 @@ fn scores_by_distance_agree() {
             &TYPES[..2],
             &format!("terms {i}"),
             &vars[..n_vars],
-            &|a| scores(Value::of(&a[0])?, terms(a)),
-            &|a| scores(on(&a[0]), terms(a)),
+            &|a| attended(Value::of(&a[0])?, terms(a)),
+            &|a| attended(on(&a[0]), terms(a)),
         );
     }
 }
