@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 mod activation;
 mod attention;
 mod block;
+mod disentangled;
 mod embeddings;
 mod feed_forward;
 mod initialization;
@@ -28,6 +29,7 @@ pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSp
 pub use block::{
     BlockConfig, NormPlacement, ParallelNorm, ResidualConfig, ResidualSource, StackConfig, Topology,
 };
+pub use disentangled::{DisentangledConfig, PositionProjections, RelativeEmbeddingsConfig};
 pub use embeddings::{
     EmbeddingProjection, EmbeddingsConfig, PatchEmbeddingsConfig, Projected,
     SpectrumEmbeddingsConfig, TokenDropout, TokenEmbeddingsConfig,

@@ -12,7 +12,9 @@ use crate::checkpoint::files::SIMILAR;
 use crate::checkpoint::known::{Unknown, known};
 use crate::checkpoint::nearest::nearest;
 use crate::checkpoint::scheme::{BlockChange, ConfigKeys, Family, Rule, StackPart, StackSource};
-use crate::config::{BlockConfig, NormConfig, RelativeBiasConfig, StackConfig};
+use crate::config::{
+    BlockConfig, NormConfig, RelativeBiasConfig, RelativeEmbeddingsConfig, StackConfig,
+};
 use crate::error::{Result, listed};
 
 /// Every key of a table.
@@ -50,6 +52,7 @@ struct UniformStack {
     block: BlockConfig,
     final_norm: Option<NormConfig>,
     relative_bias: Option<RelativeBiasConfig>,
+    relative_embeddings: Option<RelativeEmbeddingsConfig>,
 }
 
 impl Family {
@@ -190,6 +193,7 @@ fn source(
         }
         (None, Some(uniform), None) => StackConfig {
             relative_bias: uniform.relative_bias,
+            relative_embeddings: uniform.relative_embeddings,
             ..StackConfig::uniform(uniform.block.clone(), uniform.n_blocks, uniform.final_norm)
         },
         (None, None, Some(stack)) => stack.clone(),

@@ -225,7 +225,13 @@ pub(crate) fn names_on_disk(
     shape: &[usize],
 ) -> Result<Vec<String>> {
     let place = match role.split('.').next() {
-        Some("blocks" | "final_norm" | "relative_bias") => Place::of(role),
+        Some(
+            "blocks"
+            | "final_norm"
+            | "relative_bias"
+            | "relative_embeddings"
+            | "relative_embeddings_norm",
+        ) => Place::of(role),
         _ => Place::Ends,
     };
     let request = Request {

@@ -252,7 +252,7 @@ impl AttentionConfig {
         }
         match &self.latent {
             Some(latent) => latent.validate(self)?,
-            None => self.position.validate(self.head_dim)?,
+            None => self.position.validate(self)?,
         }
         probability("attention dropout", self.dropout)
     }

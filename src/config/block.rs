@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, Visibility, finite,
-    probability, setters,
+    AttentionConfig, FeedForwardConfig, NormConfig, Position, RelativeBiasConfig,
+    RelativeEmbeddingsConfig, Visibility, finite, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -177,6 +177,12 @@ impl BlockConfig {
         ];
         if let Some(cross) = &self.cross_attention {
             cross.validate()?;
+            if let Position::Disentangled(_) = cross.position {
+                return Err(Error::InvalidConfig(
+                    "cross-attention has no distances; expected another position than Disentangled"
+                        .to_string(),
+                ));
+            }
             widths.push(cross.d_model);
         }
         if widths.iter().any(|&width| width != widths[0]) {
@@ -207,6 +213,9 @@ pub struct StackConfig {
     pub final_norm: Option<NormConfig>,
     /// The learned relative position bias that all blocks share, if any.
     pub relative_bias: Option<RelativeBiasConfig>,
+    /// The table of embeddings of distances that all blocks of disentangled attention share.
+    #[serde(default)]
+    pub relative_embeddings: Option<RelativeEmbeddingsConfig>,
     /// Probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
     #[serde(default)]
     pub layer_drop: f64,
@@ -223,6 +232,7 @@ impl StackConfig {
             blocks,
             final_norm,
             relative_bias: None,
+            relative_embeddings: None,
             layer_drop: 0.0,
             output_dropout: 0.0,
         }
@@ -254,6 +264,8 @@ impl StackConfig {
         with_layers(layers: Vec<usize>) => layers = layers;
         /// Sets the relative position bias that all blocks share.
         with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
+        /// Sets the table of embeddings of distances that blocks of disentangled attention share.
+        with_relative_embeddings(table: RelativeEmbeddingsConfig) => relative_embeddings = Some(table);
         /// Sets the probability of skipping a layer in training.
         with_layer_drop(p: f64) => layer_drop = p;
         /// Sets the dropout probability of the output.
@@ -282,6 +294,7 @@ impl StackConfig {
                 .iter()
                 .try_for_each(|block| bias.validate(&block.attention))?;
         }
+        self.validate_relative_embeddings()?;
         let norm = self.final_norm.iter().map(|norm| norm.d_model);
         let widths = self.blocks.iter().map(BlockConfig::d_model).chain(norm);
         let widths: Vec<usize> = widths.collect();
@@ -291,6 +304,32 @@ impl StackConfig {
             )));
         }
         check_layers(self.blocks.len(), &self.layers)
+    }
+
+    /// Checks that there is a table for the blocks of disentangled attention, and for none without them.
+    fn validate_relative_embeddings(&self) -> Result<()> {
+        let failed = |reason: &str| Err(Error::InvalidConfig(reason.to_string()));
+        let mut is_read = false;
+        for block in &self.blocks {
+            if let Position::Disentangled(disentangled) = &block.attention.position {
+                is_read = true;
+                match &self.relative_embeddings {
+                    Some(table) => table.validate(disentangled, block.d_model())?,
+                    None => {
+                        return failed(
+                            "disentangled attention in a stack without relative embeddings; set them with \
+                             with_relative_embeddings",
+                        );
+                    }
+                }
+            }
+        }
+        match self.relative_embeddings.is_some() && !is_read {
+            true => {
+                failed("relative embeddings that no block reads; expected Position::Disentangled")
+            }
+            false => Ok(()),
+        }
     }
 }
 

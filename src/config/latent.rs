@@ -73,9 +73,7 @@ impl LatentConfig {
         }
         match &of.position {
             Position::None => Ok(()),
-            Position::Rotary(rotary) if rotary.dim == self.rotary_dim => {
-                of.position.validate(self.rotary_dim)
-            }
+            Position::Rotary(rotary) if rotary.dim == self.rotary_dim => of.position.validate(of),
             other => fail(format!(
                 "turns {} dimensions or none; found {other:?}",
                 self.rotary_dim

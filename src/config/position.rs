@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, Visibility, finite, positive, setters, size};
+use super::{AttentionConfig, DisentangledConfig, Visibility, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -17,14 +17,17 @@ pub enum Position {
     Rotary(RotaryConfig),
     /// ALiBi: scores that decrease linearly with distance (Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
     Alibi(AlibiConfig),
+    /// Disentangled attention: scores of contents and embeddings of distances, in a stack that has these.
+    Disentangled(DisentangledConfig),
 }
 
 impl Position {
-    /// Checks the settings for heads of width `head_dim`.
-    pub(super) fn validate(&self, head_dim: usize) -> Result<()> {
+    /// Checks the settings for an attention.
+    pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
         match self {
             Self::None => Ok(()),
-            Self::Rotary(rotary) => rotary.validate(head_dim),
+            Self::Disentangled(disentangled) => disentangled.validate(attention),
+            Self::Rotary(rotary) => rotary.validate(attention.head_dim),
             Self::Alibi(alibi) => {
                 if let AlibiSlopes::Interleaved { max } = alibi.slopes {
                     finite("the exponent of the smallest ALiBi slope", max)?;

@@ -8,11 +8,13 @@ use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::
 use crate::ops::Value;
 
 mod cross;
+mod disentangled;
 mod latent;
 mod own;
 mod query_key_norm;
 mod scores;
 
+pub use disentangled::PositionLinears;
 pub use latent::LatentProjections;
 pub use query_key_norm::QueryKeyNorms;
 
@@ -69,13 +71,16 @@ pub struct Attention {
     projections: QueryKeyValue,
     output: Linear,
     norms: Option<QueryKeyNorms>,
+    positions: PositionLinears,
+    position_dropout: Dropout,
     dropout: Dropout,
     config: AttentionConfig,
 }
 
 impl Attention {
     /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it; or the parts of
-    /// [`LatentProjections`]), `output` and, if configured, `query_norm` and `key_norm` from `vb`.
+    /// [`LatentProjections`]), `output` and, if configured, `query_norm`, `key_norm`, `position_key` and `position_query`
+    /// from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
@@ -106,7 +111,9 @@ impl Attention {
         };
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
-        Self::from_parts(projections, norms, output, config.clone())
+        let positions = PositionLinears::new(config, &vb)?;
+        let attention = Self::from_parts(projections, norms, output, config.clone())?;
+        attention.with_position_linears(positions)
     }
 
     /// Builds the layer from its projections and the norms of queries and keys.
@@ -121,21 +128,39 @@ impl Attention {
         config: AttentionConfig,
     ) -> Result<Self> {
         config.validate()?;
+        let position_dropout = disentangled::position_dropout(&config)?;
         let dropout = Dropout::new(config.dropout, DropoutSource::default())?;
         let attention = Self {
             projections,
             output,
             norms,
+            positions: PositionLinears::default(),
+            position_dropout,
             dropout,
             config,
         };
-        attention.check_shapes()?;
+        attention.check_contents()?;
         Ok(attention)
+    }
+
+    /// Adds the projections of relative embeddings, where the configuration has some of their own.
+    ///
+    /// # Errors
+    /// If one is missing or is not asked for, or has another shape.
+    pub fn with_position_linears(mut self, positions: PositionLinears) -> Result<Self> {
+        positions.check(&self.config)?;
+        self.positions = positions;
+        Ok(self)
     }
 
     /// # Errors
     /// As for [`Self::from_parts`].
     pub(crate) fn check_shapes(&self) -> Result<()> {
+        self.check_contents()?;
+        self.positions.check(&self.config)
+    }
+
+    fn check_contents(&self) -> Result<()> {
         let config = &self.config;
         let (q, kv) = (config.query_width(), config.key_width());
         let check =
@@ -175,6 +200,8 @@ impl Attention {
         projections(&self) -> &QueryKeyValue => &self.projections;
         /// The output projection, `[d_model, n_heads · value_dim]`.
         output(&self) -> &Linear => &self.output;
+        /// The projections of relative embeddings that are not those of the contents.
+        position_linears(&self) -> &PositionLinears => &self.positions;
         /// The norms of queries and keys, if any.
         norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
     }
@@ -189,6 +216,7 @@ impl Attention {
 
     /// Makes the layer draw its dropout masks from `source`.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.position_dropout.set_source(source.clone());
         self.dropout.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
             linear.set_dropout_source(source);
@@ -198,6 +226,7 @@ impl Attention {
     /// The linear layers, each named by its role under the given one.
     pub(super) fn linears_mut(&mut self, role: &str) -> Vec<(String, &mut Linear)> {
         let mut linears = self.projections.linears_mut();
+        linears.extend(self.positions.each_mut());
         linears.push(("output", &mut self.output));
         linears
             .into_iter()
@@ -209,8 +238,10 @@ impl Attention {
     pub(super) fn dropouts(&self) -> Vec<&Dropout> {
         let inputs = self.projections.linears().into_iter();
         let linears = inputs.map(|(_, linear)| linear).chain([&self.output]);
+        let linears = linears.chain(self.positions.each());
         let adapters = linears.filter_map(Linear::dropout);
-        adapters.chain([&self.dropout]).collect()
+        let own = [&self.position_dropout, &self.dropout];
+        adapters.chain(own).collect()
     }
 
     /// Projected queries, keys or values in the type of products, clipped, and normalized where there are norms.
@@ -244,7 +275,7 @@ impl Attention {
     }
 
     /// Cross-attention to the context's memory, the output of an encoder: every query sees every position that the memory's
-    /// mask keeps. Rotary embedding, visibility and window of the configuration do not apply; linear biases do.
+    /// mask keeps. Rotary embedding, distances, visibility and window of the configuration do not apply; linear biases do.
     ///
     /// # Shapes
     /// `x` is `[batch, seq, d_model]`, the memory `[batch, encoder_seq, d_memory]`; the result has the shape of `x`.

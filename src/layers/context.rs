@@ -23,6 +23,7 @@ pub struct ForwardContext {
     mask: AttentionMask,
     positions: Option<Vec<Vec<u32>>>,
     memory: Option<Memory>,
+    relative_embeddings: Option<Tensor>,
     train: bool,
     precision: Precision,
 }
@@ -52,6 +53,9 @@ impl ForwardContext {
         with_mask(mask: AttentionMask) => mask = mask;
         /// Turns dropout on or off.
         with_train(train: bool) => train = train;
+        /// Sets the embeddings of distances `[2 * span, d_model]` that disentangled attention reads in a block outside of its
+        /// stack: [`RelativeEmbeddings::rows`](crate::layers::RelativeEmbeddings::rows). A stack has its own.
+        with_relative_embeddings(rows: Tensor) => relative_embeddings = Some(rows);
     }
 
     /// Sets the precision in which linear layers multiply: [`Precision::F32`], which is the default, multiplies numbers as
@@ -119,6 +123,8 @@ impl ForwardContext {
     }
 
     getters! {
+        /// The embeddings of distances, if any.
+        relative_embeddings(&self) -> Option<&Tensor> => self.relative_embeddings.as_ref();
         /// The mask.
         mask(&self) -> &AttentionMask => &self.mask;
         /// The encoder output, if any.

@@ -4,8 +4,10 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::{AlibiConfig, RotaryConfig};
-use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
+use crate::config::{AlibiConfig, DisentangledConfig, RotaryConfig};
+use crate::layers::position::{
+    DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
+};
 use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
 use crate::ops::{Constants, Value, uploaded};
 
@@ -21,11 +23,14 @@ pub(crate) struct Pass<'c> {
     pub keep: Option<Marks>,
     /// Added to the scores of every block.
     pub additive: Option<Tensor>,
+    /// The embeddings of distances that disentangled attention reads.
+    pub relative: Option<Tensor>,
     /// What all passes have on a device in common.
     pub constants: Constants,
     last: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
+    distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
 
 /// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
@@ -66,10 +71,12 @@ impl<'c> Pass<'c> {
             seen,
             keep,
             additive: context.mask().additive().cloned(),
+            relative: context.relative_embeddings().cloned(),
             constants: Constants::default(),
             last: Memo::default(),
             tables: Memo::default(),
             alibi: Memo::default(),
+            distances: Memo::default(),
         }
     }
 
@@ -104,6 +111,44 @@ impl<'c> Pass<'c> {
             });
         }
         Ok(self)
+    }
+
+    /// Sets the embeddings of distances, if there are some.
+    pub fn with_relative(mut self, relative: Option<&RelativeEmbeddings>) -> Result<Self> {
+        if let Some(relative) = relative {
+            self.relative = Some(relative.rows()?);
+        }
+        Ok(self)
+    }
+
+    /// The embeddings of this pass's distances, or of `all` that there are, and which is whose.
+    ///
+    /// # Errors
+    /// If there are none, or not as many as the configuration says.
+    pub fn distances(
+        &self,
+        config: &DisentangledConfig,
+        all: bool,
+    ) -> Result<(Tensor, DistanceRows)> {
+        self.distances.get(&(*config, all), || {
+            let Some(table) = &self.relative else {
+                bail!(
+                    "disentangled attention: no relative embeddings given; run the block in its stack, or see \
+                     ForwardContext::with_relative_embeddings"
+                )
+            };
+            let rows = match all {
+                true => DistanceRows::of_all(config, self.seq),
+                false => DistanceRows::new(config, self.seq),
+            };
+            let n_rows = 2 * config.span;
+            if table.rank() != 2 || table.dims()[0] != n_rows {
+                let found = table.dims();
+                bail!("relative embeddings: have shape {found:?}, expected [{n_rows}, d_model]");
+            }
+            let table = table.narrow(0, rows.range.start, rows.range.len())?;
+            Ok((table, rows))
+        })
     }
 
     /// The marks of the last `keys` positions.

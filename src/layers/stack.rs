@@ -7,20 +7,21 @@ use crate::config::{StackConfig, Visibility, check_layers, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
-    TransformerBlock,
+    RelativeEmbeddings, TransformerBlock,
 };
 use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
 use crate::ops::{Constants, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_bias`, `relative_embeddings`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
     relative_bias: Option<RelativeBias>,
+    relative_embeddings: Option<RelativeEmbeddings>,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
@@ -38,26 +39,16 @@ impl Stack {
         let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
         let blocks = config.blocks.iter().enumerate().map(block);
         let blocks = blocks.collect::<Result<_>>()?;
-        let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
+        let shared = SharedParts::new(config, &vb)?;
         let dropout = |p| Dropout::new(p, DropoutSource::default());
-        let stack = Self::from_parts(blocks, config.layers.clone(), relative_bias, final_norm)?
+        let layers = config.layers.clone();
+        let stack = Self::from_parts(blocks, layers, shared.relative_bias, shared.final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
             .with_output_dropout(dropout(config.output_dropout)?);
-        Ok(stack)
-    }
-
-    /// Gets the parts that belong to no block: the relative bias and the final norm.
-    pub(crate) fn shared_parts(
-        config: &StackConfig,
-        vb: &VarBuilder,
-    ) -> Result<(Option<RelativeBias>, Option<Norm>)> {
-        let first = config.blocks.first();
-        let visibility = first.map(|block| block.attention.visibility);
-        let visibility = visibility.unwrap_or(Visibility::Bidirectional);
-        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
-        let bias = config.relative_bias.as_ref().map(bias).transpose()?;
-        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
-        Ok((bias, config.final_norm.as_ref().map(norm).transpose()?))
+        match shared.relative_embeddings {
+            Some(embeddings) => stack.with_relative_embeddings(embeddings),
+            None => Ok(stack),
+        }
     }
 
     /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
@@ -75,6 +66,7 @@ impl Stack {
             blocks,
             layers,
             relative_bias,
+            relative_embeddings: None,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
@@ -104,6 +96,20 @@ impl Stack {
         Ok(())
     }
 
+    /// Adds the embeddings of distances that blocks of disentangled attention read.
+    ///
+    /// # Errors
+    /// If they are of another width than the blocks.
+    pub fn with_relative_embeddings(mut self, embeddings: RelativeEmbeddings) -> Result<Self> {
+        let width = embeddings.table().dims()[1];
+        if let Some(block) = self.blocks.iter().find(|block| block.d_model() != width) {
+            let found = block.d_model();
+            bail!("stack: relative embeddings of width {width} for a block of {found}");
+        }
+        self.relative_embeddings = Some(embeddings);
+        Ok(self)
+    }
+
     setters! {
         /// Skips each layer as a whole in training with the dropout's probability (LayerDrop), with one draw per layer.
         with_layer_drop(layer_drop: Dropout) => layer_drop = layer_drop;
@@ -118,6 +124,8 @@ impl Stack {
         layers(&self) -> &[usize] => &self.layers;
         /// The relative position bias that all blocks share, if any.
         relative_bias(&self) -> Option<&RelativeBias> => self.relative_bias.as_ref();
+        /// The embeddings of distances that all blocks share, if any.
+        relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
@@ -262,7 +270,8 @@ impl Stack {
     /// A pass whose scores get the bias by position too.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
         pass.with_constants(&self.constants)
-            .with_bias(self.relative_bias.as_ref())
+            .with_bias(self.relative_bias.as_ref())?
+            .with_relative(self.relative_embeddings())
     }
 
     fn apply(
@@ -288,6 +297,31 @@ impl Stack {
             Some(norm) => self.output_dropout.apply(&norm.apply(x)?, train),
             None => self.output_dropout.apply(x, train),
         }
+    }
+}
+
+/// The parts of a stack that belong to no block.
+pub(crate) struct SharedParts {
+    pub relative_bias: Option<RelativeBias>,
+    pub relative_embeddings: Option<RelativeEmbeddings>,
+    pub final_norm: Option<Norm>,
+}
+
+impl SharedParts {
+    /// Gets those that are configured.
+    pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
+        let first = config.blocks.first().map(|block| &block.attention);
+        let visibility = first.map_or(Visibility::Bidirectional, |first| first.visibility);
+        let d_model = first.map_or(0, |first| first.d_model);
+        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
+        let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
+        let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
+        let embeddings = config.relative_embeddings.as_ref().map(embeddings);
+        Ok(Self {
+            relative_bias: config.relative_bias.as_ref().map(bias).transpose()?,
+            relative_embeddings: embeddings.transpose()?,
+            final_norm: config.final_norm.as_ref().map(norm).transpose()?,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::packed::{PackedKvCache, PackedLinear, PackedStack};
 pub(super) enum Body {
     /// On any device, with gradients.
     Plain {
-        stack: Stack,
+        stack: Box<Stack>,
         projection_back: Option<Linear>,
         pooler: Option<Readout>,
         head: Option<Readout>,

@@ -26,7 +26,7 @@ impl Model {
             config: config.clone(),
             embeddings: ends.embeddings,
             body: Body::Plain {
-                stack: Stack::new(&config.stack, vb)?,
+                stack: Box::new(Stack::new(&config.stack, vb)?),
                 projection_back: ends.projection_back,
                 pooler: ends.pooler,
                 head: ends.head,

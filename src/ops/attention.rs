@@ -9,6 +9,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::constants::Constants;
 use super::dropout::{Mask, with_marks};
 use super::kernels::{Data, Reading};
+use super::relative_scores::{Relative, Term, Terms};
 use super::tape::{Engine, Slot, Taped};
 use super::value::{Value, on_either};
 use super::visible::{Reach, Visible, check_keep};
@@ -17,7 +18,7 @@ use super::{backward::Pass, numbers::Numbers};
 const OP: &str = "attention";
 
 /// How queries, keys and values are combined.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Mixing<'a> {
     /// Number of sequences.
     pub batch: usize,
@@ -36,6 +37,8 @@ pub(crate) struct Mixing<'a> {
     /// Added to the scores in this order, each of up to four dimensions that broadcast to
     /// `[batch, n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
+    /// Added to the scores before those.
+    pub relative: Option<Relative<'a>>,
     /// What each query sees.
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
@@ -58,7 +61,8 @@ impl Value {
         check([self, key, value], mixing)?;
         on_either!(self, query => {
             let (key, value) = (query.on_tape(key)?, query.on_tape(value)?);
-            Ok(query.attend(&key, &value, mixing)?.into())
+            let relative = mixing.relative.map(|of| of.terms(query, &key)).transpose()?;
+            Ok(query.attend(&key, &value, relative.unwrap_or_default(), mixing)?.into())
         })
     }
 }
@@ -101,6 +105,8 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
     let all = [batch, n_heads, queries, keys];
+    let mut relative = mixing.relative.iter();
+    relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
     let mut biases = mixing.biases.iter();
     biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
 }
@@ -136,7 +142,13 @@ pub(crate) fn broadcast_strides(dims: [usize; 4]) -> [usize; 4] {
 }
 
 impl Taped<Cpu> {
-    fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
+    fn attend(
+        &self,
+        key: &Self,
+        value: &Self,
+        relative: Vec<Term<Self>>,
+        mixing: &Mixing,
+    ) -> Result<Self> {
         let operand = |of: &Self, heads: usize, seq: usize| Operand {
             data: of.data.clone(),
             slot: of.slot.clone(),
@@ -165,6 +177,7 @@ impl Taped<Cpu> {
             value: operand(value, n_kv_heads, mixing.keys),
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
+            relative: mixing.relative.map(|of| Terms::new(&relative, &of, mixing)),
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
@@ -176,10 +189,12 @@ impl Taped<Cpu> {
             *last = n_heads * head_dim;
         }
         let mut y = Numbers::new(self.dtype(), dims.iter().product())?;
-        step.with(|attention| attention.forward(self.engine(), y.slice_mut()))?;
+        let cpu = self.engine();
+        step.with(cpu, |attention| attention.forward(cpu, y.slice_mut()))?;
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
-        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
+        let terms = relative.iter().flat_map(Term::asks);
+        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).chain(terms).collect();
         Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
@@ -205,6 +220,7 @@ struct Attended {
     value: Operand,
     scale: f64,
     soft_cap: Option<f64>,
+    relative: Option<Terms>,
     biases: Vec<Bias>,
     keep: Option<Tensor>, // [batch, keys]
     reach: Reach,
@@ -229,18 +245,24 @@ impl Operand {
 }
 
 impl Attended {
-    fn with<R>(&self, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
+    fn with<R>(&self, cpu: Cpu, work: impl FnOnce(&Differentiable) -> R) -> Result<R> {
         let operands = [&self.query, &self.key, &self.value];
         let readings = operands.map(|of| of.data.read());
         let [query, key, value] = [0, 1, 2].map(|i| operands[i].rows(&readings[i]));
         let of_biases: Vec<Reading> = self.biases.iter().map(|bias| bias.data.read()).collect();
         let biases = self.biases.iter().zip(&of_biases);
-        let biases: Vec<ScoreBias> = biases
-            .map(|(bias, reading)| ScoreBias {
-                data: reading.slice(),
-                strides: bias.strides,
-            })
-            .collect();
+        let biases = biases.map(|(bias, reading)| ScoreBias {
+            data: reading.slice(),
+            strides: bias.strides,
+        });
+        let relative = self.relative.iter().map(|terms| terms.scores(cpu));
+        let relative = relative.collect::<Result<Vec<Numbers>>>()?;
+        let of_terms = self.relative.iter().zip(&relative);
+        let of_terms = of_terms.map(|(terms, scores)| ScoreBias {
+            data: scores.slice(),
+            strides: terms.strides(),
+        });
+        let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
             work(&Differentiable {
                 batch: self.batch,
@@ -284,13 +306,17 @@ impl Attended {
         };
         let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
         let cpu = pass.engine;
-        self.with(|attention| {
+        let of_terms = self.relative.as_ref().map(Terms::zeros);
+        let mut of_terms = of_terms.transpose()?;
+        self.with(cpu, |attention| {
+            let of_terms = of_terms.iter_mut().map(|of| Some(of.slice_mut()));
             let of_biases = of_biases.iter_mut();
+            let of_biases = of_biases.map(|of| Some(of.as_mut()?.slice_mut()));
             let to = AttentionGradients {
                 query: dq.slice_mut(),
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
-                biases: of_biases.map(|of| Some(of.as_mut()?.slice_mut())).collect(),
+                biases: of_terms.chain(of_biases).collect(),
             };
             attention.backward(cpu, dy.slice(), to);
         })?;
@@ -298,6 +324,9 @@ impl Attended {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
+        if let (Some(terms), Some(dscores)) = (&self.relative, &of_terms) {
+            terms.backward(pass, dscores)?;
+        }
         let mut of_biases = self.biases.iter().zip(of_biases);
         of_biases.try_for_each(|(bias, gradient)| match gradient {
             Some(gradient) => pass.add_parameter(bias.place, gradient),

@@ -14,6 +14,7 @@ mod join;
 mod linear;
 mod norm;
 mod relative_bias;
+mod relative_scores;
 mod rotary;
 mod softmax;
 

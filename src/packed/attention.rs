@@ -6,6 +6,7 @@ mod latent;
 mod memory;
 mod mix;
 mod own;
+mod positions;
 mod prepare;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::{Attention, ForwardContext, QueryKeyValue};
+use positions::Positions;
 
 /// An [`Attention`] packed for inference on the CPU, created by [`Attention::pack`] or [`Attention::pack_cross`].
 ///
@@ -32,6 +34,7 @@ pub struct PackedAttention {
     projections: Projections,
     output: PackedLinear,
     norms: Option<SpanNorms>,
+    positions: Option<Positions>,
     config: AttentionConfig,
     cpu: Cpu,
     /// What queries, keys and values are multiplied in.
@@ -56,11 +59,17 @@ scratch! {
     PROJECTED_ROWS
 }
 
+scratch! {
+    /// What distances add to the scores of all heads.
+    RELATIVE_SCORES
+}
+
 impl Attention {
     /// Packs the weights of self-attention for inference on the CPU.
     ///
     /// # Errors
-    /// If the layer is not on the CPU or is f64, or if keys are not computed from the input.
+    /// If the layer is not on the CPU or is f64, if keys are not computed from the input, or if it is disentangled: what its
+    /// distances add is made with the table of its stack.
     pub fn pack(&self, precision: Precision) -> Result<PackedAttention> {
         PackedAttention::new(&Packing::new(precision)?, self)
     }
@@ -121,6 +130,7 @@ impl PackedAttention {
             projections,
             output: PackedLinear::new(&packing.at("output"), attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
+            positions: Positions::new(packing, attention)?,
             config: attention.config().clone(),
             cpu: packing.cpu,
             stored: packing.stored,

@@ -35,7 +35,7 @@ use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
 use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-use crate::{config::Precision, ops};
+use crate::{config::Precision, layers::RelativeEmbeddings, ops};
 
 /// Gives a layer the method `pack`.
 macro_rules! packs {
@@ -116,6 +116,8 @@ struct Packing {
     role: String,
     /// Memory shared by all weights that are packed together.
     pages: LargePages,
+    /// The embeddings of distances that attention may read, `[2 · span, d_model]`.
+    relative: Option<Tensor>,
 }
 
 impl Packing {
@@ -135,6 +137,16 @@ impl Packing {
             cpu: ops::cpu()?,
             role: String::new(),
             pages: LargePages::default(),
+            relative: None,
+        })
+    }
+
+    /// To pack blocks that read these embeddings of distances.
+    fn with_relative(self, embeddings: Option<&RelativeEmbeddings>) -> Result<Self> {
+        let rows = embeddings.map(RelativeEmbeddings::rows).transpose()?;
+        Ok(Self {
+            relative: rows.map(|rows| rows.detach()),
+            ..self
         })
     }
 

@@ -6,8 +6,8 @@ use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
-use crate::config::{Precision, RotaryConfig, getters};
-use crate::layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias};
+use crate::config::{DisentangledConfig, Precision, RotaryConfig, getters};
+use crate::layers::{AlibiKey, DistanceRows, ForwardContext, Memo, Pass, RelativeBias};
 
 /// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {
@@ -21,6 +21,7 @@ pub(super) struct PackedPass<'c> {
     memory: OnceCell<PackedMemory>,
     tables: Memo<RotaryConfig, Arc<Tables>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
+    distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
 }
 
 /// What every cross-attention of a pass attends to.
@@ -52,6 +53,7 @@ impl<'c> PackedPass<'c> {
             memory: OnceCell::new(),
             tables: Memo::default(),
             alibi: Memo::default(),
+            distances: Memo::default(),
             pass,
         })
     }
@@ -145,6 +147,13 @@ impl<'c> PackedPass<'c> {
                 sin: made.sin.flatten_all()?.to_vec1()?,
             }))
         })
+    }
+
+    /// Which rows of relative embeddings this pass's distances have.
+    pub fn distances(&self, config: &DisentangledConfig) -> Result<Arc<DistanceRows>> {
+        let seq = self.pass.seq;
+        self.distances
+            .get(config, || Ok(Arc::new(DistanceRows::new(config, seq))))
     }
 
     /// The linear bias of every head and key.

@@ -8,7 +8,8 @@ use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
 use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, Norm, Pass, RelativeBias, Stack, SublayerStages, check_cached,
+    BlockStages, ForwardContext, Norm, Pass, RelativeBias, SharedParts, Stack, SublayerStages,
+    check_cached,
 };
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
@@ -51,7 +52,7 @@ impl Stack {
     /// # Errors
     /// If the stack is not on the CPU or is f64, or a weight is beyond the range of the precision.
     pub fn pack(&self, precision: Precision) -> Result<PackedStack> {
-        let packing = Packing::new(precision)?;
+        let packing = Packing::new(precision)?.with_relative(self.relative_embeddings())?;
         let blocks = self.blocks().iter().enumerate();
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
@@ -72,8 +73,9 @@ impl PackedStack {
         precision: Precision,
     ) -> Result<Self> {
         config.validate()?;
-        let packing = Packing::new(precision)?;
-        let (relative_bias, final_norm) = Stack::shared_parts(config, &vb)?;
+        let shared = SharedParts::new(config, &vb)?;
+        let packing =
+            Packing::new(precision)?.with_relative(shared.relative_embeddings.as_ref())?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedTransformerBlock::new(&packing.at(role_of_block(i)), &block)
@@ -82,8 +84,8 @@ impl PackedStack {
         Self::of_blocks(
             &packing,
             blocks,
-            relative_bias.as_ref(),
-            final_norm.as_ref(),
+            shared.relative_bias.as_ref(),
+            shared.final_norm.as_ref(),
         )
     }
 

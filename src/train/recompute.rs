@@ -179,7 +179,12 @@ impl Shared {
             Ok(stand_in)
         };
         let mut within = context.clone();
-        let pass = Pass::new(context, x.dims())?.with_bias(stack.relative_bias())?;
+        let pass = Pass::new(context, x.dims())?
+            .with_bias(stack.relative_bias())?
+            .with_relative(stack.relative_embeddings())?;
+        if let Some(relative) = &pass.relative {
+            within = within.with_relative_embeddings(cut(relative)?);
+        }
         if let Some(additive) = &pass.additive {
             within = within.with_mask(context.mask().clone().with_additive(cut(additive)?));
         }

@@ -1,7 +1,7 @@
 //! The cache of the layers is of tensors: it holds no graph, and what it cannot serve leaves it as it was.
 
 use candle_blocks::{
-    AttentionMask, ForwardContext, KvCache, Stack,
+    AttentionMask, ForwardContext, KvCache, Precision, Stack,
     candle_core::{DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
 };
@@ -91,6 +91,22 @@ fn what_a_cache_gives_has_no_graph() {
             assert!(!y.unwrap().track_op());
             assert!(layers.forward_with(&x, &plain).unwrap().track_op());
         }
+    }
+}
+
+#[test]
+fn an_encoder_of_distances_has_no_cache() {
+    let layers = stack(&kinds::disentangled());
+    let packed = layers.pack(Precision::F32).unwrap();
+    let (x, plain) = (numbers(&[2, 1, WIDTH], 1), ForwardContext::evaluation());
+    let (mut cache, mut of_packed) = (layers.new_cache(), packed.new_cache());
+    for message in [
+        refusal("layers", || layers.forward_cached(&x, &plain, &mut cache)),
+        refusal("packed", || {
+            packed.forward_cached(&x, &plain, &mut of_packed)
+        }),
+    ] {
+        assert!(message.contains("causal"), "{message}");
     }
 }
 

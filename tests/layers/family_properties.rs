@@ -8,7 +8,7 @@ use candle_blocks::{
     Attention, AttentionMask, ForwardContext, Linear, Position, Stack, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
     config::{QueryKeyNormSpan, RotaryScaling},
-    layers::QueryKeyValue,
+    layers::{PositionLinears, QueryKeyValue},
     verify::{Comparer, Expected},
 };
 
@@ -260,15 +260,28 @@ fn permuted_heads_give_the_same_output() {
             let output = attention.output();
             let mixed = match config.latent {
                 Some(_) => features(groups(), config.value_dim()),
-                None => queries,
+                None => queries.clone(),
             };
             let columns = output.weight().index_select(&mixed, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let norms = attention.norms().cloned();
             let permuted = Attention::from_parts(projections, norms, output, config.clone());
+            let positions = attention.position_linears();
+            let of_positions = |linear: &Linear| reordered(linear, &queries);
+            let positions = PositionLinears {
+                key: positions.key.as_ref().map(of_positions),
+                query: positions.query.as_ref().map(of_positions),
+            };
+            let permuted = permuted.unwrap().with_position_linears(positions);
             let permuted = permuted.unwrap();
             let x = s.input(0.0);
-            let (ours, theirs) = (permuted.forward(&x), attention.forward(&x));
+            let context = match s.stack.relative_embeddings() {
+                Some(table) => {
+                    ForwardContext::evaluation().with_relative_embeddings(table.rows().unwrap())
+                }
+                None => ForwardContext::evaluation(),
+            };
+            let [ours, theirs] = [&permuted, attention].map(|of| of.forward_with(&x, &context));
             s.assert_close("attention", &ours.unwrap(), &theirs.unwrap());
             n_permuted += 1;
         }

@@ -4,9 +4,10 @@ use candle_blocks::{
     Attention, AttentionConfig, AttentionMask, ForwardContext, Position, RotaryConfig,
     candle_core::{DType, Device, Tensor},
     candle_nn::{VarBuilder, VarMap},
+    config::DisentangledConfig,
 };
 
-use crate::{device::device, numbers::bits};
+use crate::{device::device, numbers::bits, reference::Reference};
 
 /// Tokenizers and transformers give I64, files and other programs any other.
 const INTEGERS: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
@@ -36,6 +37,30 @@ fn attended(attention: &Attention, context: &ForwardContext) -> Vec<u64> {
     let x = Tensor::from_iter(values, &device()).unwrap();
     let x = x.reshape((2, 4, 8)).unwrap();
     bits(&attention.forward_with(&x, context).unwrap())
+}
+
+/// transformers' `make_log_bucket_position`, for lengths far beyond the table's.
+#[test]
+fn distances_have_the_rows_of_deberta() {
+    let reference = Reference::open("distances");
+    let names = reference.names();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in names {
+        let sizes: Vec<usize> = name.split(' ').map(|n| n.parse().unwrap()).collect();
+        let config = DisentangledConfig {
+            max_distance: sizes.get(1).copied(),
+            ..DisentangledConfig::new(sizes[0])
+        };
+        let changes = reference.on_cpu(&name).to_vec2::<i64>().unwrap();
+        let last = -changes[0][0];
+        for distance in -last..=last {
+            let from = changes.iter().rfind(|change| change[0] <= distance);
+            let expected = from.unwrap()[1] as usize;
+            assert_eq!(config.row(distance), expected, "{name}: {distance}");
+        }
+        let ends = [i64::MIN / 2, i64::MAX / 2].map(|distance| config.row(distance));
+        assert!(ends[0] < config.span && (config.span..2 * config.span).contains(&ends[1]));
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod weights;
 
 mod config_defaults;
 mod config_keys;
+mod deberta_keys;
 mod families;
 mod heads;
 #[cfg(feature = "hub")]

@@ -1,8 +1,8 @@
 //! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
 
 use candle_blocks::{
-    BlockConfig, FeedForwardForm,
-    config::{LatentConfig, SharedExpertConfig},
+    BlockConfig, FeedForwardForm, Position,
+    config::{LatentConfig, PositionProjections, SharedExpertConfig},
 };
 use serde_json::Value;
 
@@ -97,7 +97,22 @@ fn expected(block: &BlockConfig) -> Expected {
             (bias.output, config.d_model),
         ];
         let biases: usize = biases.iter().map(|&(has, n)| if has { n } else { 0 }).sum();
-        weights + biases
+        let positions = match &config.position {
+            Position::Disentangled(of) => match of.projections {
+                PositionProjections::Shared => [None; 2],
+                PositionProjections::Own {
+                    key_bias,
+                    query_bias,
+                } => [
+                    of.content_to_position.then_some(key_bias),
+                    of.position_to_content.then_some(query_bias),
+                ],
+            },
+            _ => [None; 2],
+        };
+        let position = |has_bias| q * config.d_model + if has_bias { q } else { 0 };
+        let positions: usize = positions.into_iter().flatten().map(position).sum();
+        weights + biases + positions
     };
     let ff = &block.feed_forward;
     let n_up = match ff.form {
@@ -151,6 +166,9 @@ fn counts_by_role_are_those_of_the_configuration() {
         }
         if let Some(bias) = &checkpoint.config().relative_bias {
             sums[0] += bias.n_buckets * bias.n_heads;
+        }
+        if let Some(table) = &checkpoint.config().relative_embeddings {
+            sums[0] += table.n_rows * checkpoint.config().blocks[0].d_model();
         }
         let roles = [
             "attention",

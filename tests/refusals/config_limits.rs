@@ -3,10 +3,11 @@
 use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
     FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
+    Visibility,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, LatentConfig, ParallelNorm,
-        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig,
-        SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, LatentConfig,
+        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeEmbeddingsConfig,
+        RotaryScaling, RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -257,6 +258,85 @@ fn a_relative_bias_needs_near_and_far_buckets_and_a_column_per_head() {
     }
     let error = validate(32, 128, 3).unwrap_err();
     assert_says(&error, &["relative bias has 3 heads", "attention 2"]);
+}
+
+#[test]
+fn disentangled_attention_needs_a_table_of_twice_its_span_and_to_see_all_of_its_sequence() {
+    let of = DisentangledConfig::new(4);
+    let with = |of: DisentangledConfig| {
+        let mut block = block();
+        block.attention.position = Position::Disentangled(of);
+        StackConfig::uniform(block, 1, None)
+    };
+    let table = |n_rows, width: Option<usize>| RelativeEmbeddingsConfig {
+        n_rows,
+        norm: width.map(|width| NormConfig::layer_norm(width, 1e-5)),
+    };
+    let says = |stack: StackConfig, words: &[&str]| {
+        assert_says(stack.validate().unwrap_err(), words);
+    };
+    let fits = with(of).with_relative_embeddings(table(8, Some(16)));
+    fits.validate().unwrap();
+    says(with(of), &["with_relative_embeddings"]);
+    says(
+        with(of).with_relative_embeddings(table(7, None)),
+        &["7 rows", "span of 4"],
+    );
+    says(
+        with(of).with_relative_embeddings(table(8, Some(15))),
+        &["15", "16"],
+    );
+    let unread = StackConfig::uniform(block(), 1, None).with_relative_embeddings(table(8, None));
+    says(unread, &["no block reads"]);
+
+    let says = |of: DisentangledConfig, words: &[&str]| {
+        refused(
+            |block| block.attention.position = Position::Disentangled(of),
+            words,
+        );
+    };
+    says(DisentangledConfig::new(0), &["span", "0"]);
+    for (span, max) in [(1, 8), (8, 5), (8, 0)] {
+        let max_distance = Some(max);
+        let of = DisentangledConfig {
+            max_distance,
+            ..DisentangledConfig::new(span)
+        };
+        says(of, &["distance"]);
+    }
+    says(DisentangledConfig { dropout: 1.0, ..of }, &["dropout"]);
+    let [content_to_position, position_to_content] = [false; 2];
+    says(
+        DisentangledConfig {
+            content_to_position,
+            position_to_content,
+            ..of
+        },
+        &["Position::None"],
+    );
+    type Change = fn(&mut AttentionConfig);
+    let changes: [Change; 4] = [
+        |attention| attention.visibility = Visibility::Causal,
+        |attention| attention.n_kv_heads = 1,
+        |attention| attention.soft_cap = Some(5.0),
+        |attention| attention.d_memory = 9,
+    ];
+    for change in changes {
+        refused(
+            |block| {
+                block.attention.position = Position::Disentangled(of);
+                change(&mut block.attention);
+            },
+            &["bidirectional self-attention"],
+        );
+    }
+    refused(
+        |block| {
+            let cross = block.attention.clone();
+            block.cross_attention = Some(cross.with_position(Position::Disentangled(of)));
+        },
+        &["cross-attention", "Disentangled"],
+    );
 }
 
 /// A few bytes may ask for a billion experts, heads or groups.

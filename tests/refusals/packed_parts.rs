@@ -1,9 +1,9 @@
 //! Layers whose parts do not fit each other are refused when they are made, or packed, with the culprit and what was expected.
 
 use candle_blocks::{
-    Attention, AttentionConfig, BlockConfig, CheckpointOptions, FeedForwardConfig, Linear,
-    NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer, SublayerNorm, Topology,
-    TransformerBlock, Visibility,
+    Attention, AttentionConfig, BlockConfig, CheckpointOptions, FeedForwardConfig, ForwardContext,
+    Linear, NormConfig, NormPlacement, Precision, RelativeBias, Stack, Sublayer, SublayerNorm,
+    Topology, TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     checkpoint::scheme::StackPart,
     config::{ParallelNorm, RelativeBiasConfig},
@@ -136,6 +136,28 @@ fn parts_that_do_not_fit_each_other_are_refused() {
         .unwrap()
         .pack(Precision::F32)
         .unwrap();
+}
+
+#[test]
+fn attention_that_reads_a_table_of_its_stack_is_not_packed_alone() {
+    let stack = stack(&kinds::disentangled());
+    let block = &stack.blocks()[0];
+    for message in [
+        refusal("alone", || block.pack(Precision::F32)),
+        refusal("alone", || block.attention().inner().pack(Precision::F32)),
+    ] {
+        assert!(message.contains("pack the stack"), "{message}");
+    }
+    let x = numbers(&[2, 5, small::WIDTH], 1);
+    let message = refusal("no table", || block.forward(&x));
+    assert!(message.contains("with_relative_embeddings"), "{message}");
+    // With the table, the blocks one after the other are the stack.
+    let table = stack.relative_embeddings().unwrap().rows().unwrap();
+    let context = ForwardContext::evaluation().with_relative_embeddings(table);
+    let through = |x: Tensor, block: &TransformerBlock| block.forward_with(&x, &context).unwrap();
+    let last = stack.blocks().iter().fold(x.clone(), through);
+    let norm = stack.final_norm().unwrap().forward(&last).unwrap();
+    assert_eq!(bits(&norm), bits(&stack.forward(&x).unwrap()));
 }
 
 #[test]

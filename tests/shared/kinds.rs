@@ -4,8 +4,8 @@ use candle_blocks::{
     AttentionConfig, BlockConfig, ExpertsConfig, NormConfig, Position, RotaryConfig, RotaryPairing,
     StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, LatentConfig, ParallelNorm, RelativeBiasConfig,
-        RoutingConfig, SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, LatentConfig, ParallelNorm,
+        RelativeBiasConfig, RelativeEmbeddingsConfig, RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -78,6 +78,17 @@ pub fn latent() -> StackConfig {
         .causal();
     let windowed = attention.clone().with_window(Some(3));
     StackConfig::new(vec![block(attention), block(windowed)], None)
+}
+
+/// An encoder whose scores depend on distances, as DeBERTa's.
+pub fn disentangled() -> StackConfig {
+    let span = 3;
+    let position = Position::Disentangled(DisentangledConfig::new(span));
+    let table = RelativeEmbeddingsConfig {
+        n_rows: 2 * span,
+        norm: Some(NormConfig::layer_norm(WIDTH, 1e-5)),
+    };
+    two(block(attention().with_position(position))).with_relative_embeddings(table)
 }
 
 /// An encoder of experts.

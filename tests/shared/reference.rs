@@ -47,7 +47,7 @@ impl Reference {
         assert_passed(&[self.compare(name, ours)]);
     }
 
-    fn on_cpu(&self, name: &str) -> Tensor {
+    pub fn on_cpu(&self, name: &str) -> Tensor {
         self.tensors
             .get(name)
             .unwrap_or_else(|| panic!("the reference has no {name}"))

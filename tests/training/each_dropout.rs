@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     Activation, AttentionConfig, Dropout, DropoutSource, ForwardContext, Mlp, NormPlacement,
-    Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
+    Position, Precision, Stack, StackConfig, Sublayer, SublayerNorm, Topology, TransformerBlock,
     candle_core::{Module, ModuleT, Tensor, Var},
     config::ParallelNorm,
     layers::LowRank,
@@ -50,7 +50,7 @@ fn drops_in_training_only(what: &str, mut stack: Stack) {
 fn each_place_drops_by_itself() {
     type Make = fn() -> StackConfig;
     type Change = fn(&mut StackConfig);
-    let places: [(&str, Make, Change); 14] = [
+    let places: [(&str, Make, Change); 15] = [
         ("attention", small::encoder, |c| {
             c.blocks[0].attention.dropout = P
         }),
@@ -90,6 +90,11 @@ fn each_place_drops_by_itself() {
         }),
         ("paths", small::encoder, |c| {
             c.blocks[0].residual.drop_path = P
+        }),
+        ("distances", kinds::disentangled, |c| {
+            if let Position::Disentangled(of) = &mut c.blocks[1].attention.position {
+                of.dropout = P;
+            }
         }),
         ("layers", small::encoder, |c| c.layer_drop = P),
         ("output", small::encoder, |c| c.output_dropout = P),

@@ -1,8 +1,8 @@
 //! Computing activations a second time changes no gradient.
 
 use candle_blocks::{
-    AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters, Stack,
-    StackConfig,
+    AttentionMask, Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters,
+    Position, Stack, StackConfig,
     candle_core::{DType, Tensor, Var},
     checkpoint::scheme::StackPart,
     train::{Gradients, Recomputed, backward_recomputing},
@@ -90,6 +90,9 @@ fn with_dropout(config: &StackConfig) -> StackConfig {
         block.feed_forward.dropout = 0.1;
         *block = block.clone().with_residual_dropout(0.3);
         block.residual.drop_path = 0.2;
+        if let Position::Disentangled(of) = &mut block.attention.position {
+            of.dropout = 0.1;
+        }
         block.residual.parallel_dropout = 0.1;
     }
     config.with_layer_drop(0.2).with_output_dropout(0.1)
@@ -129,7 +132,7 @@ fn every_familys_gradients_are_those_without_with_dropout_and_padding() {
         assert!(after.unwrap() > 0, "{label}");
         let n_layers = config.layers.len();
         let is_shared =
-            |role: &str| role == "relative_bias.weight" || config.blocks.len() < n_layers;
+            |role: &str| role.starts_with("relative_") || config.blocks.len() < n_layers;
         compare(&label, &parameters, &found.gradients, &gradients, is_shared);
         n_stacks += 1;
     }

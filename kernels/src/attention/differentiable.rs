@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use crate::vectors::{Slice, SliceMut};
+use crate::products::View;
+use crate::vectors::{Slice, SliceMut, Stored};
 
 /// The heads of queries, keys or values: a row for each position, in which head `h` is the columns from
 /// `offset + h · head_dim` on.
@@ -24,6 +25,19 @@ pub struct HeadRows<'a> {
     pub row_stride: usize,
     /// The first column of head 0.
     pub offset: usize,
+}
+
+impl<'a> HeadRows<'a> {
+    /// A head of a sequence, `[seq, head_dim]`.
+    pub(super) fn head<T: Stored>(&self, sequence: usize, head: usize) -> View<'a, T> {
+        let data = T::of_slice(self.data);
+        let start = sequence * self.seq * self.row_stride + self.offset + head * self.head_dim;
+        View::new(
+            data.get(start..).unwrap_or(&[]),
+            (self.seq, self.head_dim),
+            (self.row_stride, 1),
+        )
+    }
 }
 
 /// A bias that is added to scores, `[batch, heads, queries, keys]` by strides; a stride of 0 shares numbers along a

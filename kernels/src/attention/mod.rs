@@ -19,6 +19,7 @@ mod plan;
 mod query_rows;
 mod query_tile;
 mod recomputed;
+mod relative;
 mod score;
 mod tile_memory;
 #[cfg(target_arch = "x86_64")]
@@ -42,6 +43,7 @@ use operand::{Operand, OperandDots};
 use pack_queries::PackQueries;
 use plan::{Group, Plan};
 use query_rows::QueryRows;
+pub use relative::{ContentOf, RelativeScores};
 use score::Score;
 use tile_memory::TileMemory;
 

@@ -89,7 +89,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             let mut p = self.probabilities(cpu, sequence, head, &queries);
             self.drop(sequence, head, &mut p);
             let mut mixed = Buffer::new(group * query.seq * value.head_dim);
-            let (p, values) = (rows(&p, value.seq), self.matrix(value, sequence, head));
+            let (p, values) = (rows(&p, value.seq), value.head(sequence, head));
             multiply(cpu, p, values, &mut mixed);
             let of = HeadRows {
                 head_dim: value.head_dim,
@@ -169,7 +169,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             }
         }
         let mut dp = Buffer::new(p.len());
-        let values = self.matrix(value, sequence, head);
+        let values = value.head(sequence, head);
         multiply(cpu, dy, values.transposed(), &mut dp);
         self.drop(sequence, head, &mut dp);
         let mut ds = Buffer::new(p.len());
@@ -181,7 +181,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         if let Some(cap) = self.of.soft_cap {
             // d tanh = 1 - tanh², from the products computed once more.
             let mut products = Buffer::new(ds.len());
-            let keys = self.matrix(key, sequence, head);
+            let keys = key.head(sequence, head);
             let queries = rows(&queries, query.head_dim);
             multiply(cpu, queries, keys.transposed(), &mut products);
             capped(cpu, cap, &mut products);
@@ -192,7 +192,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         }
         let ds = rows(&ds, key.seq);
         let mut dq = Buffer::new(group * query.seq * query.head_dim);
-        multiply(cpu, ds, self.matrix(key, sequence, head), &mut dq);
+        multiply(cpu, ds, key.head(sequence, head), &mut dq);
         dq.iter_mut().for_each(|dq| *dq = *dq * self.scale());
         let mut dk = Buffer::new(key.seq * key.head_dim);
         let queries = rows(&queries, query.head_dim);
@@ -218,17 +218,6 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
 
     fn scale(&self) -> T {
         T::of(self.of.scale)
-    }
-
-    /// A head of a sequence, `[seq, head_dim]`.
-    fn matrix(&self, heads: HeadRows<'a>, sequence: usize, head: usize) -> View<'a, T> {
-        let data = T::of_slice(heads.data);
-        let start = sequence * heads.seq * heads.row_stride + heads.offset + head * heads.head_dim;
-        View::new(
-            data.get(start..).unwrap_or(&[]),
-            (heads.seq, heads.head_dim),
-            (heads.row_stride, 1),
-        )
     }
 
     /// Some heads of a sequence times a factor, one below the other: `[n · seq, head_dim]`.
@@ -258,7 +247,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let (seq, keys) = (self.of.query.seq, self.of.key.seq);
         let queries = rows(queries, self.of.query.head_dim);
         let mut scores = Buffer::new(queries.rows() * keys);
-        let key = self.matrix(self.of.key, sequence, head);
+        let key = self.of.key.head(sequence, head);
         multiply(cpu, queries, key.transposed(), &mut scores);
         if let Some(cap) = self.of.soft_cap {
             capped(cpu, cap, &mut scores);
@@ -344,12 +333,12 @@ fn capped<T: Plain>(cpu: Cpu, cap: f64, numbers: &mut [T]) {
 }
 
 /// Rows without gaps as a matrix `[data.len() / width, width]`.
-fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
+pub(super) fn rows<T: Copy>(data: &[T], width: usize) -> View<'_, T> {
     View::row_major(data, data.len() / width.max(1), width)
 }
 
 /// `y = a·b`, on the calling thread: the tasks are what is parallel.
-fn multiply<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
+pub(super) fn multiply<T: Plain>(cpu: Cpu, a: View<T>, b: View<T>, y: &mut [T]) {
     multiply_views(cpu.alone(), a, b, &Epilogue::NONE, y);
 }
 

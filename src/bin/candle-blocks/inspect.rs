@@ -130,7 +130,7 @@ fn count(checkpoint: &Checkpoint) -> ParameterCounts {
             counts.layer_scales += n;
         } else if has("cross_attention") {
             counts.cross_attention += n;
-        } else if has("attention") || has("relative_bias") {
+        } else if has("attention") || has("relative_bias") || has("relative_embeddings") {
             counts.attention += n;
         } else {
             counts.feed_forward += n;

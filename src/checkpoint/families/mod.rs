@@ -12,8 +12,11 @@ mod biogpt;
 mod bloom;
 mod clip;
 mod cohere;
+mod deberta;
+mod deberta_v2;
 mod deepseek;
 mod dinov2;
+mod disentangled;
 mod distilbert;
 mod dpr;
 mod electra;
@@ -79,6 +82,8 @@ pub(crate) fn all() -> Vec<Family> {
         bloom::family(),
         dinov2::family(),
         distilbert::family(),
+        deberta::family(),
+        deberta_v2::family(),
         dpr::family(),
         electra::family(),
         ernie::family(),

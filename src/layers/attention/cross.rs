@@ -55,6 +55,7 @@ impl Attention {
                 on_host: memory.keep.map(|keep| &keep.host),
                 ..Visible::default()
             },
+            positions: None,
             additive: memory.additive.cloned(),
             has_mask: memory.additive.is_some(),
         };

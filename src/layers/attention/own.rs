@@ -22,6 +22,7 @@ impl Attention {
         residual: Option<&Value>,
     ) -> Result<Value> {
         let (query, made) = self.project(x, pass)?;
+        let positions = self.positions_of(x, pass)?;
         let (kept, keys) = match cache {
             None => (made, pass.seq),
             Some(cache) => {
@@ -52,6 +53,7 @@ impl Attention {
                 window: self.config.window,
                 first_query: keys - pass.seq,
             },
+            positions,
             additive: additive
                 .map(|added| last_keys(added, all, keys))
                 .transpose()?,

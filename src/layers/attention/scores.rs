@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::Attention;
+use super::{Attention, disentangled::Positions};
 use crate::config::Position;
 use crate::layers::mask::{Marked, check_additive};
 use crate::layers::pass::Pass;
@@ -15,6 +15,8 @@ pub(super) struct Attended<'a> {
     /// Whose keys, and how many of each sequence.
     pub keys: (Marked, usize),
     pub visible: Visible<'a>,
+    /// What distances add to the scores is made of these.
+    pub positions: Option<Positions>,
     /// Added to the scores.
     pub additive: Option<Tensor>,
     /// Whether that may hide keys.
@@ -47,6 +49,7 @@ impl Attention {
             value,
             keys,
             visible,
+            positions,
             additive,
             has_mask,
         } = attended;
@@ -71,6 +74,7 @@ impl Attention {
             scale: config.scale,
             soft_cap: config.soft_cap,
             biases: &biases,
+            relative: positions.as_ref().map(Positions::relative),
             visible,
             has_mask: *has_mask,
             constants: &pass.constants,

@@ -4,6 +4,7 @@ use candle_core::Result;
 
 use crate::ops::attention::{Mixing, four};
 use crate::ops::constants::Hidden;
+use crate::ops::relative_scores::Term;
 use crate::ops::softmax::Scores;
 use crate::ops::tape::Slot;
 
@@ -12,7 +13,13 @@ use super::softmax::{slope, softmax};
 use super::{Array, Composed, Pass, Taped};
 
 impl Taped<Composed> {
-    pub(in crate::ops) fn attend(&self, key: &Self, value: &Self, mixing: &Mixing) -> Result<Self> {
+    pub(in crate::ops) fn attend(
+        &self,
+        key: &Self,
+        value: &Self,
+        relative: Vec<Term<Self>>,
+        mixing: &Mixing,
+    ) -> Result<Self> {
         let &Mixing {
             batch,
             queries,
@@ -31,8 +38,15 @@ impl Taped<Composed> {
             (value, n_kv_heads, keys),
         ];
         let asks = operands.iter().map(|(of, ..)| of.slot.place);
-        let places = mixing.biases.iter().map(|bias| self.place(bias));
-        let asks: Vec<Option<usize>> = asks.chain(places.clone()).collect();
+        let relative = mixing.relative.map(|of| {
+            let scores = self.relative_scores(relative, &of, mixing)?;
+            Ok((scores.view()?, scores.slot.place))
+        });
+        let biases = mixing.biases.iter();
+        let biases = biases.map(|bias| Ok((Array::of(bias), self.place(bias))));
+        let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;
+        let places = biases.iter().map(|(_, place)| *place);
+        let asks: Vec<Option<usize>> = asks.chain(places).collect();
         if operands.iter().any(|(of, ..)| of.elem_count() == 0) {
             let slots = operands.map(|(of, ..)| (of.slot.clone(), of.dims().to_vec()));
             let zeros = self.view()?.zeros(&dims)?;
@@ -58,7 +72,7 @@ impl Taped<Composed> {
                 mixing.constants,
             )?,
             has_mask: mixing.has_mask,
-            biases: mixing.biases.iter().map(Array::of).zip(places).collect(),
+            biases,
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
         };
         let (p, _) = attention.probabilities()?;

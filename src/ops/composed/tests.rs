@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 
 use crate::config::{Activation, NormConfig, NormWeight, Precision, RotaryPairing, Visibility};
-use crate::ops::{self, Mixing, Route, Scores, Value, Visible, constants::Constants};
+use crate::ops::{self, Mixing, Relative, Route, Scores, Value, Visible, constants::Constants};
 
 /// The value of a tensor as other devices compute, on the CPU.
 fn on(x: &Tensor) -> Value {
@@ -271,6 +271,7 @@ fn mixing<'a>(
         scale: 0.7,
         soft_cap,
         biases,
+        relative: None,
         has_mask: false,
         visible,
         constants,
@@ -304,6 +305,53 @@ fn joined_heads_agree_and_are_both_one_behind_the_other() {
         let expected = Tensor::cat(&[args[0].narrow(2, 1, 5).unwrap(), shared], 2).unwrap();
         let found = fused(&args.map(Tensor::clone)).unwrap();
         assert_eq!(numbers(&found), numbers(&expected));
+    }
+}
+
+#[test]
+fn scores_by_distance_agree() {
+    let (batch, seq, n_rows) = (2, 5, 4);
+    let rows: Vec<u32> = (0..2 * seq as u32 - 1).map(|d| (d / 2).min(3)).collect();
+    let (constants, visible) = (Constants::default(), Visible::default());
+    // Queries, keys and values are columns of one value, as behind a fused projection.
+    let vars = [
+        random(&[batch, seq, 18], 0.0, 1.0, 1),
+        random(&[n_rows, 6], 0.0, 1.0, 2),
+        random(&[n_rows, 6], 0.0, 1.0, 3),
+    ];
+    let attended = |all: Value, tables: [Option<&Tensor>; 2]| {
+        let tables = tables.map(|table| table.map(|table| all.beside(table).unwrap()));
+        let [keys, queries] = tables.each_ref().map(Option::as_ref);
+        let relative = Relative {
+            keys,
+            queries,
+            rows: &rows,
+            name: "of a test",
+        };
+        let mixing = Mixing {
+            keys: seq,
+            n_heads: 3,
+            n_kv_heads: 3,
+            relative: Some(relative),
+            ..mixing(&[], &visible, None, None, &constants)
+        };
+        let [query, key, value] = [0, 6, 12].map(|first| all.columns(first..first + 6));
+        query.attend(&key, &value, &mixing)?.tensor()
+    };
+    type Terms = fn(&[Tensor]) -> [Option<&Tensor>; 2];
+    let cases: [(usize, Terms); 3] = [
+        (3, |a| [Some(&a[1]), Some(&a[2])]),
+        (2, |a| [Some(&a[1]), None]),
+        (2, |a| [None, Some(&a[1])]),
+    ];
+    for (i, (n_vars, terms)) in cases.into_iter().enumerate() {
+        compare(
+            &TYPES[..2],
+            &format!("terms {i}"),
+            &vars[..n_vars],
+            &|a| attended(Value::of(&a[0])?, terms(a)),
+            &|a| attended(on(&a[0]), terms(a)),
+        );
     }
 }
 

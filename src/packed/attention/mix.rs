@@ -48,6 +48,20 @@ impl<'a> Scored<'a> {
     }
 }
 
+impl<'a> Scored<'a> {
+    /// The same with another bias, which is added first.
+    pub fn with_first<'b>(&self, bias: Bias<'b>) -> Scored<'b>
+    where
+        'a: 'b,
+    {
+        let others = self.biases.iter().copied();
+        Scored {
+            biases: std::iter::once(bias).chain(others).collect(),
+            ..*self
+        }
+    }
+}
+
 /// Where the output goes, and what it is computed on.
 pub(super) struct Output<'a> {
     pub finishing: Finishing<'a>,

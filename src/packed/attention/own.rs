@@ -1,16 +1,19 @@
 //! Attention of a sequence to itself.
 
+use std::sync::Arc;
+
 use candle_blocks_kernels::attention::{Heads, KeyValue, Sequences};
 use candle_blocks_kernels::{memory::lend, rows::Source};
 use candle_core::Result;
 
 use super::mix::{Attended, Output, Scored};
 use super::prepare::{Columns, Prepare, Turn, Turning};
-use super::{Call, PackedAttention, PackedLatent, groups::for_groups};
-use crate::layers::Marked;
+use super::{Call, PackedAttention, PackedLatent, groups::for_groups, positions::Positions};
+use crate::layers::{DistanceRows, Marked};
 use crate::ops::{Reach, Visible};
+use crate::packed::cache::PackedLayerCache;
 use crate::packed::linear::{Finishing, PackedLinear};
-use crate::packed::{cache::PackedLayerCache, pass::PackedPass};
+use crate::packed::pass::PackedPass;
 
 /// What all sequences of a pass share.
 struct Own<'a> {
@@ -18,6 +21,8 @@ struct Own<'a> {
     steps: Steps<'a>,
     /// Positions before those of the pass.
     seen: usize,
+    /// What distances add to the scores.
+    positions: Option<(&'a Positions, Arc<DistanceRows>)>,
 }
 
 /// From the input to queries, and to what these attend to.
@@ -82,6 +87,10 @@ impl PackedAttention {
             of: self,
             steps,
             seen: pass.seen(),
+            positions: match &self.positions {
+                Some(of) => Some((of, pass.distances(&of.config)?)),
+                None => None,
+            },
         };
         let finishing = *call.finishing;
         match cache {
@@ -171,7 +180,21 @@ impl Own<'_> {
                 key_value,
                 scored: part.scored,
             };
-            self.of.mix(&attended, part.output);
+            let Some((positions, distances)) = &self.positions else {
+                return self.of.mix(&attended, part.output);
+            };
+            let (config, longest) = (&self.of.config, part.queries.longest());
+            let n = part.queries.batch() * config.n_heads * longest * longest;
+            lend(super::RELATIVE_SCORES, n, |scores: &mut [f32]| {
+                let (rows, of) = ((&*projected, width), (part.queries, config));
+                let relative = positions.write(cpu, distances, rows, of, scores);
+                let scored = part.scored.with_first(relative);
+                let attended = Attended {
+                    scored: &scored,
+                    ..attended
+                };
+                self.of.mix(&attended, part.output);
+            });
         });
     }
 }

@@ -9,10 +9,11 @@ use candle_blocks::{
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, LatentConfig,
-        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-        ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig, RoutingScores,
-        RoutingWeights, SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, DisentangledConfig, ExpertGroups,
+        LatentConfig, NormWeight, ParallelNorm, PositionProjections, QueryKeyNorm,
+        QueryKeyNormSpan, RelativeBiasConfig, RelativeEmbeddingsConfig, ResidualConfig,
+        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
+        SharedExpertConfig,
     },
 };
 
@@ -118,8 +119,12 @@ impl Draws {
                 n_heads,
             });
         }
+        if visibility == Visibility::Bidirectional && d_memory.is_none() && self.one_in(3) {
+            stack = self.disentangled(stack);
+        }
         for block in &mut stack.blocks {
-            if self.one_in(6) {
+            let is_disentangled = matches!(block.attention.position, Position::Disentangled(_));
+            if !is_disentangled && self.one_in(6) {
                 self.make_latent(&mut block.attention);
             }
         }
@@ -146,6 +151,32 @@ impl Draws {
         attention.head_dim = rotary_dim + 1 + self.below(7);
         attention.n_kv_heads = attention.n_heads;
         (attention.query_key_norm, attention.clip) = (None, None);
+    }
+
+    /// The same stack with scores by distance in every block.
+    fn disentangled(&mut self, stack: StackConfig) -> StackConfig {
+        let span = self.of(&[2, 3, 4, 16]);
+        let table = RelativeEmbeddingsConfig {
+            n_rows: 2 * span,
+            norm: self.one_in(2).then(|| self.norm(stack.blocks[0].d_model())),
+        };
+        let stack = stack.with_each(|_, block| {
+            let terms = self.of(&[[true, true], [true, false], [false, true]]);
+            let own = PositionProjections::Own {
+                key_bias: self.one_in(2),
+                query_bias: self.one_in(2),
+            };
+            block.attention.n_kv_heads = block.attention.n_heads;
+            block.attention.soft_cap = None;
+            block.attention.position = Position::Disentangled(DisentangledConfig {
+                max_distance: self.of(&[None, Some(span + 2), Some(512)]),
+                content_to_position: terms[0],
+                position_to_content: terms[1],
+                projections: self.of(&[PositionProjections::Shared, own]),
+                ..DisentangledConfig::new(span)
+            });
+        });
+        stack.with_relative_embeddings(table)
     }
 
     fn norm(&mut self, width: usize) -> NormConfig {

@@ -124,7 +124,7 @@ impl Request {
             .and_then(|name| name.split('.').next());
         match block {
             Some(block) => runs(block.parse().unwrap()),
-            None => name != "relative_bias.weight" || !config.layers.is_empty(),
+            None => !name.starts_with("relative_") || !config.layers.is_empty(),
         }
     }
 

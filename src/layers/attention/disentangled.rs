@@ -1,0 +1,193 @@
+//! Disentangled attention: what the distances of keys from queries add to the scores.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::VarBuilder;
+
+use super::{Attention, QueryKeyValue};
+use crate::config::{
+    AttentionConfig, DisentangledConfig, LinearConfig, Position, PositionProjections,
+};
+use crate::layers::{Dropout, DropoutSource, Linear, pass::Pass};
+use crate::ops::{Relative, Value};
+
+/// The projections of relative embeddings to positions, where the attention's own do not serve: see
+/// [`DisentangledConfig`].
+#[derive(Clone, Debug, Default)]
+pub struct PositionLinears {
+    /// To what queries meet, `[n_heads · head_dim, d_model]`.
+    pub key: Option<Linear>,
+    /// To what keys meet, `[n_heads · head_dim, d_model]`.
+    pub query: Option<Linear>,
+}
+
+impl PositionLinears {
+    /// Gets `position_key` and `position_query` from `vb`, as configured.
+    pub(super) fn new(config: &AttentionConfig, vb: &VarBuilder) -> Result<Self> {
+        let [key, query] = wanted(config);
+        let get = |name: &str, bias: Option<bool>| {
+            let linear =
+                |bias| LinearConfig::new(config.d_model, config.query_width()).with_bias(bias);
+            let linear = bias.map(|bias| Linear::new(&linear(bias), vb.pp(name)));
+            linear.transpose()
+        };
+        Ok(Self {
+            key: get("position_key", key)?,
+            query: get("position_query", query)?,
+        })
+    }
+
+    /// Those that there are.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Linear> {
+        [&self.key, &self.query].into_iter().flatten()
+    }
+
+    /// As [`Self::each`], each with its role.
+    pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
+        let both = [
+            ("position_key", &mut self.key),
+            ("position_query", &mut self.query),
+        ];
+        both.into_iter()
+            .filter_map(|(role, linear)| Some((role, linear.as_mut()?)))
+    }
+
+    /// # Errors
+    /// If one is missing, is not asked for, or has another shape.
+    pub(super) fn check(&self, config: &AttentionConfig) -> Result<()> {
+        let found = [&self.key, &self.query];
+        let named = ["position_key", "position_query"].into_iter().zip(found);
+        for ((role, linear), wanted) in named.zip(wanted(config)) {
+            match (linear, wanted) {
+                (Some(linear), Some(_)) => {
+                    linear.expect_shape(
+                        "attention",
+                        role,
+                        [config.query_width(), config.d_model],
+                    )?;
+                }
+                (None, None) => {}
+                (None, Some(_)) => bail!(
+                    "attention: the configuration has {role}, but none was given; see with_position_linears"
+                ),
+                (Some(_), None) => {
+                    bail!("attention: {role} was given, but the configuration has none")
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the configuration has a projection of its own for `P_k` and for `P_q`, and if so whether with a bias.
+fn wanted(config: &AttentionConfig) -> [Option<bool>; 2] {
+    match config.position {
+        Position::Disentangled(DisentangledConfig {
+            content_to_position,
+            position_to_content,
+            projections:
+                PositionProjections::Own {
+                    key_bias,
+                    query_bias,
+                },
+            ..
+        }) => [
+            content_to_position.then_some(key_bias),
+            position_to_content.then_some(query_bias),
+        ],
+        _ => [None; 2],
+    }
+}
+
+/// The dropout of relative embeddings.
+pub(super) fn position_dropout(config: &AttentionConfig) -> Result<Dropout> {
+    match &config.position {
+        Position::Disentangled(of) => Dropout::new(of.dropout, DropoutSource::default()),
+        _ => Ok(Dropout::none()),
+    }
+}
+
+/// The embeddings of a pass's distances as positions.
+pub(super) struct Positions {
+    keys: Option<Value>,
+    queries: Option<Value>,
+    rows: Arc<[u32]>,
+    name: String,
+}
+
+impl Positions {
+    /// What they add to scores.
+    pub fn relative(&self) -> Relative<'_> {
+        Relative {
+            keys: self.keys.as_ref(),
+            queries: self.queries.as_ref(),
+            rows: &self.rows,
+            name: &self.name,
+        }
+    }
+}
+
+impl Attention {
+    /// The positions of a pass beside its input, if the attention is disentangled.
+    pub(super) fn positions_of(&self, x: &Value, pass: &Pass) -> Result<Option<Positions>> {
+        let Position::Disentangled(config) = &self.config.position else {
+            return Ok(None);
+        };
+        let train = pass.context.train();
+        // Masks are drawn for the whole table, as in transformers.
+        let all = self.position_dropout.is_on(train);
+        let (table, rows) = pass.distances(config, all)?;
+        let table = self.position_dropout.apply(&x.beside(&table)?, train)?;
+        let [keys, queries] = self.project_positions(&table, config, train)?;
+        Ok(Some(Positions {
+            keys,
+            queries,
+            rows: rows.rows,
+            name: format!("{} {:?} {all}", config.span, config.max_distance),
+        }))
+    }
+
+    /// What a table `[rows, d_model]` of relative embeddings becomes in evaluation: `P_k` and `P_q`, as configured.
+    pub(crate) fn positions(&self, table: &Tensor) -> Result<[Option<Tensor>; 2]> {
+        let Position::Disentangled(config) = &self.config.position else {
+            return Ok([None, None]);
+        };
+        let [keys, queries] = self.project_positions(&Value::of(table)?, config, false)?;
+        let tensor = |of: Option<Value>| of.map(Value::tensor).transpose();
+        Ok([tensor(keys)?, tensor(queries)?])
+    }
+
+    /// `P_k` and `P_q`, of which the configuration may leave out one.
+    fn project_positions(
+        &self,
+        table: &Value,
+        config: &DisentangledConfig,
+        train: bool,
+    ) -> Result<[Option<Value>; 2]> {
+        let (q, kv) = (self.config.query_width(), self.config.key_width());
+        let is_wanted = [config.content_to_position, config.position_to_content];
+        let project = |linear: &Linear| linear.apply(table, None, train)?.widened();
+        let own = [&self.positions.key, &self.positions.query];
+        if let PositionProjections::Own { .. } = config.projections {
+            let [key, query] = own.map(|linear| linear.as_ref().map(project).transpose());
+            return Ok([key?, query?]);
+        }
+        let [key, query] = match &self.projections {
+            QueryKeyValue::Separate { query, key, .. } => {
+                let of = |wanted: bool, linear| wanted.then(|| project(linear)).transpose();
+                [of(is_wanted[0], key)?, of(is_wanted[1], query)?]
+            }
+            QueryKeyValue::Fused(fused) => {
+                let all = project(fused)?;
+                [
+                    is_wanted[0].then(|| all.columns(q..q + kv)),
+                    is_wanted[1].then(|| all.columns(0..q)),
+                ]
+            }
+            // Refused where it is configured.
+            QueryKeyValue::Latent(_) => [None, None],
+        };
+        Ok([key, query])
+    }
+}

@@ -1,0 +1,96 @@
+//! The embeddings of distances that the blocks of disentangled attention share (DeBERTa).
+
+use std::{ops::Range, sync::Arc};
+
+use candle_core::{Module, Result, Tensor, bail};
+use candle_nn::{Init, VarBuilder};
+
+use crate::config::{DisentangledConfig, RelativeEmbeddingsConfig, getters};
+use crate::layers::Norm;
+
+/// A table with an embedding for each distance of a key from a query, or for several, normalised where a norm is configured:
+/// transformers' `DebertaV2Encoder.get_rel_embedding`.
+#[derive(Clone, Debug)]
+pub struct RelativeEmbeddings {
+    table: Tensor, // [n_rows, d_model]
+    norm: Option<Norm>,
+}
+
+impl RelativeEmbeddings {
+    /// Gets `relative_embeddings` `[n_rows, d_model]` and, if configured, `relative_embeddings_norm` from `vb`.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape.
+    pub fn new(config: &RelativeEmbeddingsConfig, d_model: usize, vb: &VarBuilder) -> Result<Self> {
+        let init = Init::Randn {
+            mean: 0.0,
+            stdev: 0.02,
+        };
+        let table = vb.pp("relative_embeddings");
+        let table = table.get_with_hints((config.n_rows, d_model), "weight", init)?;
+        let norm = |norm| Norm::new(norm, vb.pp("relative_embeddings_norm"));
+        Self::from_parts(table, config.norm.as_ref().map(norm).transpose()?)
+    }
+
+    /// Builds the embeddings from their table `[n_rows, d_model]` and the norm of its rows.
+    ///
+    /// # Errors
+    /// If the table is no matrix, or the norm of another width.
+    pub fn from_parts(table: Tensor, norm: Option<Norm>) -> Result<Self> {
+        let (_, d_model) = table.dims2()?;
+        if let Some(norm) = &norm
+            && norm.config().d_model != d_model
+        {
+            let width = norm.config().d_model;
+            bail!("relative embeddings: rows of {d_model} and a norm of {width}");
+        }
+        Ok(Self { table, norm })
+    }
+
+    getters! {
+        /// The table, `[n_rows, d_model]`.
+        table(&self) -> &Tensor => &self.table;
+        /// The norm of its rows, if any.
+        norm(&self) -> Option<&Norm> => self.norm.as_ref();
+    }
+
+    /// The rows as blocks read them, `[n_rows, d_model]`.
+    pub fn rows(&self) -> Result<Tensor> {
+        match &self.norm {
+            Some(norm) => norm.forward(&self.table),
+            None => Ok(self.table.clone()),
+        }
+    }
+}
+
+/// The rows of relative embeddings that the distances of a sequence have.
+#[derive(Clone, Debug)]
+pub(crate) struct DistanceRows {
+    /// The rows of the table that are there.
+    pub range: Range<usize>,
+    /// Of these, the row for each distance `query - key` from `1 - seq` to `seq - 1`.
+    pub rows: Arc<[u32]>,
+}
+
+impl DistanceRows {
+    /// Of sequences of so many positions: with the rows alone that they read.
+    pub fn new(config: &DisentangledConfig, seq: usize) -> Self {
+        // Of a distance further away, the row is never further up.
+        let last = (seq as i64 - 1).max(0);
+        Self::within(config.row(-last)..config.row(last) + 1, config, seq)
+    }
+
+    /// As [`Self::new`], with all rows of the table.
+    pub fn of_all(config: &DisentangledConfig, seq: usize) -> Self {
+        Self::within(0..2 * config.span, config, seq)
+    }
+
+    fn within(range: Range<usize>, config: &DisentangledConfig, seq: usize) -> Self {
+        let distances = 1 - seq as i64..seq as i64;
+        let rows = distances.map(|distance| (config.row(distance) - range.start) as u32);
+        Self {
+            rows: rows.collect(),
+            range,
+        }
+    }
+}
