@@ -40,8 +40,8 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
-    RotaryPairing, RotaryScaling,
+    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RelativeBiasSpan,
+    RotaryConfig, RotaryPairing, RotaryScaling,
 };
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::Precision;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, Visibility, finite,
-    probability, setters,
+    AttentionConfig, FeedForwardConfig, NormConfig, RelativeBiasConfig, RelativeBiasSpan,
+    Visibility, finite, probability, setters,
 };
 use crate::error::{Error, Result};
 
@@ -205,8 +205,11 @@ pub struct StackConfig {
     pub layers: Vec<usize>,
     /// The norm after the last block, if any.
     pub final_norm: Option<NormConfig>,
-    /// The learned relative position bias that all blocks share, if any.
+    /// The learned relative position bias, if any.
     pub relative_bias: Option<RelativeBiasConfig>,
+    /// Which blocks share a table of it.
+    #[serde(default)]
+    pub relative_bias_span: RelativeBiasSpan,
     /// Probability of skipping a whole layer in training (LayerDrop, Fan et al. 2019, <https://arxiv.org/abs/1909.11556>).
     #[serde(default)]
     pub layer_drop: f64,
@@ -223,6 +226,7 @@ impl StackConfig {
             blocks,
             final_norm,
             relative_bias: None,
+            relative_bias_span: RelativeBiasSpan::Stack,
             layer_drop: 0.0,
             output_dropout: 0.0,
         }
@@ -252,8 +256,10 @@ impl StackConfig {
     setters! {
         /// Sets the index of the block that runs at each layer.
         with_layers(layers: Vec<usize>) => layers = layers;
-        /// Sets the relative position bias that all blocks share.
+        /// Sets the relative position bias.
         with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
+        /// Sets which blocks share a table of the relative position bias; otherwise all do.
+        with_relative_bias_span(span: RelativeBiasSpan) => relative_bias_span = span;
         /// Sets the probability of skipping a layer in training.
         with_layer_drop(p: f64) => layer_drop = p;
         /// Sets the dropout probability of the output.

@@ -298,8 +298,19 @@ pub struct AlibiConfig {
     pub rounding: AlibiRounding,
 }
 
-/// The configuration of a learned relative position bias: one value per head and bucket of distances, shared by all
-/// blocks of a stack (Raffel et al. 2019, <https://arxiv.org/abs/1910.10683>).
+/// Which blocks of a stack share a table of the learned relative position bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RelativeBiasSpan {
+    /// All of them (T5, MPNet).
+    #[default]
+    Stack,
+    /// Each block has its own (UMT5, Chung et al. 2023, <https://arxiv.org/abs/2304.09151>).
+    Block,
+}
+
+/// The configuration of a learned relative position bias: one value per head and bucket of distances (Raffel et al. 2019, <https://arxiv.org/abs/1910.10683>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelativeBiasConfig {
     /// The number of buckets: rows of the table.

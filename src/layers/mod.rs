@@ -59,6 +59,7 @@ pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;
 pub(crate) use pass::{AlibiKey, Memo, Pass};
+pub(crate) use position::RelativeBiases;
 pub use position::{RelativeBias, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
 pub(crate) use routing::{Routing, choose_experts, has_gradient};

@@ -19,8 +19,8 @@ pub(crate) struct Pass<'c> {
     pub seen: usize,
     /// `[batch, all positions]`, 1 = keep.
     pub keep: Option<Marks>,
-    /// Added to the scores of every block.
-    pub additive: Option<Tensor>,
+    /// Added to the scores of the block that runs.
+    additive: RefCell<Option<Tensor>>,
     /// What all passes have on a device in common.
     pub constants: Constants,
     last: Memo<usize, Marks>,
@@ -65,7 +65,7 @@ impl<'c> Pass<'c> {
             seq,
             seen,
             keep,
-            additive: context.mask().additive().cloned(),
+            additive: RefCell::new(context.mask().additive().cloned()),
             constants: Constants::default(),
             last: Memo::default(),
             tables: Memo::default(),
@@ -93,17 +93,23 @@ impl<'c> Pass<'c> {
         Self { constants, ..self }
     }
 
-    /// Adds the bias by position, if there is one, to what is added to the scores of every block.
-    pub fn with_bias(mut self, bias: Option<&RelativeBias>) -> Result<Self> {
+    /// Has the bias by position of the next blocks, if there is one, added to their scores too, in the place of an earlier one.
+    pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
         if let Some(bias) = bias {
             let all = self.seen + self.seq;
             let bias = bias.kept_bias(self.seq, all, &self.constants)?;
-            self.additive = Some(match &self.additive {
-                Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
-                None => bias,
-            });
+            self.additive
+                .replace(Some(match self.context.mask().additive() {
+                    Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
+                    None => bias,
+                }));
         }
-        Ok(self)
+        Ok(())
+    }
+
+    /// What is added to the scores of the block that runs.
+    pub fn additive(&self) -> Option<Tensor> {
+        self.additive.borrow().clone()
     }
 
     /// The marks of the last `keys` positions.

@@ -3,24 +3,25 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, Visibility, check_layers, getters, setters};
+use crate::config::{StackConfig, check_layers, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
     TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
+use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
 use crate::ops::{Constants, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_bias`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, and `relative_bias` or, where each block
+/// has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
-    relative_bias: Option<RelativeBias>,
+    relative_biases: RelativeBiases,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
     output_dropout: Dropout,
@@ -38,43 +39,44 @@ impl Stack {
         let block = |(i, block)| TransformerBlock::new(block, vb.pp("blocks").pp(i));
         let blocks = config.blocks.iter().enumerate().map(block);
         let blocks = blocks.collect::<Result<_>>()?;
-        let (relative_bias, final_norm) = Self::shared_parts(config, &vb)?;
+        let (relative_biases, final_norm) = Self::parts_beside_blocks(config, &vb)?;
+        let relative_biases = relative_biases.as_slice().to_vec();
         let dropout = |p| Dropout::new(p, DropoutSource::default());
-        let stack = Self::from_parts(blocks, config.layers.clone(), relative_bias, final_norm)?
+        let stack = Self::from_parts(blocks, config.layers.clone(), relative_biases, final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
             .with_output_dropout(dropout(config.output_dropout)?);
         Ok(stack)
     }
 
-    /// Gets the parts that belong to no block: the relative bias and the final norm.
-    pub(crate) fn shared_parts(
+    /// Gets what stands beside the blocks: the relative biases and the final norm.
+    pub(crate) fn parts_beside_blocks(
         config: &StackConfig,
         vb: &VarBuilder,
-    ) -> Result<(Option<RelativeBias>, Option<Norm>)> {
-        let first = config.blocks.first();
-        let visibility = first.map(|block| block.attention.visibility);
-        let visibility = visibility.unwrap_or(Visibility::Bidirectional);
-        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
-        let bias = config.relative_bias.as_ref().map(bias).transpose()?;
+    ) -> Result<(RelativeBiases, Option<Norm>)> {
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
-        Ok((bias, config.final_norm.as_ref().map(norm).transpose()?))
+        let norm = config.final_norm.as_ref().map(norm).transpose()?;
+        Ok((RelativeBiases::new(config, vb)?, norm))
     }
 
     /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
-    /// share, and the final norm.
+    /// share or one for each block, and the final norm.
     ///
     /// # Errors
-    /// If the parts are of different widths or heads, or a layer names no block, or no layer names a block.
+    /// If the parts are of different widths or heads, there are neither none nor one nor as many biases as blocks, a layer
+    /// names no block, or no layer names a block.
     pub fn from_parts(
         blocks: Vec<TransformerBlock>,
         layers: Vec<usize>,
-        relative_bias: Option<RelativeBias>,
+        relative_biases: impl IntoIterator<Item = RelativeBias>,
         final_norm: Option<Norm>,
     ) -> Result<Self> {
+        let n_heads = |block: &TransformerBlock| block.attention().inner().config().n_heads;
+        let n_heads: Vec<usize> = blocks.iter().map(n_heads).collect();
+        let relative_biases = relative_biases.into_iter().collect();
         let stack = Self {
             blocks,
             layers,
-            relative_bias,
+            relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
             final_norm,
             layer_drop: Dropout::none(),
             output_dropout: Dropout::none(),
@@ -92,15 +94,6 @@ impl Stack {
         if widths.iter().any(|&width| width != widths[0]) {
             bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
         }
-        if let Some(bias) = &self.relative_bias {
-            let biased = bias.table().dims()[1];
-            for block in &self.blocks {
-                let n_heads = block.attention().inner().config().n_heads;
-                if n_heads != biased {
-                    bail!("stack: a relative bias of {biased} heads for a block of {n_heads}");
-                }
-            }
-        }
         Ok(())
     }
 
@@ -116,12 +109,17 @@ impl Stack {
         blocks(&self) -> &[TransformerBlock] => &self.blocks;
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
-        /// The relative position bias that all blocks share, if any.
-        relative_bias(&self) -> Option<&RelativeBias> => self.relative_bias.as_ref();
+        /// The relative position bias that all blocks share, or those of each block, if any.
+        relative_biases(&self) -> &[RelativeBias] => self.relative_biases.as_slice();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
         layer_drop(&self) -> &Dropout => &self.layer_drop;
+    }
+
+    /// How the blocks share them.
+    pub(crate) fn shared_biases(&self) -> &RelativeBiases {
+        &self.relative_biases
     }
 
     /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.
@@ -193,6 +191,7 @@ impl Stack {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
             }
+            pass.enter(self.relative_biases.own(block))?;
             let (block, mut watch) = (&self.blocks[block], Watch::on());
             x = block.apply(&x, &pass, None, &mut watch)?;
             observer(i, &block.watched(watch)?)?;
@@ -259,10 +258,11 @@ impl Stack {
         }
     }
 
-    /// A pass whose scores get the bias by position too.
+    /// A pass whose scores get the bias by position that all blocks share.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
-        pass.with_constants(&self.constants)
-            .with_bias(self.relative_bias.as_ref())
+        let pass = pass.with_constants(&self.constants);
+        pass.enter(self.relative_biases.shared())?;
+        Ok(pass)
     }
 
     fn apply(
@@ -276,6 +276,7 @@ impl Stack {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
             }
+            pass.enter(self.relative_biases.own(block))?;
             let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
             x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
         }

@@ -1,6 +1,9 @@
 //! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{
+    cell::{OnceCell, RefCell},
+    sync::Arc,
+};
 
 use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
@@ -16,8 +19,8 @@ pub(super) struct PackedPass<'c> {
     keep: Option<Vec<u8>>,
     /// The rows that are computed, if not all.
     kept: Option<Kept>,
-    /// Added to the scores of every block.
-    pub additive: Option<Additive>,
+    /// Added to the scores of the block that runs.
+    additive: RefCell<Option<Arc<Additive>>>,
     memory: OnceCell<PackedMemory>,
     tables: Memo<RotaryConfig, Arc<Tables>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
@@ -40,20 +43,35 @@ impl<'c> PackedPass<'c> {
     /// If the context trains, or what is added to the scores is refused by [`Additive::new`].
     pub fn new(pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
         check_evaluation(pass.context)?;
-        let pass = pass.with_bias(bias)?;
-        Ok(Self {
+        let made = Self {
             keep: pass
                 .keep
                 .as_ref()
                 .map(|keep| elements(&keep.host))
                 .transpose()?,
             kept: None,
-            additive: pass.additive.as_ref().map(Additive::new).transpose()?,
+            additive: RefCell::new(added(&pass)?),
             memory: OnceCell::new(),
             tables: Memo::default(),
             alibi: Memo::default(),
             pass,
-        })
+        };
+        made.enter(bias)?;
+        Ok(made)
+    }
+
+    /// As [`Pass::enter`].
+    pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
+        if bias.is_some() {
+            self.pass.enter(bias)?;
+            self.additive.replace(added(&self.pass)?);
+        }
+        Ok(())
+    }
+
+    /// What is added to the scores of the block that runs.
+    pub fn additive(&self) -> Option<Arc<Additive>> {
+        self.additive.borrow().clone()
     }
 
     pub fn of_context(context: &'c ForwardContext, x: &Tensor) -> Result<Self> {
@@ -79,7 +97,7 @@ impl<'c> PackedPass<'c> {
         if let Some(marks) = &self.keep
             && self.keep().is_some_and(fits)
             && self.pass.seen == 0
-            && self.additive.is_none()
+            && self.additive.borrow().is_none()
         {
             self.kept = Kept::new(marks, self.pass.seq);
         }
@@ -167,6 +185,13 @@ pub(super) fn check_evaluation(context: &ForwardContext) -> Result<()> {
         bail!("packed layers do not train; pack them after training, or use evaluation()");
     }
     Ok(())
+}
+
+fn added(pass: &Pass) -> Result<Option<Arc<Additive>>> {
+    let made = pass
+        .additive()
+        .map(|added| Additive::new(&added).map(Arc::new));
+    made.transpose()
 }
 
 fn elements(keep: &Tensor) -> Result<Vec<u8>> {

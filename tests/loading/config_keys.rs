@@ -328,7 +328,6 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
             "rope_scaling",
             json!({"type": "yarn", "factor": 4.0}),
         ),
-        ("t5", "model_type", json!("umt5")),
         ("t5", "feed_forward_proj", json!("gated-gleu")),
     ];
     for (name, key, value) in settings {

@@ -1,6 +1,9 @@
 //! What `inspect` says of every family: its name, its sizes, and parameters by role that add up.
 
-use candle_blocks::{BlockConfig, FeedForwardForm, config::SharedExpertConfig};
+use candle_blocks::{
+    BlockConfig, FeedForwardForm,
+    config::{RelativeBiasSpan, SharedExpertConfig},
+};
 use serde_json::Value;
 
 use crate::{
@@ -131,7 +134,11 @@ fn counts_by_role_are_those_of_the_configuration() {
             }
         }
         if let Some(bias) = &checkpoint.config().relative_bias {
-            sums[0] += bias.n_buckets * bias.n_heads;
+            let n_tables = match checkpoint.config().relative_bias_span {
+                RelativeBiasSpan::Block => checkpoint.config().blocks.len(),
+                _ => 1,
+            };
+            sums[0] += n_tables * bias.n_buckets * bias.n_heads;
         }
         let roles = [
             "attention",

@@ -62,6 +62,7 @@ mod t5;
 mod text_side;
 mod torch;
 mod tower;
+mod umt5;
 mod vit;
 mod wav2vec2;
 mod whisper;
@@ -126,6 +127,7 @@ pub(crate) fn all() -> Vec<Family> {
             t5::families(),
             text_side::families(),
             torch::families(),
+            umt5::families(),
             vit::families(),
             wav2vec2::families(),
             whisper::families(),

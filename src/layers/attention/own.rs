@@ -42,7 +42,7 @@ impl Attention {
         };
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
-        let additive = pass.additive.as_ref();
+        let additive = pass.additive();
         let attended = Attended {
             key,
             value,
@@ -55,7 +55,7 @@ impl Attention {
                 first_query: keys - pass.seq,
             },
             additive: additive
-                .map(|added| last_keys(added, all, keys))
+                .map(|added| last_keys(&added, all, keys))
                 .transpose()?,
             has_mask: pass.context.mask().additive().is_some(),
         };

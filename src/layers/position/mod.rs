@@ -2,8 +2,10 @@
 
 mod alibi;
 mod relative_bias;
+mod relative_biases;
 mod rotary;
 
 pub use alibi::alibi_bias;
 pub use relative_bias::RelativeBias;
+pub(crate) use relative_biases::RelativeBiases;
 pub use rotary::RotaryTables;

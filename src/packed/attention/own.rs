@@ -55,6 +55,7 @@ impl PackedAttention {
         let pass = call.pass;
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
+        let additive = pass.additive();
         let scored = Scored {
             keys,
             keep: pass.marks()?,
@@ -65,7 +66,7 @@ impl PackedAttention {
                 window: self.config.window,
                 first_query: pass.seen(),
             }),
-            biases: self.biases(alibi.as_deref(), pass.additive.as_ref(), pass, keys)?,
+            biases: self.biases(alibi.as_deref(), additive.as_deref(), pass, keys)?,
         };
         let own = Own {
             of: self,

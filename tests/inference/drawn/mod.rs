@@ -10,9 +10,9 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, NormWeight,
-        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig,
-        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig,
+        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
+        ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig, RoutingScores,
+        RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -112,11 +112,16 @@ impl Draws {
             }
         }
         if self.one_in(5) {
-            stack.relative_bias = Some(RelativeBiasConfig {
+            let bias = RelativeBiasConfig {
                 n_buckets: self.of(&[4, 8, 32]),
                 max_distance: self.of(&[17, 40, 128]),
                 n_heads,
-            });
+            };
+            // Without a draw, so that the others are as they were.
+            if bias.n_buckets == 8 {
+                stack.relative_bias_span = RelativeBiasSpan::Block;
+            }
+            stack.relative_bias = Some(bias);
         }
         stack.validate().unwrap();
         stack
