@@ -21,6 +21,7 @@ mod position_table;
 mod precision;
 mod readout;
 mod setters;
+mod temperature;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -49,6 +50,7 @@ pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
     TransformConfig, TransformLinear,
 };
+pub use temperature::PositionTemperature;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

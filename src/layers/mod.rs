@@ -58,7 +58,7 @@ pub(crate) use mask::{Marked, check_additive};
 pub use mlp::Mlp;
 pub use moe::MixtureOfExperts;
 pub use norm::Norm;
-pub(crate) use pass::{AlibiKey, Memo, Pass};
+pub(crate) use pass::{AlibiKey, Memo, Pass, TemperatureKey};
 pub(crate) use position::RelativeBiases;
 pub use position::{RelativeBias, RotaryTables};
 pub use readout::{BlocksOutput, Readout};

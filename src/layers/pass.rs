@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::{AlibiConfig, RotaryConfig};
+use crate::config::{AlibiConfig, PositionTemperature, RotaryConfig};
 use crate::layers::position::{RelativeBias, RotaryTables, alibi_bias};
 use crate::layers::{ForwardContext, marks::Marks, mask::Marked};
 use crate::ops::{Constants, Value, uploaded};
@@ -25,8 +25,12 @@ pub(crate) struct Pass<'c> {
     pub constants: Constants,
     last: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
+    temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
 }
+
+/// A temperature by position, and the pairs of a head that it is for.
+pub(crate) type TemperatureKey = (PositionTemperature, usize);
 
 /// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
 pub(crate) type AlibiKey = ((AlibiConfig, usize), (Marked, usize));
@@ -69,6 +73,7 @@ impl<'c> Pass<'c> {
             constants: Constants::default(),
             last: Memo::default(),
             tables: Memo::default(),
+            temperatures: Memo::default(),
             alibi: Memo::default(),
         }
     }
@@ -151,6 +156,22 @@ impl<'c> Pass<'c> {
             }
             let positions = self.context.positions(self.batch, self.seq, self.seen)?;
             RotaryTables::new(config, &positions, dtype, device)
+        })
+    }
+
+    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    ///
+    /// # Errors
+    /// If the context's positions are of another input.
+    pub fn temperatures(
+        &self,
+        key: TemperatureKey,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Option<RotaryTables>> {
+        self.temperatures.get(&(key, dtype), || {
+            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
+            RotaryTables::of_temperature(key, &positions, dtype, device)
         })
     }
 

@@ -10,7 +10,9 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
 use crate::config::{Precision, RotaryConfig, getters};
-use crate::layers::{AlibiKey, ForwardContext, Memo, Pass, RelativeBias};
+use crate::layers::{
+    AlibiKey, ForwardContext, Memo, Pass, RelativeBias, RotaryTables, TemperatureKey,
+};
 
 /// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {
@@ -23,6 +25,7 @@ pub(super) struct PackedPass<'c> {
     additive: RefCell<Option<Arc<Additive>>>,
     memory: OnceCell<PackedMemory>,
     tables: Memo<RotaryConfig, Arc<Tables>>,
+    temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
 }
 
@@ -53,6 +56,7 @@ impl<'c> PackedPass<'c> {
             additive: RefCell::new(added(&pass)?),
             memory: OnceCell::new(),
             tables: Memo::default(),
+            temperatures: Memo::default(),
             alibi: Memo::default(),
             pass,
         };
@@ -157,11 +161,18 @@ impl<'c> PackedPass<'c> {
     pub fn rotary_tables(&self, config: &RotaryConfig) -> Result<Arc<Tables>> {
         self.tables.get(config, || {
             let made = self.pass.rotary_tables(config, DType::F32, &Device::Cpu)?;
-            Ok(Arc::new(Tables {
-                pairs: made.cos.dim(2)?,
-                cos: made.cos.flatten_all()?.to_vec1()?,
-                sin: made.sin.flatten_all()?.to_vec1()?,
-            }))
+            Tables::new(&made)
+        })
+    }
+
+    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    ///
+    /// # Errors
+    /// As [`Pass::temperatures`].
+    pub fn temperatures(&self, key: TemperatureKey) -> Result<Option<Arc<Tables>>> {
+        self.temperatures.get(&key, || {
+            let made = self.pass.temperatures(key, DType::F32, &Device::Cpu)?;
+            made.as_ref().map(Tables::new).transpose()
         })
     }
 
@@ -206,6 +217,14 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    fn new(tables: &RotaryTables) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            pairs: tables.cos.dim(2)?,
+            cos: tables.cos.flatten_all()?.to_vec1()?,
+            sin: tables.sin.flatten_all()?.to_vec1()?,
+        }))
+    }
+
     /// The cosines and sines of a row of the batch.
     pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let rows = self.cos.len() / self.pairs.max(1);

@@ -33,6 +33,7 @@ mod granite;
 mod hunyuan;
 mod llama;
 mod megatron_bert;
+mod ministral3;
 mod mixtral;
 mod modernbert;
 mod modernbert_decoder;
@@ -89,6 +90,7 @@ pub(crate) fn all() -> Vec<Family> {
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),
+        ministral3::family(),
         modernbert::family(),
         modernbert_decoder::family(),
         mpnet::family(),

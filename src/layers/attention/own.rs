@@ -8,8 +8,8 @@ use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
-    config::{Position, QueryKeyNorm},
-    layers::{Linear, Norm},
+    config::{Position, QueryKeyNorm, RotaryPairing},
+    layers::{Linear, Norm, RotaryTables},
 };
 
 impl Attention {
@@ -25,6 +25,7 @@ impl Attention {
         let [query, key, value] = self.project(x, train)?;
         let norms = self.norms.as_ref();
         let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+        let query = self.tempered(query, pass)?;
         let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
         let value = self.prepared(value, None)?;
         let (key, value, keys) = match cache {
@@ -98,10 +99,32 @@ impl Attention {
             return Ok(x);
         };
         let tables = pass.rotary_tables(rotary, x.sum_type(), &x.device())?;
+        self.rotated(&x, &tables, rotary.pairing, pass)
+    }
+
+    /// Queries multiplied by the temperature of their positions.
+    fn tempered(&self, query: Value, pass: &Pass) -> Result<Value> {
+        let Some(temperature) = self.config.temperature else {
+            return Ok(query);
+        };
+        let key = (temperature, self.config.head_dim / 2);
+        match pass.temperatures(key, query.sum_type(), &query.device())? {
+            Some(tables) => self.rotated(&query, &tables, RotaryPairing::Halves, pass),
+            None => Ok(query),
+        }
+    }
+
+    fn rotated(
+        &self,
+        x: &Value,
+        tables: &RotaryTables,
+        pairing: RotaryPairing,
+        pass: &Pass,
+    ) -> Result<Value> {
         let head_dim = self.config.head_dim;
         let (dims, heads) = (x.dims().to_vec(), x.width() / head_dim);
         x.reshape(vec![pass.batch, pass.seq, heads, head_dim])?
-            .rotate(&tables.cos, &tables.sin, rotary.pairing)?
+            .rotate(&tables.cos, &tables.sin, pairing)?
             .reshape(dims)
     }
 }

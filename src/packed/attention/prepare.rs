@@ -37,6 +37,8 @@ pub(super) struct Prepare<'a> {
     of: &'a PackedAttention,
     columns: Columns,
     tables: Option<(Arc<Tables>, Pairing)>,
+    /// Queries are multiplied by these cosines.
+    temperature: Option<Arc<Tables>>,
     /// Where rows are in the batch, if not all are there.
     kept: Option<&'a [usize]>,
 }
@@ -61,6 +63,12 @@ impl PackedAttention {
                 }
                 _ => None,
             },
+            temperature: match self.config.temperature {
+                Some(temperature) if turn == Turn::Yes => {
+                    pass.temperatures((temperature, self.config.head_dim / 2))?
+                }
+                _ => None,
+            },
             kept: pass.kept(),
         })
     }
@@ -71,7 +79,8 @@ impl Prepare<'_> {
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
-        if config.clip.is_none() && norms.is_none() && self.tables.is_none() {
+        let is_turned = self.tables.is_some() || self.temperature.is_some();
+        if config.clip.is_none() && norms.is_none() && !is_turned {
             return;
         }
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
@@ -93,13 +102,18 @@ impl Prepare<'_> {
                     row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
                 }
                 normalize(before, row);
-                if let Some((tables, pairing)) = &self.tables {
-                    let at = first_row + start / width + i;
+                let at = first_row + start / width + i;
+                let turn = |tables: &Tables, pairing, turned: &mut [f32]| {
                     let (cos, sin) = tables.row(self.kept.map_or(at, |kept| kept[at]));
-                    let turned = &mut row[..q + kv];
-                    rotate_heads(cpu.isa, turned, config.head_dim, cos, sin, *pairing);
+                    rotate_heads(cpu.isa, turned, config.head_dim, cos, sin, pairing);
+                };
+                if let Some((tables, pairing)) = &self.tables {
+                    turn(tables, *pairing, &mut row[..q + kv]);
                 }
                 normalize(after, row);
+                if let Some(temperature) = &self.temperature {
+                    turn(temperature, Pairing::Halves, &mut row[..q]);
+                }
             }
         });
     }

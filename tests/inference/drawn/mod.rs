@@ -10,9 +10,9 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, NormWeight,
-        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
-        ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig, RoutingScores,
-        RoutingWeights, SharedExpertConfig,
+        ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        RelativeBiasSpan, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
+        RoutingScores, RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -224,6 +224,12 @@ impl Draws {
         }
         attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
         attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));
+        // Without a draw, so that the others are as they were.
+        attention.temperature = (head_dim == 6).then_some(PositionTemperature {
+            beta: 0.5,
+            interval: 3,
+            offset: 1,
+        });
         attention.bias = AttentionBias {
             query: self.one_in(2),
             key: self.one_in(2),
