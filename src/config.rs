@@ -20,6 +20,7 @@ mod position;
 mod position_table;
 mod precision;
 mod readout;
+mod relative_bias;
 mod setters;
 mod temperature;
 
@@ -41,8 +42,7 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RelativeBiasSpan,
-    RotaryConfig, RotaryPairing, RotaryScaling,
+    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::Precision;
@@ -50,6 +50,7 @@ pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
     TransformConfig, TransformLinear,
 };
+pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
 pub use temperature::PositionTemperature;
 
 pub(crate) use block::check_layers;

@@ -27,7 +27,7 @@ impl PositionTemperature {
 
     /// The factor on queries at a position.
     pub(crate) fn factor(&self, position: u32) -> f64 {
-        let intervals = (position as usize + self.offset) / self.interval;
+        let intervals = (position as usize).saturating_add(self.offset) / self.interval;
         1.0 + self.beta * (intervals as f64).ln_1p()
     }
 }
