@@ -22,7 +22,9 @@ mod position;
 mod position_table;
 mod precision;
 mod readout;
+mod relative_bias;
 mod setters;
+mod temperature;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -44,8 +46,7 @@ pub use linear::{LinearConfig, LinearInit, MlpConfig};
 pub use model::{HeadConfig, Joint, ModelConfig, Task};
 pub use norm::{NormConfig, NormKind, NormWeight};
 pub use position::{
-    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RelativeBiasConfig, RotaryConfig,
-    RotaryPairing, RotaryScaling,
+    AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
 pub use precision::Precision;
@@ -53,6 +54,8 @@ pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
     TransformConfig, TransformLinear,
 };
+pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
+pub use temperature::PositionTemperature;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

@@ -79,6 +79,9 @@ pub enum Error {
         path: PathBuf,
         /// The `model_type` found.
         model_type: String,
+        /// What a model type of transformers has that the crate lacks, as in "has state-space layers, which .."; `None` if it is
+        /// none of them.
+        lacks: Option<&'static str>,
         /// The known names nearest to it.
         nearest: Vec<String>,
     },

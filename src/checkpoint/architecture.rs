@@ -197,9 +197,10 @@ fn family_of(json: &ConfigJson, part: Option<StackPart>, whole: bool) -> Result<
         false => part,
     };
     known(&model_type, part).map_err(|unknown| match unknown {
-        Unknown::ModelType(nearest) => Error::UnknownFamily {
+        Unknown::ModelType { lacks, nearest } => Error::UnknownFamily {
             path: json.path().to_path_buf(),
             model_type,
+            lacks,
             nearest,
         },
         Unknown::Part(reason) => Error::input("part", reason),

@@ -247,7 +247,7 @@ fn named(
     };
     known(model_type, part).map_err(|unknown| {
         let what = match unknown {
-            Unknown::ModelType(_) => what,
+            Unknown::ModelType { .. } => what,
             Unknown::Part(_) => "",
         };
         let reason = format!("{what}{}", unknown.reason(model_type));

@@ -1,14 +1,20 @@
 //! The built-in families by `model_type`.
 
 use crate::checkpoint::families;
+use crate::checkpoint::lacking::lacking;
 use crate::checkpoint::nearest::near;
 use crate::checkpoint::scheme::{Family, StackPart};
 use crate::error::{Error, Result, listed};
 
 /// Why there is no such family.
 pub(super) enum Unknown {
-    /// `model_type` names none; some near names.
-    ModelType(Vec<String>),
+    /// `model_type` names none.
+    ModelType {
+        /// What one of transformers' has that the crate lacks.
+        lacks: Option<&'static str>,
+        /// Some near names.
+        nearest: Vec<String>,
+    },
     /// It has no such stack, or several; what to do.
     Part(String),
 }
@@ -17,9 +23,10 @@ impl Unknown {
     /// What to say of it.
     pub(super) fn reason(self, model_type: &str) -> String {
         match self {
-            Self::ModelType(nearest) => {
+            Self::ModelType { lacks, nearest } => {
+                let lacks = lacks.unwrap_or("is not a known family");
                 let nearest = listed("nearest:", &nearest);
-                format!("{model_type:?} is not a known family{nearest}")
+                format!("{model_type:?} {lacks}{nearest}")
             }
             Self::Part(reason) => reason,
         }
@@ -57,7 +64,7 @@ impl Family {
     pub fn known(model_type: &str, part: Option<StackPart>) -> Result<Self> {
         known(model_type, part).map_err(|unknown| {
             let what = match unknown {
-                Unknown::ModelType(_) => "model_type",
+                Unknown::ModelType { .. } => "model_type",
                 Unknown::Part(_) => "part",
             };
             Error::input(what, unknown.reason(model_type))
@@ -87,10 +94,15 @@ pub(super) fn known(
         families::all().into_iter().partition(is_named);
     if of_type.is_empty() {
         let known = others.iter().flat_map(|family| &family.model_types);
-        return Err(Unknown::ModelType(near(
-            model_type,
-            known.map(String::as_str),
-        )));
+        let lacking = lacking(model_type);
+        let nearest = match &lacking {
+            Some(lacking) if !lacking.is_table => vec![], // another family's table would not help
+            _ => near(model_type, known.map(String::as_str)),
+        };
+        return Err(Unknown::ModelType {
+            lacks: lacking.map(|lacking| lacking.what),
+            nearest,
+        });
     }
     let parts: Vec<String> = of_type
         .iter()
@@ -140,5 +152,83 @@ mod tests {
             lacking.is_empty() && unknown.is_empty(),
             "{lacking:?}, {unknown:?}"
         );
+    }
+
+    // Of the model types of transformers 5.23.
+    #[test]
+    fn families_that_are_not_near_are_not_offered() {
+        let all = families::all();
+        let known = || all.iter().flat_map(|family| &family.model_types);
+        for model_type in [
+            "aimv2",
+            "aria",
+            "bamba",
+            "big_bird",
+            "bitnet",
+            "blip_text_model",
+            "canine",
+            "chameleon",
+            "convbert",
+            "ctrl",
+            "dbrx",
+            "deberta",
+            "deberta-v2",
+            "deepseek_v2",
+            "deepseek_v3",
+            "deepseek_v4",
+            "detr",
+            "diffllama",
+            "doge",
+            "emu3",
+            "flaubert",
+            "flava",
+            "florence2",
+            "fnet",
+            "funnel",
+            "groupvit",
+            "ibert",
+            "internvl",
+            "jamba",
+            "kosmos-2",
+            "layoutlm",
+            "led",
+            "lfm2",
+            "longformer",
+            "luke",
+            "lxmert",
+            "mamba",
+            "mamba2",
+            "mobilebert",
+            "moonshine",
+            "moshi",
+            "mra",
+            "musicgen",
+            "nystromformer",
+            "openai-gpt",
+            "pop2piano",
+            "prophetnet",
+            "rag",
+            "rwkv",
+            "sam",
+            "seamless_m4t",
+            "segformer",
+            "speech_to_text",
+            "squeezebert",
+            "swin",
+            "tapas",
+            "timm_backbone",
+            "trocr",
+            "videomae",
+            "xlnet",
+            "xlstm",
+            "yolos",
+            "yoso",
+            "zamba",
+            "zamba2",
+            "",
+        ] {
+            let offered = near(model_type, known().map(String::as_str));
+            assert_eq!(offered, [""; 0], "{model_type}");
+        }
     }
 }

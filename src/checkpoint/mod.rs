@@ -19,6 +19,7 @@ pub mod hub;
 mod initializer_range;
 mod known;
 mod labels;
+mod lacking;
 mod loader;
 mod nearest;
 mod new_names;

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatentConfig, NormConfig, Position, finite, positive, probability, setters, size};
+use super::{
+    LatentConfig, NormConfig, Position, PositionTemperature, finite, positive, probability,
+    setters, size,
+};
 use crate::error::{Error, Result};
 
 /// Which keys a query may see.
@@ -117,6 +120,9 @@ pub struct AttentionConfig {
     /// that of the first projection of queries.
     #[serde(default)]
     pub latent: Option<LatentConfig>,
+    /// A factor on queries that grows with their position, if any; in self-attention alone.
+    #[serde(default)]
+    pub temperature: Option<PositionTemperature>,
     /// Scores become `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
     /// Queries, keys and values are clamped to `±clip` (MPT, OLMo).
@@ -157,6 +163,7 @@ impl AttentionConfig {
             position: Position::None,
             query_key_norm: None,
             latent: None,
+            temperature: None,
             soft_cap: None,
             clip: None,
             bias: AttentionBias::ALL,
@@ -179,6 +186,8 @@ impl AttentionConfig {
         with_query_key_norm(norm: Option<QueryKeyNorm>) => query_key_norm = norm;
         /// Sets the latent that keys and values are made from, or removes it.
         with_latent(latent: Option<LatentConfig>) => latent = latent;
+        /// Sets the temperature by position, or removes it; `head_dim` is even then.
+        with_temperature(temperature: Option<PositionTemperature>) => temperature = temperature;
         /// Sets the soft cap on the scores, or removes it.
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
         /// Sets the bound that queries, keys and values are clamped to, or removes it.
@@ -246,6 +255,15 @@ impl AttentionConfig {
         }
         if let Some(query_key_norm) = &self.query_key_norm {
             query_key_norm.norm.validate_eps()?;
+        }
+        if let Some(temperature) = &self.temperature {
+            temperature.validate()?;
+            if !self.head_dim.is_multiple_of(2) {
+                return Err(Error::InvalidConfig(format!(
+                    "a temperature by position needs heads of an even width, found {}",
+                    self.head_dim
+                )));
+            }
         }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttentionConfig, FeedForwardConfig, NormConfig, Position, RelativeBiasConfig,
+    AttentionConfig, FeedForwardConfig, NormConfig, Position, RelativeBiasConfig, RelativeBiasSpan,
     RelativeEmbeddingsConfig, Visibility, finite, probability, setters,
 };
 use crate::error::{Error, Result};
@@ -211,8 +211,11 @@ pub struct StackConfig {
     pub layers: Vec<usize>,
     /// The norm after the last block, if any.
     pub final_norm: Option<NormConfig>,
-    /// The learned relative position bias that all blocks share, if any.
+    /// The learned relative position bias, if any.
     pub relative_bias: Option<RelativeBiasConfig>,
+    /// Which blocks share a table of it.
+    #[serde(default)]
+    pub relative_bias_span: RelativeBiasSpan,
     /// The table of embeddings of distances that all blocks of disentangled attention share.
     #[serde(default)]
     pub relative_embeddings: Option<RelativeEmbeddingsConfig>,
@@ -232,6 +235,7 @@ impl StackConfig {
             blocks,
             final_norm,
             relative_bias: None,
+            relative_bias_span: RelativeBiasSpan::Stack,
             relative_embeddings: None,
             layer_drop: 0.0,
             output_dropout: 0.0,
@@ -262,8 +266,10 @@ impl StackConfig {
     setters! {
         /// Sets the index of the block that runs at each layer.
         with_layers(layers: Vec<usize>) => layers = layers;
-        /// Sets the relative position bias that all blocks share.
+        /// Sets the relative position bias.
         with_relative_bias(bias: RelativeBiasConfig) => relative_bias = Some(bias);
+        /// Sets which blocks share a table of the relative position bias; otherwise all do.
+        with_relative_bias_span(span: RelativeBiasSpan) => relative_bias_span = span;
         /// Sets the table of embeddings of distances that blocks of disentangled attention share.
         with_relative_embeddings(table: RelativeEmbeddingsConfig) => relative_embeddings = Some(table);
         /// Sets the probability of skipping a layer in training.

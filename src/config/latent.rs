@@ -66,10 +66,9 @@ impl LatentConfig {
                 of.n_heads, of.d_model, of.n_kv_heads, of.d_memory
             ));
         }
-        if of.query_key_norm.is_some() || of.clip.is_some() {
-            return fail(
-                "has norms of its latents; expected no norm or bound of queries and keys".into(),
-            );
+        if of.query_key_norm.is_some() || of.clip.is_some() || of.temperature.is_some() {
+            let reason = "has norms of its latents; expected no norm, bound or temperature of queries and keys";
+            return fail(reason.into());
         }
         match &of.position {
             Position::None => Ok(()),

@@ -1,8 +1,8 @@
-//! The configuration of position embeddings: rotary, ALiBi, learned relative bias.
+//! The configuration of position embeddings: rotary and ALiBi.
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, DisentangledConfig, Visibility, finite, positive, setters, size};
+use super::{AttentionConfig, DisentangledConfig, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -299,56 +299,4 @@ pub struct AlibiConfig {
     /// What the bias is rounded to before it is scaled.
     #[serde(default)]
     pub rounding: AlibiRounding,
-}
-
-/// The configuration of a learned relative position bias: one value per head and bucket of distances, shared by all
-/// blocks of a stack (Raffel et al. 2019, <https://arxiv.org/abs/1910.10683>).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RelativeBiasConfig {
-    /// The number of buckets: rows of the table.
-    pub n_buckets: usize,
-    /// The distance from which all positions share the last bucket.
-    pub max_distance: usize,
-    /// The number of heads: columns of the table.
-    pub n_heads: usize,
-}
-
-impl RelativeBiasConfig {
-    /// Checks the buckets, and that there is one column per head of `attention`.
-    pub(super) fn validate(&self, attention: &AttentionConfig) -> Result<()> {
-        if self.n_heads != attention.n_heads {
-            return Err(Error::InvalidConfig(format!(
-                "the relative bias has {} heads, the attention {}",
-                self.n_heads, attention.n_heads
-            )));
-        }
-        self.validate_buckets(attention.visibility)
-    }
-
-    /// Checks that there are buckets for near and for far positions.
-    pub(crate) fn validate_buckets(&self, visibility: Visibility) -> Result<()> {
-        size("the number of buckets of the relative bias", self.n_buckets)?;
-        let n_exact = self.n_exact(visibility);
-        if n_exact == 0 || self.max_distance <= n_exact {
-            return Err(Error::InvalidConfig(format!(
-                "the relative bias has {} buckets up to the distance {}; expected at least one for a single distance, \
-                 and a max_distance beyond the {n_exact} that have a bucket of their own",
-                self.n_buckets, self.max_distance
-            )));
-        }
-        Ok(())
-    }
-
-    /// Buckets for one direction: bidirectional attention has as many again for the other.
-    pub(crate) fn n_one_sided(&self, visibility: Visibility) -> usize {
-        match visibility {
-            Visibility::Bidirectional => self.n_buckets / 2,
-            Visibility::Causal => self.n_buckets,
-        }
-    }
-
-    /// How many of them are a single distance.
-    pub(crate) fn n_exact(&self, visibility: Visibility) -> usize {
-        self.n_one_sided(visibility) / 2
-    }
 }

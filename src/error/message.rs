@@ -46,6 +46,18 @@ impl fmt::Display for Message<'_> {
             Error::UnknownFamily {
                 path,
                 model_type,
+                lacks: Some(lacks),
+                nearest,
+            } => write!(
+                f,
+                "{}: model_type {model_type:?} {lacks}{}",
+                path.display(),
+                listed("nearest:", nearest)
+            ),
+            Error::UnknownFamily {
+                path,
+                model_type,
+                lacks: None,
                 nearest,
             } => write!(
                 f,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::{AlibiConfig, DisentangledConfig, RotaryConfig};
+use crate::config::{AlibiConfig, DisentangledConfig, PositionTemperature, RotaryConfig};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
 };
@@ -21,17 +21,21 @@ pub(crate) struct Pass<'c> {
     pub seen: usize,
     /// `[batch, all positions]`, 1 = keep.
     pub keep: Option<Marks>,
-    /// Added to the scores of every block.
-    pub additive: Option<Tensor>,
+    /// Added to the scores of the block that runs.
+    additive: RefCell<Option<Tensor>>,
     /// The embeddings of distances that disentangled attention reads.
     pub relative: Option<Tensor>,
     /// What all passes have on a device in common.
     pub constants: Constants,
     last: Memo<usize, Marks>,
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
+    temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
+
+/// A temperature by position, and the pairs of a head that it is for.
+pub(crate) type TemperatureKey = (PositionTemperature, usize);
 
 /// The configuration of a linear bias with its number of heads, and whose keys it is for and how many.
 pub(crate) type AlibiKey = ((AlibiConfig, usize), (Marked, usize));
@@ -70,11 +74,12 @@ impl<'c> Pass<'c> {
             seq,
             seen,
             keep,
-            additive: context.mask().additive().cloned(),
+            additive: RefCell::new(context.mask().additive().cloned()),
             relative: context.relative_embeddings().cloned(),
             constants: Constants::default(),
             last: Memo::default(),
             tables: Memo::default(),
+            temperatures: Memo::default(),
             alibi: Memo::default(),
             distances: Memo::default(),
         }
@@ -100,17 +105,23 @@ impl<'c> Pass<'c> {
         Self { constants, ..self }
     }
 
-    /// Adds the bias by position, if there is one, to what is added to the scores of every block.
-    pub fn with_bias(mut self, bias: Option<&RelativeBias>) -> Result<Self> {
+    /// Has the bias by position of the next blocks, if there is one, added to their scores too, in the place of an earlier one.
+    pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
         if let Some(bias) = bias {
             let all = self.seen + self.seq;
             let bias = bias.kept_bias(self.seq, all, &self.constants)?;
-            self.additive = Some(match &self.additive {
-                Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
-                None => bias,
-            });
+            self.additive
+                .replace(Some(match self.context.mask().additive() {
+                    Some(mask) => mask.to_dtype(bias.dtype())?.broadcast_add(&bias)?,
+                    None => bias,
+                }));
         }
-        Ok(self)
+        Ok(())
+    }
+
+    /// What is added to the scores of the block that runs.
+    pub fn additive(&self) -> Option<Tensor> {
+        self.additive.borrow().clone()
     }
 
     /// Sets the embeddings of distances, if there are some.
@@ -190,6 +201,22 @@ impl<'c> Pass<'c> {
             }
             let positions = self.context.positions(self.batch, self.seq, self.seen)?;
             RotaryTables::new(config, &positions, dtype, device)
+        })
+    }
+
+    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    ///
+    /// # Errors
+    /// If the context's positions are of another input.
+    pub fn temperatures(
+        &self,
+        key: TemperatureKey,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Option<RotaryTables>> {
+        self.temperatures.get(&(key, dtype), || {
+            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
+            RotaryTables::of_temperature(key, &positions, dtype, device)
         })
     }
 

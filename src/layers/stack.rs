@@ -3,24 +3,25 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
-use crate::config::{StackConfig, Visibility, check_layers, getters, setters};
+use crate::config::{StackConfig, check_layers, getters, setters};
 use crate::layers::kv_cache::{KvCache, LayerCache, without_graph};
 use crate::layers::{
     BlockStages, Dropout, DropoutSource, ForwardContext, Linear, Norm, RelativeBias,
     RelativeEmbeddings, TransformerBlock,
 };
-use crate::layers::{ledger::check_cached, pass::Pass, sublayer::Watch};
+use crate::layers::{ledger::check_cached, pass::Pass, position::RelativeBiases, sublayer::Watch};
 use crate::ops::{Constants, Value};
 
 /// The stack of an encoder or decoder: its blocks in order, and the final norm where the family has one.
 ///
-/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_bias`, `relative_embeddings`.
+/// Names in a `VarBuilder`: `blocks.{i}.…` as in [`TransformerBlock`], `final_norm`, `relative_embeddings`, and `relative_bias`
+/// or, where each block has its own, `blocks.{i}.relative_bias`.
 #[derive(Clone, Debug)]
 pub struct Stack {
     blocks: Vec<TransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
-    relative_bias: Option<RelativeBias>,
+    relative_biases: RelativeBiases,
     relative_embeddings: Option<RelativeEmbeddings>,
     final_norm: Option<Norm>,
     layer_drop: Dropout,
@@ -42,7 +43,8 @@ impl Stack {
         let shared = SharedParts::new(config, &vb)?;
         let dropout = |p| Dropout::new(p, DropoutSource::default());
         let layers = config.layers.clone();
-        let stack = Self::from_parts(blocks, layers, shared.relative_bias, shared.final_norm)?
+        let biases = shared.relative_biases.as_slice().to_vec();
+        let stack = Self::from_parts(blocks, layers, biases, shared.final_norm)?
             .with_layer_drop(dropout(config.layer_drop)?)
             .with_output_dropout(dropout(config.output_dropout)?);
         match shared.relative_embeddings {
@@ -52,20 +54,24 @@ impl Stack {
     }
 
     /// Builds the stack from its blocks, the index of the block that runs at each layer, the position bias that all blocks
-    /// share, and the final norm.
+    /// share or one for each block, and the final norm.
     ///
     /// # Errors
-    /// If the parts are of different widths or heads, or a layer names no block, or no layer names a block.
+    /// If the parts are of different widths or heads, there are neither none nor one nor as many biases as blocks, a layer
+    /// names no block, or no layer names a block.
     pub fn from_parts(
         blocks: Vec<TransformerBlock>,
         layers: Vec<usize>,
-        relative_bias: Option<RelativeBias>,
+        relative_biases: impl IntoIterator<Item = RelativeBias>,
         final_norm: Option<Norm>,
     ) -> Result<Self> {
+        let n_heads = |block: &TransformerBlock| block.attention().inner().config().n_heads;
+        let n_heads: Vec<usize> = blocks.iter().map(n_heads).collect();
+        let relative_biases = relative_biases.into_iter().collect();
         let stack = Self {
             blocks,
             layers,
-            relative_bias,
+            relative_biases: RelativeBiases::from_parts(relative_biases, &n_heads)?,
             relative_embeddings: None,
             final_norm,
             layer_drop: Dropout::none(),
@@ -83,15 +89,6 @@ impl Stack {
         let widths: Vec<usize> = of_blocks.chain(norm).collect();
         if widths.iter().any(|&width| width != widths[0]) {
             bail!("stack: blocks and final norm of the widths {widths:?}, expected one");
-        }
-        if let Some(bias) = &self.relative_bias {
-            let biased = bias.table().dims()[1];
-            for block in &self.blocks {
-                let n_heads = block.attention().inner().config().n_heads;
-                if n_heads != biased {
-                    bail!("stack: a relative bias of {biased} heads for a block of {n_heads}");
-                }
-            }
         }
         Ok(())
     }
@@ -122,14 +119,19 @@ impl Stack {
         blocks(&self) -> &[TransformerBlock] => &self.blocks;
         /// The index of the block that runs at each layer; ALBERT runs one block many times.
         layers(&self) -> &[usize] => &self.layers;
-        /// The relative position bias that all blocks share, if any.
-        relative_bias(&self) -> Option<&RelativeBias> => self.relative_bias.as_ref();
+        /// The relative position bias that all blocks share, or those of each block, if any.
+        relative_biases(&self) -> &[RelativeBias] => self.relative_biases.as_slice();
         /// The embeddings of distances that all blocks share, if any.
         relative_embeddings(&self) -> Option<&RelativeEmbeddings> => self.relative_embeddings.as_ref();
         /// The norm after the last block, if any.
         final_norm(&self) -> Option<&Norm> => self.final_norm.as_ref();
         /// The dropout of whole layers in training.
         layer_drop(&self) -> &Dropout => &self.layer_drop;
+    }
+
+    /// How the blocks share them.
+    pub(crate) fn shared_biases(&self) -> &RelativeBiases {
+        &self.relative_biases
     }
 
     /// Makes the stack draw all dropout masks from `source`, in the order of the forward pass.
@@ -201,6 +203,7 @@ impl Stack {
             if self.layer_drop.drops_all(context.train())? {
                 continue;
             }
+            pass.enter(self.relative_biases.own(block))?;
             let (block, mut watch) = (&self.blocks[block], Watch::on());
             x = block.apply(&x, &pass, None, &mut watch)?;
             observer(i, &block.watched(watch)?)?;
@@ -267,11 +270,11 @@ impl Stack {
         }
     }
 
-    /// A pass whose scores get the bias by position too.
+    /// A pass whose scores get the bias by position that all blocks share.
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<Pass<'c>> {
-        pass.with_constants(&self.constants)
-            .with_bias(self.relative_bias.as_ref())?
-            .with_relative(self.relative_embeddings())
+        let pass = pass.with_constants(&self.constants);
+        pass.enter(self.relative_biases.shared())?;
+        pass.with_relative(self.relative_embeddings())
     }
 
     fn apply(
@@ -285,6 +288,7 @@ impl Stack {
             if self.layer_drop.drops_all(pass.context.train())? {
                 continue;
             }
+            pass.enter(self.relative_biases.own(block))?;
             let cache = caches.as_deref_mut().map(|caches| &mut caches[i]);
             x = self.blocks[block].apply(&x, pass, cache, &mut Watch::off())?;
         }
@@ -302,7 +306,7 @@ impl Stack {
 
 /// The parts of a stack that belong to no block.
 pub(crate) struct SharedParts {
-    pub relative_bias: Option<RelativeBias>,
+    pub relative_biases: RelativeBiases,
     pub relative_embeddings: Option<RelativeEmbeddings>,
     pub final_norm: Option<Norm>,
 }
@@ -311,14 +315,12 @@ impl SharedParts {
     /// Gets those that are configured.
     pub fn new(config: &StackConfig, vb: &VarBuilder) -> Result<Self> {
         let first = config.blocks.first().map(|block| &block.attention);
-        let visibility = first.map_or(Visibility::Bidirectional, |first| first.visibility);
         let d_model = first.map_or(0, |first| first.d_model);
-        let bias = |bias| RelativeBias::new(bias, visibility, vb.pp("relative_bias"));
         let embeddings = |embeddings| RelativeEmbeddings::new(embeddings, d_model, vb);
         let norm = |norm| Norm::new(norm, vb.pp("final_norm"));
         let embeddings = config.relative_embeddings.as_ref().map(embeddings);
         Ok(Self {
-            relative_bias: config.relative_bias.as_ref().map(bias).transpose()?,
+            relative_biases: RelativeBiases::new(config, vb)?,
             relative_embeddings: embeddings.transpose()?,
             final_norm: config.final_norm.as_ref().map(norm).transpose()?,
         })

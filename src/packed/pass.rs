@@ -1,13 +1,18 @@
 //! One forward pass through packed blocks: masks, tables and an encoder's output, in the form that the kernels take.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{
+    cell::{OnceCell, RefCell},
+    sync::Arc,
+};
 
 use candle_blocks_kernels::attention::Sequences;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{additive::Additive, kept::Kept};
 use crate::config::{DisentangledConfig, Precision, RotaryConfig, getters};
-use crate::layers::{AlibiKey, DistanceRows, ForwardContext, Memo, Pass, RelativeBias};
+use crate::layers::{
+    AlibiKey, DistanceRows, ForwardContext, Memo, Pass, RelativeBias, RotaryTables, TemperatureKey,
+};
 
 /// A pass with its masks and tables as the kernels take them.
 pub(super) struct PackedPass<'c> {
@@ -16,10 +21,11 @@ pub(super) struct PackedPass<'c> {
     keep: Option<Vec<u8>>,
     /// The rows that are computed, if not all.
     kept: Option<Kept>,
-    /// Added to the scores of every block.
-    pub additive: Option<Additive>,
+    /// Added to the scores of the block that runs.
+    additive: RefCell<Option<Arc<Additive>>>,
     memory: OnceCell<PackedMemory>,
     tables: Memo<RotaryConfig, Arc<Tables>>,
+    temperatures: Memo<TemperatureKey, Option<Arc<Tables>>>,
     alibi: Memo<AlibiKey, Arc<Additive>>,
     distances: Memo<DisentangledConfig, Arc<DistanceRows>>,
 }
@@ -41,21 +47,37 @@ impl<'c> PackedPass<'c> {
     /// If the context trains, or what is added to the scores is refused by [`Additive::new`].
     pub fn new(pass: Pass<'c>, bias: Option<&RelativeBias>) -> Result<Self> {
         check_evaluation(pass.context)?;
-        let pass = pass.with_bias(bias)?;
-        Ok(Self {
+        let made = Self {
             keep: pass
                 .keep
                 .as_ref()
                 .map(|keep| elements(&keep.host))
                 .transpose()?,
             kept: None,
-            additive: pass.additive.as_ref().map(Additive::new).transpose()?,
+            additive: RefCell::new(added(&pass)?),
             memory: OnceCell::new(),
             tables: Memo::default(),
+            temperatures: Memo::default(),
             alibi: Memo::default(),
             distances: Memo::default(),
             pass,
-        })
+        };
+        made.enter(bias)?;
+        Ok(made)
+    }
+
+    /// As [`Pass::enter`].
+    pub fn enter(&self, bias: Option<&RelativeBias>) -> Result<()> {
+        if bias.is_some() {
+            self.pass.enter(bias)?;
+            self.additive.replace(added(&self.pass)?);
+        }
+        Ok(())
+    }
+
+    /// What is added to the scores of the block that runs.
+    pub fn additive(&self) -> Option<Arc<Additive>> {
+        self.additive.borrow().clone()
     }
 
     pub fn of_context(context: &'c ForwardContext, x: &Tensor) -> Result<Self> {
@@ -81,7 +103,7 @@ impl<'c> PackedPass<'c> {
         if let Some(marks) = &self.keep
             && self.keep().is_some_and(fits)
             && self.pass.seen == 0
-            && self.additive.is_none()
+            && self.additive.borrow().is_none()
         {
             self.kept = Kept::new(marks, self.pass.seq);
         }
@@ -141,11 +163,18 @@ impl<'c> PackedPass<'c> {
     pub fn rotary_tables(&self, config: &RotaryConfig) -> Result<Arc<Tables>> {
         self.tables.get(config, || {
             let made = self.pass.rotary_tables(config, DType::F32, &Device::Cpu)?;
-            Ok(Arc::new(Tables {
-                pairs: made.cos.dim(2)?,
-                cos: made.cos.flatten_all()?.to_vec1()?,
-                sin: made.sin.flatten_all()?.to_vec1()?,
-            }))
+            Tables::new(&made)
+        })
+    }
+
+    /// The temperature of this pass's positions, as tables to turn queries by; `None` if it is 1 for all.
+    ///
+    /// # Errors
+    /// As [`Pass::temperatures`].
+    pub fn temperatures(&self, key: TemperatureKey) -> Result<Option<Arc<Tables>>> {
+        self.temperatures.get(&key, || {
+            let made = self.pass.temperatures(key, DType::F32, &Device::Cpu)?;
+            made.as_ref().map(Tables::new).transpose()
         })
     }
 
@@ -178,6 +207,13 @@ pub(super) fn check_evaluation(context: &ForwardContext) -> Result<()> {
     Ok(())
 }
 
+fn added(pass: &Pass) -> Result<Option<Arc<Additive>>> {
+    let made = pass
+        .additive()
+        .map(|added| Additive::new(&added).map(Arc::new));
+    made.transpose()
+}
+
 fn elements(keep: &Tensor) -> Result<Vec<u8>> {
     keep.flatten_all()?.to_vec1()
 }
@@ -190,6 +226,14 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    fn new(tables: &RotaryTables) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            pairs: tables.cos.dim(2)?,
+            cos: tables.cos.flatten_all()?.to_vec1()?,
+            sin: tables.sin.flatten_all()?.to_vec1()?,
+        }))
+    }
+
     /// The cosines and sines of a row of the batch.
     pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let rows = self.cos.len() / self.pairs.max(1);

@@ -8,8 +8,8 @@ use super::{PackedKvCache, PackedTransformerBlock, Packing, map_rows, map_to};
 use super::{block::SeenBlock, norm::row_norm, sublayer::Seen};
 use crate::config::{Precision, StackConfig, getters};
 use crate::layers::{
-    BlockStages, ForwardContext, Norm, Pass, RelativeBias, SharedParts, Stack, SublayerStages,
-    check_cached,
+    BlockStages, ForwardContext, Norm, Pass, RelativeBias, RelativeBiases, SharedParts, Stack,
+    SublayerStages, check_cached,
 };
 
 /// A [`Stack`] packed for inference on the CPU, created by [`Stack::pack`] or
@@ -21,7 +21,7 @@ pub struct PackedStack {
     blocks: Vec<PackedTransformerBlock>,
     /// The index of the block that runs at each layer.
     layers: Vec<usize>,
-    relative_bias: Option<RelativeBias>,
+    relative_biases: RelativeBiases,
     final_norm: Option<RowNorm>,
     cpu: Cpu,
 }
@@ -57,7 +57,7 @@ impl Stack {
         let blocks = blocks
             .map(|(i, block)| PackedTransformerBlock::new(&packing.at(role_of_block(i)), block));
         let blocks = (blocks.collect::<Result<_>>()?, self.layers().to_vec());
-        PackedStack::of_blocks(&packing, blocks, self.relative_bias(), self.final_norm())
+        PackedStack::of_blocks(&packing, blocks, self.shared_biases(), self.final_norm())
     }
 }
 
@@ -81,18 +81,14 @@ impl PackedStack {
             PackedTransformerBlock::new(&packing.at(role_of_block(i)), &block)
         });
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
-        Self::of_blocks(
-            &packing,
-            blocks,
-            shared.relative_bias.as_ref(),
-            shared.final_norm.as_ref(),
-        )
+        let final_norm = shared.final_norm.as_ref();
+        Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)
     }
 
     fn of_blocks(
         packing: &Packing,
         (blocks, layers): (Vec<PackedTransformerBlock>, Vec<usize>),
-        relative_bias: Option<&RelativeBias>,
+        relative_biases: &RelativeBiases,
         final_norm: Option<&Norm>,
     ) -> Result<Self> {
         let in_f32 = |bias: &RelativeBias| -> Result<RelativeBias> {
@@ -101,7 +97,7 @@ impl PackedStack {
         Ok(Self {
             blocks,
             layers,
-            relative_bias: relative_bias.map(in_f32).transpose()?,
+            relative_biases: relative_biases.try_map(in_f32)?,
             final_norm: final_norm.map(row_norm).transpose()?,
             cpu: packing.cpu,
         })
@@ -119,7 +115,7 @@ impl PackedStack {
     /// Whether padding is not computed.
     pub(crate) fn leaves_out_padding(&self) -> bool {
         let has_alibi = self.blocks.iter().any(PackedTransformerBlock::has_alibi);
-        self.relative_bias.is_none() && !has_alibi
+        self.relative_biases.as_slice().is_empty() && !has_alibi
     }
 
     /// Runs all blocks and the final norm: the `last_hidden_state` of transformers.
@@ -228,7 +224,7 @@ impl PackedStack {
     }
 
     fn pass<'c>(&self, pass: Pass<'c>) -> Result<PackedPass<'c>> {
-        PackedPass::new(pass, self.relative_bias.as_ref())
+        PackedPass::new(pass, self.relative_biases.shared())
     }
 
     /// The output for the positions of a pass, or for the last ones alone, which are those of the pass `last`.
@@ -290,6 +286,9 @@ impl PackedStack {
             |between: &mut [f32]| {
                 let (mut to, mut from) = between.split_at_mut(n_between.min(1) * x.len());
                 for (i, &block) in self.layers.iter().enumerate() {
+                    for pass in [pass, asked] {
+                        pass.enter(self.relative_biases.own(block))?;
+                    }
                     let input = if i == 0 { x } else { &*from };
                     let cache = cache.as_deref_mut().map(|cache| &mut cache.layers[i]);
                     let mut seen = observer.is_some().then(SeenBlock::default);

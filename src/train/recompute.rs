@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use candle_core::{Tensor, TensorId, Var, backprop::GradStore};
 
 use crate::error::{Error, Result};
-use crate::layers::{AttentionMask, DropoutSource, ForwardContext, Pass, Snapshot, Stack};
+use crate::layers::{
+    AttentionMask, DropoutSource, ForwardContext, Pass, RelativeBias, Snapshot, Stack,
+};
 use crate::ops::Value;
 use crate::train::Gradients;
 
@@ -69,8 +71,9 @@ pub fn backward_recomputing(
     let mut sums = Sums::default();
     let shared = Shared::new(stack, x, context)?;
     let forward = |block: usize, x: &Tensor| {
-        let block = &stack.blocks()[block];
-        block.forward_with(x, &shared.context)
+        let own = biased(&shared.context, x, stack.shared_biases().own(block))?;
+        let context = own.as_ref().unwrap_or(&shared.context);
+        stack.blocks()[block].forward_with(x, context)
     };
     let (last, before) = match stack.layers().split_last() {
         Some((&last, before)) => (Some(last), before),
@@ -140,6 +143,21 @@ pub fn backward_recomputing(
     Ok(Recomputed { loss, gradients })
 }
 
+/// The context of a block that has a bias by position of its own.
+fn biased(
+    context: &ForwardContext,
+    x: &Tensor,
+    bias: Option<&RelativeBias>,
+) -> candle_core::Result<Option<ForwardContext>> {
+    let pass = Pass::new(context, x.dims())?;
+    pass.enter(bias)?;
+    let within = |additive| {
+        let mask = context.mask().clone().with_additive(additive);
+        context.clone().with_mask(mask)
+    };
+    Ok(bias.and(pass.additive()).map(within))
+}
+
 /// The gradients of what `y` depends on, for the cotangent of `y`.
 fn pulled_back(y: &Tensor, cotangent: &Tensor) -> Result<GradStore> {
     Ok((y * cotangent)?.sum_all()?.backward()?)
@@ -179,13 +197,12 @@ impl Shared {
             Ok(stand_in)
         };
         let mut within = context.clone();
-        let pass = Pass::new(context, x.dims())?
-            .with_bias(stack.relative_bias())?
-            .with_relative(stack.relative_embeddings())?;
+        let pass = Pass::new(context, x.dims())?.with_relative(stack.relative_embeddings())?;
+        pass.enter(stack.shared_biases().shared())?;
         if let Some(relative) = &pass.relative {
             within = within.with_relative_embeddings(cut(relative)?);
         }
-        if let Some(additive) = &pass.additive {
+        if let Some(additive) = &pass.additive() {
             within = within.with_mask(context.mask().clone().with_additive(cut(additive)?));
         }
         if let Some(memory) = context.memory() {

@@ -332,7 +332,6 @@ fn a_setting_that_no_block_has_is_an_error_that_names_it() {
             "rope_scaling",
             json!({"type": "yarn", "factor": 4.0}),
         ),
-        ("t5", "model_type", json!("umt5")),
         ("t5", "feed_forward_proj", json!("gated-gleu")),
     ];
     for (name, key, value) in settings {
@@ -459,5 +458,33 @@ fn a_text_side_of_an_unknown_kind_is_an_error_that_names_it() {
         let text = opened.expect_err("opt").to_string();
         assert!(text.contains("\"model_type\""), "{text}");
         assert!(text.contains("\"opt\" is not supported"), "{text}");
+    }
+}
+
+#[test]
+fn a_temperature_by_position_has_its_beta_and_its_interval() {
+    for key in ["llama_4_scaling_beta", "original_max_position_embeddings"] {
+        let opened = open("ministral3", |config| {
+            let parameters = config["rope_parameters"].as_object_mut().unwrap();
+            parameters.remove(key).unwrap();
+        });
+        if let Some(opened) = opened {
+            let text = opened.expect_err(key).to_string();
+            assert!(text.contains(&format!("{key}\": missing")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_text_side_of_mistral3_may_be_a_ministral3() {
+    let parameters = json!({"rope_type": "default", "rope_theta": 100.0, "original_max_position_embeddings": 6,
+        "llama_4_scaling_beta": 0.2});
+    let described = described("families/mistral3", |config| {
+        config["text_config"]["model_type"] = json!("ministral3");
+        config["text_config"]["rope_parameters"] = parameters;
+    });
+    if let Some(described) = described {
+        let temperature = described.config.blocks[0].attention.temperature.unwrap();
+        assert_eq!((temperature.beta, temperature.interval), (0.2, 6));
     }
 }

@@ -66,11 +66,14 @@ fn padding_in_front_of_a_text_changes_nothing_of_it_where_positions_leave_it_out
 }
 
 /// Whether a model cannot tell a text from the same behind padding: it counts no positions, or only those of tokens, and
-/// reads none by its number. (Scores of rotated queries and keys depend on distances alone, unless norms follow.)
+/// reads none by its number. (Scores of rotated queries and keys depend on distances alone, unless norms or a temperature by
+/// position follow.)
 fn is_blind_to_the_left(model: &Model) -> bool {
-    let norms = |block: &BlockConfig| block.attention.query_key_norm;
-    let mut norms = model.config().stack.blocks.iter().filter_map(norms);
-    if norms.any(|norm| norm.after_rotation) {
+    let counts = |block: &BlockConfig| {
+        let norm = block.attention.query_key_norm;
+        norm.is_some_and(|norm| norm.after_rotation) || block.attention.temperature.is_some()
+    };
+    if model.config().stack.blocks.iter().any(counts) {
         return false;
     }
     let EmbeddingsConfig::Tokens(embeddings) = &model.config().embeddings else {

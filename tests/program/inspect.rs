@@ -2,7 +2,7 @@
 
 use candle_blocks::{
     BlockConfig, FeedForwardForm, Position,
-    config::{LatentConfig, PositionProjections, SharedExpertConfig},
+    config::{LatentConfig, PositionProjections, RelativeBiasSpan, SharedExpertConfig},
 };
 use serde_json::Value;
 
@@ -165,7 +165,11 @@ fn counts_by_role_are_those_of_the_configuration() {
             }
         }
         if let Some(bias) = &checkpoint.config().relative_bias {
-            sums[0] += bias.n_buckets * bias.n_heads;
+            let n_tables = match checkpoint.config().relative_bias_span {
+                RelativeBiasSpan::Block => checkpoint.config().blocks.len(),
+                _ => 1,
+            };
+            sums[0] += n_tables * bias.n_buckets * bias.n_heads;
         }
         if let Some(table) = &checkpoint.config().relative_embeddings {
             sums[0] += table.n_rows * checkpoint.config().blocks[0].d_model();

@@ -6,8 +6,8 @@ use candle_blocks::{
     Visibility,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, LatentConfig,
-        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeEmbeddingsConfig,
-        RotaryScaling, RoutingConfig, SharedExpertConfig,
+        ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        RelativeEmbeddingsConfig, RotaryScaling, RoutingConfig, SharedExpertConfig,
     },
 };
 
@@ -46,6 +46,24 @@ fn factors_that_give_nan_are_refused() {
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         refused(|b| b.attention.soft_cap = Some(bad), &["the soft cap"]);
     }
+    let temperature = |beta, interval| {
+        Some(PositionTemperature {
+            beta,
+            interval,
+            offset: 0,
+        })
+    };
+    for bad in [temperature(f64::NAN, 4), temperature(0.1, 0)] {
+        refused(
+            |b| b.attention.temperature = bad,
+            &["temperature by position"],
+        );
+    }
+    let odd = |block: &mut BlockConfig| {
+        block.attention.head_dim = 3;
+        block.attention.temperature = temperature(0.1, 4);
+    };
+    refused(odd, &["temperature by position", "even width, found 3"]);
     let alibi = |slopes, scale| {
         Position::Alibi(AlibiConfig {
             slopes,

@@ -121,7 +121,13 @@ fn parts_that_do_not_fit_each_other_are_refused() {
             Some(norm(last)),
         )
     };
+    let of_biases = |n_biases| {
+        let biases = (0..n_biases).map(|_| bias(2));
+        Stack::from_parts([8, 8].map(block_of).to_vec(), vec![0, 1], biases, None)
+    };
+    of_biases(2).unwrap();
     let refused = [
+        ("3 relative biases for 2 blocks", of_biases(3)),
         ("12", of([8, 12], &[0, 1], 2, 8)),
         ("12", of([8, 8], &[0, 1], 2, 12)),
         ("heads", of([8, 8], &[0, 1], 3, 8)),
@@ -161,9 +167,13 @@ fn attention_that_reads_a_table_of_its_stack_is_not_packed_alone() {
 }
 
 #[test]
-fn the_stacks_of_t5_and_albert_can_be_made_from_parts() {
+fn the_stacks_of_t5_umt5_and_albert_can_be_made_from_parts() {
     let encoder = CheckpointOptions::default().part(StackPart::Encoder);
-    for (family, options) in [("t5", encoder), ("albert", CheckpointOptions::default())] {
+    for (family, options) in [
+        ("t5", encoder.clone()),
+        ("umt5", encoder),
+        ("albert", CheckpointOptions::default()),
+    ] {
         let folder = format!("families/{family}");
         if !is_present(&folder) {
             continue;
@@ -173,7 +183,7 @@ fn the_stacks_of_t5_and_albert_can_be_made_from_parts() {
         let made = Stack::from_parts(
             stack.blocks().to_vec(),
             stack.layers().to_vec(),
-            stack.relative_bias().cloned(),
+            stack.relative_biases().to_vec(),
             stack.final_norm().cloned(),
         );
         let width = stack.blocks()[0].attention().inner().config().d_model;

@@ -39,6 +39,7 @@ mod hunyuan;
 mod llama;
 mod megatron_bert;
 mod minicpm3;
+mod ministral3;
 mod mixtral;
 mod modernbert;
 mod modernbert_decoder;
@@ -68,6 +69,7 @@ mod t5;
 mod text_side;
 mod torch;
 mod tower;
+mod umt5;
 mod vit;
 mod wav2vec2;
 mod whisper;
@@ -97,6 +99,7 @@ pub(crate) fn all() -> Vec<Family> {
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),
+        ministral3::family(),
         modernbert::family(),
         modernbert_decoder::family(),
         mpnet::family(),
@@ -137,6 +140,7 @@ pub(crate) fn all() -> Vec<Family> {
             t5::families(),
             text_side::families(),
             torch::families(),
+            umt5::families(),
             vit::families(),
             wav2vec2::families(),
             whisper::families(),

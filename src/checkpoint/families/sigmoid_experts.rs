@@ -32,10 +32,11 @@ pub(super) fn correction(name: &str) -> Rule {
 
 fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     let json = &json.with_default("num_key_value_heads", 8);
+    let json = &json.with_default("head_dim", whole_width_of_heads(json)?);
     let mut block = block(json, bias_of_inputs(json)?)?;
     block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
     let rotary = json.partial_rotary(block.attention.head_dim, 0.5, 10000.0)?;
-    block.attention.position = Position::Rotary(rotary);
+    block.attention.position = Position::Rotary(rotary.rounded_up());
     if json.flag(&["use_qk_norm"], false)? {
         block.attention.query_key_norm =
             Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
@@ -44,6 +45,15 @@ fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
     with_experts(json, uniform(json, block)?, true, |i| {
         Ok(i >= json.size_or(&["first_k_dense_replace"], 1)?)
     })
+}
+
+/// transformers leaves out what heads do not divide, as its own default has it.
+fn whole_width_of_heads(json: &ConfigJson) -> Result<usize> {
+    let n_heads = json.size(&["num_attention_heads"])?;
+    Ok(json
+        .size(&["hidden_size"])?
+        .checked_div(n_heads)
+        .unwrap_or(0))
 }
 
 fn dots1(json: &ConfigJson) -> Result<StackConfig> {

@@ -15,7 +15,7 @@ pub(super) fn families() -> Vec<Family> {
         };
         let relative_bias = "block.0.layer.0.SelfAttention.relative_attention_bias";
         let words = ["shared", "transformer.shared", "embed_tokens"];
-        Family::new("t5", &["t5", "mt5", "umt5"], config)
+        Family::new("t5", &["t5", "mt5"], config)
             .part(part)
             .initialization(initialization)
             .new_names(new_names::of_t5)
@@ -83,17 +83,16 @@ fn attention(role: &str, layer: &str, name: &str) -> Vec<Rule> {
     rules
 }
 
-fn encoder(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn encoder(json: &ConfigJson) -> Result<StackConfig> {
     config(json, json.n_blocks(&["num_layers", "num_hidden_layers"])?)
 }
 
-fn decoder(json: &ConfigJson) -> Result<StackConfig> {
+pub(super) fn decoder(json: &ConfigJson) -> Result<StackConfig> {
     let keys = ["num_decoder_layers", "num_layers", "num_hidden_layers"];
     Ok(config(json, json.n_blocks(&keys)?)?.into_decoder())
 }
 
 fn config(json: &ConfigJson, n_blocks: usize) -> Result<StackConfig> {
-    json.only("model_type", &[json!("t5"), json!("mt5")])?; // umt5 has a bias in every block
     let d_model = json.size(&["d_model", "hidden_size"])?;
     let n_heads = json.size(&["num_heads", "num_attention_heads"])?;
     let dropout = json.number(&["dropout_rate"], 0.1)?;

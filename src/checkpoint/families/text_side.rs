@@ -4,6 +4,7 @@
 //! transformers' `LlavaModel` and `Mistral3Model`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/llava/modeling_llava.py>
 
 use super::llama::{decoder, llama, mistral};
+use super::ministral3::ministral3;
 use super::prelude::*;
 use super::qwen::qwen2;
 
@@ -53,6 +54,9 @@ fn llava(json: &ConfigJson) -> Result<StackConfig> {
 }
 
 fn mistral3(json: &ConfigJson) -> Result<StackConfig> {
-    json.only("model_type", &["mistral".into()])?;
-    mistral(json)
+    json.only("model_type", &["mistral", "ministral3"].map(Value::from))?;
+    match json.text(&["model_type"])?.as_deref() {
+        Some("ministral3") => ministral3(json),
+        _ => mistral(json),
+    }
 }

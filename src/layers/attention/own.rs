@@ -8,7 +8,7 @@ use super::{Attention, QueryKeyValue};
 use crate::layers::{kv_cache::LayerCache, mask::Marked, pass::Pass};
 use crate::ops::{Value, Visible};
 use crate::{
-    config::{AttentionConfig, Position, QueryKeyNorm},
+    config::{AttentionConfig, Position, QueryKeyNorm, RotaryPairing},
     layers::{Linear, Norm},
 };
 
@@ -41,7 +41,7 @@ impl Attention {
         };
         let keep = pass.keep_of_last(keys)?;
         let all = pass.seen + pass.seq;
-        let additive = pass.additive.as_ref();
+        let additive = pass.additive();
         let attended = Attended {
             key,
             value,
@@ -55,7 +55,7 @@ impl Attention {
             },
             positions,
             additive: additive
-                .map(|added| last_keys(added, all, keys))
+                .map(|added| last_keys(&added, all, keys))
                 .transpose()?,
             has_mask: pass.context.mask().additive().is_some(),
         };
@@ -79,6 +79,7 @@ impl Attention {
         };
         let norms = self.norms.as_ref();
         let query = self.placed(query, norms.map(|norms| norms.query_spans()), pass)?;
+        let query = self.tempered(query, pass)?;
         let key = self.placed(key, norms.map(|norms| norms.key_spans()), pass)?;
         Ok((query, [key, self.prepared(value, None)?]))
     }
@@ -97,6 +98,23 @@ impl Attention {
             x = turned(&self.config, x.reshape(heads)?, pass)?.reshape(dims)?;
         }
         after.map_or(Ok(x.clone()), |norms| normalized(norms, &x))
+    }
+
+    /// Queries multiplied by the temperature of their positions.
+    fn tempered(&self, query: Value, pass: &Pass) -> Result<Value> {
+        let Some(temperature) = self.config.temperature else {
+            return Ok(query);
+        };
+        let (dims, head_dim) = (query.dims().to_vec(), self.config.head_dim);
+        let key = (temperature, head_dim / 2);
+        let Some(tables) = pass.temperatures(key, query.sum_type(), &query.device())? else {
+            return Ok(query);
+        };
+        let heads = vec![pass.batch, pass.seq, query.width() / head_dim, head_dim];
+        let heads = query.reshape(heads)?;
+        heads
+            .rotate(&tables.cos, &tables.sin, RotaryPairing::Halves)?
+            .reshape(dims)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The learned relative position bias that all blocks of a stack share (T5, MPNet).
+//! A learned relative position bias (T5, MPNet).
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;

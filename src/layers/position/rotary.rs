@@ -4,7 +4,7 @@ use std::{cell::OnceCell, f64::consts::TAU, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::config::{RotaryConfig, RotaryScaling};
+use crate::config::{PositionTemperature, RotaryConfig, RotaryScaling};
 use crate::ops::{Constants, Route, route, uploaded};
 
 /// The cosine and sine tables of a rotary position embedding, each `[batch or 1, seq, pairs]`.
@@ -20,6 +20,29 @@ pub struct RotaryTables {
 }
 
 impl RotaryTables {
+    /// Tables that turn by nothing and multiply queries of so many pairs by a temperature; `None` if it is 1 for all.
+    pub(crate) fn of_temperature(
+        (temperature, pairs): (PositionTemperature, usize),
+        positions: &[Vec<u32>],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Option<Self>> {
+        let seq = positions.first().map_or(0, Vec::len);
+        let factors = positions.iter().flatten();
+        let factors: Vec<f64> = factors
+            .map(|&position| temperature.factor(position))
+            .collect();
+        if factors.iter().all(|&factor| factor == 1.0) {
+            return Ok(None);
+        }
+        let shape = (positions.len(), seq, 1);
+        let factors = Tensor::from_vec(factors, shape, &Device::Cpu)?;
+        let cos = factors.broadcast_as((positions.len(), seq, pairs))?;
+        let cos = uploaded(&cos.contiguous()?, dtype, device)?;
+        let sin = cos.zeros_like()?;
+        Ok(Some(Self { cos, sin }))
+    }
+
     /// Computes the tables for the given positions: one row for all sequences or one for each, all of the same length.
     pub fn new(
         config: &RotaryConfig,

@@ -71,6 +71,7 @@ impl PackedAttention {
         let (pass, asked) = (call.pass, call.asked);
         let keys = pass.seen() + pass.seq();
         let alibi = self.alibi(pass, (Marked::Sequence, keys), pass.keep())?;
+        let additive = asked.additive();
         let scored = Scored {
             keys,
             keep: pass.marks()?,
@@ -81,7 +82,7 @@ impl PackedAttention {
                 window: self.config.window,
                 first_query: asked.seen(),
             }),
-            biases: self.biases(alibi.as_deref(), asked.additive.as_ref(), asked, keys)?,
+            biases: self.biases(alibi.as_deref(), additive.as_deref(), asked, keys)?,
         };
         let own = Own {
             of: self,

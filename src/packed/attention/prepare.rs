@@ -35,6 +35,8 @@ pub(super) enum Turn {
 /// The rotation of heads by the positions of their rows, if there is one.
 pub(super) struct Turning<'a> {
     tables: Option<(Arc<Tables>, Pairing)>,
+    /// Queries are multiplied by these cosines.
+    temperature: Option<Arc<Tables>>,
     /// Where rows are in the batch, if not all are there.
     kept: Option<&'a [usize]>,
 }
@@ -46,6 +48,18 @@ impl Turning<'_> {
             let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
             rotate_heads(isa, heads, head_dim, cos, sin, *pairing);
         }
+    }
+
+    /// Multiplies the queries of a row of the pass by the temperature of its position.
+    fn temper(&self, isa: Isa, row: usize, queries: &mut [f32], head_dim: usize) {
+        if let Some(tables) = &self.temperature {
+            let (cos, sin) = tables.row(self.kept.map_or(row, |kept| kept[row]));
+            rotate_heads(isa, queries, head_dim, cos, sin, Pairing::Halves);
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        self.tables.is_none() && self.temperature.is_none()
     }
 }
 
@@ -84,6 +98,12 @@ impl PackedAttention {
                 }
                 _ => None,
             },
+            temperature: match self.config.temperature {
+                Some(temperature) if turn == Turn::Yes => {
+                    pass.temperatures((temperature, self.config.head_dim / 2))?
+                }
+                _ => None,
+            },
             kept: pass.kept(),
         })
     }
@@ -94,7 +114,7 @@ impl Prepare<'_> {
     pub(super) fn rows(&self, cpu: Cpu, projected: &mut [f32], first_row: usize) {
         let Columns { q, kv, width } = self.columns;
         let PackedAttention { config, norms, .. } = self.of;
-        if config.clip.is_none() && norms.is_none() && self.turning.tables.is_none() {
+        if config.clip.is_none() && norms.is_none() && self.turning.is_none() {
             return;
         }
         let of_turned = |of: QueryKeyNorm| of.after_rotation;
@@ -120,6 +140,8 @@ impl Prepare<'_> {
                 self.turning
                     .turn(cpu.isa, at, &mut row[..q + kv], config.head_dim);
                 normalize(after, row);
+                self.turning
+                    .temper(cpu.isa, at, &mut row[..q], config.head_dim);
             }
         });
     }

@@ -10,10 +10,10 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, DisentangledConfig, ExpertGroups,
-        LatentConfig, NormWeight, ParallelNorm, PositionProjections, QueryKeyNorm,
-        QueryKeyNormSpan, RelativeBiasConfig, RelativeEmbeddingsConfig, ResidualConfig,
-        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig,
+        LatentConfig, NormWeight, ParallelNorm, PositionProjections, PositionTemperature,
+        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
+        RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
+        RoutingScores, RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -113,11 +113,16 @@ impl Draws {
             }
         }
         if self.one_in(5) {
-            stack.relative_bias = Some(RelativeBiasConfig {
+            let bias = RelativeBiasConfig {
                 n_buckets: self.of(&[4, 8, 32]),
                 max_distance: self.of(&[17, 40, 128]),
                 n_heads,
-            });
+            };
+            // Without a draw, so that the others are as they were.
+            if bias.n_buckets == 8 {
+                stack.relative_bias_span = RelativeBiasSpan::Block;
+            }
+            stack.relative_bias = Some(bias);
         }
         if visibility == Visibility::Bidirectional && d_memory.is_none() && self.one_in(3) {
             stack = self.disentangled(stack);
@@ -276,6 +281,12 @@ impl Draws {
         }
         attention.soft_cap = self.one_in(5).then(|| self.of(&[0.5, 5.0, 50.0]));
         attention.clip = self.one_in(5).then(|| self.of(&[0.1, 1.0]));
+        // Without a draw, so that the others are as they were.
+        attention.temperature = (head_dim == 6).then_some(PositionTemperature {
+            beta: 0.5,
+            interval: 3,
+            offset: 1,
+        });
         attention.bias = AttentionBias {
             query: self.one_in(2),
             key: self.one_in(2),

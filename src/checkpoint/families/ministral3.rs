@@ -1,0 +1,34 @@
+//! Ministral 3: Llama's blocks with a temperature by position.
+//!
+//! transformers' `Ministral3Attention`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ministral3/modeling_ministral3.py>
+
+use super::llama::{block, decoder, uniform};
+use super::prelude::*;
+
+pub(super) fn family() -> Family {
+    decoder("ministral3", ministral3)
+}
+
+pub(super) fn ministral3(json: &ConfigJson) -> Result<StackConfig> {
+    let usual = json!({"type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1});
+    let json = &match json.rotary_section()? {
+        Some(_) => json.clone(),
+        None => json.with_default("rope_parameters", usual),
+    };
+    let json = &json.with_default("num_key_value_heads", 8);
+    let json = &json.with_default("head_dim", 128);
+    let mut block = block(json, AttentionBias::NONE)?;
+    block.norm.eps = json.number(&["rms_norm_eps"], 1e-5)?;
+    block.attention.window = json.optional_size(&["sliding_window"])?;
+    if let Some(parameters) = json.rotary_section()? {
+        let beta = "llama_4_scaling_beta";
+        let missing = || parameters.error(&[beta], "missing, expected a number");
+        block.attention.temperature = Some(PositionTemperature {
+            beta: parameters.optional_number(&[beta])?.ok_or_else(missing)?,
+            interval: parameters.size(&["original_max_position_embeddings"])?,
+            offset: 0,
+        });
+    }
+    uniform(json, block)
+}

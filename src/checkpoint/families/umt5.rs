@@ -1,0 +1,36 @@
+//! UMT5: T5 with a position bias in each block.
+//!
+//! transformers' `UMT5Block`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/umt5/modeling_umt5.py>
+
+use super::prelude::*;
+use super::t5;
+
+pub(super) fn families() -> Vec<Family> {
+    let relative_bias = "layer.0.SelfAttention.relative_attention_bias";
+    let table = |table: Family| {
+        let read = match table.part {
+            Some(StackPart::Encoder) => encoder,
+            _ => decoder,
+        };
+        table
+            .named("umt5")
+            .read_by(read)
+            .block_rules([Rule::linear("relative_bias", &[relative_bias])])
+            .default_of("feed_forward_proj", "gated-gelu")
+            // transformers ties the words of every file.
+            .default_of("scale_decoder_outputs", true)
+    };
+    t5::families().into_iter().map(table).collect()
+}
+
+fn encoder(json: &ConfigJson) -> Result<StackConfig> {
+    t5::encoder(json).map(of_each_block)
+}
+
+fn decoder(json: &ConfigJson) -> Result<StackConfig> {
+    t5::decoder(json).map(of_each_block)
+}
+
+fn of_each_block(stack: StackConfig) -> StackConfig {
+    stack.with_relative_bias_span(RelativeBiasSpan::Block)
+}

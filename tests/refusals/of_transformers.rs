@@ -1,0 +1,84 @@
+//! What comes of the `config.json` that each model type of transformers writes without arguments: docs/transformers.md.
+//!
+//! `CANDLE_BLOCKS_WRITE_TRANSFORMERS=1 cargo test --release --features cli --test refusals of_transformers` writes the file.
+//! Without the variable the test demands that today's answers are the file's, word for word.
+
+use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
+
+use candle_blocks::{CheckpointOptions, Error};
+use serde_json::Value;
+
+use crate::weights::weights;
+
+const VARIABLE: &str = "CANDLE_BLOCKS_WRITE_TRANSFORMERS";
+
+#[test]
+fn the_document_says_of_each_model_type_of_transformers_what_comes_of_it() {
+    let configs = fs::read_to_string(weights("default_configs.json")).unwrap();
+    let configs: BTreeMap<String, Value> = serde_json::from_str(&configs).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let answer = |(name, config): (&String, &Value)| (name.clone(), answer(config, folder.path()));
+    let rows: Vec<(String, String)> = configs.iter().map(answer).collect();
+    for (name, row) in &rows {
+        // A type that got built in has its name alone in the file, and no family to go with it.
+        assert!(
+            configs[name].as_object().unwrap().len() > 1
+                || row.starts_with("has ")
+                || row.starts_with("mixes ")
+                || row.starts_with("drafts "),
+            "{name}: {row}; run `python weights/export.py default-configs`"
+        );
+        assert!(
+            !row.contains("is not a known family"),
+            "{name}: {row}; say in src/checkpoint/lacking.txt what it lacks"
+        );
+    }
+    let today = document(&rows);
+    let path = weights("../docs/transformers.md");
+    if std::env::var_os(VARIABLE).is_some() {
+        return fs::write(path, today).unwrap();
+    }
+    let written = fs::read_to_string(path).unwrap();
+    let differing = written.lines().zip(today.lines()).find(|(a, b)| a != b);
+    assert_eq!(
+        written, today,
+        "{differing:?}; set {VARIABLE}=1 to write docs/transformers.md again"
+    );
+}
+
+/// Whether a `config.json` loads, or why not.
+fn answer(config: &Value, folder: &Path) -> String {
+    let path = folder.join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    match CheckpointOptions::default().whole().architecture(folder) {
+        Ok(read) if read.model_config().is_ok() => "loads".to_string(),
+        Ok(_) => "loads, the blocks alone".to_string(),
+        Err(Error::UnknownFamily {
+            lacks: Some(lacks), ..
+        }) => lacks.to_string(),
+        Err(error) => {
+            let said = error.to_string();
+            let (_, said) = said.split_once("config.json: ").unwrap();
+            said.to_string()
+        }
+    }
+}
+
+fn document(rows: &[(String, String)]) -> String {
+    let loading = rows
+        .iter()
+        .filter(|(_, row)| row.starts_with("loads"))
+        .count();
+    let mut text = format!(
+        "# The model types of transformers\n\n\
+         Of the {} model types of transformers 5.23, the `config.json` that {loading} write without arguments loads; the others are refused,\n\
+         in the words of this table behind their names. `python weights/export.py default-configs` makes the files, and a test\n\
+         ([tests/refusals/of_transformers.rs](../tests/refusals/of_transformers.rs)) the table and what it says is held to what the crate does.\n\n\
+         | model type | |\n|---|---|\n",
+        rows.len()
+    );
+    for (name, row) in rows {
+        writeln!(text, "| `{name}` | {} |", row.replace('|', "\\|")).unwrap();
+    }
+    text
+}
