@@ -267,7 +267,7 @@ fn families_that_are_near_are_offered() {
         ("cohere2_moe", "cohere2"),
         ("bert-japanese", "bert"),
         ("dinov2_with_regs", "dinov2"),
-        ("ernie4_5_moe", "ernie4_5"),
+        ("ernie4_5_vl_moe", "ernie4_5_moe"),
         ("gemma3n_text", "gemma3_text"),
         ("glm4_moe_lite", "glm4_moe"),
         ("granitemoeshared", "granitemoe"),

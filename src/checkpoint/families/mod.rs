@@ -19,8 +19,10 @@ mod electra;
 mod encoder;
 mod encoder_decoder;
 mod ernie;
+mod ernie4_5;
 mod esm;
 mod eurobert;
+mod exaone;
 mod falcon;
 mod gemma;
 mod glm;
@@ -71,7 +73,6 @@ pub(crate) fn all() -> Vec<Family> {
     let mut all = vec![
         albert::family(),
         bert::family(),
-        biogpt::family(),
         bert_generation::family(),
         bloom::family(),
         dinov2::family(),
@@ -108,8 +109,11 @@ pub(crate) fn all() -> Vec<Family> {
             arcee::families(),
             bart::families(),
             bart_like::families(),
+            biogpt::families(),
             clip::families(),
             cohere::families(),
+            ernie4_5::families(),
+            exaone::families(),
             gemma::families(),
             glm::families(),
             gpt_neox::families(),

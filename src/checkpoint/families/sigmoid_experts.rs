@@ -10,13 +10,8 @@ use super::prelude::*;
 use super::qwen::sliding_from;
 
 pub(super) fn families() -> Vec<Family> {
-    let correction = |name: &str| Rule::named("feed_forward.router.correction", &[name], &[]);
-    let deepseek = |name: &str, config| {
-        decoder(name, config)
-            .block_rules(expert_rules())
-            .block_rules(shared_rules("mlp.shared_experts"))
-            .block_rules([correction("mlp.gate.e_score_correction_bias")])
-    };
+    let deepseek =
+        |name, config| chosen_by_sigmoids(name, config, "mlp.gate.e_score_correction_bias");
     vec![
         deepseek("glm4_moe", glm4_moe),
         deepseek("dots1", dots1),
@@ -24,6 +19,22 @@ pub(super) fn families() -> Vec<Family> {
             .block_rules(mixtral_rules())
             .block_rules([correction("block_sparse_moe.e_score_correction_bias")]),
     ]
+}
+
+/// Llama's table with experts, shared ones, and a correction for their choice of this name.
+pub(super) fn chosen_by_sigmoids(
+    name: &str,
+    config: fn(&ConfigJson) -> Result<StackConfig>,
+    correction_name: &str,
+) -> Family {
+    decoder(name, config)
+        .block_rules(expert_rules())
+        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules([correction(correction_name)])
+}
+
+fn correction(name: &str) -> Rule {
+    Rule::named("feed_forward.router.correction", &[name], &[])
 }
 
 fn glm4_moe(json: &ConfigJson) -> Result<StackConfig> {
@@ -71,8 +82,19 @@ fn minimax_m2(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, block)
 }
 
-/// Experts in all layers but the first ones, with shared ones that are a single wider one.
+/// Experts in all layers but the first ones.
 fn with_experts(json: &ConfigJson, stack: StackConfig, renormalized: bool) -> Result<StackConfig> {
+    let first = json.size_or(&["first_k_dense_replace"], 0)?;
+    with_experts_in(json, stack, renormalized, |i| i >= first)
+}
+
+/// Experts in some layers, with shared ones that are a single wider one.
+pub(super) fn with_experts_in(
+    json: &ConfigJson,
+    stack: StackConfig,
+    renormalized: bool,
+    is_sparse: impl Fn(usize) -> bool,
+) -> Result<StackConfig> {
     let n_groups = json.size_or(&["n_group"], 1)?;
     let groups = ExpertGroups {
         n_groups,
@@ -95,9 +117,8 @@ fn with_experts(json: &ConfigJson, stack: StackConfig, renormalized: bool) -> Re
     let experts = ExpertsConfig::new(n_experts, routing)
         .with_correction(true)
         .with_shared(Some(shared));
-    let first = json.size_or(&["first_k_dense_replace"], 0)?;
     Ok(stack.with_each(|i, block| {
-        if i >= first {
+        if is_sparse(i) {
             block.feed_forward.d_ff = d_ff;
             block.feed_forward.experts = Some(experts);
         }
