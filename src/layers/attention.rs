@@ -1,7 +1,7 @@
 //! Multi-head attention: self-attention, or cross-attention to an encoder's output.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
+use candle_nn::{Init, VarBuilder};
 
 use crate::config::{AttentionConfig, LinearConfig, getters};
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
@@ -35,20 +35,22 @@ pub enum QueryKeyValue {
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
 /// <https://arxiv.org/abs/2305.13245>) and every other option of [`AttentionConfig`].
 ///
-/// Between its projections it equals `torch.nn.functional.scaled_dot_product_attention`, except that a
+/// A sink is one more score of a softmax, without a value. Between its projections the layer equals `torch.nn.functional.scaled_dot_product_attention`, except that a
 /// query that may see no key gives zeros rather than NaN.
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
     output: Linear,
     norms: Option<QueryKeyNorms>,
+    /// `[n_heads]`.
+    sinks: Option<Tensor>,
     dropout: Dropout,
     config: AttentionConfig,
 }
 
 impl Attention {
     /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it), `output`
-    /// and, if configured, `query_norm` and `key_norm` from `vb`.
+    /// and, if configured, `query_norm`, `key_norm` and `sinks.weight` `[n_heads]` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
@@ -77,17 +79,29 @@ impl Attention {
         };
         let output = linear("output", q, d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
-        Self::from_parts(projections, norms, output, config.clone())
+        let sinks = config.sinks.then(|| {
+            let hint = Init::Const(0.0);
+            vb.pp("sinks")
+                .get_with_hints(config.n_heads, "weight", hint)
+        });
+        Self::from_parts(
+            projections,
+            norms,
+            sinks.transpose()?,
+            output,
+            config.clone(),
+        )
     }
 
-    /// Builds the layer from its projections and the norms of queries and keys.
+    /// Builds the layer from its projections, the norms of queries and keys, and the heads' sinks `[n_heads]`.
     ///
     /// # Errors
     /// If the shape of a projection does not fit the configuration, or norms are missing that it asks for, or are of
-    /// other widths.
+    /// other widths, or it has sinks and none are given, or the other way round.
     pub fn from_parts(
         projections: QueryKeyValue,
         norms: Option<QueryKeyNorms>,
+        sinks: Option<Tensor>,
         output: Linear,
         config: AttentionConfig,
     ) -> Result<Self> {
@@ -97,6 +111,7 @@ impl Attention {
             projections,
             output,
             norms,
+            sinks,
             dropout,
             config,
         };
@@ -122,6 +137,11 @@ impl Attention {
             }
         }
         check("output", &self.output, [config.d_model, q])?;
+        let found = self.sinks.as_ref().map(Tensor::dims);
+        let expected = config.sinks.then_some([config.n_heads]);
+        if found != expected.as_ref().map(|dims| &dims[..]) {
+            bail!("attention: the shape of the sinks is {found:?}, expected {expected:?}");
+        }
         match (&self.norms, self.config.query_key_norm) {
             (Some(norms), _) => norms.check_widths(&self.config),
             (None, Some(_)) => bail!(
@@ -140,6 +160,8 @@ impl Attention {
         output(&self) -> &Linear => &self.output;
         /// The norms of queries and keys, if any.
         norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
+        /// The heads' sinks `[n_heads]`, if any.
+        sinks(&self) -> Option<&Tensor> => self.sinks.as_ref();
     }
 
     /// Makes the layer draw its dropout masks from `source`.
@@ -179,7 +201,7 @@ impl Attention {
     fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
         let x = x.widened()?;
         let x = match self.config.clip {
-            Some(clip) => x.clamp(clip)?,
+            Some(clip) => x.clamp([-clip, clip])?,
             None => x,
         };
         match norms {

@@ -36,6 +36,9 @@ pub(crate) struct Mixing<'a> {
     /// Added to the scores in this order, each of up to four dimensions that broadcast to
     /// `[batch, n_heads, queries, keys]`.
     pub biases: &'a [Tensor],
+    /// For each query head a score that joins the softmax of each of its queries and has no value, `[n_heads]`, in the type of
+    /// the queries.
+    pub sinks: Option<&'a Tensor>,
     /// What each query sees.
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
@@ -100,6 +103,12 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
         bail!("{OP}: operands of {dtype:?}, expected F32 or F64");
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
+    if let Some(sinks) = mixing.sinks
+        && (sinks.dims() != [n_heads] || sinks.dtype() != dtype)
+    {
+        let (dims, of) = (sinks.dims(), sinks.dtype());
+        bail!("{OP}: sinks {of:?} {dims:?}, expected {dtype:?} [{n_heads}]");
+    }
     let all = [batch, n_heads, queries, keys];
     let mut biases = mixing.biases.iter();
     biases.try_for_each(|bias| check_broadcast(bias.dims(), all))
@@ -157,6 +166,7 @@ impl Taped<Cpu> {
                 strides: broadcast_strides(dims),
             })
         };
+        let sinks = mixing.sinks.map(|sinks| self.parameter(sinks));
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
             batch: mixing.batch,
@@ -166,6 +176,7 @@ impl Taped<Cpu> {
             scale: mixing.scale,
             soft_cap: mixing.soft_cap,
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
+            sinks: sinks.transpose()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
             dropout: dropout.transpose()?,
@@ -179,7 +190,9 @@ impl Taped<Cpu> {
         step.with(|attention| attention.forward(self.engine(), y.slice_mut()))?;
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
-        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).collect();
+        let sinks = step.sinks.iter().map(|(_, place)| *place);
+        let asks = operands.into_iter().chain(biases).chain(sinks);
+        let asks: Vec<Option<usize>> = asks.collect();
         Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
@@ -206,6 +219,8 @@ struct Attended {
     scale: f64,
     soft_cap: Option<f64>,
     biases: Vec<Bias>,
+    /// The numbers, and the place of their gradient.
+    sinks: Option<(Data, Option<usize>)>,
     keep: Option<Tensor>, // [batch, keys]
     reach: Reach,
     dropout: Option<Mask>,
@@ -241,6 +256,7 @@ impl Attended {
                 strides: bias.strides,
             })
             .collect();
+        let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
             work(&Differentiable {
                 batch: self.batch,
@@ -250,6 +266,7 @@ impl Attended {
                 scale: self.scale,
                 soft_cap: self.soft_cap,
                 biases: &biases,
+                sinks: sinks.as_ref().map(|sinks| sinks.slice()),
                 keep,
                 reach: &|query| self.reach.range(query, self.key.seq),
                 dropped,
@@ -283,6 +300,9 @@ impl Attended {
             wanted.transpose()
         };
         let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let of_sinks = self.sinks.as_ref().and_then(|(_, place)| *place);
+        let zeros = of_sinks.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
+        let mut dsinks = zeros.transpose()?;
         let cpu = pass.engine;
         self.with(|attention| {
             let of_biases = of_biases.iter_mut();
@@ -291,6 +311,7 @@ impl Attended {
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
                 biases: of_biases.map(|of| Some(of.as_mut()?.slice_mut())).collect(),
+                sinks: dsinks.as_mut().map(Numbers::slice_mut),
             };
             attention.backward(cpu, dy.slice(), to);
         })?;
@@ -298,6 +319,9 @@ impl Attended {
         pass.add(&self.query.slot, dq)?;
         pass.add(&self.key.slot, dk)?;
         pass.add(&self.value.slot, dv)?;
+        if let Some(dsinks) = dsinks {
+            pass.add_parameter(of_sinks, dsinks)?;
+        }
         let mut of_biases = self.biases.iter().zip(of_biases);
         of_biases.try_for_each(|(bias, gradient)| match gradient {
             Some(gradient) => pass.add_parameter(bias.place, gradient),

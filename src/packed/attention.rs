@@ -13,7 +13,7 @@ use candle_blocks_kernels::{Cpu, rows::Source, scratch};
 use candle_core::{Module, Result, Tensor, bail};
 
 use super::linear::{Finishing, PackedLinear};
-use super::{Packing, map_rows, pass::PackedPass};
+use super::{Packing, elements, map_rows, pass::PackedPass};
 use super::{cache::PackedLayerCache, norm::SpanNorms};
 use crate::config::{AttentionConfig, Precision};
 use crate::layers::{Attention, ForwardContext, QueryKeyValue};
@@ -26,6 +26,7 @@ pub struct PackedAttention {
     projections: Projections,
     output: PackedLinear,
     norms: Option<SpanNorms>,
+    sinks: Option<Vec<f32>>,
     config: AttentionConfig,
     cpu: Cpu,
     /// What queries, keys and values are multiplied in.
@@ -109,6 +110,7 @@ impl PackedAttention {
             projections,
             output: PackedLinear::new(&packing.at("output"), attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
+            sinks: attention.sinks().map(elements).transpose()?,
             config: attention.config().clone(),
             cpu: packing.cpu,
             stored: packing.stored,

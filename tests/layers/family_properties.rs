@@ -252,7 +252,11 @@ fn permuted_heads_give_the_same_output() {
             let columns = output.weight().index_select(&queries, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let norms = attention.norms().cloned();
-            let permuted = Attention::from_parts(projections, norms, output, config.clone());
+            let heads = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
+            let heads = features(heads, 1);
+            let sinks = attention.sinks();
+            let sinks = sinks.map(|sinks| sinks.index_select(&heads, 0).unwrap());
+            let permuted = Attention::from_parts(projections, norms, sinks, output, config.clone());
             let permuted = permuted.unwrap();
             let x = s.input(0.0);
             let (ours, theirs) = (permuted.forward(&x), attention.forward(&x));

@@ -2,10 +2,12 @@
 
 use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
-    FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
+    FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement, Position, RotaryConfig,
+    StackConfig, Topology,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, ParallelNorm, QueryKeyNorm,
-        QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig, SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, ExpertGroups, GateClamp, ParallelNorm,
+        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RotaryScaling, RoutingConfig,
+        SharedExpertConfig,
     },
 };
 
@@ -111,6 +113,33 @@ fn sizes_whose_products_overflow_are_refused() {
         |b| b.feed_forward.experts = Some(experts(2, Some(0))),
         &["shared expert's d_ff is 0"],
     );
+}
+
+#[test]
+fn sinks_beside_linear_biases_are_refused() {
+    let alibi = Position::Alibi(AlibiConfig {
+        slopes: AlibiSlopes::Appended,
+        scale: 1.0,
+        rounding: AlibiRounding::None,
+    });
+    refused(
+        |b| (b.attention.position, b.attention.sinks) = (alibi, true),
+        &["sink beside linear biases"],
+    );
+}
+
+#[test]
+fn bounds_that_nothing_can_meet_are_refused() {
+    let of = |form, limit, offset| {
+        move |b: &mut BlockConfig| {
+            b.feed_forward.form = form;
+            b.feed_forward.clamp = Some(GateClamp { limit, offset });
+        }
+    };
+    let gated = FeedForwardForm::Gated;
+    refused(of(FeedForwardForm::Plain, 7.0, 1.0), &["no gate to clamp"]);
+    refused(of(gated, 0.0, 1.0), &["bound of gate and up is 0"]);
+    refused(of(gated, 7.0, f64::NAN), &["offset of up is NaN"]);
 }
 
 #[test]

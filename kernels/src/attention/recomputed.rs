@@ -1,5 +1,7 @@
 //! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
 
+use std::iter::repeat_n;
+
 use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
@@ -47,6 +49,13 @@ struct Typed<'a, T> {
     biases: Vec<(&'a [T], [usize; 4])>,
 }
 
+/// The gradients that several tasks add to.
+struct Sums<'a, T> {
+    biases: Vec<BiasGradient<'a, T>>,
+    /// One number for each query head.
+    sinks: Option<Shared<'a, T>>,
+}
+
 /// The gradient of one bias, which several tasks add to, each at its own places.
 struct BiasGradient<'a, T> {
     to: Shared<'a, T>,
@@ -86,7 +95,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
             let (sequence, head) = (task / value.heads, task % value.heads);
             let queries = self.stacked(query, sequence, head * group, group, self.scale());
-            let mut p = self.probabilities(cpu, sequence, head, &queries);
+            let (mut p, _) = self.probabilities(cpu, sequence, head, &queries);
             self.drop(sequence, head, &mut p);
             let mut mixed = Buffer::new(group * query.seq * value.head_dim);
             let (p, values) = (rows(&p, value.seq), self.matrix(value, sequence, head));
@@ -126,10 +135,13 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             row_stride: query.heads * value.head_dim,
             offset: 0,
         };
+        let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
         let to = [dq, dk, dv].map(Shared::new);
+        let sums = Sums { biases, sinks };
         // A gradient that sequences share is added to by one task, in their order; one that heads share, by one task.
-        let at_once = match biases.iter().all(|bias| self.heads_lie_apart(bias.strides)) {
-            true if biases.is_empty() => batch * key.heads,
+        let mut of_biases = sums.biases.iter();
+        let at_once = match of_biases.all(|bias| self.heads_lie_apart(bias.strides)) {
+            true if sums.biases.is_empty() && sums.sinks.is_none() => batch * key.heads,
             true => key.heads,
             false => 1,
         };
@@ -137,7 +149,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         parallel::for_tasks(self.threads(cpu), at_once, |first| {
             for turn in 0..in_turn {
                 let task = turn * at_once + first;
-                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &biases);
+                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &sums);
             }
         });
     }
@@ -151,14 +163,14 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         (sequence, head): (usize, usize),
         dy: HeadRows,
         to: &[Shared<T>; 3],
-        biases: &[BiasGradient<T>],
+        sums: &Sums<T>,
     ) {
         let [query, key, value] = self.of.operands();
         let group = self.group();
         let queries = self.stacked(query, sequence, head * group, group, self.scale());
         let dy = self.stacked(dy, sequence, head * group, group, T::of(1.0));
         let dy = rows(&dy, value.head_dim);
-        let p = self.probabilities(cpu, sequence, head, &queries);
+        let (p, mut sinks) = self.probabilities(cpu, sequence, head, &queries);
         let mut dv = Buffer::new(value.seq * value.head_dim);
         match self.of.dropped {
             None => multiply(cpu, rows(&p, key.seq).transposed(), dy, &mut dv),
@@ -173,10 +185,17 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         multiply(cpu, dy, values.transposed(), &mut dp);
         self.drop(sequence, head, &mut dp);
         let mut ds = Buffer::new(p.len());
-        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq);
+        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq, sinks.as_deref_mut());
         drop((p, dp));
-        for bias in biases {
+        for bias in &sums.biases {
             self.add_bias_gradient(bias, sequence, head, &ds);
+        }
+        if let (Some(to), Some(gradients)) = (&sums.sinks, &sinks) {
+            // SAFETY: tasks that run at the same time are of different heads.
+            let to = unsafe { to.range(head * group..(head + 1) * group) };
+            for (to, gradients) in to.iter_mut().zip(gradients.chunks_exact(query.seq)) {
+                gradients.iter().for_each(|&gradient| *to += gradient);
+            }
         }
         if let Some(cap) = self.of.soft_cap {
             // d tanh = 1 - tanh², from the products computed once more.
@@ -253,8 +272,14 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         all
     }
 
-    /// The probabilities of a task before dropout, `[group · queries, keys]`.
-    fn probabilities(&self, cpu: Cpu, sequence: usize, head: usize, queries: &[T]) -> Buffer<T> {
+    /// The probabilities of a task before dropout, `[group · queries, keys]`, and those of its rows' sinks.
+    fn probabilities(
+        &self,
+        cpu: Cpu,
+        sequence: usize,
+        head: usize,
+        queries: &[T],
+    ) -> (Buffer<T>, Option<Vec<T>>) {
         let (seq, keys) = (self.of.query.seq, self.of.key.seq);
         let queries = rows(queries, self.of.query.head_dim);
         let mut scores = Buffer::new(queries.rows() * keys);
@@ -272,12 +297,21 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             }
         }
         let keep = self.of.keep.map(|keep| &keep[sequence * keys..][..keys]);
-        let mut probabilities = Buffer::new(scores.len());
-        forward_here(cpu.isa, &scores, &mut probabilities, keys, |row| Seen {
-            range: (self.of.reach)(row % seq),
-            keep,
+        let group = self.group();
+        let mut sinks = self.of.sinks.map(|sinks| {
+            let of_group = &T::of_slice(sinks)[head * group..][..group];
+            let of_rows = of_group.iter().flat_map(|&sink| repeat_n(sink, seq));
+            of_rows.collect::<Vec<T>>()
         });
-        probabilities
+        let mut probabilities = Buffer::new(scores.len());
+        let (isa, of_rows) = (cpu.isa, sinks.as_deref_mut());
+        forward_here(isa, &scores, &mut probabilities, keys, of_rows, |row| {
+            Seen {
+                range: (self.of.reach)(row % seq),
+                keep,
+            }
+        });
+        (probabilities, sinks)
     }
 
     /// The place of a task's row, key 0, in numbers with these strides.

@@ -30,6 +30,7 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
 mod hunyuan;
@@ -86,6 +87,7 @@ pub(crate) fn all() -> Vec<Family> {
         gpt2::family(),
         gpt_bigcode::family(),
         gpt_neo::family(),
+        gpt_oss::family(),
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),

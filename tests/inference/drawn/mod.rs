@@ -9,10 +9,10 @@ use candle_blocks::{
     candle_core::{self, DType, Device, Tensor, Var},
     candle_nn::VarBuilder,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, NormWeight,
-        ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, ResidualConfig,
-        ResidualSource, RotaryScaling, RoutingConfig, RoutingScores, RoutingWeights,
-        SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, ExpertGroups, GateClamp,
+        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig, RoutingScores,
+        RoutingWeights, SharedExpertConfig,
     },
 };
 
@@ -262,6 +262,27 @@ impl Draws {
         RotaryConfig::new(dim, self.of(&[100.0, 10_000.0]))
             .with_pairing(self.of(&[RotaryPairing::Halves, RotaryPairing::Interleaved]))
             .with_scaling(scaling)
+    }
+
+    /// Adds to some blocks what was built after all else, so that the other draws of a seed stay what they were.
+    pub fn add_to(&mut self, stack: &mut StackConfig) {
+        for block in &mut stack.blocks {
+            let cross = block.cross_attention.as_mut();
+            for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
+                let is_alibi = matches!(attention.position, Position::Alibi(_));
+                attention.sinks = !is_alibi && self.one_in(4);
+            }
+            let feed_forward = &mut block.feed_forward;
+            if feed_forward.form == FeedForwardForm::Gated && self.one_in(4) {
+                feed_forward.clamp = Some(GateClamp {
+                    limit: self.of(&[0.1, 1.0]),
+                    offset: self.of(&[0.0, 1.0]),
+                });
+            }
+            if let Some(experts) = &mut feed_forward.experts {
+                experts.router_bias = self.one_in(2);
+            }
+        }
     }
 
     fn experts(&mut self) -> ExpertsConfig {
