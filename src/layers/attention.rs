@@ -35,8 +35,8 @@ pub enum QueryKeyValue {
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
 /// <https://arxiv.org/abs/2305.13245>) and every other option of [`AttentionConfig`].
 ///
-/// A sink is one more score of a softmax, without a value. Between its projections the layer equals `torch.nn.functional.scaled_dot_product_attention`, except that a
-/// query that may see no key gives zeros rather than NaN.
+/// A sink is one more score of a softmax, without a value. Between its projections a layer without sinks equals
+/// `torch.nn.functional.scaled_dot_product_attention`, except that a query that may see no key gives zeros rather than NaN.
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
@@ -137,10 +137,18 @@ impl Attention {
             }
         }
         check("output", &self.output, [config.d_model, q])?;
-        let found = self.sinks.as_ref().map(Tensor::dims);
-        let expected = config.sinks.then_some([config.n_heads]);
-        if found != expected.as_ref().map(|dims| &dims[..]) {
-            bail!("attention: the shape of the sinks is {found:?}, expected {expected:?}");
+        match (&self.sinks, config.sinks) {
+            (None, true) => bail!(
+                "attention: the configuration has sinks, but none were given; hand them to from_parts"
+            ),
+            (Some(_), false) => bail!(
+                "attention: sinks were given, but the configuration has none; set its `sinks`"
+            ),
+            (Some(sinks), true) if sinks.dims() != [config.n_heads] => {
+                let (found, n_heads) = (sinks.dims(), config.n_heads);
+                bail!("attention: the sinks have shape {found:?}, expected [{n_heads}]");
+            }
+            _ => {}
         }
         match (&self.norms, self.config.query_key_norm) {
             (Some(norms), _) => norms.check_widths(&self.config),

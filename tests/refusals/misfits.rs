@@ -156,8 +156,8 @@ fn sinks_that_do_not_fit_the_heads_are_refused() {
     );
     assert!(of(Some(4), &with).is_ok());
     says(&["sinks", "[3]", "[4]"], || of(Some(3), &with));
-    says(&["sinks", "None", "[4]"], || of(None, &with));
-    says(&["sinks", "[4]", "None"], || of(Some(4), without));
+    says(&["has sinks", "none were given"], || of(None, &with));
+    says(&["sinks were given", "has none"], || of(Some(4), without));
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
 
+mod sums;
+
 use std::iter::repeat_n;
 
+use self::sums::{BiasGradient, Sums};
 use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
@@ -47,19 +50,6 @@ const PARALLEL_FROM: usize = 1 << 18;
 struct Typed<'a, T> {
     of: &'a Differentiable<'a>,
     biases: Vec<(&'a [T], [usize; 4])>,
-}
-
-/// The gradients that several tasks add to.
-struct Sums<'a, T> {
-    biases: Vec<BiasGradient<'a, T>>,
-    /// One number for each query head.
-    sinks: Option<Shared<'a, T>>,
-}
-
-/// The gradient of one bias, which several tasks add to, each at its own places.
-struct BiasGradient<'a, T> {
-    to: Shared<'a, T>,
-    strides: [usize; 4],
 }
 
 impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
@@ -138,13 +128,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
         let to = [dq, dk, dv].map(Shared::new);
         let sums = Sums { biases, sinks };
-        // A gradient that sequences share is added to by one task, in their order; one that heads share, by one task.
-        let mut of_biases = sums.biases.iter();
-        let at_once = match of_biases.all(|bias| self.heads_lie_apart(bias.strides)) {
-            true if sums.biases.is_empty() && sums.sinks.is_none() => batch * key.heads,
-            true => key.heads,
-            false => 1,
-        };
+        let at_once = self.at_once(&sums);
         let in_turn = batch * key.heads / at_once;
         parallel::for_tasks(self.threads(cpu), at_once, |first| {
             for turn in 0..in_turn {
@@ -187,16 +171,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let mut ds = Buffer::new(p.len());
         backward_here(cpu.isa, &p, &dp, &mut ds, key.seq, sinks.as_deref_mut());
         drop((p, dp));
-        for bias in &sums.biases {
-            self.add_bias_gradient(bias, sequence, head, &ds);
-        }
-        if let (Some(to), Some(gradients)) = (&sums.sinks, &sinks) {
-            // SAFETY: tasks that run at the same time are of different heads.
-            let to = unsafe { to.range(head * group..(head + 1) * group) };
-            for (to, gradients) in to.iter_mut().zip(gradients.chunks_exact(query.seq)) {
-                gradients.iter().for_each(|&gradient| *to += gradient);
-            }
-        }
+        self.add_to(sums, (sequence, head), &ds, sinks.as_deref());
         if let Some(cap) = self.of.soft_cap {
             // d tanh = 1 - tanh², from the products computed once more.
             let mut products = Buffer::new(ds.len());
@@ -225,14 +200,6 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             // SAFETY: no two tasks have a sequence and a head in common.
             unsafe { write_heads(gradient, of, sequence, first, to) };
         }
-    }
-
-    /// Whether the numbers of one head lie apart from those of all others, in every sequence.
-    fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
-        let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
-        let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
-        let of_sequence = last(self.of.query.heads, head) + of_head;
-        head > of_head && (sequence == 0 || sequence > of_sequence)
     }
 
     fn scale(&self) -> T {
@@ -330,20 +297,6 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let first = (sequence * self.of.key.heads + head) * numbers.len();
         for (x, &keep) in numbers.iter_mut().zip(&keep[first..]) {
             *x = if keep == 0 { T::ZERO } else { *x / divisor };
-        }
-    }
-
-    fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
-        let keys = self.of.key.seq;
-        for (row, ds) in ds.chunks_exact(keys).enumerate() {
-            let start = self.at(bias.strides, sequence, head, row);
-            let end = start + (keys - 1) * bias.strides[3] + 1;
-            // SAFETY: tasks that run at the same time are of different heads, and `backward` lets several run only
-            // where the numbers of different heads lie apart.
-            let to = unsafe { bias.to.range(start..end) };
-            for (key, &ds) in ds.iter().enumerate() {
-                to[key * bias.strides[3]] += ds;
-            }
         }
     }
 }
