@@ -37,8 +37,8 @@ pub use embeddings::{
     SpectrumEmbeddingsConfig, TokenDropout, TokenEmbeddingsConfig,
 };
 pub use feed_forward::{
-    ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, RoutingConfig, RoutingScores,
-    RoutingWeights, SharedExpertConfig,
+    ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
+    RoutingScores, RoutingWeights, SharedExpertConfig,
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;

@@ -125,6 +125,10 @@ pub struct AttentionConfig {
     pub temperature: Option<PositionTemperature>,
     /// Scores become `cap · tanh(score / cap)` (Gemma 2).
     pub soft_cap: Option<f64>,
+    /// Whether each query head has a sink: a learned score that joins the softmax of each of its queries and has no value, so that
+    /// the weights of the keys add up to less than 1 (gpt-oss; Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>).
+    #[serde(default)]
+    pub sinks: bool,
     /// Queries, keys and values are clamped to `±clip` (MPT, OLMo).
     pub clip: Option<f64>,
     /// Which projections have a bias.
@@ -165,6 +169,7 @@ impl AttentionConfig {
             latent: None,
             temperature: None,
             soft_cap: None,
+            sinks: false,
             clip: None,
             bias: AttentionBias::ALL,
             dropout: 0.0,
@@ -190,6 +195,8 @@ impl AttentionConfig {
         with_temperature(temperature: Option<PositionTemperature>) => temperature = temperature;
         /// Sets the soft cap on the scores, or removes it.
         with_soft_cap(cap: Option<f64>) => soft_cap = cap;
+        /// Sets whether each query head has a sink.
+        with_sinks(sinks: bool) => sinks = sinks;
         /// Sets the bound that queries, keys and values are clamped to, or removes it.
         with_clip(clip: Option<f64>) => clip = clip;
         /// Sets which projections have a bias.
@@ -267,6 +274,11 @@ impl AttentionConfig {
         }
         if self.window == Some(0) {
             return Err(Error::InvalidConfig("the sliding window is 0".to_string()));
+        }
+        if self.sinks && matches!(self.position, Position::Alibi(_)) {
+            // Which a softmax of keys alone would not notice.
+            let reason = "a sink beside linear biases, which count from the last key, would depend on the length";
+            return Err(Error::InvalidConfig(reason.to_string()));
         }
         match &self.latent {
             Some(latent) => latent.validate(self)?,

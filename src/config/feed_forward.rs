@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, finite, probability, setters, size};
+use super::{Activation, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -14,6 +14,15 @@ pub enum FeedForwardForm {
     Plain,
     /// `down(act(gate(x)) * up(x))`, a gated linear unit (Shazeer 2020, <https://arxiv.org/abs/2002.05202>).
     Gated,
+}
+
+/// Bounds of a gated unit: `act(min(gate, limit)) · (min(max(up, -limit), limit) + offset)` (gpt-oss).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateClamp {
+    /// The bound.
+    pub limit: f64,
+    /// What is added to `up` behind it.
+    pub offset: f64,
 }
 
 /// The configuration of a position-wise feed-forward network.
@@ -28,6 +37,9 @@ pub struct FeedForwardConfig {
     pub activation: Activation,
     /// Whether it is plain or gated.
     pub form: FeedForwardForm,
+    /// Bounds of gate and `up`, of a gated one.
+    #[serde(default)]
+    pub clamp: Option<GateClamp>,
     /// Whether `up` (and `gate`) have a bias.
     pub up_bias: bool,
     /// Whether `down` has a bias.
@@ -103,6 +115,9 @@ pub struct ExpertsConfig {
     pub n_experts: usize,
     /// How each position chooses among them.
     pub routing: RoutingConfig,
+    /// Whether the router has a bias.
+    #[serde(default)]
+    pub router_bias: bool,
     /// Whether each expert has a number that is added to its score for the choice alone, which balances their use and has no
     /// gradient (Wang et al. 2024, <https://arxiv.org/abs/2408.15664>).
     pub correction: bool,
@@ -173,12 +188,15 @@ impl ExpertsConfig {
         Self {
             n_experts,
             routing,
+            router_bias: false,
             correction: false,
             shared: None,
         }
     }
 
     setters! {
+        /// Sets whether the router has a bias.
+        with_router_bias(bias: bool) => router_bias = bias;
         /// Sets whether each expert has a number that corrects its score for the choice.
         with_correction(correction: bool) => correction = correction;
         /// Sets the expert that every position uses, or removes it.
@@ -194,6 +212,7 @@ impl FeedForwardConfig {
             d_ff: d_model.saturating_mul(4),
             activation: Activation::Gelu,
             form: FeedForwardForm::Plain,
+            clamp: None,
             up_bias: true,
             down_bias: true,
             dropout: 0.0,
@@ -208,6 +227,8 @@ impl FeedForwardConfig {
         with_activation(activation: Activation) => activation = activation;
         /// Sets whether it is plain or gated.
         with_form(form: FeedForwardForm) => form = form;
+        /// Sets bounds of gate and `up`, or removes them.
+        with_clamp(clamp: Option<GateClamp>) => clamp = clamp;
         /// Sets the dropout probability of the hidden activations.
         with_dropout(p: f64) => dropout = p;
         /// Makes it a mixture of experts of this form, or a single network.
@@ -227,6 +248,14 @@ impl FeedForwardConfig {
     pub fn validate(&self) -> Result<()> {
         size("d_model", self.d_model)?;
         size("d_ff", self.d_ff)?;
+        if let Some(clamp) = self.clamp {
+            if self.form == FeedForwardForm::Plain {
+                let reason = "a plain feed-forward has no gate to clamp; set `form` to gated";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
+            positive("the bound of gate and up", clamp.limit)?;
+            finite("the offset of up", clamp.offset)?;
+        }
         if let Some(experts) = &self.experts {
             experts.routing.check(experts.n_experts)?;
             size("n_experts", experts.n_experts)?;

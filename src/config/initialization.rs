@@ -72,7 +72,8 @@ impl Initialization {
 
     /// The defaults of PyTorch's `nn.Linear` and `nn.LayerNorm`.
     pub fn torch() -> Self {
-        Self::default().with("*", Draw::TorchLinear).with_neutral()
+        let all = Self::default().with("*", Draw::TorchLinear);
+        all.with("*sinks.weight", Draw::Layer).with_neutral()
     }
 
     /// Normal weights with the given standard deviation, biases 0, norms the identity: transformers'

@@ -1,7 +1,7 @@
 //! Multi-head attention: self-attention, or cross-attention to an encoder's output.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
-use candle_nn::VarBuilder;
+use candle_nn::{Init, VarBuilder};
 
 use crate::config::{AttentionConfig, LinearConfig, getters};
 use crate::layers::{Dropout, DropoutSource, ForwardContext, Linear, Norm, pass::Pass};
@@ -64,8 +64,8 @@ impl QueryKeyValue {
 /// <https://arxiv.org/abs/1706.03762>), with grouped key/value heads (Ainslie et al. 2023,
 /// <https://arxiv.org/abs/2305.13245>) and every other option of [`AttentionConfig`].
 ///
-/// Between its projections it equals `torch.nn.functional.scaled_dot_product_attention`, except that a
-/// query that may see no key gives zeros rather than NaN.
+/// A sink is one more score of a softmax, without a value. Between its projections a layer without sinks equals
+/// `torch.nn.functional.scaled_dot_product_attention`, except that a query that may see no key gives zeros rather than NaN.
 #[derive(Clone, Debug)]
 pub struct Attention {
     projections: QueryKeyValue,
@@ -73,14 +73,16 @@ pub struct Attention {
     norms: Option<QueryKeyNorms>,
     positions: PositionLinears,
     position_dropout: Dropout,
+    /// `[n_heads]`.
+    sinks: Option<Tensor>,
     dropout: Dropout,
     config: AttentionConfig,
 }
 
 impl Attention {
     /// Gets `query`, `key`, `value` (or the fused `query_key_value`, where `vb` contains it; or the parts of
-    /// [`LatentProjections`]), `output` and, if configured, `query_norm`, `key_norm`, `position_key` and `position_query`
-    /// from `vb`.
+    /// [`LatentProjections`]), `output` and, if configured, `query_norm`, `key_norm`, `position_key`, `position_query` and
+    /// `sinks.weight` `[n_heads]` from `vb`.
     ///
     /// # Errors
     /// If the configuration is invalid, a parameter is missing or has another shape, or a fused projection is to have
@@ -111,19 +113,31 @@ impl Attention {
         };
         let output = linear("output", config.mixed_width(), d_model, bias.output)?;
         let norms = QueryKeyNorms::new(config, &vb)?;
+        let sinks = config.sinks.then(|| {
+            let hint = Init::Const(0.0);
+            vb.pp("sinks")
+                .get_with_hints(config.n_heads, "weight", hint)
+        });
         let positions = PositionLinears::new(config, &vb)?;
-        let attention = Self::from_parts(projections, norms, output, config.clone())?;
+        let attention = Self::from_parts(
+            projections,
+            norms,
+            sinks.transpose()?,
+            output,
+            config.clone(),
+        )?;
         attention.with_position_linears(positions)
     }
 
-    /// Builds the layer from its projections and the norms of queries and keys.
+    /// Builds the layer from its projections, the norms of queries and keys, and the heads' sinks `[n_heads]`.
     ///
     /// # Errors
     /// If the shape of a projection does not fit the configuration, or norms are missing that it asks for, or are of
-    /// other widths.
+    /// other widths, or it has sinks and none are given, or the other way round.
     pub fn from_parts(
         projections: QueryKeyValue,
         norms: Option<QueryKeyNorms>,
+        sinks: Option<Tensor>,
         output: Linear,
         config: AttentionConfig,
     ) -> Result<Self> {
@@ -136,6 +150,7 @@ impl Attention {
             norms,
             positions: PositionLinears::default(),
             position_dropout,
+            sinks,
             dropout,
             config,
         };
@@ -184,6 +199,19 @@ impl Attention {
             &self.output,
             [config.d_model, config.mixed_width()],
         )?;
+        match (&self.sinks, config.sinks) {
+            (None, true) => bail!(
+                "attention: the configuration has sinks, but none were given; hand them to from_parts"
+            ),
+            (Some(_), false) => bail!(
+                "attention: sinks were given, but the configuration has none; set its `sinks`"
+            ),
+            (Some(sinks), true) if sinks.dims() != [config.n_heads] => {
+                let (found, n_heads) = (sinks.dims(), config.n_heads);
+                bail!("attention: the sinks have shape {found:?}, expected [{n_heads}]");
+            }
+            _ => {}
+        }
         match (&self.norms, self.config.query_key_norm) {
             (Some(norms), _) => norms.check_widths(&self.config),
             (None, Some(_)) => bail!(
@@ -204,6 +232,8 @@ impl Attention {
         position_linears(&self) -> &PositionLinears => &self.positions;
         /// The norms of queries and keys, if any.
         norms(&self) -> Option<&QueryKeyNorms> => self.norms.as_ref();
+        /// The heads' sinks `[n_heads]`, if any.
+        sinks(&self) -> Option<&Tensor> => self.sinks.as_ref();
     }
 
     /// The projections through a latent, if there is one.
@@ -248,7 +278,7 @@ impl Attention {
     fn prepared(&self, x: Value, norms: Option<&[Norm]>) -> Result<Value> {
         let x = x.widened()?;
         let x = match self.config.clip {
-            Some(clip) => x.clamp(clip)?,
+            Some(clip) => x.clamp([-clip, clip])?,
             None => x,
         };
         match norms {

@@ -1,15 +1,16 @@
 //! The position-wise feed-forward network, plain and gated.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::config::{
-    Activation, FeedForwardConfig, FeedForwardForm, LinearConfig, LinearInit, getters,
+    Activation, FeedForwardConfig, FeedForwardForm, GateClamp, LinearConfig, LinearInit, getters,
 };
 use crate::layers::{Dropout, DropoutSource, Linear};
 use crate::ops::Value;
 
-/// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`.
+/// A position-wise feed-forward network: `down(dropout(act(up(x))))`, or gated `down(dropout(act(gate(x)) · up(x)))`, where
+/// a [`GateClamp`] may bound gate and up.
 ///
 /// The feed-forward of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>, section 3.3) and its
 /// gated variants (Shazeer 2020, <https://arxiv.org/abs/2002.05202>). The residual connection and the norm
@@ -37,6 +38,7 @@ pub struct FeedForward {
     up: Linear,
     down: Linear,
     activation: Activation,
+    clamp: Option<GateClamp>,
     dropout: Dropout,
 }
 
@@ -63,6 +65,7 @@ impl FeedForward {
             up: widen("up")?,
             down: Linear::new(&narrow, vb.pp("down"))?,
             activation: config.activation,
+            clamp: config.clamp,
             dropout: Dropout::new(config.dropout, DropoutSource::default())?,
         })
     }
@@ -82,6 +85,7 @@ impl FeedForward {
             up,
             down,
             activation,
+            clamp: None,
             dropout: Dropout::none(),
         };
         feed_forward.check_shapes()?;
@@ -100,6 +104,18 @@ impl FeedForward {
             .expect_shape("feed-forward", "down", [d_out, d_ff])
     }
 
+    /// Bounds gate and `up`.
+    ///
+    /// # Errors
+    /// If the layer has no gate.
+    pub fn with_clamp(mut self, clamp: GateClamp) -> Result<Self> {
+        if self.gate.is_none() {
+            bail!("feed-forward: it has no gate to clamp; hand one to from_parts");
+        }
+        self.clamp = Some(clamp);
+        Ok(self)
+    }
+
     /// Applies `dropout` after the activation.
     pub fn with_dropout(mut self, dropout: Dropout) -> Self {
         self.dropout = dropout;
@@ -115,6 +131,8 @@ impl FeedForward {
         down(&self) -> &Linear => &self.down;
         /// The activation function.
         activation(&self) -> Activation => self.activation;
+        /// The bounds of gate and `up`, if any.
+        clamp(&self) -> Option<GateClamp> => self.clamp;
     }
 
     /// The widths of input and output.
@@ -161,7 +179,7 @@ impl FeedForward {
             None => self.up.apply(x, None, train)?.activate(self.activation)?,
             Some(gate) => {
                 let gate = gate.apply(x, None, train)?;
-                gate.gate(&self.up.apply(x, None, train)?, self.activation)?
+                gate.gate(&self.up.apply(x, None, train)?, self.activation, self.clamp)?
             }
         };
         let hidden = self.dropout.apply(&hidden, train)?;

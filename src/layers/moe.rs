@@ -46,8 +46,8 @@ impl MixtureOfExperts {
                 "mixture of experts: the configuration has none; set `experts`, or make a FeedForward"
             );
         };
-        let linear = |name: &str, d_out| {
-            let config = LinearConfig::new(config.d_model, d_out).with_bias(false);
+        let linear = |name: &str, d_out, bias| {
+            let config = LinearConfig::new(config.d_model, d_out).with_bias(bias);
             Linear::new(&config, vb.pp(name))
         };
         let one = FeedForwardConfig {
@@ -55,7 +55,7 @@ impl MixtureOfExperts {
             ..config.clone()
         };
         let expert = |e| FeedForward::new(&one, vb.pp("experts").pp(e));
-        let router = linear("router", experts.n_experts)?;
+        let router = linear("router", experts.n_experts, experts.router_bias)?;
         let correction = experts.correction.then(|| {
             // In f32 beside half types, as in transformers: what is added up over a training is small.
             let dtype = wide(vb.dtype());
@@ -64,7 +64,10 @@ impl MixtureOfExperts {
         });
         let all = (0..experts.n_experts).map(expert).collect::<Result<_>>()?;
         let shared = experts.shared.map(|shared| -> Result<_> {
-            let gate = shared.gate.then(|| linear("shared_gate", 1)).transpose()?;
+            let gate = shared
+                .gate
+                .then(|| linear("shared_gate", 1, false))
+                .transpose()?;
             let one = one.clone().with_d_ff(shared.d_ff);
             Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
         });

@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor, bail};
 use super::numbers::Numbers;
 use super::tape::{Taped, check_float};
 use super::value::{Value, on_either};
-use crate::config::Activation;
+use crate::config::{Activation, GateClamp};
 
 const OP: &str = "activation";
 
@@ -36,8 +36,18 @@ impl Value {
         on_either!(self, x => Ok(x.activate(activation)?.into()))
     }
 
-    /// `activation(self) · up`: a gate.
-    pub fn gate(&self, up: &Value, activation: Activation) -> Result<Value> {
+    /// `activation(self) · up`: a gate, bounded where there is a clamp.
+    pub fn gate(
+        &self,
+        up: &Value,
+        activation: Activation,
+        clamp: Option<GateClamp>,
+    ) -> Result<Value> {
+        if let Some(GateClamp { limit, offset }) = clamp {
+            let gate = self.clamp([f64::NEG_INFINITY, limit])?;
+            let up = up.clamp([-limit, limit])?.shift(offset)?;
+            return gate.gate(&up, activation, None);
+        }
         if self.dims() != up.dims() {
             bail!("gate: {:?} and up {:?}", self.dims(), up.dims());
         }

@@ -39,6 +39,9 @@ pub(crate) struct Mixing<'a> {
     pub biases: &'a [Tensor],
     /// Added to the scores before those.
     pub relative: Option<Relative<'a>>,
+    /// For each query head a score that joins the softmax of each of its queries and has no value, `[n_heads]`, in the type of
+    /// the queries.
+    pub sinks: Option<&'a Tensor>,
     /// What each query sees.
     pub visible: &'a Visible<'a>,
     /// Whether a bias may hide keys with `-inf`.
@@ -104,6 +107,12 @@ fn check(operands: [&Value; 3], mixing: &Mixing) -> Result<()> {
         bail!("{OP}: operands of {dtype:?}, expected F32 or F64");
     }
     check_keep(visible, &operands[0].device(), (batch, keys))?;
+    if let Some(sinks) = mixing.sinks
+        && (sinks.dims() != [n_heads] || sinks.dtype() != dtype)
+    {
+        let (dims, of) = (sinks.dims(), sinks.dtype());
+        bail!("{OP}: sinks {of:?} {dims:?}, expected {dtype:?} [{n_heads}]");
+    }
     let all = [batch, n_heads, queries, keys];
     let mut relative = mixing.relative.iter();
     relative.try_for_each(|relative| relative.check(operands[0], mixing))?;
@@ -169,6 +178,7 @@ impl Taped<Cpu> {
                 strides: broadcast_strides(dims),
             })
         };
+        let sinks = mixing.sinks.map(|sinks| self.parameter(sinks));
         let dropout = mixing.dropout.map(|(keep, p)| Mask::new(keep, p));
         let step = Attended {
             batch: mixing.batch,
@@ -179,6 +189,7 @@ impl Taped<Cpu> {
             soft_cap: mixing.soft_cap,
             relative: mixing.relative.map(|of| Terms::new(&relative, &of, mixing)),
             biases: mixing.biases.iter().map(bias).collect::<Result<_>>()?,
+            sinks: sinks.transpose()?,
             keep: mixing.visible.keep.map(Tensor::contiguous).transpose()?,
             reach: Reach::of(mixing.visible),
             dropout: dropout.transpose()?,
@@ -194,7 +205,9 @@ impl Taped<Cpu> {
         let operands = [&step.query, &step.key, &step.value].map(|of| of.slot.place);
         let biases = step.biases.iter().map(|bias| bias.place);
         let terms = relative.iter().flat_map(Term::asks);
-        let asks: Vec<Option<usize>> = operands.into_iter().chain(biases).chain(terms).collect();
+        let sinks = step.sinks.iter().map(|(_, place)| *place);
+        let asks = operands.into_iter().chain(biases).chain(terms);
+        let asks: Vec<Option<usize>> = asks.chain(sinks).collect();
         Ok(self.computed((y, dims), &asks, move |pass, dy| step.backward(pass, dy)))
     }
 }
@@ -222,6 +235,8 @@ struct Attended {
     soft_cap: Option<f64>,
     relative: Option<Terms>,
     biases: Vec<Bias>,
+    /// The numbers, and the place of their gradient.
+    sinks: Option<(Data, Option<usize>)>,
     keep: Option<Tensor>, // [batch, keys]
     reach: Reach,
     dropout: Option<Mask>,
@@ -263,6 +278,7 @@ impl Attended {
             strides: terms.strides(),
         });
         let biases: Vec<ScoreBias> = of_terms.chain(biases).collect();
+        let sinks = self.sinks.as_ref().map(|(sinks, _)| sinks.read());
         let with_dropout = |keep: Option<&[u8]>, dropped: Option<Dropped>| {
             work(&Differentiable {
                 batch: self.batch,
@@ -272,6 +288,7 @@ impl Attended {
                 scale: self.scale,
                 soft_cap: self.soft_cap,
                 biases: &biases,
+                sinks: sinks.as_ref().map(|sinks| sinks.slice()),
                 keep,
                 reach: &|query| self.reach.range(query, self.key.seq),
                 dropped,
@@ -305,6 +322,9 @@ impl Attended {
             wanted.transpose()
         };
         let mut of_biases = self.biases.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let of_sinks = self.sinks.as_ref().and_then(|(_, place)| *place);
+        let zeros = of_sinks.map(|_| Numbers::zeros(dy.dtype(), self.query.heads));
+        let mut dsinks = zeros.transpose()?;
         let cpu = pass.engine;
         let of_terms = self.relative.as_ref().map(Terms::zeros);
         let mut of_terms = of_terms.transpose()?;
@@ -317,6 +337,7 @@ impl Attended {
                 key: dk.slice_mut(),
                 value: dv.slice_mut(),
                 biases: of_terms.chain(of_biases).collect(),
+                sinks: dsinks.as_mut().map(Numbers::slice_mut),
             };
             attention.backward(cpu, dy.slice(), to);
         })?;
@@ -326,6 +347,9 @@ impl Attended {
         pass.add(&self.value.slot, dv)?;
         if let (Some(terms), Some(dscores)) = (&self.relative, &of_terms) {
             terms.backward(pass, dscores)?;
+        }
+        if let Some(dsinks) = dsinks {
+            pass.add_parameter(of_sinks, dsinks)?;
         }
         let mut of_biases = self.biases.iter().zip(of_biases);
         of_biases.try_for_each(|(bias, gradient)| match gradient {

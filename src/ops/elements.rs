@@ -55,9 +55,14 @@ impl Value {
         Ok(())
     }
 
-    /// `min(max(self, -limit), limit)`.
-    pub fn clamp(&self, limit: f64) -> Result<Value> {
-        on_either!(self, x => Ok(x.clamp(limit)?.into()))
+    /// `min(max(self, low), high)`.
+    pub fn clamp(&self, bounds: [f64; 2]) -> Result<Value> {
+        on_either!(self, x => Ok(x.clamp(bounds)?.into()))
+    }
+
+    /// `self + offset`.
+    pub fn shift(&self, offset: f64) -> Result<Value> {
+        on_either!(self, x => Ok(x.shift(offset)?.into()))
     }
 
     /// The value in another type; on the CPU, between f32 and a half type.
@@ -139,13 +144,21 @@ impl Taped<Cpu> {
         }))
     }
 
-    fn clamp(&self, limit: f64) -> Result<Self> {
+    fn shift(&self, offset: f64) -> Result<Self> {
         let x = self.whole()?;
         let mut y = x.copy();
-        elements::clamp(x.engine(), y.slice_mut(), limit);
+        elements::shift(x.engine(), y.slice_mut(), offset);
+        let slot = x.slot.clone();
+        Ok(x.mapped(y, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
+    }
+
+    fn clamp(&self, bounds: [f64; 2]) -> Result<Self> {
+        let x = self.whole()?;
+        let mut y = x.copy();
+        elements::clamp(x.engine(), y.slice_mut(), bounds);
         let (data, slot) = (x.data.clone(), x.slot.clone());
         Ok(x.mapped(y, &[slot.place], move |pass, mut dy| {
-            elements::clamp_gradient(pass.engine, dy.slice_mut(), data.read().slice(), limit);
+            elements::clamp_gradient(pass.engine, dy.slice_mut(), data.read().slice(), bounds);
             pass.add(&slot, dy)
         }))
     }

@@ -17,7 +17,7 @@ use candle_core::{Module, Result, Tensor, bail};
 
 use self::{latent::PackedLatent, own::Steps, prepare::Turn};
 use super::linear::{Finishing, PackedLinear};
-use super::{Packing, map_rows, pass::PackedPass};
+use super::{Packing, elements, map_rows, pass::PackedPass};
 use super::{
     cache::{Cached, PackedLayerCache},
     norm::SpanNorms,
@@ -35,6 +35,7 @@ pub struct PackedAttention {
     output: PackedLinear,
     norms: Option<SpanNorms>,
     positions: Option<Positions>,
+    sinks: Option<Vec<f32>>,
     config: AttentionConfig,
     cpu: Cpu,
     /// What queries, keys and values are multiplied in.
@@ -131,6 +132,7 @@ impl PackedAttention {
             output: PackedLinear::new(&packing.at("output"), attention.output())?,
             norms: attention.norms().map(SpanNorms::new).transpose()?,
             positions: Positions::new(packing, attention)?,
+            sinks: attention.sinks().map(elements).transpose()?,
             config: attention.config().clone(),
             cpu: packing.cpu,
             stored: packing.stored,

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight};
+use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight};
 use candle_blocks_kernels::rows::{ActivationFunction, Source};
 use candle_core::{Module, Result, Tensor};
 
@@ -23,6 +23,7 @@ pub struct PackedFeedForward {
     /// Up's if gated.
     up_bias: Option<Arc<[f32]>>,
     activation: ActivationFunction,
+    clamp: Option<GateClamp<f32>>,
     down: PackedLinear,
 }
 
@@ -52,6 +53,10 @@ impl PackedFeedForward {
             bias,
             up_bias,
             activation: ops::activation_kernel(feed_forward.activation()),
+            clamp: feed_forward.clamp().map(|clamp| GateClamp {
+                limit: clamp.limit as f32,
+                offset: clamp.offset as f32,
+            }),
             down,
         })
     }
@@ -75,6 +80,7 @@ impl PackedFeedForward {
         let up_epilogue = Epilogue {
             up_bias: self.up_bias.as_deref(),
             activation: self.activation,
+            clamp: self.clamp,
             ..Epilogue::bias(self.bias.as_deref())
         };
         let epilogue = self.down.epilogue(finishing);

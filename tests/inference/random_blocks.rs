@@ -14,8 +14,9 @@ const CASES: u64 = 600;
 /// What a case is, for messages.
 fn case(seed: u64) -> (StackConfig, Request) {
     let mut draws = Draws::new(seed);
-    let config = draws.stack();
+    let mut config = draws.stack();
     let request = draws.request(&config);
+    draws.add_to(&mut config);
     (config, request)
 }
 

@@ -33,7 +33,7 @@ pub fn attention_weights(scores: &Tensor, seen: &Seen) -> Result<Tensor> {
         .with_visibility(seen.visibility)
         .with_window(seen.window);
     let output = linear(Tensor::eye(width, dtype, device)?)?;
-    let attention = Attention::from_parts(projections, None, output, config)?;
+    let attention = Attention::from_parts(projections, None, None, output, config)?;
     let mask = match seen.keep {
         Some(keep) => AttentionMask::padding(keep)?,
         None => AttentionMask::none(),

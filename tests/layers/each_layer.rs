@@ -247,7 +247,7 @@ fn attention_gives_pytorchs_outputs_and_gradients_under_every_mask() {
                 key: linear(&t[3..])?,
                 value: linear(&t[5..])?,
             };
-            Attention::from_parts(projections, None, linear(&t[7..])?, config.clone())?
+            Attention::from_parts(projections, None, None, linear(&t[7..])?, config.clone())?
                 .forward_with(&t[0], &context)
         }));
     }

@@ -265,7 +265,11 @@ fn permuted_heads_give_the_same_output() {
             let columns = output.weight().index_select(&mixed, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let norms = attention.norms().cloned();
-            let permuted = Attention::from_parts(projections, norms, output, config.clone());
+            let heads = groups().flat_map(|g| (g * group..(g + 1) * group).rev());
+            let heads = features(heads, 1);
+            let sinks = attention.sinks();
+            let sinks = sinks.map(|sinks| sinks.index_select(&heads, 0).unwrap());
+            let permuted = Attention::from_parts(projections, norms, sinks, output, config.clone());
             let positions = attention.position_linears();
             let of_positions = |linear: &Linear| reordered(linear, &queries);
             let positions = PositionLinears {

@@ -173,6 +173,7 @@ fn a_fused_projection_equals_separate_ones() {
     let fused = Attention::from_parts(
         QueryKeyValue::Fused(linear),
         None,
+        None,
         separate.output().clone(),
         separate.config().clone(),
     )

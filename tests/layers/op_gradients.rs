@@ -135,23 +135,31 @@ fn attention_gradients_equal_central_differences_of_every_parameter() {
         .causal()
         .with_window(Some(2));
     // In one operation, and composed of several.
-    let configs = [config.clone(), config.with_soft_cap(Some(3.0))];
+    let configs = [
+        config.clone(),
+        config.clone().with_sinks(true),
+        config.with_soft_cap(Some(3.0)),
+    ];
     let args = [
         random(&[1, 3, 5], 1),
         random(&[8, 5], 2),
         random(&[4, 5], 3),
         random(&[4, 5], 4),
         random(&[5, 8], 5),
+        random(&[4], 6),
     ];
     for config in configs {
-        check_gradients("attention", &args, &|a| {
+        let n_args = if config.sinks { 6 } else { 5 };
+        check_gradients("attention", &args[..n_args], &|a| {
             let linear = |weight: &Tensor| Linear::from_parts(weight.clone(), None);
             let projections = QueryKeyValue::Separate {
                 query: linear(&a[1])?,
                 key: linear(&a[2])?,
                 value: linear(&a[3])?,
             };
-            Attention::from_parts(projections, None, linear(&a[4])?, config.clone())?.forward(&a[0])
+            let sinks = a.get(5).cloned();
+            let output = linear(&a[4])?;
+            Attention::from_parts(projections, None, sinks, output, config.clone())?.forward(&a[0])
         });
     }
 }

@@ -122,7 +122,7 @@ fn the_order_of_heads_does_not_matter() {
             let columns = output.weight().index_select(&features, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let permuted =
-                Attention::from_parts(projections, None, output, attention.config().clone())
+                Attention::from_parts(projections, None, None, output, attention.config().clone())
                     .unwrap();
             let (x, context) = (s.input(1), masked(RIGHT));
             let ours = permuted.forward_with(&x, &context).unwrap();

@@ -88,9 +88,13 @@ fn absent_heads_are_those_of_each_class() {
         ("cohere2", 32, 2),
         ("olmo3", 32, 2),
         ("exaone4", 32, 2),
+        ("exaone_moe", 32, 2),
+        ("ernie4_5_moe", 4, 2),
+        ("gpt_oss", 8, 64),
     ] {
         let json = json!({"model_type": family, "hidden_size": 64, "num_attention_heads": 32,
-            "intermediate_size": 6, "num_hidden_layers": 1, "partial_rotary_factor": 1.0});
+            "intermediate_size": 6, "num_hidden_layers": 1, "partial_rotary_factor": 1.0, "max_position_embeddings": 99,
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 4});
         fs::write(&path, json.to_string()).unwrap();
         let stack = Architecture::open(&path).unwrap_or_else(|e| panic!("{family}: {e}"));
         let attention = &stack.config.blocks[0].attention;
@@ -268,6 +272,54 @@ fn experts_are_in_every_second_layer_but_those_that_are_named() {
     let has_experts = |block: &BlockConfig| block.feed_forward.experts.is_some();
     let found: Vec<bool> = stack.blocks.iter().map(has_experts).collect();
     assert_eq!(found, [false, true, false, false, false]);
+}
+
+#[test]
+fn ernies_experts_begin_at_the_second_layer_unless_the_file_says_otherwise() {
+    let of = |more: Value| {
+        let mut keys = json!({"model_type": "ernie4_5_moe", "hidden_size": 16, "num_attention_heads": 4,
+            "intermediate_size": 6, "num_hidden_layers": 6});
+        keys.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let blocks = stack(keys).blocks;
+        let has_experts = |block: &BlockConfig| block.feed_forward.experts.is_some();
+        blocks.iter().map(has_experts).collect::<Vec<_>>()
+    };
+    assert_eq!(of(json!({})), [false, true, true, true, true, true]);
+    let some =
+        json!({"moe_layer_start_index": 2, "moe_layer_end_index": 4, "moe_layer_interval": 2});
+    assert_eq!(of(some), [false, false, false, true, false, false]);
+}
+
+#[test]
+fn gpt_osss_rotation_is_stretched_unless_the_file_says_otherwise() {
+    let of = |more: Value| {
+        let mut keys = json!({"model_type": "gpt_oss", "hidden_size": 16, "num_attention_heads": 8,
+            "intermediate_size": 6, "num_hidden_layers": 2, "max_position_embeddings": 131072});
+        keys.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let attention = stack(keys).blocks.remove(0).attention;
+        let Position::Rotary(rotary) = attention.position else {
+            panic!("{:?}", attention.position)
+        };
+        (rotary.theta, rotary.scaling, attention.window)
+    };
+    let (theta, scaling, window) = of(json!({}));
+    assert_eq!((theta, window), (150_000.0, Some(128)));
+    let RotaryScaling::Yarn {
+        factor,
+        truncate,
+        original_positions,
+        ..
+    } = scaling
+    else {
+        panic!("{scaling:?}")
+    };
+    assert_eq!((factor, truncate, original_positions), (32.0, false, 4096));
+    let plain = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}});
+    assert_eq!(of(plain), (7.0, RotaryScaling::None, Some(128)));
 }
 
 #[test]

@@ -95,6 +95,7 @@ fn expected(block: &BlockConfig) -> Expected {
             (bias.key, kv),
             (bias.value, kv),
             (bias.output, config.d_model),
+            (config.sinks, config.n_heads),
         ];
         let biases: usize = biases.iter().map(|&(has, n)| if has { n } else { 0 }).sum();
         let positions = match &config.position {
@@ -133,12 +134,9 @@ fn expected(block: &BlockConfig) -> Expected {
                 mlp(shared.d_ff) + if shared.gate { ff.d_model } else { 0 }
             };
             let shared = experts.shared.map_or(0, of_shared);
-            let correction = if experts.correction {
-                experts.n_experts
-            } else {
-                0
-            };
-            let router = experts.n_experts * ff.d_model + correction;
+            let has = [experts.correction, experts.router_bias];
+            let numbers = has.into_iter().filter(|&has| has).count();
+            let router = experts.n_experts * (ff.d_model + numbers);
             (experts.n_experts * mlp(ff.d_ff), router, shared)
         }
     };

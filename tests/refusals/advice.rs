@@ -191,7 +191,7 @@ fn families_that_are_near_are_offered() {
         ("cohere2_mix", "cohere2"),
         ("bert-japanese", "bert"),
         ("dinov2_with_regs", "dinov2"),
-        ("ernie4_5_mix", "ernie4_5"),
+        ("ernie4_5_mix", "ernie4_5_moe"),
         ("gemma3x_text", "gemma3_text"),
         ("glm4_moe_small", "glm4_moe"),
         ("granitemoe2", "granitemoe"),

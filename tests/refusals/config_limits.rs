@@ -2,12 +2,13 @@
 
 use candle_blocks::{
     Architecture, AttentionConfig, BlockConfig, Checkpoint, Error, ExpertsConfig,
-    FeedForwardConfig, NormConfig, NormPlacement, Position, RotaryConfig, StackConfig, Topology,
-    Visibility,
+    FeedForwardConfig, FeedForwardForm, NormConfig, NormPlacement, Position, RotaryConfig,
+    StackConfig, Topology, Visibility,
     config::{
-        AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, LatentConfig,
-        ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
-        RelativeEmbeddingsConfig, RotaryScaling, RoutingConfig, SharedExpertConfig,
+        AlibiConfig, AlibiRounding, AlibiSlopes, DisentangledConfig, ExpertGroups, GateClamp,
+        LatentConfig, ParallelNorm, PositionTemperature, QueryKeyNorm, QueryKeyNormSpan,
+        RelativeBiasConfig, RelativeEmbeddingsConfig, RotaryScaling, RoutingConfig,
+        SharedExpertConfig,
     },
 };
 
@@ -141,7 +142,10 @@ fn latents_that_are_not_of_their_attention_are_refused() {
         &["turns 400", "expected fewer"],
     );
     refused(with(|b| b.attention.n_kv_heads = 1), &["1 key/value heads"]);
-    refused(with(|b| b.attention.clip = Some(1.0)), &["norm or bound"]);
+    refused(
+        with(|b| b.attention.clip = Some(1.0)),
+        &["norm, bound or temperature"],
+    );
     let rotary = |dim| Position::Rotary(RotaryConfig::new(dim, 100.0));
     refused(
         move |b| {
@@ -174,6 +178,33 @@ fn sizes_whose_products_overflow_are_refused() {
         |b| b.feed_forward.experts = Some(experts(2, Some(0))),
         &["shared expert's d_ff is 0"],
     );
+}
+
+#[test]
+fn sinks_beside_linear_biases_are_refused() {
+    let alibi = Position::Alibi(AlibiConfig {
+        slopes: AlibiSlopes::Appended,
+        scale: 1.0,
+        rounding: AlibiRounding::None,
+    });
+    refused(
+        |b| (b.attention.position, b.attention.sinks) = (alibi, true),
+        &["sink beside linear biases"],
+    );
+}
+
+#[test]
+fn bounds_that_nothing_can_meet_are_refused() {
+    let of = |form, limit, offset| {
+        move |b: &mut BlockConfig| {
+            b.feed_forward.form = form;
+            b.feed_forward.clamp = Some(GateClamp { limit, offset });
+        }
+    };
+    let gated = FeedForwardForm::Gated;
+    refused(of(FeedForwardForm::Plain, 7.0, 1.0), &["no gate to clamp"]);
+    refused(of(gated, 0.0, 1.0), &["bound of gate and up is 0"]);
+    refused(of(gated, 7.0, f64::NAN), &["offset of up is NaN"]);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! What layers are given or made of that does not fit is named, with what was expected; packed layers answer alike.
 
 use candle_blocks::{
-    Attention, AttentionConfig, AttentionMask, FeedForward, ForwardContext, Linear,
-    MixtureOfExperts, Norm, NormConfig, Precision, RelativeBias, StackConfig, Sublayer,
+    Attention, AttentionConfig, AttentionMask, FeedForward, FeedForwardConfig, ForwardContext,
+    Linear, MixtureOfExperts, Norm, NormConfig, Precision, RelativeBias, StackConfig, Sublayer,
     SublayerNorm, Topology, TransformerBlock, Visibility,
     candle_core::{DType, Device, Module, Tensor},
     candle_nn::VarBuilder,
     config::{
-        NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RoutingConfig,
+        GateClamp, NormWeight, ParallelNorm, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig,
+        RoutingConfig,
     },
     layers::{LatentProjections, QueryKeyNorms, QueryKeyValue},
 };
@@ -142,12 +143,40 @@ fn buckets_that_cannot_be_told_apart_are_refused() {
 }
 
 #[test]
+fn sinks_that_do_not_fit_the_heads_are_refused() {
+    let attention = made(|vb| Attention::new(&AttentionConfig::new(12, 4)?, vb));
+    let of = |sinks: Option<usize>, config: &AttentionConfig| {
+        let (projections, output) = (attention.projections().clone(), attention.output().clone());
+        let sinks = sinks.map(|n| numbers(&[n], 1));
+        Attention::from_parts(projections, None, sinks, output, config.clone())
+    };
+    let (without, with) = (
+        attention.config(),
+        attention.config().clone().with_sinks(true),
+    );
+    assert!(of(Some(4), &with).is_ok());
+    says(&["sinks", "[3]", "[4]"], || of(Some(3), &with));
+    says(&["has sinks", "none were given"], || of(None, &with));
+    says(&["sinks were given", "has none"], || of(Some(4), without));
+}
+
+#[test]
+fn a_clamp_without_a_gate_is_refused() {
+    let clamp = GateClamp {
+        limit: 7.0,
+        offset: 1.0,
+    };
+    let plain = made(|vb| FeedForward::new(&FeedForwardConfig::new(4), vb));
+    says(&["no gate to clamp"], || plain.clone().with_clamp(clamp));
+}
+
+#[test]
 fn norms_that_do_not_fit_the_heads_are_refused() {
     let attention = made(|vb| Attention::new(&AttentionConfig::new(12, 4)?, vb)); // heads of 3
     let x = numbers(&[2, 5, 12], 1);
     let of = |norms, config: &AttentionConfig| {
         let (projections, output) = (attention.projections().clone(), attention.output().clone());
-        Attention::from_parts(projections, norms, output, config.clone())
+        Attention::from_parts(projections, norms, None, output, config.clone())
     };
     let with = |query: Vec<Norm>, key| {
         let norms = QueryKeyNorms::from_parts(query, key).unwrap();
@@ -189,7 +218,7 @@ fn projections_through_a_latent_that_do_not_fit_are_refused() {
     };
     let of = |projections: QueryKeyValue, config: &AttentionConfig| {
         let output = attention.output().clone();
-        Attention::from_parts(projections, None, output, config.clone())
+        Attention::from_parts(projections, None, None, output, config.clone())
     };
     let with = |change: fn(&mut LatentProjections)| {
         let mut parts = parts.clone();
@@ -243,7 +272,7 @@ fn a_norm_per_head_is_the_norm_of_all_heads_if_they_share_their_parameters() {
                 let (projections, output) = (attention.projections(), attention.output());
                 let (projections, output) = (projections.clone(), output.clone());
                 let config = attention.config().clone();
-                Attention::from_parts(projections, Some(norms), output, config).unwrap()
+                Attention::from_parts(projections, Some(norms), None, output, config).unwrap()
             };
             let (shared, each) = (with([1, 1]), with([4, 2]));
             let x = numbers(&[2, 5, 12], 1);

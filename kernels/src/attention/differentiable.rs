@@ -75,6 +75,8 @@ pub struct Differentiable<'a> {
     pub soft_cap: Option<f64>,
     /// Added in this order.
     pub biases: &'a [ScoreBias<'a>],
+    /// For each query head a score `[heads]` that joins the softmax of each of its queries, and has no value.
+    pub sinks: Option<Slice<'a>>,
     /// Marks `[batch, keys]`: 0 for a key that no query sees.
     pub keep: Option<&'a [u8]>,
     /// The positions of the keys that query number `i` of a sequence may see.
@@ -93,4 +95,6 @@ pub struct AttentionGradients<'a> {
     pub value: SliceMut<'a>,
     /// Of each bias, added to what is there; `None` where it is not wanted. In the bias's own numbers.
     pub biases: Vec<Option<SliceMut<'a>>>,
+    /// Of the sinks, added to what is there; `None` where it is not wanted.
+    pub sinks: Option<SliceMut<'a>>,
 }

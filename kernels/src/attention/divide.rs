@@ -2,7 +2,7 @@
 
 use super::{Plan, QueryRows, exponentiate::fold};
 use crate::products::WIDTH;
-use crate::vectors::{MAX_LANES, Task, Vectors};
+use crate::vectors::{MAX_LANES, Real, Task, Vectors};
 
 /// Divides the totals by the sums of the exponentials, and writes the results.
 pub(crate) struct DivideTotals<'a> {
@@ -10,6 +10,8 @@ pub(crate) struct DivideTotals<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) totals: &'a [f32],
     pub(crate) sums: &'a [f32],
+    /// `[rows, width]`, of which each row's first number is its largest score.
+    pub(crate) largest: &'a [f32],
 }
 
 impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
@@ -17,8 +19,13 @@ impl<V: Vectors<f32>> Task<V> for DivideTotals<'_> {
     fn compute(self, v: V) {
         let width = WIDTH * V::LANES;
         let n_rows = self.plan.rows().len();
+        let sinks = self.of.group.scoring.sinks;
         for (i, &row) in self.plan.rows().iter().enumerate() {
-            let sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
+            let mut sum = fold(v, &self.sums[i * width..(i + 1) * width], |a, b| a + b);
+            if let Some(sinks) = sinks {
+                // Last, so that the bits do not depend on where the keys stand.
+                sum += Real::exp(sinks[row.head] - self.largest[i * width]);
+            }
             // A row that sees nothing has a sum of 0, and totals of 0.
             let factor = v.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
             let out = self.of.out(row).chunks_mut(V::LANES).enumerate();

@@ -16,6 +16,8 @@ pub struct Scoring<'a> {
     pub soft_cap: Option<f32>,
     /// Biases, added in this order.
     pub biases: &'a [Bias<'a>],
+    /// For each query head a score `[n_heads]` that joins the softmax of each of its queries, and has no value.
+    pub sinks: Option<&'a [f32]>,
     /// Marks `[batch, keys]`: 0 for a key that does not count. `None` keeps all keys, and is required where the
     /// sequences differ in length.
     pub keep: Option<&'a [u8]>,
@@ -30,6 +32,7 @@ impl fmt::Debug for Scoring<'_> {
             .field("scale", &self.scale)
             .field("soft_cap", &self.soft_cap)
             .field("biases", &self.biases)
+            .field("sinks", &self.sinks)
             .field("keep", &self.keep)
             .finish_non_exhaustive()
     }
@@ -47,6 +50,8 @@ impl Scoring<'_> {
             assert!(equal, "marks for sequences of different lengths");
             assert_eq!(Some(keep.len()), batch.checked_mul(keys), "marks");
         }
+        let sinks = self.sinks.map_or(shape.n_heads, <[f32]>::len);
+        assert_eq!(sinks, shape.n_heads, "sinks");
         for bias in self.biases {
             bias.check([batch, shape.n_heads, shape.queries.longest(), keys]);
         }

@@ -6,7 +6,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::{
     AttentionKernel, Chunk, DivideTotals, Exponentiate, NearTile, Operand, PackQueries, Plan,
-    QueryRows, Score, TileMemory, Values, plan::SpanPart,
+    QueryRows, Score, TileMemory, Values, exp::larger, plan::SpanPart,
 };
 use crate::products::Total;
 
@@ -46,6 +46,16 @@ impl QueryRows<'_> {
             });
             total = Total::Running;
         }
+        let width = self.layout.width;
+        if let Some(sinks) = self.group.scoring.sinks {
+            for (row, largest) in plan
+                .rows()
+                .iter()
+                .zip(memory.largest.chunks_exact_mut(width))
+            {
+                largest[0] = larger(largest[0], sinks[row.head]);
+            }
+        }
         total = Total::New;
         for piece in plan.pieces() {
             let start = piece.within_chunk().start / self.layout.width * kernel.left_words();
@@ -71,6 +81,7 @@ impl QueryRows<'_> {
             plan: &plan,
             totals: memory.totals,
             sums: memory.sums,
+            largest: memory.largest,
         });
     }
 

@@ -1,5 +1,10 @@
 //! The differentiable attention of numbers of a known type, whose probabilities are computed again for the gradients.
 
+mod sums;
+
+use std::iter::repeat_n;
+
+use self::sums::{BiasGradient, Sums};
 use super::{AttentionGradients, Differentiable, Dropped, HeadRows};
 use crate::memory::{Buffer, Recycled};
 use crate::products::{Epilogue, Plain, View, multiply_views};
@@ -47,12 +52,6 @@ struct Typed<'a, T> {
     biases: Vec<(&'a [T], [usize; 4])>,
 }
 
-/// The gradient of one bias, which several tasks add to, each at its own places.
-struct BiasGradient<'a, T> {
-    to: Shared<'a, T>,
-    strides: [usize; 4],
-}
-
 impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
     fn of(of: &'a Differentiable<'a>) -> Self {
         let biases = of.biases.iter();
@@ -86,7 +85,7 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         parallel::for_tasks(self.threads(cpu), n_tasks, |task| {
             let (sequence, head) = (task / value.heads, task % value.heads);
             let queries = self.stacked(query, sequence, head * group, group, self.scale());
-            let mut p = self.probabilities(cpu, sequence, head, &queries);
+            let (mut p, _) = self.probabilities(cpu, sequence, head, &queries);
             self.drop(sequence, head, &mut p);
             let mut mixed = Buffer::new(group * query.seq * value.head_dim);
             let (p, values) = (rows(&p, value.seq), value.head(sequence, head));
@@ -126,18 +125,15 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             row_stride: query.heads * value.head_dim,
             offset: 0,
         };
+        let sinks = to.sinks.map(|sinks| Shared::new(T::of_slice_mut(sinks)));
         let to = [dq, dk, dv].map(Shared::new);
-        // A gradient that sequences share is added to by one task, in their order; one that heads share, by one task.
-        let at_once = match biases.iter().all(|bias| self.heads_lie_apart(bias.strides)) {
-            true if biases.is_empty() => batch * key.heads,
-            true => key.heads,
-            false => 1,
-        };
+        let sums = Sums { biases, sinks };
+        let at_once = self.at_once(&sums);
         let in_turn = batch * key.heads / at_once;
         parallel::for_tasks(self.threads(cpu), at_once, |first| {
             for turn in 0..in_turn {
                 let task = turn * at_once + first;
-                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &biases);
+                self.backward_task(cpu, (task / key.heads, task % key.heads), dy, &to, &sums);
             }
         });
     }
@@ -151,14 +147,14 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         (sequence, head): (usize, usize),
         dy: HeadRows,
         to: &[Shared<T>; 3],
-        biases: &[BiasGradient<T>],
+        sums: &Sums<T>,
     ) {
         let [query, key, value] = self.of.operands();
         let group = self.group();
         let queries = self.stacked(query, sequence, head * group, group, self.scale());
         let dy = self.stacked(dy, sequence, head * group, group, T::of(1.0));
         let dy = rows(&dy, value.head_dim);
-        let p = self.probabilities(cpu, sequence, head, &queries);
+        let (p, mut sinks) = self.probabilities(cpu, sequence, head, &queries);
         let mut dv = Buffer::new(value.seq * value.head_dim);
         match self.of.dropped {
             None => multiply(cpu, rows(&p, key.seq).transposed(), dy, &mut dv),
@@ -173,11 +169,9 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         multiply(cpu, dy, values.transposed(), &mut dp);
         self.drop(sequence, head, &mut dp);
         let mut ds = Buffer::new(p.len());
-        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq);
+        backward_here(cpu.isa, &p, &dp, &mut ds, key.seq, sinks.as_deref_mut());
         drop((p, dp));
-        for bias in biases {
-            self.add_bias_gradient(bias, sequence, head, &ds);
-        }
+        self.add_to(sums, (sequence, head), &ds, sinks.as_deref());
         if let Some(cap) = self.of.soft_cap {
             // d tanh = 1 - tanh², from the products computed once more.
             let mut products = Buffer::new(ds.len());
@@ -208,14 +202,6 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         }
     }
 
-    /// Whether the numbers of one head lie apart from those of all others, in every sequence.
-    fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
-        let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
-        let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
-        let of_sequence = last(self.of.query.heads, head) + of_head;
-        head > of_head && (sequence == 0 || sequence > of_sequence)
-    }
-
     fn scale(&self) -> T {
         T::of(self.of.scale)
     }
@@ -242,8 +228,14 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         all
     }
 
-    /// The probabilities of a task before dropout, `[group · queries, keys]`.
-    fn probabilities(&self, cpu: Cpu, sequence: usize, head: usize, queries: &[T]) -> Buffer<T> {
+    /// The probabilities of a task before dropout, `[group · queries, keys]`, and those of its rows' sinks.
+    fn probabilities(
+        &self,
+        cpu: Cpu,
+        sequence: usize,
+        head: usize,
+        queries: &[T],
+    ) -> (Buffer<T>, Option<Vec<T>>) {
         let (seq, keys) = (self.of.query.seq, self.of.key.seq);
         let queries = rows(queries, self.of.query.head_dim);
         let mut scores = Buffer::new(queries.rows() * keys);
@@ -261,12 +253,21 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
             }
         }
         let keep = self.of.keep.map(|keep| &keep[sequence * keys..][..keys]);
-        let mut probabilities = Buffer::new(scores.len());
-        forward_here(cpu.isa, &scores, &mut probabilities, keys, |row| Seen {
-            range: (self.of.reach)(row % seq),
-            keep,
+        let group = self.group();
+        let mut sinks = self.of.sinks.map(|sinks| {
+            let of_group = &T::of_slice(sinks)[head * group..][..group];
+            let of_rows = of_group.iter().flat_map(|&sink| repeat_n(sink, seq));
+            of_rows.collect::<Vec<T>>()
         });
-        probabilities
+        let mut probabilities = Buffer::new(scores.len());
+        let (isa, of_rows) = (cpu.isa, sinks.as_deref_mut());
+        forward_here(isa, &scores, &mut probabilities, keys, of_rows, |row| {
+            Seen {
+                range: (self.of.reach)(row % seq),
+                keep,
+            }
+        });
+        (probabilities, sinks)
     }
 
     /// The place of a task's row, key 0, in numbers with these strides.
@@ -285,20 +286,6 @@ impl<'a, T: Plain + Recycled + Stored> Typed<'a, T> {
         let first = (sequence * self.of.key.heads + head) * numbers.len();
         for (x, &keep) in numbers.iter_mut().zip(&keep[first..]) {
             *x = if keep == 0 { T::ZERO } else { *x / divisor };
-        }
-    }
-
-    fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
-        let keys = self.of.key.seq;
-        for (row, ds) in ds.chunks_exact(keys).enumerate() {
-            let start = self.at(bias.strides, sequence, head, row);
-            let end = start + (keys - 1) * bias.strides[3] + 1;
-            // SAFETY: tasks that run at the same time are of different heads, and `backward` lets several run only
-            // where the numbers of different heads lie apart.
-            let to = unsafe { bias.to.range(start..end) };
-            for (key, &ds) in ds.iter().enumerate() {
-                to[key * bias.strides[3]] += ds;
-            }
         }
     }
 }

@@ -71,6 +71,7 @@ fn measure(way: Way, case: &Case, threads: usize) -> (f64, f64) {
         scale: (head_dim as f32).sqrt().recip(),
         soft_cap: None,
         biases: &[],
+        sinks: None,
         keep: None,
         reach,
     };

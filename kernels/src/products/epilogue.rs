@@ -6,8 +6,8 @@
 use crate::{cpu::Cpu, rows::activation::ActivationFunction, threads::parallel, vectors::Real};
 
 /// `residual + scale · activation(sum + bias)`; of a gated matrix
-/// `residual + scale · activation(gate + bias) · (up + up_bias)`. Each part is optional. The bits of the sums do
-/// not depend on it.
+/// `residual + scale · activation(gate + bias) · (up + up_bias)`. Each part is optional; a [`GateClamp`] bounds gate and
+/// up behind their biases. The bits of the sums do not depend on it.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, T> {
     /// One number for each column; of a gated matrix, for the columns of the gate.
@@ -16,10 +16,21 @@ pub struct Epilogue<'a, T> {
     pub up_bias: Option<&'a [T]>,
     /// Applied to the sum and bias; of a gated matrix, to those of the gate only.
     pub activation: ActivationFunction,
+    /// Bounds of the halves of a gated matrix.
+    pub clamp: Option<GateClamp<T>>,
     /// Factor on everything but the residual.
     pub scale: Scale<'a, T>,
     /// Added last: rows without gaps, in the shape of the result.
     pub residual: Option<&'a [T]>,
+}
+
+/// Bounds of gate and up: `activation(min(gate, limit)) · (min(max(up, -limit), limit) + offset)`. NaN stays.
+#[derive(Clone, Copy, Debug)]
+pub struct GateClamp<T> {
+    /// The bound.
+    pub limit: T,
+    /// What is added to up behind it.
+    pub offset: T,
 }
 
 /// A factor on the results of a product.
@@ -39,6 +50,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
         bias: None,
         up_bias: None,
         activation: ActivationFunction::Identity,
+        clamp: None,
         scale: Scale::One,
         residual: None,
     };
@@ -53,7 +65,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// # Panics
     /// If the epilogue has any other part, or a part that does not fit.
     pub fn finish(&self, cpu: Cpu, rows: &[T], columns: usize, y: &mut [T]) {
-        assert!(self.bias.is_none() && self.up_bias.is_none());
+        assert!(self.bias.is_none() && self.up_bias.is_none() && self.clamp.is_none());
         assert!(self.activation == ActivationFunction::Identity);
         assert_eq!(rows.len(), y.len());
         self.check(y.len() / columns, columns);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Epilogue, Halves, MAX_PANEL, Scale, WIDTH};
+use super::{Epilogue, GateClamp, Halves, MAX_PANEL, Scale, WIDTH};
 use crate::rows::activation::{ActivationFunction, Computed};
 use crate::threads::Target;
 use crate::vectors::prefetch::{self, LINE};
@@ -139,11 +139,20 @@ impl<T: Computed> Finish<'_, T> {
                 let [sum] = load(v, &row[..V::LANES]);
                 store(v, [v.add(sum, bias)], gate);
             }
+            if let Some(GateClamp { limit, .. }) = epilogue.clamp {
+                gates
+                    .iter_mut()
+                    .for_each(|gate| *gate = gate.at_most(limit));
+            }
             epilogue.activation.apply(results.isa, gates);
             let first_row = self.rows.start + group * GROUP;
             for (i, (gate, row)) in gates.chunks_exact(V::LANES).zip(rows).enumerate() {
                 let ([gate], [up]) = (load(v, gate), load(v, &row[V::LANES..]));
-                let result = v.multiply(gate, v.add(up, up_bias));
+                let mut up = v.add(up, up_bias);
+                if let Some(clamp) = epilogue.clamp {
+                    up = clamped(v, up, clamp);
+                }
+                let result = v.multiply(gate, up);
                 writer.write(first_row + i, [result]);
             }
         }
@@ -282,6 +291,20 @@ fn store_whole<T: Real, V: Vectors<T>, const N: usize>(
         // SAFETY: `to` has room for N vectors.
         unsafe { v.store(vector, to.as_mut_ptr().add(j * V::LANES)) };
     }
+}
+
+/// The bounded and shifted half of a gated matrix.
+#[inline(always)]
+fn clamped<T: Real, V: Vectors<T>>(v: V, up: V::Vector, clamp: GateClamp<T>) -> V::Vector {
+    let GateClamp { limit, offset } = clamp;
+    let mut lanes = [T::ZERO; MAX_LANES];
+    let lanes = &mut lanes[..V::LANES];
+    store_whole(v, [up], lanes);
+    for up in lanes.iter_mut() {
+        *up = up.at_most(limit).at_least(-limit) + offset;
+    }
+    let [up] = load_whole(v, lanes);
+    up
 }
 
 /// `a + b`.

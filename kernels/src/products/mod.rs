@@ -34,7 +34,7 @@ mod working_memory;
 
 use blocks::{Blocking, RowBlocks};
 pub(crate) use dot_tile::{Ahead, DotTile};
-pub use epilogue::{Epilogue, Scale};
+pub use epilogue::{Epilogue, GateClamp, Scale};
 use finish::{Finish, FinishPanels, Results};
 use format::dots;
 pub(crate) use format::{Dots, Format};

@@ -25,21 +25,29 @@ pub fn scale(cpu: Cpu, y: SliceMut, factor: f64) {
     });
 }
 
-/// `y = min(max(y, -limit), limit)`; NaN stays.
-pub fn clamp(cpu: Cpu, y: SliceMut, limit: f64) {
+/// `y = y + offset`.
+pub fn shift(cpu: Cpu, y: SliceMut, offset: f64) {
     with_type!(y.shared(), T => {
-        let limit = <T as Element>::Acc::of(limit);
-        each::<T>(cpu, T::of_slice_mut(y), |y| y.at_most(limit).at_least(-limit));
+        let offset = <T as Element>::Acc::of(offset);
+        each::<T>(cpu, T::of_slice_mut(y), |y| y + offset);
     });
 }
 
-/// Turns the gradient of `clamp(x)` into that of `x`: 0 where `x` lies beyond the limit.
-pub fn clamp_gradient(cpu: Cpu, dy: SliceMut, x: Slice, limit: f64) {
+/// `y = min(max(y, low), high)`; NaN stays.
+pub fn clamp(cpu: Cpu, y: SliceMut, [low, high]: [f64; 2]) {
+    with_type!(y.shared(), T => {
+        let [low, high] = [low, high].map(<T as Element>::Acc::of);
+        each::<T>(cpu, T::of_slice_mut(y), |y| y.at_most(high).at_least(low));
+    });
+}
+
+/// Turns the gradient of `clamp(x)` into that of `x`: 0 where `x` lies beyond a limit.
+pub fn clamp_gradient(cpu: Cpu, dy: SliceMut, x: Slice, [low, high]: [f64; 2]) {
     with_type!(x, T => {
-        let limit = <T as Element>::Acc::of(limit);
+        let [low, high] = [low, high].map(<T as Element>::Acc::of);
         let zero = <T as Element>::Acc::ZERO;
         pairs::<T>(cpu, T::of_slice_mut(dy), T::of_slice(x), |dy, x| {
-            if x.abs() > limit { zero } else { dy }
+            if x > high || x < low { zero } else { dy }
         });
     });
 }
@@ -162,10 +170,17 @@ mod tests {
                 check(&|y| add(cpu, y, s), &|i| y[i] + x[i]);
                 check(&|y| multiply(cpu, y, s), &|i| y[i] * x[i]);
                 check(&|y| scale(cpu, y, 0.1), &|i| y[i] * 0.1);
-                check(&|y| clamp(cpu, y, 0.5), &|i| y[i].clamp(-0.5, 0.5));
-                check(&|y| clamp_gradient(cpu, y, s, 2.0), &|i| {
-                    if x[i].abs() <= 2.0 { y[i] } else { 0.0 }
+                check(&|y| shift(cpu, y, 0.1), &|i| y[i] + 0.1);
+                let [low, high] = [-0.25, 0.5];
+                check(&|y| clamp(cpu, y, [low, high]), &|i| {
+                    y[i].clamp(low as f32, high as f32)
                 });
+                let within = |x: f32| (low..=high).contains(&f64::from(x));
+                check(&|y| clamp_gradient(cpu, y, s, [low, high]), &|i| {
+                    if within(x[i]) { y[i] } else { 0.0 }
+                });
+                let above = [f64::NEG_INFINITY, high];
+                check(&|y| clamp(cpu, y, above), &|i| y[i].min(high as f32));
             }
         }
     }

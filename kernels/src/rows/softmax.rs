@@ -38,7 +38,7 @@ pub fn softmax(cpu: Cpu, x: Slice, y: SliceMut, width: usize) {
         let (x, y) = (T::of_slice(x), T::of_slice_mut(y));
         assert_eq!(x.len(), y.len());
         cpu.for_rows(y, width, |start, y| {
-            forward_here(cpu.isa, &x[start..][..y.len()], y, width, |_| Seen::all(0..width));
+            forward_here(cpu.isa, &x[start..][..y.len()], y, width, None, |_| Seen::all(0..width));
         });
     });
 }
@@ -52,18 +52,19 @@ pub fn gradient(cpu: Cpu, y: Slice, dy: Slice, dx: SliceMut, width: usize) {
         let (y, dy, dx) = (T::of_slice(y), T::of_slice(dy), T::of_slice_mut(dx));
         assert_eq!((y.len(), dy.len()), (dx.len(), dx.len()));
         cpu.for_rows(dx, width, |start, dx| {
-            backward_here(cpu.isa, &y[start..], &dy[start..], dx, width);
+            backward_here(cpu.isa, &y[start..], &dy[start..], dx, width, None);
         });
     });
 }
 
 /// Writes the softmax of each row of `width` elements of `x` to `y`, on the calling thread; `seen(i)` applies to row
-/// `i`.
+/// `i`. Where there are `sinks`, each row has one, an element more that every row sees: they become their softmax in place.
 pub(crate) fn forward_here<'a, T: Element>(
     isa: Isa,
     x: &[T],
     y: &mut [T],
     width: usize,
+    mut sinks: Option<&mut [T]>,
     seen: impl Fn(usize) -> Seen<'a>,
 ) {
     assert_eq!(x.len(), y.len());
@@ -78,6 +79,7 @@ pub(crate) fn forward_here<'a, T: Element>(
             y,
             seen: &seen,
             scratch: &mut scratch,
+            sink: sinks.as_deref_mut().map(|sinks| &mut sinks[index]),
         });
     }
 }
@@ -88,10 +90,24 @@ pub(crate) fn forward_here<'a, T: Element>(
 /// The mean `Σ y · dy` is subtracted twice. Rounded probabilities do not add up to exactly 1, which would leave
 /// a part of whatever all cotangents have in common; the second pass removes what the first one left.
 ///
-/// Where `y` is 0 so is `dx`, whatever the cotangent.
-pub(crate) fn backward_here<T: Element>(isa: Isa, y: &[T], dy: &[T], dx: &mut [T], width: usize) {
+/// Where `y` is 0 so is `dx`, whatever the cotangent. The softmax of the rows' `sinks`, whose cotangents are 0, becomes their
+/// gradients in place.
+pub(crate) fn backward_here<T: Element>(
+    isa: Isa,
+    y: &[T],
+    dy: &[T],
+    dx: &mut [T],
+    width: usize,
+    sinks: Option<&mut [T]>,
+) {
     if width > 0 {
-        isa.enter(Backward { y, dy, dx, width });
+        isa.enter(Backward {
+            y,
+            dy,
+            dx,
+            width,
+            sinks,
+        });
     }
 }
 
@@ -100,12 +116,13 @@ struct Forward<'a, T: Element> {
     y: &'a mut [T],
     seen: &'a Seen<'a>,
     scratch: &'a mut [T::Acc],
+    sink: Option<&'a mut T>,
 }
 
 impl<T: Element> LevelTask for Forward<'_, T> {
     #[inline(always)]
     fn compute<L: Level>(self, _: L) {
-        row(self.x, self.y, self.seen, self.scratch);
+        row(self.x, self.y, self.seen, self.scratch, self.sink);
     }
 }
 
@@ -114,18 +131,20 @@ struct Backward<'a, T> {
     dy: &'a [T],
     dx: &'a mut [T],
     width: usize,
+    sinks: Option<&'a mut [T]>,
 }
 
 impl<T: Element> LevelTask for Backward<'_, T> {
     #[inline(always)]
-    fn compute<L: Level>(self, _: L) {
+    fn compute<L: Level>(mut self, _: L) {
         let mut probabilities = vec![T::Acc::ZERO; self.width];
         let mut cotangents = vec![T::Acc::ZERO; self.width];
         let rows = self
             .y
             .chunks_exact(self.width)
             .zip(self.dy.chunks_exact(self.width));
-        for ((y, dy), dx) in rows.zip(self.dx.chunks_exact_mut(self.width)) {
+        let rows = rows.zip(self.dx.chunks_exact_mut(self.width));
+        for (row, ((y, dy), dx)) in rows.enumerate() {
             let read = probabilities.iter_mut().zip(&mut cotangents);
             for ((probability, cotangent), (y, dy)) in read.zip(y.iter().zip(dy)) {
                 let (y, dy) = (y.widen(), dy.widen());
@@ -133,7 +152,12 @@ impl<T: Element> LevelTask for Backward<'_, T> {
                 *cotangent = if y == T::Acc::ZERO { y } else { dy };
             }
             let mean = sum_pairs(&probabilities, &cotangents, |y, dy| y * dy);
-            let left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
+            let mut left = sum_pairs(&probabilities, &cotangents, |y, dy| y * (dy - mean));
+            if let Some(sinks) = &mut self.sinks {
+                let y = sinks[row].widen();
+                left += y * -mean;
+                sinks[row] = T::narrow(y * (-mean - left));
+            }
             for (dx, (&y, &dy)) in dx.iter_mut().zip(probabilities.iter().zip(&cotangents)) {
                 let slope = y * ((dy - mean) - left);
                 *dx = T::narrow(if y == T::Acc::ZERO { y } else { slope });
@@ -143,7 +167,13 @@ impl<T: Element> LevelTask for Backward<'_, T> {
 }
 
 #[inline(always)]
-fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
+fn row<T: Element>(
+    x: &[T],
+    y: &mut [T],
+    seen: &Seen,
+    scratch: &mut [T::Acc],
+    sink: Option<&mut T>,
+) {
     let unseen = T::Acc::of(f64::NEG_INFINITY);
     let end = seen.range.end.min(x.len());
     let start = seen.range.start.min(end);
@@ -164,23 +194,33 @@ fn row<T: Element>(x: &[T], y: &mut [T], seen: &Seen, scratch: &mut [T::Acc]) {
         }
     }
 
-    let largest = max(&scratch[first..end]);
+    let mut largest = max(&scratch[first..end]);
+    if let Some(sink) = &sink {
+        largest = largest.at_least(sink.widen());
+    }
     // -inf - -inf is NaN. Subtracting 0 instead leaves exp(-inf) = 0, and NaN where a NaN is seen.
     let shift = if largest == unseen {
         T::Acc::ZERO
     } else {
         largest
     };
-    let total = update_and_sum(
+    let mut total = update_and_sum(
         &mut scratch[first..end],
         |score| (score - shift).exp(),
         |e| e,
     );
+    let of_sink = sink.as_ref().map(|sink| (sink.widen() - shift).exp());
+    if let Some(e) = of_sink {
+        total += e;
+    }
     let divisor = if total == T::Acc::ZERO {
         T::Acc::of(1.0)
     } else {
         total
     };
+    if let (Some(sink), Some(e)) = (sink, of_sink) {
+        *sink = T::narrow(e / divisor);
+    }
 
     y[..start].fill(T::ZERO);
     y[end..].fill(T::ZERO);

@@ -1,12 +1,39 @@
-//! BioGPT: pre-norm decoder under OPT's names, with GELU and learned positions behind two rows that are not used.
+//! BioGPT: pre-norm decoder under OPT's names, with GELU and learned positions behind two rows that are not used; and XGLM, whose
+//! positions are sines.
 //!
-//! transformers' `BioGptDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/biogpt/modeling_biogpt.py>
+//! transformers' `BioGptDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/biogpt/modeling_biogpt.py>, and
+//! `XGLMDecoderLayer`: <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/xglm/modeling_xglm.py>
 
 use super::prelude::*;
 
-pub(super) fn family() -> Family {
-    Family::new("biogpt", &["biogpt"], config)
-        .prefixes(&["biogpt.", ""])
+pub(super) fn families() -> Vec<Family> {
+    let with_table = table("biogpt", "biogpt.", biogpt)
+        .end_rules([
+            Rule::linear("embeddings.position", &["embed_positions"]),
+            Rule::linear("causal_lm.output", &["output_projection"]),
+        ])
+        .new_names(|_| Ok(&["output_projection.*"]))
+        .embeddings(|json, stack| embeddings(json, stack, PositionVectors::Learned))
+        .outside(&["embed_positions.*", "output_projection.*"]);
+    let renamed = [
+        ("hidden_size", "d_model"),
+        ("num_attention_heads", "attention_heads"),
+        ("num_hidden_layers", "num_layers"),
+        ("intermediate_size", "ffn_dim"),
+        ("hidden_act", "activation_function"),
+        ("hidden_dropout_prob", "dropout"),
+        ("attention_probs_dropout_prob", "attention_dropout"),
+    ];
+    let with_sines = table("xglm", "model.", xglm)
+        .embeddings(xglm_embeddings)
+        .ignored(&["*embed_positions.weights"]);
+    let rename = |table: Family, (key, name)| table.renamed(key, name);
+    vec![with_table, renamed.into_iter().fold(with_sines, rename)]
+}
+
+fn table(name: &str, prefix: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    Family::new(name, &[name], config)
+        .prefixes(&[prefix, ""])
         .block("layers.{i}.")
         .block_rules(projections("attention", "self_attn", OUT_PROJ))
         .block_rules([
@@ -17,23 +44,28 @@ pub(super) fn family() -> Family {
         ])
         .stack_rules([Rule::norm("final_norm", &["layer_norm"])])
         .decoder_ends("embed_tokens", "classifier")
-        .end_rules([
-            Rule::linear("embeddings.position", &["embed_positions"]),
-            Rule::linear("causal_lm.output", &["output_projection"]),
-        ])
-        .new_names(|_| Ok(&["output_projection.*"]))
-        .embeddings(embeddings)
         .head(Task::TokenClassification, |json, _| {
             let hidden = json.number(&["hidden_dropout_prob"], 0.1)?;
             token(json, json.number(&["classifier_dropout"], hidden)?)
         })
         .default_of("pad_token_id", 1)
-        .outside(&["embed_tokens.*", "embed_positions.*", "output_projection.*"])
+        .outside(&["embed_tokens.*"])
 }
 
 const OUT_PROJ: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out_proj"];
 
-fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+fn xglm_embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig> {
+    // The row of another number would be zeros.
+    json.only("pad_token_id", &[json!(0), json!(1)])?;
+    let vectors = PositionVectors::Sines(LastFrequency::Reached);
+    embeddings(json, stack, vectors)
+}
+
+fn embeddings(
+    json: &ConfigJson,
+    stack: &StackConfig,
+    vectors: PositionVectors,
+) -> Result<EmbeddingsConfig> {
     let scale = match json.flag(&["scale_embedding"], true)? {
         true => (stack.blocks[0].d_model() as f64).sqrt(),
         false => 1.0,
@@ -41,6 +73,7 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     let table = PositionTableConfig {
         n_rows: json.size(&["max_position_embeddings"])? + 2,
         first_row: 2,
+        vectors,
         ..ALL_POSITIONS
     };
     let words = padded_words(json, stack)?
@@ -50,7 +83,12 @@ fn embeddings(json: &ConfigJson, stack: &StackConfig) -> Result<EmbeddingsConfig
     Ok(words.into())
 }
 
-fn config(json: &ConfigJson) -> Result<StackConfig> {
+fn xglm(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("add_cross_attention", &[json!(false)])?;
+    biogpt(json)
+}
+
+fn biogpt(json: &ConfigJson) -> Result<StackConfig> {
     let d_model = json.size(&["hidden_size"])?;
     let attention = AttentionConfig::new(d_model, json.size(&["num_attention_heads"])?)?
         .causal()

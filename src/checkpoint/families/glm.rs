@@ -1,7 +1,7 @@
-//! GLM 4, Helium and ERNIE 4.5: Llama's blocks with interleaved rotation; GLM's of a part of each head, with a fused gate, and
-//! in 0414 norms on both sides.
+//! GLM 4 and Helium: Llama's blocks with interleaved rotation; GLM's of a part of each head, with a fused gate, and in 0414
+//! norms on both sides.
 //!
-//! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer`, `HeliumDecoderLayer` and `Ernie4_5DecoderLayer`:
+//! transformers' `GlmDecoderLayer`, `Glm4DecoderLayer` and `HeliumDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/glm4/modeling_glm4.py>
 
 use super::llama::{block, decoder, uniform};
@@ -26,13 +26,7 @@ pub(super) fn families() -> Vec<Family> {
         .default_of("head_dim", 128)
         .default_of("rms_norm_eps", 1e-8)
         .default_of("pad_token_id", 3);
-    let ernie4_5 = decoder("ernie4_5", ernie4_5_config)
-        .default_of("num_key_value_heads", 2)
-        .default_of("head_dim", 128)
-        .default_of("rms_norm_eps", 1e-5)
-        .default_of("tie_word_embeddings", true)
-        .default_of("pad_token_id", 0);
-    vec![glm("glm", glm_config), glm4, helium, ernie4_5]
+    vec![glm("glm", glm_config), glm4, helium]
 }
 
 fn glm_config(json: &ConfigJson) -> Result<StackConfig> {
@@ -58,22 +52,14 @@ fn helium_config(json: &ConfigJson) -> Result<StackConfig> {
     uniform(json, interleaved(block, rotary))
 }
 
-fn ernie4_5_config(json: &ConfigJson) -> Result<StackConfig> {
-    let has_bias = json.flag(&["use_bias"], false)?;
-    let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
-    block.feed_forward = block.feed_forward.with_bias(has_bias);
-    block.attention.dropout = 0.0; // whatever the file says
-    let rotary = json.rotary(block.attention.head_dim, 5e5)?;
-    uniform(json, interleaved(block, rotary))
-}
-
 /// `attention_bias` on queries, keys and values.
 pub(super) fn bias_of_inputs(json: &ConfigJson) -> Result<AttentionBias> {
     let has_bias = json.flag(&["attention_bias"], false)?;
     Ok(AttentionBias::new(has_bias, false))
 }
 
-fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {
+/// The block with neighbours turned in pairs.
+pub(super) fn interleaved(mut block: BlockConfig, rotary: RotaryConfig) -> BlockConfig {
     let rotary = rotary.with_pairing(RotaryPairing::Interleaved);
     block.attention.position = Position::Rotary(rotary);
     block

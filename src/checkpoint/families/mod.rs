@@ -23,8 +23,10 @@ mod electra;
 mod encoder;
 mod encoder_decoder;
 mod ernie;
+mod ernie4_5;
 mod esm;
 mod eurobert;
+mod exaone;
 mod falcon;
 mod gemma;
 mod glm;
@@ -33,6 +35,7 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
 mod hunyuan;
@@ -79,7 +82,6 @@ pub(crate) fn all() -> Vec<Family> {
     let mut all = vec![
         albert::family(),
         bert::family(),
-        biogpt::family(),
         bert_generation::family(),
         bloom::family(),
         dinov2::family(),
@@ -96,6 +98,7 @@ pub(crate) fn all() -> Vec<Family> {
         gpt_bigcode::family(),
         gpt_neo::family(),
         glm4_moe_lite::family(),
+        gpt_oss::family(),
         gptj::family(),
         hunyuan::family(),
         megatron_bert::family(),
@@ -120,9 +123,12 @@ pub(crate) fn all() -> Vec<Family> {
             arcee::families(),
             bart::families(),
             bart_like::families(),
+            biogpt::families(),
             clip::families(),
             cohere::families(),
             deepseek::families(),
+            ernie4_5::families(),
+            exaone::families(),
             gemma::families(),
             glm::families(),
             gpt_neox::families(),

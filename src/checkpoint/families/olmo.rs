@@ -1,38 +1,36 @@
 //! OLMo 1, 2 and 3: Llama's names; the first with norms that have no weight, the others with norms on the
 //! sublayers' outputs, and the third with sliding windows. OLMoE is like the second, with norms in front and experts.
-//! EXAONE 4 is like the third, with norms over each head.
 //!
-//! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer`, `OlmoeDecoderLayer` and `Exaone4DecoderLayer`:
+//! transformers' `OlmoDecoderLayer`, `Olmo3DecoderLayer` and `OlmoeDecoderLayer`:
 //! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/olmo3/modeling_olmo3.py>
 
 use super::gemma::global_rotary;
-use super::llama::{bias, block, decoder, prefix_by_head, uniform};
+use super::llama::{bias, block, decoder, uniform};
 use super::mixtral::{expert_rules, with_experts};
 use super::prelude::*;
 
 pub(super) fn families() -> Vec<Family> {
-    let behind = |name: &str, config| {
-        let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
-        let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // whose name another norm has here
-        table.block_rules.retain(|rule| !in_front(rule));
-        table.block_rules([
-            Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
-            Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
-        ])
-    };
     vec![
         decoder("olmo", olmo).default_of("pad_token_id", 1),
-        behind("olmo2", olmo2).default_of("pad_token_id", 1),
-        behind("olmo3", olmo3).default_of("pad_token_id", 1),
+        norms_behind("olmo2", olmo2).default_of("pad_token_id", 1),
+        norms_behind("olmo3", olmo3).default_of("pad_token_id", 1),
         decoder("olmoe", olmoe)
             .block_rules(expert_rules())
             .renamed("moe_intermediate_size", "intermediate_size")
             .default_of("rms_norm_eps", 1e-5)
             .default_of("pad_token_id", 1),
-        behind("exaone4", exaone4)
-            .default_of("num_key_value_heads", 32)
-            .new_names(prefix_by_head),
     ]
+}
+
+/// Llama's table with norms on the outputs of the sublayers.
+pub(super) fn norms_behind(name: &str, config: fn(&ConfigJson) -> Result<StackConfig>) -> Family {
+    let mut table = decoder(name, config).default_of("rms_norm_eps", 1e-5);
+    let in_front = |rule: &Rule| rule.role == "feed_forward_norm"; // whose name another norm has here
+    table.block_rules.retain(|rule| !in_front(rule));
+    table.block_rules([
+        Rule::norm("attention_output_norm", &["post_attention_layernorm"]),
+        Rule::norm("feed_forward_output_norm", &["post_feedforward_layernorm"]),
+    ])
 }
 
 fn olmo(json: &ConfigJson) -> Result<StackConfig> {
@@ -70,26 +68,12 @@ fn olmoe(json: &ConfigJson) -> Result<StackConfig> {
     with_experts(json, uniform(json, block)?, None)
 }
 
-fn exaone4(json: &ConfigJson) -> Result<StackConfig> {
-    let block = behind(json, AttentionBias::NONE, QueryKeyNormSpan::Head)?;
-    let stack = uniform(json, block)?;
-    let window = json.switchable_size("sliding_window", 4096)?;
-    let period = match json.texts(&["layer_types"])? {
-        Some(_) => 0, // published files have another pattern beside them
-        None => json.size_or(&["sliding_window_pattern"], 4)?,
-    };
-    let is_sliding =
-        json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
-    Ok(stack.with_each(|i, block| {
-        block.attention.window = window.filter(|_| is_sliding[i]);
-        if window.is_some() && !is_sliding[i] {
-            block.attention.position = Position::None;
-        }
-    }))
-}
-
 /// The block with norms on the outputs of its sublayers.
-fn behind(json: &ConfigJson, bias: AttentionBias, span: QueryKeyNormSpan) -> Result<BlockConfig> {
+pub(super) fn behind(
+    json: &ConfigJson,
+    bias: AttentionBias,
+    span: QueryKeyNormSpan,
+) -> Result<BlockConfig> {
     let mut block = block(json, bias)?;
     block.attention_placement = NormPlacement::Output;
     block.feed_forward_placement = NormPlacement::Output;

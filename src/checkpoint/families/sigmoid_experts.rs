@@ -10,12 +10,8 @@ use super::prelude::*;
 use super::qwen::sliding_from;
 
 pub(super) fn families() -> Vec<Family> {
-    let deepseek = |name: &str, config| {
-        decoder(name, config)
-            .block_rules(expert_rules())
-            .block_rules(shared_rules("mlp.shared_experts"))
-            .block_rules([correction("mlp.gate.e_score_correction_bias")])
-    };
+    let deepseek =
+        |name, config| chosen_by_sigmoids(name, config, "mlp.gate.e_score_correction_bias");
     vec![
         deepseek("glm4_moe", glm4_moe),
         deepseek("dots1", dots1),
@@ -23,6 +19,18 @@ pub(super) fn families() -> Vec<Family> {
             .block_rules(mixtral_rules())
             .block_rules([correction("block_sparse_moe.e_score_correction_bias")]),
     ]
+}
+
+/// Llama's table with experts, shared ones, and a correction for their choice of this name.
+pub(super) fn chosen_by_sigmoids(
+    name: &str,
+    config: fn(&ConfigJson) -> Result<StackConfig>,
+    correction_name: &str,
+) -> Family {
+    decoder(name, config)
+        .block_rules(expert_rules())
+        .block_rules(shared_rules("mlp.shared_experts"))
+        .block_rules([correction(correction_name)])
 }
 
 /// What learned corrections of the experts' scores are called.

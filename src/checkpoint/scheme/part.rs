@@ -1,4 +1,4 @@
-//! Which output features of a tensor on disk belong to a role: all, a half, or a projection of a fused tensor.
+//! Which output features of a tensor on disk belong to a role: all, a half, every other one, or a projection of a fused tensor.
 
 use std::ops::Range;
 
@@ -55,6 +55,9 @@ pub enum Part {
     Fused(FusedLayout, Projection),
     /// One half: the gate or the `up` projection of a fused pair.
     Half(Half),
+    /// Every other output feature, from the first or the second on: the gate or the `up` projection of a pair fused feature by
+    /// feature (gpt-oss).
+    Alternate(Half),
 }
 
 impl Part {
@@ -69,6 +72,17 @@ impl Part {
                 };
                 return Some(Features {
                     ranges: std::iter::once(start..start + d_out).collect(),
+                    total: 2 * d_out,
+                });
+            }
+            Self::Alternate(half) => {
+                let first = match half {
+                    Half::First => 0,
+                    Half::Second => 1,
+                };
+                let feature = |i| first + 2 * i..first + 2 * i + 1;
+                return Some(Features {
+                    ranges: (0..d_out).map(feature).collect(),
                     total: 2 * d_out,
                 });
             }
@@ -141,6 +155,23 @@ mod tests {
             seen.sort_unstable();
             assert_eq!(seen, (0..24).collect::<Vec<_>>(), "{layout:?}");
         }
+    }
+
+    /// transformers' `GptOssExperts`: `gate, up = gate_up[..., ::2], gate_up[..., 1::2]`.
+    #[test]
+    fn alternate_features_are_every_other_one() {
+        let config = AttentionConfig::with_head_dim(8, 2, 4);
+        let features = |half| Part::Alternate(half).features(&config, 3).unwrap();
+        let ranges = |half| {
+            features(half)
+                .ranges
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ranges(Half::First), [0, 2, 4]);
+        assert_eq!(ranges(Half::Second), [1, 3, 5]);
+        assert_eq!(features(Half::First).total, 6);
     }
 
     /// transformers: GPT-NeoX views the output as (heads, 3, head_dim), Falcon-40b as

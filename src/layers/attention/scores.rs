@@ -63,6 +63,9 @@ impl Attention {
             check_additive(additive)?;
             biases.push(additive.clone());
         }
+        let sinks = self.sinks.as_ref();
+        let sinks = sinks.map(|sinks| sinks.to_dtype(query.dtype()));
+        let sinks = sinks.transpose()?;
         let scores = [pass.batch, config.n_heads, pass.seq, keys.1];
         let dropped = self.dropout.mask(&scores, &device, pass.context.train())?;
         let mixing = Mixing {
@@ -75,6 +78,7 @@ impl Attention {
             soft_cap: config.soft_cap,
             biases: &biases,
             relative: positions.as_ref().map(Positions::relative),
+            sinks: sinks.as_ref(),
             visible,
             has_mask: *has_mask,
             constants: &pass.constants,

@@ -46,7 +46,8 @@ impl Taped<Composed> {
         let biases = biases.map(|bias| Ok((Array::of(bias), self.place(bias))));
         let biases: Vec<_> = relative.into_iter().chain(biases).collect::<Result<_>>()?;
         let places = biases.iter().map(|(_, place)| *place);
-        let asks: Vec<Option<usize>> = asks.chain(places).collect();
+        let of_sinks = mixing.sinks.and_then(|sinks| self.place(sinks));
+        let asks: Vec<Option<usize>> = asks.chain(places).chain([of_sinks]).collect();
         if operands.iter().any(|(of, ..)| of.elem_count() == 0) {
             let slots = operands.map(|(of, ..)| (of.slot.clone(), of.dims().to_vec()));
             let zeros = self.view()?.zeros(&dims)?;
@@ -73,9 +74,11 @@ impl Taped<Composed> {
             )?,
             has_mask: mixing.has_mask,
             biases,
+            sinks: mixing.sinks.map(|sinks| (Array::of(sinks), of_sinks)),
             dropout: mixing.dropout.map(|(keep, p)| (Array::of(keep), 1.0 - p)),
         };
         let (p, _) = attention.probabilities()?;
+        let p = attention.of_keys(&p)?;
         let y = attention.in_rows(attention.mixed(&p)?)?.reshape(&dims)?;
         Ok(self.computed((y, dims), &asks, move |pass, dy| {
             attention.backward(pass, &dy)
@@ -119,11 +122,14 @@ struct Attention {
     /// Whether a bias may hide keys with `-inf`.
     has_mask: bool,
     biases: Vec<(Array, Option<usize>)>,
+    /// `[n_heads]`.
+    sinks: Option<(Array, Option<usize>)>,
     dropout: Option<(Array, f64)>,
 }
 
 impl Attention {
-    /// The probabilities `[batch, n_heads, queries, keys]` before dropout, and what the soft cap's `tanh` was.
+    /// The probabilities `[batch, n_heads, queries, keys]` before dropout, with those of the sinks as one more key behind the
+    /// others, and what the soft cap's `tanh` was.
     fn probabilities(&self) -> Result<(Array, Option<Array>)> {
         let key = &self.key.data;
         let scores = self
@@ -146,11 +152,24 @@ impl Attention {
         if let Some(added) = &self.hidden.added {
             scores = scores.add(added)?;
         }
+        if let Some((sinks, _)) = &self.sinks {
+            let sinks = sinks.reshape(&[1, n_heads, 1, 1])?;
+            let sinks = scores.zeros(&[batch, n_heads, queries, 1])?.add(&sinks)?;
+            scores = Array::cat(&[scores, sinks], 3)?;
+        }
         let scores_are = match self.hidden.all_see && !self.has_mask {
             true => Scores::Finite,
             false => Scores::Any,
         };
         Ok((softmax(&scores, scores_are)?, bent))
+    }
+
+    /// Those of the keys alone.
+    fn of_keys(&self, p: &Array) -> Result<Array> {
+        match &self.sinks {
+            None => Ok(p.clone()),
+            Some(_) => p.narrow(3, 0, self.sizes()[3])?.contiguous(),
+        }
     }
 
     fn sizes(&self) -> [usize; 4] {
@@ -194,14 +213,28 @@ impl Attention {
         let dy = dy.reshape(&[batch, queries, n_heads, value.width()])?;
         let dy = self.stacked(&dy.transpose(1, 2)?.contiguous()?)?;
 
-        let dvalue = self.kept(&p)?.transpose(2, 3)?.matmul(&dy)?;
+        let dvalue = self
+            .kept(&self.of_keys(&p)?)?
+            .transpose(2, 3)?
+            .matmul(&dy)?;
         let dp = dy.matmul(&value.transpose(2, 3)?)?;
         let dp = dp.reshape(&[batch, n_heads, queries, keys])?;
         let dp = match &self.dropout {
             Some((keep, divisor)) => dropped(&dp, keep, *divisor)?,
             None => dp,
         };
-        let mut dscores = slope(&p, &dp)?;
+        let mut dscores = match &self.sinks {
+            None => slope(&p, &dp)?,
+            Some((_, place)) => {
+                let none = dp.zeros(&[batch, n_heads, queries, 1])?;
+                let all = slope(&p, &Array::cat(&[dp, none], 3)?)?;
+                if place.is_some() {
+                    let of_sinks = summed_to(&all.narrow(3, keys, 1)?, &[n_heads, 1, 1])?;
+                    pass.add_parameter(*place, of_sinks.reshape(&[n_heads])?)?;
+                }
+                self.of_keys(&all)?
+            }
+        };
         for (bias, place) in &self.biases {
             if place.is_some() {
                 let gradient = summed_to(&dscores, bias.dims())?.to_dtype(bias.dtype())?;

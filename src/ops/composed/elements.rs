@@ -48,9 +48,19 @@ impl Taped<Composed> {
         }))
     }
 
-    pub(in crate::ops) fn clamp(&self, limit: f64) -> Result<Self> {
+    pub(in crate::ops) fn shift(&self, offset: f64) -> Result<Self> {
         let (slot, x) = (self.slot.clone(), self.view()?);
-        let y = x.contiguous()?.at_most(limit)?.at_least(-limit)?;
+        let y = x.widened()?.affine(1.0, offset)?.to_dtype(x.dtype())?;
+        Ok(self.mapped(y, &[slot.place], move |pass, dy| pass.add(&slot, dy)))
+    }
+
+    pub(in crate::ops) fn clamp(&self, [low, high]: [f64; 2]) -> Result<Self> {
+        let (slot, x) = (self.slot.clone(), self.view()?);
+        let y = x.contiguous()?.at_most(high)?;
+        let y = match low == f64::NEG_INFINITY {
+            true => y,
+            false => y.at_least(low)?,
+        };
         let within = y.clone();
         Ok(self.mapped(y, &[slot.place], move |pass, dy| {
             // Where the value is what came in, the limits included, as in PyTorch.

@@ -230,25 +230,41 @@ fn attention_agrees_whatever_is_seen_added_capped_or_dropped() {
         random(&[4, 1, keys], 0.0, 1.0, 4),
         random(&[batch, 1, queries, keys], 0.0, 1.0, 5),
     ];
+    let sinks = random(&[4], 0.5, 1.0, 6);
     let constants = Constants::default();
     for (i, visible) in cases.iter().enumerate() {
         let (n_biases, soft_cap) = (i % 3, (i % 2 == 1).then_some(1.5));
         let dropout = (i % 4 > 1).then_some((&dropped, 0.3));
-        let vars = &vars[..3 + n_biases];
+        let n_sinks = usize::from(i % 5 < 2);
+        let vars: Vec<Var> = vars[..3 + n_biases]
+            .iter()
+            .chain([&sinks][..n_sinks].iter().copied())
+            .cloned()
+            .collect();
+        let biases = 3..3 + n_biases;
         compare(
             &TYPES[..2],
-            &format!("{visible:?} {n_biases} {soft_cap:?} {}", dropout.is_some()),
-            vars,
+            &format!(
+                "{visible:?} {n_biases} {soft_cap:?} {} {n_sinks}",
+                dropout.is_some()
+            ),
+            &vars,
             &|a| {
                 let query = Value::of(&a[0])?;
                 let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
-                let mixing = mixing(&a[3..], visible, soft_cap, dropout, &constants);
+                let mixing = Mixing {
+                    sinks: a.get(biases.end),
+                    ..mixing(&a[biases.clone()], visible, soft_cap, dropout, &constants)
+                };
                 query.attend(&key, &value, &mixing)?.tensor()
             },
             &|a| {
                 let query = on(&a[0]);
                 let (key, value) = (query.beside(&a[1])?, query.beside(&a[2])?);
-                let mixing = mixing(&a[3..], visible, soft_cap, dropout, &constants);
+                let mixing = Mixing {
+                    sinks: a.get(biases.end),
+                    ..mixing(&a[biases.clone()], visible, soft_cap, dropout, &constants)
+                };
                 query.attend(&key, &value, &mixing)?.tensor()
             },
         );
@@ -272,6 +288,7 @@ fn mixing<'a>(
         soft_cap,
         biases,
         relative: None,
+        sinks: None,
         has_mask: false,
         visible,
         constants,
@@ -370,6 +387,20 @@ fn a_row_of_minus_infinity_is_zero_with_a_finite_gradient() {
         dx.iter().all(|v| v.is_finite()) && dx[..3] == [0.0; 3],
         "{dx:?}"
     );
+}
+
+#[test]
+fn bounds_and_offsets_agree() {
+    let x = random(&[3, 9], 0.0, 2.0, 6);
+    for bounds in [[-0.7, 1.2], [f64::NEG_INFINITY, 0.4]] {
+        compare(
+            &TYPES,
+            &format!("{bounds:?}"),
+            slice::from_ref(&x),
+            &|a| Value::of(&a[0])?.clamp(bounds)?.shift(1.3)?.tensor(),
+            &|a| on(&a[0]).clamp(bounds)?.shift(1.3)?.tensor(),
+        );
+    }
 }
 
 #[test]

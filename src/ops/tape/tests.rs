@@ -67,7 +67,9 @@ impl Parts {
         let once = normal.linear(&self.weights[0], Some(&self.bias), None)?;
         let twice = x.linear(&self.weights[0], None, None)?;
         let (gate, up) = (once.columns(0..3), twice.columns(3..6));
-        let hidden = gate.gate(&up, Activation::Silu)?.add(&once.columns(3..6))?;
+        let hidden = gate
+            .gate(&up, Activation::Silu, None)?
+            .add(&once.columns(3..6))?;
         let back = hidden.linear(&self.weights[1], None, Some(&x))?;
         back.scale(0.5)?
             .multiply_rows(&self.gain)?

@@ -119,6 +119,7 @@ impl PackedAttention {
             scale: config.scale as f32,
             soft_cap: config.soft_cap.map(|cap| cap as f32),
             biases: &attended.scored.biases,
+            sinks: self.sinks.as_deref(),
             keep,
             reach: &|query| reach.range(query, keys),
         };

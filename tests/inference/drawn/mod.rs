@@ -10,8 +10,8 @@ use candle_blocks::{
     candle_nn::VarBuilder,
     config::{
         AlibiConfig, AlibiRounding, AlibiSlopes, AttentionBias, DisentangledConfig, ExpertGroups,
-        LatentConfig, NormWeight, ParallelNorm, PositionProjections, PositionTemperature,
-        QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
+        GateClamp, LatentConfig, NormWeight, ParallelNorm, PositionProjections,
+        PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
         RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
         RoutingScores, RoutingWeights, SharedExpertConfig,
     },
@@ -330,6 +330,27 @@ impl Draws {
         RotaryConfig::new(dim, self.of(&[100.0, 10_000.0]))
             .with_pairing(self.of(&[RotaryPairing::Halves, RotaryPairing::Interleaved]))
             .with_scaling(scaling)
+    }
+
+    /// Adds to some blocks what was built after all else, so that the other draws of a seed stay what they were.
+    pub fn add_to(&mut self, stack: &mut StackConfig) {
+        for block in &mut stack.blocks {
+            let cross = block.cross_attention.as_mut();
+            for attention in [Some(&mut block.attention), cross].into_iter().flatten() {
+                let is_alibi = matches!(attention.position, Position::Alibi(_));
+                attention.sinks = !is_alibi && self.one_in(4);
+            }
+            let feed_forward = &mut block.feed_forward;
+            if feed_forward.form == FeedForwardForm::Gated && self.one_in(4) {
+                feed_forward.clamp = Some(GateClamp {
+                    limit: self.of(&[0.1, 1.0]),
+                    offset: self.of(&[0.0, 1.0]),
+                });
+            }
+            if let Some(experts) = &mut feed_forward.experts {
+                experts.router_bias = self.one_in(2);
+            }
+        }
     }
 
     fn experts(&mut self) -> ExpertsConfig {

@@ -20,6 +20,7 @@ struct Case {
     soft_cap: Option<f64>,
     /// Strides of a bias `[batch, heads, queries, keys]`, and how many numbers it has.
     bias: Option<([usize; 4], usize)>,
+    sinks: bool,
     keep: bool,
     dropout: bool,
 }
@@ -32,6 +33,7 @@ const PLAIN: Case = Case {
     causal: false,
     soft_cap: None,
     bias: None,
+    sinks: false,
     keep: false,
     dropout: false,
 };
@@ -64,6 +66,18 @@ fn cases() -> Vec<Case> {
             dims: [4, 4],
             ..PLAIN
         },
+        Case {
+            sinks: true,
+            ..PLAIN
+        },
+        Case {
+            sinks: true,
+            causal: true,
+            keep: true,
+            dropout: true,
+            soft_cap: Some(0.7),
+            ..with_bias(shared)
+        },
         with_bias(shared),
         with_bias(by_sequence),
         with_bias(by_key),
@@ -85,9 +99,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Query, key, value and bias, in this order, where they lie: with columns that belong to nobody.
+/// Query, key, value, bias and sinks, in this order, where they lie: with columns that belong to nobody.
 #[derive(Clone)]
-struct Operands([Vec<f64>; 4]);
+struct Operands([Vec<f64>; 5]);
 
 const SCALE: f64 = 0.9;
 const DIVISOR: f64 = 0.75;
@@ -101,6 +115,7 @@ impl Case {
             normal(rows(1), 0.0, 1.0, 2),
             normal(rows(2), 0.3, 1.0, 3),
             normal(bias, 0.0, 1.0, 4),
+            normal(if self.sinks { self.heads[0] } else { 0 }, 1.0, 1.0, 6),
         ])
     }
 
@@ -131,7 +146,7 @@ impl Case {
     }
 
     /// Runs `work` with the attention of these operands.
-    fn with<T: Stored, R>(&self, of: &[Vec<T>; 4], work: impl FnOnce(&Differentiable) -> R) -> R {
+    fn with<T: Stored, R>(&self, of: &[Vec<T>; 5], work: impl FnOnce(&Differentiable) -> R) -> R {
         let heads = |i: usize| HeadRows {
             data: T::slice(&of[i]),
             seq: self.seq[i.min(1)],
@@ -157,23 +172,24 @@ impl Case {
             scale: SCALE,
             soft_cap: self.soft_cap,
             biases: biases.as_slice(),
+            sinks: self.sinks.then(|| T::slice(&of[4])),
             keep: self.keep.then_some(&marks[..]),
             reach: &|query| self.reach(query),
             dropped: self.dropout.then_some(dropped),
         })
     }
 
-    fn forward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 4]) -> Vec<T> {
+    fn forward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 5]) -> Vec<T> {
         let mut y = vec![T::ZERO; self.batch * self.seq[0] * self.heads[0] * self.dims[1]];
         self.with(of, |attention| attention.forward(cpu, T::slice_mut(&mut y)));
         y
     }
 
-    /// Gradients of query, key and value in rows without gaps, and of the bias.
-    fn backward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 4], dy: &[T]) -> [Vec<T>; 4] {
+    /// Gradients of query, key and value in rows without gaps, and of bias and sinks.
+    fn backward<T: Stored>(&self, cpu: Cpu, of: &[Vec<T>; 5], dy: &[T]) -> [Vec<T>; 5] {
         let rows = |i: usize| vec![T::ZERO; self.batch * self.seq[i.min(1)] * self.width(i)];
         let [mut dq, mut dk, mut dv] = [0, 1, 2].map(rows);
-        let mut dbias = vec![T::ZERO; of[3].len()];
+        let [mut dbias, mut dsinks] = [3, 4].map(|i| vec![T::ZERO; of[i].len()]);
         let to = AttentionGradients {
             query: T::slice_mut(&mut dq),
             key: T::slice_mut(&mut dk),
@@ -182,13 +198,14 @@ impl Case {
                 Some(_) => vec![Some(T::slice_mut(&mut dbias))],
                 None => Vec::new(),
             },
+            sinks: self.sinks.then(|| T::slice_mut(&mut dsinks)),
         };
         self.with(of, |attention| attention.backward(cpu, T::slice(dy), to));
-        [dq, dk, dv, dbias]
+        [dq, dk, dv, dbias, dsinks]
     }
 
     /// The result, written out.
-    fn exact(&self, Operands([q, k, v, bias]): &Operands) -> Vec<f64> {
+    fn exact(&self, Operands([q, k, v, bias, sinks]): &Operands) -> Vec<f64> {
         let ([queries, keys], [n_heads, n_kv_heads]) = (self.seq, self.heads);
         let (marks, kept) = (self.marks(), self.kept());
         let mut y = Vec::new();
@@ -211,9 +228,11 @@ impl Case {
                             bias[at.map(|(i, stride)| i * stride).sum::<usize>()]
                         })
                 };
-                let scores: Vec<f64> = (0..keys).map(score).collect();
+                let sink = sinks.get(h).copied();
+                let scores: Vec<f64> = (0..keys).map(score).chain(sink).collect();
                 let sees = |j: usize| {
-                    self.reach(i).contains(&j) && (!self.keep || marks[b * keys + j] != 0)
+                    let is_kept = j == keys || !self.keep || marks[b * keys + j] != 0;
+                    is_kept && (j == keys || self.reach(i).contains(&j))
                 };
                 let p = reference::softmax(&scores, sees);
                 for column in 0..self.dims[1] {
@@ -274,7 +293,7 @@ fn gradients_are_the_differences_of_results() {
             let n = gradient.len();
             for at in (0..n).step_by(n.div_ceil(40).max(1)) {
                 let place = match of {
-                    3 => at,
+                    3 | 4 => at,
                     _ => at / case.width(of) * case.stride(of) + 2 + at % case.width(of),
                 };
                 let moved = |by: f64| {

@@ -39,6 +39,8 @@ pub struct Case {
     pub first_query: usize,
     pub scale: f32,
     pub soft_cap: Option<f32>,
+    /// `[n_heads]`.
+    pub sinks: Option<Vec<f32>>,
     /// `[batch, keys]`.
     pub keep: Option<Vec<u8>>,
     pub biases: Vec<(Vec<f32>, [usize; 4])>,
@@ -72,6 +74,7 @@ impl Case {
             // Scores that differ by some units, as those of a trained model do.
             scale: 1.5 / (head_dim as f32).sqrt(),
             soft_cap: None,
+            sinks: None,
             keep: None,
             biases: Vec::new(),
             query: random(batch * queries * query_stride, 1.0, 1),
@@ -172,6 +175,7 @@ impl Case {
         let scoring = Scoring {
             scale: self.scale,
             soft_cap: self.soft_cap,
+            sinks: self.sinks.as_deref(),
             biases: &biases,
             keep: self.keep.as_deref(),
             reach: &|query| self.reach.range(self.first_query + query, self.keys),

@@ -81,9 +81,12 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
             // No step between the operands and the product enlarges the errors of query and key.
             scores.push((score, squares, 2.0 * of_terms));
         }
-        let largest = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(b.0));
+        let sink = case.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+        let first = sink.unwrap_or(f64::NEG_INFINITY);
+        let largest = scores.iter().fold(first, |a, b| a.max(b.0));
         let weights: Vec<f64> = scores.iter().map(|(s, ..)| (s - largest).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let of_sink = sink.map_or(0.0, |sink| (sink - largest).exp());
+        let total: f64 = weights.iter().sum::<f64>() + of_sink;
         for d in 0..head_dim {
             let values: Vec<f64> = seen
                 .iter()
@@ -105,6 +108,10 @@ fn exact_row(case: &Case, sequence: usize, query: usize) -> Vec<Exact> {
                 // Weight and value are rounded to the format after the sum of the weights was taken.
                 of_operands += (share * (v - value)).powi(2) * of_query_and_key;
                 of_operands += 2.0 * (share * v).powi(2);
+            }
+            if let Some(sink) = sink {
+                // As of a weight whose value is 0.
+                squares += (of_sink / total * value).powi(2) * ((sink - largest).powi(2) + 4.0);
             }
             // The sum of 8 lanes or more, and the quotient.
             squares += value * value * (1.0 + seen.len() as f64 / 64.0 + 2.0);
@@ -173,6 +180,15 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         soft_cap: Some(3.0),
         ..case
     };
+    // Beyond all scores, among them, and of nearly no weight.
+    let with_sinks = |mut case: Case| {
+        case.sinks = Some(
+            (0..n_heads)
+                .map(|head| [1.0, 9.0, -7.0][head % 3])
+                .collect(),
+        );
+        case
+    };
     let biased = |mut case: Case, what: usize| {
         // Slopes by distance (ALiBi); then biases with a stride of 0 in some dimensions.
         if what != 1 {
@@ -202,12 +218,17 @@ fn masked(case: Case) -> Vec<(&'static str, Case)> {
         ("padding", padded(case.clone())),
         ("holes", holes(case.clone())),
         ("cap", capped(case.clone())),
+        ("sinks", with_sinks(case.clone())),
+        (
+            "sinks and holes",
+            with_sinks(holes(reach(Reach::CausalWindow(9)))),
+        ),
         ("slopes", biased(case.clone(), 0)),
         ("biases", biased(case.clone(), 1)),
         ("padded causal", padded(reach(Reach::Causal))),
         (
             "all together",
-            holes(capped(biased(reach(Reach::Window(40)), 2))),
+            with_sinks(holes(capped(biased(reach(Reach::Window(40)), 2)))),
         ),
     ]
 }

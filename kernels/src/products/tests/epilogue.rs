@@ -1,6 +1,7 @@
 //! What an epilogue makes of a product's totals.
 
 use super::*;
+use crate::products::GateClamp;
 
 #[test]
 fn the_bias_is_added_once_and_last() {
@@ -32,6 +33,10 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
         let [bias, up_bias, factors]: [Vec<f32>; 3] = [13, 14, 15].map(|seed| random(n, seed));
         let (residual, up): (Vec<f32>, Vec<f32>) = (random(m * n, 16), random(n * k, 17));
         let a = View::row_major(&a, m, k);
+        let clamp = GateClamp {
+            limit: 0.75,
+            offset: 1.0,
+        };
         let weight = |w| View::row_major(w, n, k).transposed();
         for isa in Isa::levels() {
             let sums = product(isa, a, weight(&w), 1);
@@ -43,13 +48,20 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                     (Halves::GateAndUp, false),
                     (Halves::GateAndUp, true),
                 ] {
+                    // Of the columns' two halves, which bounds are for.
+                    let clamp = (halves == Halves::GateAndUp && with_residual).then_some(clamp);
                     let expected: Vec<f32> = (0..m * n)
                         .map(|at| {
                             let column = at % n;
-                            let positive = (sums[at] + bias[column]).max(0.0);
-                            let mut y = positive * positive;
+                            let mut gate = sums[at] + bias[column];
+                            let mut up = ups[at] + up_bias[column];
+                            if let Some(GateClamp { limit, offset }) = clamp {
+                                gate = gate.min(limit);
+                                up = up.clamp(-limit, limit) + offset;
+                            }
+                            let mut y = gate.max(0.0) * gate.max(0.0);
                             if halves == Halves::GateAndUp {
-                                y *= ups[at] + up_bias[column];
+                                y *= up;
                             }
                             match scale {
                                 Scale::One => {}
@@ -63,6 +75,7 @@ fn an_epilogue_is_what_would_be_done_to_the_sums() {
                         bias: Some(&bias),
                         up_bias: Some(&up_bias),
                         activation: ActivationFunction::Relu2,
+                        clamp,
                         scale,
                         residual: with_residual.then_some(&residual[..]),
                     };

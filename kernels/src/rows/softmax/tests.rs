@@ -15,7 +15,7 @@ fn softmax_of<'a, T: Element>(
     seen: impl Fn(usize) -> Seen<'a> + Send + Sync,
 ) -> Vec<T> {
     let mut y = vec![T::narrow(T::Acc::of(9.0)); x.len()];
-    forward_here(Isa::best(), x, &mut y, width, seen);
+    forward_here(Isa::best(), x, &mut y, width, None, seen);
     y
 }
 
@@ -77,7 +77,7 @@ fn a_row_that_sees_nothing_is_zero_and_so_is_its_gradient() {
     ] {
         assert_eq!(y, [0.0; 20]);
         let mut dx = [9.0; 20];
-        backward_here(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20);
+        backward_here(Isa::best(), &y, &[f32::INFINITY; 20], &mut dx, 20, None);
         assert_eq!(dx, [0.0; 20]);
     }
 }
@@ -160,6 +160,7 @@ fn gradients_equal_central_differences() {
             &dy,
             &mut dx,
             width,
+            None,
         );
         for i in 0..x.len() {
             let mut moved = x.clone();
@@ -190,6 +191,7 @@ fn what_all_cotangents_share_is_not_left_in_a_gradient() {
             &dy,
             &mut dx,
             width,
+            None,
         );
         let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
         let y = reference::softmax(&exact, |_| true);

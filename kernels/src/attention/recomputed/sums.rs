@@ -1,0 +1,82 @@
+//! The gradients that several tasks add to: those of biases and of sinks.
+
+use super::Typed;
+use crate::memory::Recycled;
+use crate::products::Plain;
+use crate::threads::Shared;
+use crate::vectors::{Element, Stored};
+
+/// The gradients that several tasks add to.
+pub(super) struct Sums<'a, T> {
+    pub biases: Vec<BiasGradient<'a, T>>,
+    /// One number for each query head.
+    pub sinks: Option<Shared<'a, T>>,
+}
+
+/// The gradient of one bias, which several tasks add to, each at its own places.
+pub(super) struct BiasGradient<'a, T> {
+    pub to: Shared<'a, T>,
+    pub strides: [usize; 4],
+}
+
+impl<T: Plain + Recycled + Stored> Typed<'_, T> {
+    /// How many tasks may run at once: a gradient that sequences share is added to by one task, in their order; one that
+    /// heads share, by one task.
+    pub(super) fn at_once(&self, sums: &Sums<T>) -> usize {
+        let (batch, n_heads) = (self.of.batch, self.of.key.heads);
+        let mut biases = sums.biases.iter();
+        match biases.all(|bias| self.heads_lie_apart(bias.strides)) {
+            true if sums.biases.is_empty() && sums.sinks.is_none() => batch * n_heads,
+            true => n_heads,
+            false => 1,
+        }
+    }
+
+    /// Whether the numbers of one head lie apart from those of all others, in every sequence.
+    fn heads_lie_apart(&self, [sequence, head, query, key]: [usize; 4]) -> bool {
+        let last = |n: usize, stride: usize| n.saturating_sub(1) * stride;
+        let of_head = last(self.of.query.seq, query) + last(self.of.key.seq, key);
+        let of_sequence = last(self.of.query.heads, head) + of_head;
+        head > of_head && (sequence == 0 || sequence > of_sequence)
+    }
+
+    /// Adds what a task found: the gradients of its scores, and of its rows' sinks.
+    pub(super) fn add_to(
+        &self,
+        sums: &Sums<T>,
+        (sequence, head): (usize, usize),
+        ds: &[T],
+        sinks: Option<&[T]>,
+    ) {
+        for bias in &sums.biases {
+            self.add_bias_gradient(bias, sequence, head, ds);
+        }
+        if let (Some(to), Some(sinks)) = (&sums.sinks, sinks) {
+            let (group, seq) = (self.group(), self.of.query.seq);
+            // SAFETY: tasks that run at the same time are of different heads, as `at_once` sees to.
+            let to = unsafe { to.range(head * group..(head + 1) * group) };
+            for (to, sinks) in to.iter_mut().zip(sinks.chunks_exact(seq)) {
+                // Of the wider type: a head has as many rows as there are queries.
+                let mut sum = <T as Element>::Wide::ZERO;
+                sinks
+                    .iter()
+                    .for_each(|of_row| sum += Element::to_wide(*of_row));
+                *to += T::from_wide(sum);
+            }
+        }
+    }
+
+    fn add_bias_gradient(&self, bias: &BiasGradient<T>, sequence: usize, head: usize, ds: &[T]) {
+        let keys = self.of.key.seq;
+        for (row, ds) in ds.chunks_exact(keys).enumerate() {
+            let start = self.at(bias.strides, sequence, head, row);
+            let end = start + (keys - 1) * bias.strides[3] + 1;
+            // SAFETY: tasks that run at the same time are of different heads, and `at_once` lets several run only
+            // where the numbers of different heads lie apart.
+            let to = unsafe { bias.to.range(start..end) };
+            for (key, &ds) in ds.iter().enumerate() {
+                to[key * bias.strides[3]] += ds;
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! ERNIE 4.5: Llama's blocks with interleaved rotation, dense or with experts chosen by a softmax that learned numbers correct.
+//!
+//! transformers' `Ernie4_5DecoderLayer` and `Ernie4_5_MoeDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/ernie4_5_moe/modeling_ernie4_5_moe.py>
+
+use super::glm::interleaved;
+use super::llama::{block, decoder, uniform};
+use super::mixtral::{expert_rules, shared_rules};
+use super::prelude::*;
+
+pub(super) fn families() -> Vec<Family> {
+    let ernie = |name: &str, config| {
+        decoder(name, config)
+            .default_of("rms_norm_eps", 1e-5)
+            .default_of("tie_word_embeddings", true)
+            .default_of("pad_token_id", 0)
+    };
+    let correction = "mlp.moe_statics.e_score_correction_bias";
+    vec![
+        ernie("ernie4_5", dense)
+            .default_of("num_key_value_heads", 2)
+            .default_of("head_dim", 128),
+        ernie("ernie4_5_moe", moe)
+            .default_of("num_key_value_heads", 4)
+            .block_rules(expert_rules())
+            .block_rules(shared_rules("mlp.shared_experts"))
+            .block_rules([Rule::behind_ones(
+                "feed_forward.router.correction",
+                &[correction],
+                1,
+            )]),
+    ]
+}
+
+fn dense(json: &ConfigJson) -> Result<StackConfig> {
+    let has_bias = json.flag(&["use_bias"], false)?;
+    let mut block = block(json, AttentionBias::new(has_bias, has_bias))?;
+    block.feed_forward = block.feed_forward.with_bias(has_bias);
+    block.attention.dropout = 0.0; // whatever the file says
+    let rotary = json.rotary(block.attention.head_dim, 5e5)?;
+    uniform(json, interleaved(block, rotary))
+}
+
+fn moe(json: &ConfigJson) -> Result<StackConfig> {
+    json.only("use_bias", &[json!(false)])?; // the shared experts alone would have it
+    json.only("moe_norm_min", &[json!(1e-12)])?; // which no sum of chosen scores is below
+    let stack = dense(json)?;
+    let routing = RoutingConfig::renormalized(json.size_or(&["moe_k", "num_experts_per_tok"], 6)?);
+    let d_ff = json.size_or(&["moe_intermediate_size"], 1536)?;
+    let n_shared = json.size_or(&["moe_num_shared_experts"], 2)?;
+    let shared = SharedExpertConfig {
+        d_ff: d_ff.saturating_mul(n_shared),
+        gate: false,
+    };
+    let n_experts = json.size_or(&["moe_num_experts", "num_experts"], 64)?;
+    let experts = ExpertsConfig::new(n_experts, routing)
+        .with_correction(true)
+        .with_shared((n_shared > 0).then_some(shared));
+    let first = json.size_or(&["moe_layer_start_index"], 1)?;
+    let last = match json.number(&["moe_layer_end_index"], -1.0)? {
+        -1.0 => f64::INFINITY,
+        last => last,
+    };
+    let step = json.size_or(&["moe_layer_interval"], 1)?.max(1);
+    Ok(stack.with_each(|i, block| {
+        if (i + 1).is_multiple_of(step) && i >= first && i as f64 <= last {
+            block.feed_forward.d_ff = d_ff;
+            block.feed_forward.experts = Some(experts);
+        }
+    }))
+}

@@ -1,0 +1,62 @@
+//! EXAONE 4: OLMo 3's blocks with norms over each head, turned only where there is a window; and K-EXAONE: the same attention
+//! in Llama's blocks, with experts chosen by sigmoids.
+//!
+//! transformers' `Exaone4DecoderLayer` and `ExaoneMoeDecoderLayer`:
+//! <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/exaone_moe/modeling_exaone_moe.py>
+
+use super::llama::{block, prefix_by_head, uniform};
+use super::olmo::{behind, norms_behind};
+use super::prelude::*;
+use super::sigmoid_experts::{chosen_by_sigmoids, with_experts};
+
+pub(super) fn families() -> Vec<Family> {
+    vec![
+        norms_behind("exaone4", exaone4)
+            .default_of("num_key_value_heads", 32)
+            .new_names(prefix_by_head),
+        chosen_by_sigmoids("exaone_moe", exaone_moe, "mlp.e_score_correction_bias")
+            .renamed("n_routed_experts", "num_experts")
+            .renamed("n_shared_experts", "num_shared_experts")
+            .default_of("num_key_value_heads", 32)
+            .default_of("rms_norm_eps", 1e-5)
+            .default_of("n_shared_experts", 1)
+            .default_of("routed_scaling_factor", 2.5)
+            .default_of("pad_token_id", 0)
+            .ignored(&["mtp.*"]), // predicts further tokens; transformers does not read it
+    ]
+}
+
+fn exaone4(json: &ConfigJson) -> Result<StackConfig> {
+    let block = behind(json, AttentionBias::NONE, QueryKeyNormSpan::Head)?;
+    with_windows(json, uniform(json, block)?)
+}
+
+fn exaone_moe(json: &ConfigJson) -> Result<StackConfig> {
+    let mut block = block(json, AttentionBias::NONE)?;
+    block.attention.query_key_norm = Some(QueryKeyNorm::new(block.norm, QueryKeyNormSpan::Head));
+    let stack = with_windows(json, uniform(json, block)?)?;
+    let first = json.size_or(&["first_k_dense_replace"], 1)?;
+    let kinds = json.texts(&["mlp_layer_types"])?;
+    let is_sparse = |i: usize| match &kinds {
+        Some(kinds) => kinds.get(i).is_some_and(|kind| kind == "sparse"),
+        None => i >= first,
+    };
+    with_experts(json, stack, true, |i| Ok(is_sparse(i)))
+}
+
+/// Windows in some layers, and no rotation in the others.
+fn with_windows(json: &ConfigJson, stack: StackConfig) -> Result<StackConfig> {
+    let window = json.switchable_size("sliding_window", 4096)?;
+    let period = match json.texts(&["layer_types"])? {
+        Some(_) => 0, // published files have another pattern beside them
+        None => json.size_or(&["sliding_window_pattern"], 4)?,
+    };
+    let is_sliding =
+        json.sliding_layers(stack.blocks.len(), |i| !(i + 1).is_multiple_of(period))?;
+    Ok(stack.with_each(|i, block| {
+        block.attention.window = window.filter(|_| is_sliding[i]);
+        if window.is_some() && !is_sliding[i] {
+            block.attention.position = Position::None;
+        }
+    }))
+}
