@@ -77,82 +77,24 @@ mod vit;
 mod wav2vec2;
 mod whisper;
 
+/// What each of these files gives.
+macro_rules! of_files {
+    ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
+}
+
 /// Every known family.
 pub(crate) fn all() -> Vec<Family> {
-    let mut all = vec![
-        albert::family(),
-        bert::family(),
-        bert_generation::family(),
-        bloom::family(),
-        dinov2::family(),
-        distilbert::family(),
-        deberta::family(),
-        deberta_v2::family(),
-        dpr::family(),
-        electra::family(),
-        ernie::family(),
-        esm::family(),
-        eurobert::family(),
-        falcon::family(),
-        gpt2::family(),
-        gpt_bigcode::family(),
-        gpt_neo::family(),
-        glm4_moe_lite::family(),
-        gpt_oss::family(),
-        gptj::family(),
-        hunyuan::family(),
-        megatron_bert::family(),
-        ministral3::family(),
-        modernbert::family(),
-        modernbert_decoder::family(),
-        mpnet::family(),
-        mpt::family(),
-        nomic_bert::family(),
-        opt::family(),
-        persimmon::family(),
-        phi::family(),
-        seed_oss::family(),
-        smollm3::family(),
-        rembert::family(),
-        roformer::family(),
-        stablelm::family(),
-        starcoder2::family(),
-    ];
-    all.extend(
-        [
-            arcee::families(),
-            bart::families(),
-            bart_like::families(),
-            biogpt::families(),
-            clip::families(),
-            cohere::families(),
-            deepseek::families(),
-            ernie4_5::families(),
-            exaone::families(),
-            gemma::families(),
-            glm::families(),
-            gpt_neox::families(),
-            granite::families(),
-            llama::families(),
-            minicpm3::families(),
-            mixtral::families(),
-            olmo::families(),
-            qwen::families(),
-            roberta::families(),
-            roberta_prelayernorm::families(),
-            rotary_bert::families(),
-            siglip::families(),
-            sigmoid_experts::families(),
-            t5::families(),
-            text_side::families(),
-            torch::families(),
-            umt5::families(),
-            vit::families(),
-            wav2vec2::families(),
-            whisper::families(),
-        ]
-        .into_iter()
-        .flatten(),
-    );
-    all
+    let single = of_files! { family:
+        albert bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
+        eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan megatron_bert ministral3
+        modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi rembert roformer seed_oss
+        smollm3 stablelm starcoder2
+    };
+    let several = of_files! { families:
+        arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite llama
+        minicpm3 mixtral olmo qwen roberta roberta_prelayernorm rotary_bert siglip sigmoid_experts t5
+        text_side torch umt5 vit wav2vec2 whisper
+    };
+    let single = single.into_iter();
+    single.chain(several.into_iter().flatten()).collect()
 }

@@ -156,6 +156,7 @@ impl Draws {
         attention.head_dim = rotary_dim + 1 + self.below(7);
         attention.n_kv_heads = attention.n_heads;
         (attention.query_key_norm, attention.clip) = (None, None);
+        attention.temperature = None;
     }
 
     /// The same stack with scores by distance in every block.
