@@ -10,7 +10,7 @@ mod target;
 use std::collections::{HashMap, HashSet};
 use std::{fs, path::Path};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
@@ -184,7 +184,8 @@ impl<'c> SavedTensors<'c> {
             let info = files.info(name)?;
             let mut shape = info.shape.clone();
             if self.turned.contains(name) {
-                shape.reverse();
+                let n = shape.len();
+                shape.swap(n - 2, n - 1); // of each matrix, where several are stacked
             }
             Some(Record {
                 name: name.to_string(),
@@ -199,7 +200,7 @@ impl<'c> SavedTensors<'c> {
     fn write(&self, name: &str, write: &mut Sink) -> Result<()> {
         let files = &self.checkpoint.files;
         let turned = |tensor: Tensor| match self.turned.contains(name) {
-            true => tensor.t()?.contiguous(),
+            true => tensor.transpose(D::Minus2, D::Minus1)?.contiguous(),
             false => Ok(tensor),
         };
         let Some(sources) = self.changed.get(name) else {
