@@ -4,6 +4,8 @@
 //! reads them too. They are written to a temporary directory beside the final one, which it becomes by a
 //! rename once everything is on disk: there is never half a checkpoint.
 
+mod packed;
+mod quantized;
 mod shards;
 mod target;
 
@@ -12,6 +14,8 @@ use std::{fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
+pub(super) use self::quantized::relative_error;
+pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
 use crate::checkpoint::config_json::ConfigJson;
