@@ -41,13 +41,15 @@ pub(super) fn model_type(json: &ConfigJson) -> Result<String> {
 }
 
 impl Description {
+    /// Of a configuration, and tensors of which `n_rows` gives the first dimension by their names there.
+    ///
     /// # Errors
-    /// If a key is missing, or there are no words for what one says.
+    /// If a key holds what is no number.
     pub fn new(
         json: &ConfigJson,
         model_type: &str,
         stack: &StackConfig,
-        n_words: Option<usize>,
+        n_rows: impl Fn(&str) -> Option<usize>,
         kind: BlockKind,
     ) -> Result<Self> {
         let architecture = architecture_of(model_type).unwrap_or_default();
@@ -61,13 +63,19 @@ impl Description {
         general("general.quantization_version", 2.into());
         // Token ids alone, until somebody adds the words.
         general("tokenizer.ggml.model", "none".into());
+        if let Some(n_types) = n_rows("token_types.weight") {
+            general("tokenizer.ggml.token_type_count", n_types.into());
+        }
         let mut set = |key: &str, value: Value| {
             if !value.is_null() {
                 let key = format!("{architecture}.{key}");
                 described.keys.insert(key, value);
             }
         };
-        set("vocab_size", n_words.into());
+        set("vocab_size", n_rows("token_embd.weight").into());
+        if model_type == "bert" {
+            set("attention.causal", false.into());
+        }
         for key in keys(model_type) {
             let value = json.at(key.json).filter(|value| !value.is_null());
             let value = value.cloned().unwrap_or_else(|| (key.or)(stack));

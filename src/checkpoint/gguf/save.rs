@@ -49,9 +49,8 @@ pub(in crate::checkpoint) fn save(
 ) -> Result<()> {
     let model_type = model_type(dense.json)?;
     let (origins, left_out) = origins(dense, &model_type, kind)?;
-    let words = origins.get("token_embd.weight");
-    let n_words = words.and_then(|words| words.entry.shape.first().copied());
-    let described = Description::new(dense.json, &model_type, dense.stack, n_words, kind)?;
+    let n_rows = |name: &str| origins.get(name)?.entry.shape.first().copied();
+    let described = Description::new(dense.json, &model_type, dense.stack, n_rows, kind)?;
     let factors = described.factors.iter().map(|(name, factors)| Entry {
         name: name.to_string(),
         kind: BlockKind::F32,
