@@ -8,6 +8,7 @@ mod packed;
 mod quantized;
 mod shards;
 mod target;
+mod threads;
 
 use std::collections::{HashMap, HashSet};
 use std::{fs, path::Path};
@@ -18,6 +19,7 @@ pub(super) use self::quantized::relative_error;
 pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
+pub(super) use self::threads::in_parts;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};

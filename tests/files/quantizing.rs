@@ -76,7 +76,15 @@ fn relative(original: &[f32], read: &[f32]) -> f64 {
 fn of_gguf() -> Vec<PathBuf> {
     let mut found = vec![weights("tiny-gpt2"), weights("tiny-bert")];
     if is_present("families") {
-        let families = ["llama", "llama-linear", "llama-llama3", "mixtral", "phi3"];
+        let families = [
+            "llama",
+            "llama-linear",
+            "llama-llama3",
+            "llama-yarn",
+            "mixtral",
+            "phi3",
+            "phi3-longrope",
+        ];
         found.extend(families.map(|name| weights("families").join(name)));
     }
     if is_present("gguf") {

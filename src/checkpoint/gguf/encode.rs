@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 
-use super::search::{sixteens, thirty_twos};
+use super::search::{inverse, sixteens, thirty_twos};
 use crate::checkpoint::files::BlockKind;
 
 /// Appends the blocks of numbers, which fill whole ones. Of a kind that is not written, nothing.
@@ -60,8 +60,4 @@ fn fours(block: &[f32], bytes: &mut Vec<u8>) {
             .zip(high)
             .map(|(&low, &high)| code(low) | code(high) << 4),
     );
-}
-
-fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }

@@ -92,13 +92,13 @@ const GPT2: [Key; 6] = [
 
 const ALL_ELSE: [Key; 5] = [
     key("block_count", "num_hidden_layers", Kind::Needed, n_layers),
-    key("embedding_length", "hidden_size", Kind::Needed, d_model),
     key(
         "attention.head_count",
         "num_attention_heads",
         Kind::Needed,
         n_heads,
     ),
+    key("embedding_length", "hidden_size", Kind::Needed, d_model),
     key(
         "feed_forward_length",
         "intermediate_size",
@@ -153,7 +153,7 @@ const WINDOW: [Key; 1] = [key(
 )];
 
 const MIXTRAL: [Key; 2] = [
-    key("expert_count", "num_local_experts", Kind::Size, nothing),
+    key("expert_count", "num_local_experts", Kind::Size, n_experts),
     key(
         "expert_used_count",
         "num_experts_per_tok",
@@ -163,7 +163,7 @@ const MIXTRAL: [Key; 2] = [
 ];
 
 const EXPERTS: [Key; 4] = [
-    key("expert_count", "num_experts", Kind::Size, nothing),
+    key("expert_count", "num_experts", Kind::Size, n_experts),
     key(
         "expert_used_count",
         "num_experts_per_tok",
@@ -243,6 +243,15 @@ fn n_heads(stack: &StackConfig) -> Value {
 
 fn d_ff(stack: &StackConfig) -> Value {
     of_block(stack, |block| block.feed_forward.d_ff.into())
+}
+
+/// transformers has two names for it.
+fn n_experts(stack: &StackConfig) -> Value {
+    let mut experts = stack
+        .blocks
+        .iter()
+        .filter_map(|block| block.feed_forward.experts.as_ref());
+    experts.next().map(|experts| experts.n_experts).into()
 }
 
 fn eps(stack: &StackConfig) -> Value {

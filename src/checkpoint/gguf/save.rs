@@ -1,9 +1,7 @@
 //! Saving a checkpoint as a GGUF file: which tensor becomes what, as llama.cpp's tools do it.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::path::Path;
-use std::thread;
 
 use super::Step;
 use super::blocks::decode;
@@ -13,7 +11,7 @@ use super::names::{Names, step};
 use super::write::{Entry, write};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
-use crate::checkpoint::save::{QuantizedTensor, relative_error};
+use crate::checkpoint::save::{QuantizedTensor, in_parts, relative_error};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
 
@@ -230,27 +228,14 @@ fn paired(
 
 /// The blocks of a tensor, and how far their numbers are from it.
 fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
-    /// A thread is not worth starting for less.
-    const LEAST: usize = 1 << 16;
     let kind = entry.kind;
     let (size, _) = kind.block();
-    let n_threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let of_thread = numbers.len().div_ceil(n_threads).max(LEAST);
-    let encode = |numbers: &[f32]| {
+    let parts = in_parts(&entry.name, numbers, size, |part| {
         let (mut bytes, mut decoded) = (vec![], vec![]);
-        encode(kind, numbers, &mut bytes);
+        encode(kind, part, &mut bytes);
         decode(kind, &bytes, &mut decoded);
         (bytes, decoded)
-    };
-    let parts: Vec<_> = thread::scope(|scope| {
-        let parts = numbers.chunks(of_thread.next_multiple_of(size));
-        let handles: Vec<_> = parts
-            .map(|part| scope.spawn(move || encode(part)))
-            .collect();
-        let joined = handles.into_iter().map(|handle| handle.join());
-        joined.collect::<std::result::Result<_, _>>()
-    })
-    .map_err(|_| Error::input(&entry.name, "a thread that encoded it ended early"))?;
+    })?;
     let (mut bytes, mut decoded) = (vec![], Vec::with_capacity(numbers.len()));
     for (mut of_bytes, mut of_decoded) in parts {
         bytes.append(&mut of_bytes);

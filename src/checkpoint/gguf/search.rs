@@ -3,8 +3,12 @@
 //! A part's own scale is searched for first: codes by each of several scales around the one that covers the largest number,
 //! and for these codes the scale of least squares. A block's scale is then that for which the largest of its parts' is
 //! the largest integer, and of the integers next to a part's scale, the one with the least error is taken.
+//!
+//! Sums are kept side by side, so that the compiler may put some into one register.
 
 use half::f16;
+
+use crate::checkpoint::quantized::numbers::whole;
 
 /// The scale and the minimum of a part: numbers are `scale * code - min`.
 #[derive(Clone, Copy, Default)]
@@ -43,7 +47,7 @@ pub(super) fn thirty_twos(block: &[f32], bytes: &mut Vec<u8>) {
             min: unit_min * f32::from(mins[part]),
         };
         for (code, &number) in codes[32 * part..].iter_mut().zip(numbers) {
-            *code = of.code(number);
+            *code = of.code(number, inverse(of.scale)) as u8;
         }
     }
     bytes.extend(d.to_le_bytes());
@@ -93,34 +97,38 @@ fn affine(part: &[f32]) -> Affine {
 }
 
 impl Affine {
-    #[inline]
-    fn code(self, number: f32) -> u8 {
-        if self.scale <= 0.0 {
-            return 0;
-        }
-        // Below the first code, the conversion gives 0.
-        ((number + self.min) / self.scale + 0.5).min(15.0) as u8
+    /// The code of a number, the nearest of 0 to 15; `inverse` is that of the scale.
+    #[inline(always)]
+    fn code(self, number: f32, inverse: f32) -> f32 {
+        whole(((number + self.min) * inverse).clamp(0.0, 15.0))
     }
 
-    #[inline]
     fn error(self, numbers: &[f32]) -> f32 {
-        let square = |&number: &f32| {
-            let off = self.scale * f32::from(self.code(number)) - self.min - number;
-            off * off
-        };
-        numbers.iter().map(square).sum()
+        let inverse = inverse(self.scale);
+        let mut sums = [0f32; 8];
+        for numbers in numbers.as_chunks::<8>().0 {
+            for (sum, &number) in sums.iter_mut().zip(numbers) {
+                let off = self.scale * self.code(number, inverse) - self.min - number;
+                *sum += off * off;
+            }
+        }
+        sums.iter().sum()
     }
 
     /// The one of least squares for this one's codes.
     fn fitted(self, numbers: &[f32]) -> Self {
-        let (mut q, mut qq, mut x, mut qx) = (0f32, 0f32, 0f32, 0f32);
-        for &number in numbers {
-            let code = f32::from(self.code(number));
-            q += code;
-            qq += code * code;
-            x += number;
-            qx += code * number;
+        let inverse = inverse(self.scale);
+        let mut sums = [[0f32; 4]; 4];
+        for numbers in numbers.as_chunks::<4>().0 {
+            for (i, &number) in numbers.iter().enumerate() {
+                let code = self.code(number, inverse);
+                sums[0][i] += code;
+                sums[1][i] += code * code;
+                sums[2][i] += number;
+                sums[3][i] += code * number;
+            }
         }
+        let [q, qq, x, qx] = sums.map(|sums| sums.iter().sum::<f32>());
         let n = numbers.len() as f32;
         let determinant = n * qq - q * q;
         if determinant <= 0.0 {
@@ -166,7 +174,7 @@ pub(super) fn sixteens(block: &[f32], bytes: &mut Vec<u8>) {
         }
         let scale = unit * f32::from(scales[part]);
         for (code, &number) in codes[16 * part..].iter_mut().zip(numbers) {
-            *code = six(number, scale);
+            *code = (six(number, inverse(scale)) + 32.0) as u8;
         }
     }
     for half in codes.chunks_exact(128) {
@@ -195,12 +203,15 @@ fn symmetric(part: &[f32]) -> f32 {
     }
     for step in 0..=20 {
         let first = largest / -(31.0 + 0.1 * step as f32);
-        let (mut qq, mut qx) = (0f32, 0f32);
-        for &number in part {
-            let code = f32::from(six(number, first)) - 32.0;
-            qq += code * code;
-            qx += code * number;
+        let (mut qq, mut qx) = ([0f32; 4], [0f32; 4]);
+        for numbers in part.as_chunks::<4>().0 {
+            for (i, &number) in numbers.iter().enumerate() {
+                let code = six(number, inverse(first));
+                qq[i] += code * code;
+                qx[i] += code * number;
+            }
         }
+        let (qq, qx) = (qq.iter().sum::<f32>(), qx.iter().sum::<f32>());
         let scale = if qq > 0.0 { qx / qq } else { first };
         let error = error_of_sixes(part, scale);
         if error < least {
@@ -210,20 +221,25 @@ fn symmetric(part: &[f32]) -> f32 {
     best
 }
 
-/// The code of a number, with 32 added.
-#[inline]
-fn six(number: f32, scale: f32) -> u8 {
-    if scale == 0.0 {
-        return 32;
-    }
-    (number / scale + 32.5).clamp(0.0, 63.0) as u8
+/// The code of a number, the nearest of -32 to 31.
+#[inline(always)]
+fn six(number: f32, inverse: f32) -> f32 {
+    whole((number * inverse).clamp(-32.0, 31.0))
 }
 
-#[inline]
 fn error_of_sixes(numbers: &[f32], scale: f32) -> f32 {
-    let square = |&number: &f32| {
-        let off = scale * (f32::from(six(number, scale)) - 32.0) - number;
-        off * off
-    };
-    numbers.iter().map(square).sum()
+    let inverse = inverse(scale);
+    let mut sums = [0f32; 4];
+    for numbers in numbers.as_chunks::<4>().0 {
+        for (sum, &number) in sums.iter_mut().zip(numbers) {
+            let off = scale * six(number, inverse) - number;
+            *sum += off * off;
+        }
+    }
+    sums.iter().sum()
+}
+
+/// Of zero, zero.
+pub(super) fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }

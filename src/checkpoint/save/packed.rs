@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::quantized::{Each, QuantizedTensor, relative_error};
-use super::{CONFIG, SaveOptions, SavedTensors, Target, write_file};
+use super::{CONFIG, SaveOptions, SavedTensors, Target, in_parts, write_file};
 use crate::checkpoint::quantized::{Packing, config_of_packed_weights};
 use crate::checkpoint::source::Source;
 use crate::checkpoint::write::Record;
@@ -115,9 +115,13 @@ impl SaveOptions {
                 }
                 let dtype = scale_type(record.dtype);
                 let mut scales = scales.borrow_mut();
-                let scales = scales
-                    .entry(weight.clone())
-                    .or_insert_with(|| packing.scales(&numbers, rounding(dtype)));
+                if !scales.contains_key(weight) {
+                    let found = in_parts(weight, &numbers, packing.group_size, |part| {
+                        packing.scales(part, rounding(dtype))
+                    })?;
+                    scales.insert(weight.clone(), found.concat());
+                }
+                let scales: &[f32] = scales.get(weight).map_or(&[], Vec::as_slice);
                 if part == "_scale" {
                     return write(&bytes(scales, dtype));
                 }
