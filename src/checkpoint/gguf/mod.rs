@@ -226,7 +226,7 @@ impl Compute for Blocks {
 /// How many rows each of so many heads has, which can be paired.
 fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, String> {
     let head = n_rows / n_heads.max(1);
-    match head == 0 || head % 2 != 0 || n_rows % n_heads != 0 {
+    match head == 0 || !head.is_multiple_of(2) || !n_rows.is_multiple_of(n_heads) {
         false => Ok(head),
         true => Err(format!(
             "its {n_rows} rows are not those of {n_heads} heads in pairs"
