@@ -10,7 +10,7 @@ use candle_blocks::checkpoint::{
     Existing, GgufType, Quantization, QuantizedTensor, files::TensorFiles,
 };
 use candle_blocks::{Checkpoint, CheckpointOptions, SaveOptions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::weights::{is_present, weights};
 
@@ -130,6 +130,10 @@ fn a_gguf_file_of_every_architecture_reads_as_the_checkpoint_that_it_was_made_of
 
 /// A Llama, one of whose matrices is the reference's.
 fn with_matrix(folder: &Path, matrix: &Tensor) -> Checkpoint {
+    llama(folder, matrix, 2, json!({}))
+}
+
+fn llama(folder: &Path, matrix: &Tensor, head_dim: usize, rope_parameters: Value) -> Checkpoint {
     let drawn = |rows: usize, columns: usize| {
         let n = rows * columns;
         let numbers: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin()).collect();
@@ -142,10 +146,10 @@ fn with_matrix(folder: &Path, matrix: &Tensor) -> Checkpoint {
         ("model.norm.weight".to_string(), ones.clone()),
         (layer("input_layernorm"), ones.clone()),
         (layer("post_attention_layernorm"), ones),
-        (layer("self_attn.q_proj"), drawn(2, 512)),
-        (layer("self_attn.k_proj"), drawn(2, 512)),
-        (layer("self_attn.v_proj"), drawn(2, 512)),
-        (layer("self_attn.o_proj"), drawn(512, 2)),
+        (layer("self_attn.q_proj"), drawn(head_dim, 512)),
+        (layer("self_attn.k_proj"), drawn(head_dim, 512)),
+        (layer("self_attn.v_proj"), drawn(head_dim, 512)),
+        (layer("self_attn.o_proj"), drawn(512, head_dim)),
         (layer("mlp.gate_proj"), drawn(4, 512)),
         (layer("mlp.up_proj"), matrix.clone()),
         (layer("mlp.down_proj"), drawn(512, 4)),
@@ -153,8 +157,8 @@ fn with_matrix(folder: &Path, matrix: &Tensor) -> Checkpoint {
     write_safetensors(folder.join("model.safetensors"), &tensors, None).unwrap();
     let config = json!({
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 4,
-        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 2, "vocab_size": 3, "max_position_embeddings": 8,
-        "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": head_dim, "vocab_size": 3, "max_position_embeddings": 8,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_parameters": rope_parameters,
     });
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     open(folder)
@@ -330,4 +334,47 @@ fn what_cannot_be_said_or_replaced_is_refused_and_nothing_is_left() {
     let said = SaveOptions::default().save_quantized(&checkpoint, gguf, &other, none(), stop);
     assert!(said.unwrap_err().to_string().contains("stopped"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn factors_of_llama_3s_frequencies_are_transformers_own() {
+    if !is_present("gguf") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = Tensor::ones((4, 512), DType::F32, &Device::Cpu).unwrap();
+    // As of the file beside, whose factors transformers computed.
+    let rope = json!({
+        "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16, "rope_theta": 10000.0,
+    });
+    let checkpoint = llama(folder.path(), &matrix, 16, rope);
+    let file = folder.path().join("model.gguf");
+    save(&checkpoint, Quantization::Gguf(GgufType::Q8_0), &file).unwrap();
+    let factors = |path: &Path| -> Vec<f32> {
+        let bytes = TensorFiles::open(path)
+            .unwrap()
+            .read("rope_freqs.weight")
+            .unwrap();
+        let bytes: Vec<u8> = bytes.to_vec1().unwrap();
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect()
+    };
+    let (ours, theirs) = (factors(&file), factors(&weights("gguf/llama3/model.gguf")));
+    assert_eq!(ours.len(), theirs.len());
+    assert!(
+        theirs.iter().any(|&factor| factor > 1.0 && factor < 4.0),
+        "{theirs:?}"
+    );
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        // PyTorch's, in f32, are a quotient of powers: some ulp.
+        assert!(
+            (ours / theirs - 1.0).abs() < 8.0 * f32::EPSILON,
+            "{ours}, {theirs}"
+        );
+    }
 }

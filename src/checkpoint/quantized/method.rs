@@ -1,6 +1,6 @@
 //! Which method a `quantization_config` names, and what it says of it.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
 
@@ -254,7 +254,7 @@ pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Resul
 pub(in crate::checkpoint) fn config_of_packed_weights(
     json: &ConfigJson,
     packing: Packing,
-    ignore: &[String],
+    ignore: &BTreeSet<String>,
 ) -> Result<Vec<u8>> {
     let mut value = json.value().clone();
     if let Some(object) = value.as_object_mut() {

@@ -4,6 +4,8 @@
 //! package's for the group's largest number, or that times a little less, whichever has the least squared error: most of a
 //! group's numbers are small, and finer steps for these weigh more than a largest one that is clipped.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::numbers::whole;
@@ -82,7 +84,7 @@ impl Packing {
     }
 
     /// What `config.json` says of it. Modules that stay as they are `ignore`d.
-    pub fn config(self, ignore: &[String]) -> Value {
+    pub fn config(self, ignore: &BTreeSet<String>) -> Value {
         json!({
             "quant_method": "compressed-tensors",
             "format": "pack-quantized",

@@ -1,7 +1,7 @@
 //! Saving a checkpoint in compressed-tensors' `pack-quantized`.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -11,7 +11,7 @@ use super::quantized::{Each, QuantizedTensor, relative_error};
 use super::{CONFIG, SaveOptions, SavedTensors, Target, in_parts, write_file};
 use crate::checkpoint::quantized::{Packing, config_of_packed_weights};
 use crate::checkpoint::source::Source;
-use crate::checkpoint::write::Record;
+use crate::checkpoint::write::{Record, Sink};
 use crate::error::{Error, Result};
 
 /// The layers that are quantised, by the last part of their role.
@@ -28,119 +28,156 @@ impl SaveOptions {
         path: &Path,
         each: &mut Each,
     ) -> Result<()> {
-        let checkpoint = tensors.checkpoint;
-        let Some(json) = checkpoint.config_json()? else {
-            let path = checkpoint.files.directory().to_path_buf();
+        let files = &tensors.checkpoint.files;
+        let Some(json) = tensors.checkpoint.config_json()? else {
+            let path = files.directory().to_path_buf();
             return Err(Error::MissingConfig { path });
         };
-        let (mut packed, mut records) = (BTreeMap::new(), vec![]);
-        let (mut ignore, mut notes) = (vec!["lm_head".to_string()], HashMap::new());
-        for record in tensors.records() {
-            let module = record.name.strip_suffix(WEIGHT);
-            let is_linear = module.is_some() && tensors.is_linear(&record.name);
-            match record.shape[..] {
-                [rows, columns] if is_linear && packing.fits(columns) => {
-                    records.extend(packing.records(&record, rows, columns));
-                    packed.insert(record.name.clone(), record);
-                    continue;
-                }
-                [_, columns] if is_linear => {
-                    let size = packing.group_size;
-                    let note = format!("its rows of {columns} are not whole groups of {size}");
-                    notes.insert(record.name.clone(), note);
-                }
-                _ => {}
-            }
-            if let (Some(module), [_, _]) = (module, &record.shape[..]) {
-                ignore.push(module.to_string());
-            }
-            records.push(record);
-        }
-        if packed.is_empty() {
+        let (packed, records) = Packed::new(tensors, packing);
+        if packed.weights.is_empty() {
             let size = packing.group_size;
             let reason = format!(
                 "no weight of its blocks is a linear layer's with rows of whole groups of {size}; take smaller groups, or for \
                  weights that are stored as [d_in, d_out] a GGUF file"
             );
-            return Err(Error::input(
-                checkpoint.files.path().display().to_string(),
-                reason,
-            ));
+            return Err(Error::input(files.path().display().to_string(), reason));
         }
-        ignore.sort();
-        ignore.dedup();
         let target = Target::new(path, self.existing)?;
-        let dtypes: HashMap<String, Dtype> = records
-            .iter()
-            .map(|record| (record.name.clone(), record.dtype))
-            .collect();
-        let (each, scales) = (RefCell::new(each), RefCell::new(HashMap::new()));
-        let metadata = checkpoint.files.metadata();
-        let metadata = metadata.iter().map(|(k, v)| (k.clone(), v.clone()));
+        let metadata = files.metadata().iter();
+        let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let each = RefCell::new(each);
         self.write_weights(
             target.staging(),
             records,
-            metadata.collect(),
-            |name, write| {
-                let part = PARTS.iter().find_map(|part| {
-                    let (weight, record) = packed.get_key_value(name.strip_suffix(part)?)?;
-                    Some((*part, weight, record))
-                });
-                let Some((part, weight, record)) = part else {
-                    let mut n_bytes = 0;
-                    tensors.write(name, &mut |bytes| {
-                        n_bytes += bytes.len();
-                        write(bytes)
-                    })?;
-                    let kind = dtypes.get(name).map(|dtype| format!("{dtype:?}"));
-                    let info = checkpoint.files.find(name)?;
-                    return each.borrow_mut()(&QuantizedTensor {
-                        name: name.to_string(),
-                        kind: kind.unwrap_or_default(),
-                        n: info.shape.iter().product(),
-                        n_bytes,
-                        error: 0.0,
-                        note: notes.get(name).cloned(),
-                    });
-                };
-                if part == "_shape" {
-                    let shape: Vec<i64> = record.shape.iter().map(|&size| size as i64).collect();
-                    return write(bytemuck::cast_slice(&shape));
-                }
-                // Codes and scales are written far from each other. Of scales, which are small, those of all weights may wait.
-                let numbers = tensors.numbers(weight, record.dtype)?;
-                if let Some(found) = numbers.iter().find(|number| !number.is_finite()) {
-                    let reason = format!("it holds {found}, which no code stands for");
-                    return Err(Error::input(weight, reason));
-                }
-                let dtype = scale_type(record.dtype);
-                let mut scales = scales.borrow_mut();
-                if !scales.contains_key(weight) {
-                    let found = in_parts(weight, &numbers, packing.group_size, |part| {
-                        packing.scales(part, rounding(dtype))
-                    })?;
-                    scales.insert(weight.clone(), found.concat());
-                }
-                let scales: &[f32] = scales.get(weight).map_or(&[], Vec::as_slice);
-                if part == "_scale" {
-                    return write(&bytes(scales, dtype));
-                }
-                let (words, decoded) = packing.words(&numbers, scales);
-                write(bytemuck::cast_slice(&words))?;
-                let (bits, size) = (packing.bits, packing.group_size);
-                each.borrow_mut()(&QuantizedTensor {
-                    name: weight.clone(),
-                    kind: format!("int{bits} in groups of {size}"),
-                    n: numbers.len(),
-                    n_bytes: 4 * words.len() + bytes(scales, dtype).len(),
-                    error: relative_error(&numbers, &decoded),
-                    note: None,
-                })
+            metadata,
+            |name, write| match packed.write(name, write)? {
+                Some(tensor) => each.borrow_mut()(&tensor),
+                None => Ok(()),
             },
         )?;
-        let config = config_of_packed_weights(&json, packing, &ignore)?;
+        let config = config_of_packed_weights(&json, packing, &packed.ignored())?;
         write_file(&target.staging().join(CONFIG), &config)?;
         target.commit()
+    }
+}
+
+/// The weights of a checkpoint that are packed, and all others.
+struct Packed<'t> {
+    tensors: &'t SavedTensors<'t>,
+    packing: Packing,
+    weights: BTreeMap<String, Record>,
+    /// Tensors that stay as they are: their dtypes, and why one of them is not packed.
+    others: BTreeMap<String, (Dtype, usize, Option<String>)>,
+    /// Codes and scales are written far from each other. Of scales, which are small, those of all weights may wait.
+    scales: RefCell<HashMap<String, Vec<f32>>>,
+}
+
+impl<'t> Packed<'t> {
+    /// They, and what the new files will hold.
+    fn new(tensors: &'t SavedTensors<'t>, packing: Packing) -> (Self, Vec<Record>) {
+        let mut packed = Self {
+            tensors,
+            packing,
+            weights: BTreeMap::new(),
+            others: BTreeMap::new(),
+            scales: RefCell::default(),
+        };
+        let mut records = vec![];
+        for record in tensors.records() {
+            let note = match record.shape[..] {
+                [rows, columns] if tensors.is_linear(&record.name) => {
+                    if packing.fits(columns) {
+                        records.extend(packing.records(&record, rows, columns));
+                        packed.weights.insert(record.name.clone(), record);
+                        continue;
+                    }
+                    let size = packing.group_size;
+                    Some(format!(
+                        "its rows of {columns} are not whole groups of {size}"
+                    ))
+                }
+                _ => None,
+            };
+            let other = (record.dtype, record.shape.len(), note);
+            packed.others.insert(record.name.clone(), other);
+            records.push(record);
+        }
+        (packed, records)
+    }
+
+    /// Modules that may be linear and are not quantised. A head that shares the table of words has no tensor.
+    fn ignored(&self) -> BTreeSet<String> {
+        let others = self.others.iter();
+        let matrices = others.filter(|(_, (_, n_dims, _))| *n_dims == 2);
+        let modules = matrices.filter_map(|(name, _)| name.strip_suffix(WEIGHT));
+        modules.chain(["lm_head"]).map(String::from).collect()
+    }
+
+    /// Writes a tensor of the new files; returns what is told of it, of a weight once.
+    fn write(&self, name: &str, write: &mut Sink) -> Result<Option<QuantizedTensor>> {
+        let part = PARTS.iter().find_map(|part| {
+            let (weight, record) = self.weights.get_key_value(name.strip_suffix(part)?)?;
+            Some((*part, weight, record))
+        });
+        let Some((part, weight, record)) = part else {
+            return self.copy(name, write).map(Some);
+        };
+        if part == "_shape" {
+            let shape: Vec<i64> = record.shape.iter().map(|&size| size as i64).collect();
+            write(bytemuck::cast_slice(&shape))?;
+            return Ok(None);
+        }
+        let numbers = self.tensors.numbers(weight, record.dtype)?;
+        if let Some(found) = numbers.iter().find(|number| !number.is_finite()) {
+            let reason = format!("it holds {found}, which no code stands for");
+            return Err(Error::input(weight, reason));
+        }
+        let (packing, dtype) = (self.packing, scale_type(record.dtype));
+        let mut scales = self.scales.borrow_mut();
+        if !scales.contains_key(weight) {
+            let found = in_parts(weight, &numbers, packing.group_size, |part| {
+                packing.scales(part, rounding(dtype))
+            })?;
+            scales.insert(weight.clone(), found.concat());
+        }
+        let scales: &[f32] = scales.get(weight).map_or(&[], Vec::as_slice);
+        let of_scales = bytes(scales, dtype);
+        if part == "_scale" {
+            write(&of_scales)?;
+            return Ok(None);
+        }
+        let (words, decoded) = packing.words(&numbers, scales);
+        write(bytemuck::cast_slice(&words))?;
+        let (bits, size) = (packing.bits, packing.group_size);
+        Ok(Some(QuantizedTensor {
+            name: weight.clone(),
+            kind: format!("int{bits} in groups of {size}"),
+            n: numbers.len(),
+            n_bytes: 4 * words.len() + of_scales.len(),
+            error: relative_error(&numbers, &decoded),
+            note: None,
+        }))
+    }
+
+    fn copy(&self, name: &str, write: &mut Sink) -> Result<QuantizedTensor> {
+        let mut n_bytes = 0;
+        self.tensors.write(name, &mut |bytes| {
+            n_bytes += bytes.len();
+            write(bytes)
+        })?;
+        let info = self.tensors.checkpoint.files.find(name)?;
+        let (dtype, _, note) = match self.others.get(name) {
+            Some(other) => other.clone(),
+            None => (info.dtype, 0, None),
+        };
+        Ok(QuantizedTensor {
+            name: name.to_string(),
+            kind: format!("{dtype:?}"),
+            n: info.shape.iter().product(),
+            n_bytes,
+            error: 0.0,
+            note,
+        })
     }
 }
 
