@@ -15,7 +15,7 @@ use std::{fs, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 
-pub(super) use self::quantized::relative_error;
+pub(super) use self::quantized::Squares;
 pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;

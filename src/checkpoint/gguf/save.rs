@@ -11,7 +11,7 @@ use super::names::{Names, step};
 use super::write::{Entry, write};
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::BlockKind;
-use crate::checkpoint::save::{QuantizedTensor, in_parts, relative_error};
+use crate::checkpoint::save::{QuantizedTensor, Squares, in_parts};
 use crate::config::StackConfig;
 use crate::error::{Error, Result};
 
@@ -228,22 +228,24 @@ fn paired(
 
 /// The blocks of a tensor, and how far their numbers are from it.
 fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
+    /// Whole blocks of every kind.
+    const PIECE: usize = 1 << 16;
     let kind = entry.kind;
-    let (size, _) = kind.block();
-    let parts = in_parts(&entry.name, numbers, size, |part| {
-        let (mut bytes, mut decoded) = (vec![], vec![]);
-        encode(kind, part, &mut bytes);
-        decode(kind, &bytes, &mut decoded);
-        (bytes, decoded)
+    let parts = in_parts(&entry.name, numbers, PIECE, |part| {
+        let (mut bytes, mut decoded, mut squares) = (vec![], vec![], Squares::default());
+        for numbers in part.chunks(PIECE) {
+            let start = bytes.len();
+            encode(kind, numbers, &mut bytes);
+            decoded.clear();
+            decode(kind, &bytes[start..], &mut decoded);
+            squares.add(numbers, &decoded);
+        }
+        (bytes, squares)
     })?;
-    let (mut bytes, mut decoded) = (vec![], Vec::with_capacity(numbers.len()));
-    for (mut of_bytes, mut of_decoded) in parts {
-        bytes.append(&mut of_bytes);
-        decoded.append(&mut of_decoded);
-    }
-    let error = relative_error(numbers, &decoded);
+    let (bytes, squares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let error = squares.into_iter().sum::<Squares>().relative_error();
     match error.is_finite() {
-        true => Ok((bytes, error)),
+        true => Ok((bytes.concat(), error)),
         false => Err(Error::input(
             &entry.name,
             format!("it holds values beyond the range of {}", kind.name()),

@@ -7,7 +7,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::quantized::{Each, QuantizedTensor, relative_error};
+use super::quantized::{Each, QuantizedTensor, Squares};
 use super::{CONFIG, SaveOptions, SavedTensors, Target, in_parts, write_file};
 use crate::checkpoint::quantized::{Packing, config_of_packed_weights};
 use crate::checkpoint::source::Source;
@@ -148,13 +148,15 @@ impl<'t> Packed<'t> {
         }
         let (words, decoded) = packing.words(&numbers, scales);
         write(bytemuck::cast_slice(&words))?;
+        let mut squares = Squares::default();
+        squares.add(&numbers, &decoded);
         let (bits, size) = (packing.bits, packing.group_size);
         Ok(Some(QuantizedTensor {
             name: weight.clone(),
             kind: format!("int{bits} in groups of {size}"),
             n: numbers.len(),
             n_bytes: 4 * words.len() + of_scales.len(),
-            error: relative_error(&numbers, &decoded),
+            error: squares.relative_error(),
             note: None,
         }))
     }

@@ -251,16 +251,37 @@ fn transposed(numbers: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(row).collect()
 }
 
-/// The root of the mean squared error as a part of that of the numbers; 0 of zeros that stay zeros.
-pub(in crate::checkpoint) fn relative_error(numbers: &[f32], decoded: &[f32]) -> f64 {
-    let square = |number: f64| number * number;
-    let pairs = numbers.iter().zip(decoded);
-    let off: f64 = pairs
-        .map(|(&a, &b)| square(f64::from(a) - f64::from(b)))
-        .sum();
-    let all: f64 = numbers.iter().map(|&number| square(number.into())).sum();
-    match off == 0.0 {
-        true => 0.0,
-        false => (off / all).sqrt(),
+/// Sums of squares: of what numbers are off, and of them.
+#[derive(Default)]
+pub(in crate::checkpoint) struct Squares {
+    off: f64,
+    all: f64,
+}
+
+impl Squares {
+    /// Adds those of some numbers, beside which others are stored.
+    pub fn add(&mut self, numbers: &[f32], stored: &[f32]) {
+        for (&number, &stored) in numbers.iter().zip(stored) {
+            let (number, stored) = (f64::from(number), f64::from(stored));
+            self.off += (number - stored) * (number - stored);
+            self.all += number * number;
+        }
+    }
+
+    /// The root of the mean squared error as a part of that of the numbers; 0 of zeros that stay zeros.
+    pub fn relative_error(&self) -> f64 {
+        match self.off == 0.0 {
+            true => 0.0,
+            false => (self.off / self.all).sqrt(),
+        }
+    }
+}
+
+impl std::iter::Sum for Squares {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |one, other| Self {
+            off: one.off + other.off,
+            all: one.all + other.all,
+        })
     }
 }
