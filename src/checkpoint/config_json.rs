@@ -35,11 +35,7 @@ impl ConfigJson {
     /// If it cannot be read, is not JSON, or is not an object.
     pub fn open(path: &Path) -> Result<Self> {
         if gguf::is_gguf(path) {
-            return Ok(Self {
-                path: path.to_path_buf(),
-                value: gguf::config(path)?,
-                renamed: BTreeMap::new(),
-            });
+            return Ok(Self::given(path, gguf::config(path)?));
         }
         let text = read_limited(path, MAX_BYTES, "config.json")?;
         let malformed = |reason: String| Error::MalformedJson {
@@ -50,11 +46,16 @@ impl ConfigJson {
         if !value.is_object() {
             return Err(malformed("expected an object of keys".to_string()));
         }
-        Ok(Self {
+        Ok(Self::given(path, value))
+    }
+
+    /// What a file at `path` will stand for.
+    pub(crate) fn given(path: &Path, value: Value) -> Self {
+        Self {
             path: path.to_path_buf(),
             value,
             renamed: BTreeMap::new(),
-        })
+        }
     }
 
     /// The path of the file.

@@ -21,6 +21,7 @@ use safetensors::Dtype;
 use crate::checkpoint::nearest::nearest;
 use crate::error::{Error, Result};
 
+mod block_kind;
 mod computed;
 mod foreign;
 mod gguf;
@@ -28,8 +29,9 @@ mod header;
 mod locate;
 mod positioned;
 
+pub(crate) use block_kind::BlockKind;
 pub(crate) use computed::{Compute, Part};
-pub(crate) use gguf::{BlockKind, Gguf, MAGIC};
+pub(crate) use gguf::{Gguf, MAGIC};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};

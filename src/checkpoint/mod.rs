@@ -58,7 +58,7 @@ pub use loader::Loader;
 pub use plain::PlainFile;
 pub(crate) use plan::names_on_disk;
 pub use report::{Conversion, LoadReport, UsedTensor};
-pub use save::{Existing, SaveOptions};
+pub use save::{Existing, GgufType, Quantization, QuantizedTensor, SaveOptions};
 pub use two_stacks::OtherStack;
 
 /// What to do with tensors that no rule of the family covers.

@@ -4,16 +4,22 @@
 //! reads them too. They are written to a temporary directory beside the final one, which it becomes by a
 //! rename once everything is on disk: there is never half a checkpoint.
 
+mod packed;
+mod quantized;
 mod shards;
 mod target;
+mod threads;
 
 use std::collections::{HashMap, HashSet};
 use std::{fs, path::Path};
 
 use candle_core::{D, DType, Device, Tensor};
 
+pub(super) use self::quantized::Squares;
+pub use self::quantized::{GgufType, Quantization, QuantizedTensor};
 use self::shards::{Index, shards};
 pub(super) use self::target::Target;
+pub(super) use self::threads::in_parts;
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::disk::assemble;
 use crate::checkpoint::files::{INDEX, SINGLE};

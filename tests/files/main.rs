@@ -25,6 +25,7 @@ mod bad_directories;
 mod bad_files;
 mod failed_writes;
 mod gguf_headers;
+mod quantizing;
 mod random_damage;
 mod round_trip;
 mod saving;

@@ -28,6 +28,7 @@ mod inspect;
 mod interrupted;
 mod like;
 mod packed;
+mod quantize;
 mod run;
 mod texts;
 mod two_stacks;

@@ -1,4 +1,5 @@
-//! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch and measures their speed.
+//! The `candle-blocks` program: inspects a checkpoint, runs its blocks, verifies them against PyTorch, quantises them and
+//! measures their speed.
 //!
 //! Exit status: 0 for success (within tolerance), 1 for a mismatch, 2 for bad input, 130 after Ctrl-C.
 
@@ -11,6 +12,7 @@ mod inspect;
 mod interrupt;
 mod model;
 mod output;
+mod quantize;
 mod run;
 mod texts;
 mod verify;
@@ -42,6 +44,9 @@ enum Command {
     Embed(embed::Args),
     /// Score the labels of a classifier, or a cross-encoder's, for each line of a file of texts.
     Classify(classify::Args),
+    /// Write a copy of a checkpoint whose blocks' weights have 4 to 8 bits: a GGUF file, or compressed-tensors.
+    #[command(visible_alias = "quantise")]
+    Quantize(quantize::Args),
     /// Measure the speed of a feed-forward, a block or a checkpoint's stack on the CPU.
     Bench(bench::Args),
 }
@@ -62,6 +67,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::generate(&args),
         Command::Embed(args) => embed::embed(&args),
         Command::Classify(args) => classify::classify(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
         Command::Bench(args) => bench::bench(&args),
     };
     match outcome {

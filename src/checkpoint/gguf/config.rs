@@ -1,21 +1,27 @@
 //! From the keys of a GGUF file to those of transformers' `config.json`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::files::{Gguf, TensorFiles};
+use super::keys::{Kind, keys, listed, model_type_of};
 use crate::error::{Error, Result};
 
-/// Architectures that are read, by their names there.
-const ARCHITECTURES: [&str; 10] = [
-    "llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt2", "bert",
-];
+/// What a file says of itself, or will.
+pub(super) struct Described<'g> {
+    /// Whose, for messages.
+    pub path: &'g Path,
+    pub metadata: &'g BTreeMap<String, Value>,
+    /// The shape of a tensor, by its name there.
+    pub shape: &'g dyn Fn(&str) -> Option<Vec<usize>>,
+    /// The numbers of a small tensor, by its name there.
+    pub numbers: &'g dyn Fn(&str) -> Result<Option<Vec<f32>>>,
+}
 
 /// The keys of one architecture.
 struct Keys<'g> {
-    gguf: &'g Gguf,
-    path: &'g Path,
+    file: &'g Described<'g>,
     architecture: &'g str,
 }
 
@@ -23,184 +29,88 @@ struct Keys<'g> {
 ///
 /// # Errors
 /// If the architecture is not read, or a key is missing or of another type.
-pub(super) fn config(files: &TensorFiles, gguf: &Gguf) -> Result<Value> {
-    let path = files.path();
-    let fail = |key: &str, reason: String| Error::ConfigKey {
-        path: path.to_path_buf(),
-        key: format!("{key:?}"),
-        reason,
-    };
-    let found = gguf
+pub(super) fn config(file: &Described) -> Result<Value> {
+    let found = file
         .metadata
         .get("general.architecture")
         .and_then(Value::as_str);
-    let architecture = found.unwrap_or_default();
-    if !ARCHITECTURES.contains(&architecture) {
-        let known = ARCHITECTURES.join(", ");
-        return Err(fail(
-            "general.architecture",
-            format!("found {architecture:?}, and these are read: {known}"),
-        ));
-    }
     let keys = Keys {
-        gguf,
-        path,
-        architecture,
+        file,
+        architecture: found.unwrap_or_default(),
     };
-    keys.config(files)
+    let has_experts = keys.optional("expert_count").is_some();
+    match model_type_of(keys.architecture, has_experts) {
+        Some(model_type) => keys.config(model_type),
+        None => Err(Error::ConfigKey {
+            path: file.path.to_path_buf(),
+            key: "\"general.architecture\"".to_string(),
+            reason: format!(
+                "found {:?}, and these are read: {}",
+                keys.architecture,
+                listed(|(architecture, _)| architecture)
+            ),
+        }),
+    }
 }
 
 impl Keys<'_> {
-    fn config(&self, files: &TensorFiles) -> Result<Value> {
-        let n_blocks = self.size("block_count")?;
-        let n_heads = self.size("attention.head_count")?;
-        let d_model = self.size("embedding_length")?;
+    fn config(&self, model_type: &str) -> Result<Value> {
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| {
             if !value.is_null() {
                 config.insert(key.to_string(), value);
             }
         };
-        let is_there = |name: &str| self.gguf.tensors.iter().any(|tensor| tensor.name == name);
-        let n_words = self
-            .gguf
-            .tensors
-            .iter()
-            .find(|tensor| tensor.name == "token_embd.weight");
-        set(
-            "vocab_size",
-            n_words
-                .and_then(|words| words.shape.first().copied())
-                .into(),
-        );
+        set("model_type", model_type.into());
+        for key in keys(model_type) {
+            match key.kind {
+                Kind::Needed => set(key.json, self.size(key.gguf)?.into()),
+                _ => set(key.json, self.optional(key.gguf).unwrap_or(Value::Null)),
+            }
+        }
+        let n_rows = |name: &str| (self.file.shape)(name).and_then(|shape| shape.first().copied());
+        let is_there = |name: &str| (self.file.shape)(name).is_some();
+        set("vocab_size", n_rows("token_embd.weight").into());
         set("tie_word_embeddings", (!is_there("output.weight")).into());
-        let eps = self
-            .optional("attention.layer_norm_rms_epsilon")
-            .or(self.optional("attention.layer_norm_epsilon"));
-        let eps = eps.unwrap_or(Value::Null);
-        let positions = self.optional("context_length").unwrap_or(Value::Null);
-        if self.architecture == "gpt2" {
-            set("model_type", "gpt2".into());
-            set("n_embd", d_model.into());
-            set("n_layer", n_blocks.into());
-            set("n_head", n_heads.into());
-            set("n_inner", self.size("feed_forward_length")?.into());
-            set("n_positions", positions);
-            set("layer_norm_epsilon", eps);
-            return Ok(config.into());
+        match model_type {
+            "gpt2" => return Ok(config.into()),
+            "bert" => {
+                set("type_vocab_size", n_rows("token_types.weight").into());
+                return Ok(config.into());
+            }
+            _ => {}
         }
-        set("hidden_size", d_model.into());
-        set("num_hidden_layers", n_blocks.into());
-        set("num_attention_heads", n_heads.into());
-        set(
-            "intermediate_size",
-            self.size("feed_forward_length")?.into(),
-        );
-        set("max_position_embeddings", positions);
-        if self.architecture == "bert" {
-            set("model_type", "bert".into());
-            set("layer_norm_eps", eps);
-            set("type_vocab_size", 2.into());
-            return Ok(config.into());
-        }
-        let n_kv_heads = self
-            .optional("attention.head_count_kv")
-            .unwrap_or(n_heads.into());
-        set("num_key_value_heads", n_kv_heads);
-        set("rms_norm_eps", eps);
-        set(
-            "rope_theta",
-            self.optional("rope.freq_base").unwrap_or(json!(10000.0)),
-        );
-        let head_dim = match self.optional("attention.key_length") {
-            Some(found) => found,
-            None => (d_model / n_heads.max(1)).into(),
-        };
-        let width_of_head = head_dim.as_u64().unwrap_or(1);
-        set("rope_scaling", self.rope_scaling(files)?);
+        let n_blocks = self.size("block_count")?;
+        let n_heads = self.size("attention.head_count")?;
+        let d_model = self.size("embedding_length")?;
+        set("rope_scaling", self.rope_scaling()?);
         set("attention_bias", is_there("blk.0.attn_q.bias").into());
-        if self.architecture != "phi3" {
-            set("head_dim", head_dim);
-        }
-        let window = self
-            .optional("attention.sliding_window")
-            .unwrap_or(Value::Null);
-        let experts = self.optional("expert_count").unwrap_or(Value::Null);
-        let per_token = self.optional("expert_used_count").unwrap_or(Value::Null);
-        match self.architecture {
-            "llama" if !experts.is_null() => {
-                set("model_type", "mixtral".into());
-                set("num_local_experts", experts);
-                set("num_experts_per_tok", per_token);
+        let per_head = d_model / n_heads.max(1);
+        let head_dim = match self.optional("attention.key_length") {
+            Some(_) => self.size("attention.key_length")?,
+            None => per_head,
+        };
+        match model_type {
+            "qwen2_moe" | "qwen3_moe" => {
+                set("norm_topk_prob", (model_type == "qwen3_moe").into());
             }
-            "qwen2moe" | "qwen3moe" => {
-                let is_third = self.architecture == "qwen3moe";
-                set(
-                    "model_type",
-                    if is_third { "qwen3_moe" } else { "qwen2_moe" }.into(),
-                );
-                set("num_experts", experts);
-                set("num_experts_per_tok", per_token);
-                set("norm_topk_prob", is_third.into());
-                set(
-                    "moe_intermediate_size",
-                    self.size("expert_feed_forward_length")?.into(),
-                );
-                let shared = self.optional("expert_shared_feed_forward_length");
-                set(
-                    "shared_expert_intermediate_size",
-                    shared.unwrap_or(Value::Null),
-                );
-            }
+            // As llama.cpp has it: only the largest of either divides the width by the heads.
             "gemma2" => {
-                set("model_type", "gemma2".into());
-                set("sliding_window", window);
-                // As llama.cpp has it: only the model of 46 blocks divides the width by the heads.
-                let scalar = if n_blocks == 46 {
-                    d_model / n_heads.max(1)
-                } else {
-                    width_of_head as usize
-                };
+                let scalar = if n_blocks == 46 { per_head } else { head_dim };
                 set("query_pre_attn_scalar", scalar.into());
-                set(
-                    "attn_logit_softcapping",
-                    self.optional("attn_logit_softcapping")
-                        .unwrap_or(json!(50.0)),
-                );
-                set(
-                    "final_logit_softcapping",
-                    self.optional("final_logit_softcapping")
-                        .unwrap_or(json!(30.0)),
-                );
             }
-            "gemma3" => {
-                set("model_type", "gemma3_text".into());
-                set("sliding_window", window);
-                let scalar = if n_blocks == 62 {
-                    d_model / n_heads.max(1)
-                } else {
-                    width_of_head as usize
-                };
+            "gemma3_text" => {
+                let scalar = if n_blocks == 62 { per_head } else { head_dim };
                 set("query_pre_attn_scalar", scalar.into());
-                // Older files do not say them; these are those of all models then.
-                let local = self.optional("rope.freq_base_swa");
-                set("rope_local_base_freq", local.unwrap_or(json!(10000.0)));
                 match self.optional("attention.sliding_window_pattern") {
                     Some(Value::Array(layers)) => set("layer_types", layer_types(&layers)),
                     period => set("sliding_window_pattern", period.unwrap_or(6.into())),
                 }
             }
             "phi3" => {
-                set("model_type", "phi3".into());
-                set("sliding_window", window);
-                let turned = self
-                    .optional("rope.dimension_count")
-                    .and_then(|found| found.as_f64());
-                if let Some(turned) = turned {
-                    set(
-                        "partial_rotary_factor",
-                        json!(turned / width_of_head as f64),
-                    );
+                let turned = self.optional("rope.dimension_count");
+                if let Some(turned) = turned.and_then(|found| found.as_f64()) {
+                    set("partial_rotary_factor", json!(turned / head_dim as f64));
                 }
                 let original = self.optional("rope.scaling.original_context_length");
                 set(
@@ -209,19 +119,30 @@ impl Keys<'_> {
                 );
                 set("pad_token_id", 0.into());
             }
-            other => set("model_type", other.into()),
+            _ => {}
+        }
+        // What files leave out that were made before they said it.
+        let mut default = |key: &str, value: Value| {
+            config.entry(key).or_insert(value);
+        };
+        default("num_key_value_heads", n_heads.into());
+        default("rope_theta", json!(10000.0));
+        if model_type != "phi3" {
+            default("head_dim", head_dim.into());
+        }
+        if model_type == "gemma2" {
+            default("attn_logit_softcapping", json!(50.0));
+            default("final_logit_softcapping", json!(30.0));
+        }
+        if model_type == "gemma3_text" {
+            default("rope_local_base_freq", json!(10000.0));
         }
         Ok(config.into())
     }
 
     /// Of the rotation: by a kind and a factor, or a factor for each frequency in a tensor.
-    fn rope_scaling(&self, files: &TensorFiles) -> Result<Value> {
-        let of = |name: &str| -> Result<Option<Vec<f32>>> {
-            if !files.contains(name) {
-                return Ok(None);
-            }
-            Ok(Some(files.read(name)?.flatten_all()?.to_vec1::<f32>()?))
-        };
+    fn rope_scaling(&self) -> Result<Value> {
+        let of = self.file.numbers;
         let original = self.optional("rope.scaling.original_context_length");
         if let Some(factors) = of("rope_freqs.weight")? {
             // One table for all lengths.
@@ -265,7 +186,7 @@ impl Keys<'_> {
 
     fn optional(&self, key: &str) -> Option<Value> {
         let found = self
-            .gguf
+            .file
             .metadata
             .get(&format!("{}.{key}", self.architecture))?;
         (!found.is_null()).then(|| found.clone())
@@ -285,7 +206,7 @@ impl Keys<'_> {
 
     fn error(&self, key: &str, reason: String) -> Error {
         Error::ConfigKey {
-            path: self.path.to_path_buf(),
+            path: self.file.path.to_path_buf(),
             key: format!("\"{}.{key}\"", self.architecture),
             reason,
         }

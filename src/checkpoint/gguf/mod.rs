@@ -5,7 +5,13 @@
 
 mod blocks;
 mod config;
+mod describe;
+mod encode;
+mod keys;
 mod names;
+mod save;
+mod search;
+mod write;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +21,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use self::config::Described;
 use self::names::{Names, step};
+pub(super) use self::save::{Dense, save};
 use crate::checkpoint::files::{BlockKind, Compute, MAGIC, Part, TensorFiles};
 use crate::error::{Error, Result};
 
@@ -31,12 +39,20 @@ pub(super) fn is_gguf(path: &Path) -> bool {
 pub(super) fn config(path: &Path) -> Result<Value> {
     let mut files = TensorFiles::open(path)?;
     decode(&mut files);
-    match files.gguf() {
-        Some(gguf) => config::config(&files, gguf),
-        None => Err(Error::MissingConfig {
+    let Some(gguf) = files.gguf() else {
+        return Err(Error::MissingConfig {
             path: path.to_path_buf(),
-        }),
-    }
+        });
+    };
+    config::config(&Described {
+        path: files.path(),
+        metadata: &gguf.metadata,
+        shape: &|name| Some(files.info(name)?.shape.clone()),
+        numbers: &|name| match files.contains(name) {
+            true => Ok(Some(files.read(name)?.flatten_all()?.to_vec1::<f32>()?)),
+            false => Ok(None),
+        },
+    })
 }
 
 /// Gives the tensors of a GGUF file transformers' names and contents.
@@ -132,7 +148,7 @@ fn decode_one(files: &mut TensorFiles, name: &str) {
     }
 }
 
-/// What is undone as a tensor is read.
+/// What is done as a tensor is written, and undone as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     None,
@@ -192,22 +208,34 @@ impl Compute for Blocks {
             Step::LessOne => Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect()),
             Step::Unpermute(n_heads) => {
                 let n_rows = self.shape.first().copied().unwrap_or(0);
-                let head = n_rows / n_heads.max(1);
-                if head == 0 || head % 2 != 0 || n_rows % n_heads != 0 {
-                    return Err(self.part.error(format!(
-                        "its {n_rows} rows are not those of {n_heads} heads in pairs"
-                    )));
-                }
+                let head = rows_of_head(n_rows, n_heads);
+                let head = head.map_err(|reason| self.part.error(reason))?;
                 let heads = rows.start / head * head..rows.end.div_ceil(head) * head;
                 let pairs = of(heads.clone())?;
                 let mut halves = Vec::with_capacity(rows.len() * width);
                 for row in rows {
-                    let (of_head, in_head) = (row / head * head, row % head);
-                    let from = of_head + in_head % (head / 2) * 2 + in_head / (head / 2);
-                    halves.extend_from_slice(&pairs[(from - heads.start) * width..][..width]);
+                    let from = in_pairs(row, head) - heads.start;
+                    halves.extend_from_slice(&pairs[from * width..][..width]);
                 }
                 Ok(halves)
             }
         }
     }
+}
+
+/// How many rows each of so many heads has, which can be paired.
+fn rows_of_head(n_rows: usize, n_heads: usize) -> std::result::Result<usize, String> {
+    let head = n_rows / n_heads.max(1);
+    match head == 0 || !head.is_multiple_of(2) || !n_rows.is_multiple_of(n_heads) {
+        false => Ok(head),
+        true => Err(format!(
+            "its {n_rows} rows are not those of {n_heads} heads in pairs"
+        )),
+    }
+}
+
+/// Where a row stands in the file, whose heads of so many rows are in pairs instead of halves.
+fn in_pairs(row: usize, head: usize) -> usize {
+    let (of_head, in_head) = (row / head * head, row % head);
+    of_head + in_head % (head / 2) * 2 + in_head / (head / 2)
 }

@@ -166,9 +166,44 @@ impl Names {
         let (_, translated) = all.find(|(known, _)| *known == pattern)?;
         Some(format!("{}.{parameter}", translated.replace("{i}", block)))
     }
+
+    /// The name there of one of transformers', and which expert of a stack it is. Names may lack the base model's prefix, or
+    /// have one where the table has none.
+    pub fn original(&self, name: &str) -> Option<(String, Option<usize>)> {
+        let (module, parameter) = name.rsplit_once('.')?;
+        let behind_prefix = module.split_once('.').map_or(module, |(_, rest)| rest);
+        let with_prefix = format!("model.{module}");
+        let mut all = self.table.iter().copied().flatten();
+        all.find_map(|(known, translated)| {
+            let [block, expert] = [module, behind_prefix, &with_prefix]
+                .into_iter()
+                .find_map(|module| numbers(translated, module))?;
+            let known = match block {
+                Some(block) => known.replace("{i}", &block.to_string()),
+                None => known.to_string(),
+            };
+            Some((format!("{known}.{parameter}"), expert))
+        })
+    }
 }
 
-/// What to undo of what the conversion did to a tensor of this name.
+/// What stands for `{i}` and `{e}` of a pattern in a name.
+fn numbers(pattern: &str, name: &str) -> Option<[Option<usize>; 2]> {
+    let mut found = [None, None];
+    let mut parts = name.split('.');
+    for expected in pattern.split('.') {
+        let part = parts.next()?;
+        match expected {
+            "{i}" => found[0] = Some(part.parse().ok()?),
+            "{e}" => found[1] = Some(part.parse().ok()?),
+            _ if expected != part => return None,
+            _ => {}
+        }
+    }
+    parts.next().is_none().then_some(found)
+}
+
+/// What the conversion did to a tensor of this name, which is undone as it is read.
 pub(super) fn step(model_type: &str, config: &Value, name: &str) -> Step {
     let heads = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(1) as usize;
     let is_llama = matches!(model_type, "llama" | "mixtral");

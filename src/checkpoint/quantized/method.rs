@@ -1,12 +1,12 @@
 //! Which method a `quantization_config` names, and what it says of it.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
 
 use super::compressed_tensors::{self, Schemes};
 use super::gptq::{Gptq, GptqConfig, ZeroPoints};
-use super::{Matrix, Module, awq::Awq, bitsandbytes};
+use super::{Matrix, Module, Packing, awq::Awq, bitsandbytes};
 use crate::checkpoint::config_json::{ConfigJson, abbreviated};
 use crate::checkpoint::gguf;
 use crate::error::{Error, Result};
@@ -247,7 +247,25 @@ pub(in crate::checkpoint) fn config_of_dense_weights(json: &ConfigJson) -> Resul
         };
         KEYS.into_iter().for_each(|key| drop(object.remove(key)));
     }
-    let text = serde_json::to_string_pretty(&value);
+    to_bytes(json, &value)
+}
+
+/// The bytes of a `config.json` for weights that are packed.
+pub(in crate::checkpoint) fn config_of_packed_weights(
+    json: &ConfigJson,
+    packing: Packing,
+    ignore: &BTreeSet<String>,
+) -> Result<Vec<u8>> {
+    let mut value = json.value().clone();
+    if let Some(object) = value.as_object_mut() {
+        KEYS.into_iter().for_each(|key| drop(object.remove(key)));
+        object.insert(KEYS[0].to_string(), packing.config(ignore));
+    }
+    to_bytes(json, &value)
+}
+
+fn to_bytes(json: &ConfigJson, value: &Value) -> Result<Vec<u8>> {
+    let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| json.error(&KEYS, error.to_string()))?;
     Ok((text + "\n").into_bytes())
 }

@@ -12,14 +12,16 @@ mod gptq;
 mod grouped;
 mod method;
 pub(super) mod numbers;
+mod pack;
 mod rows;
 
 use std::sync::Arc;
 
 use safetensors::Dtype;
 
-pub(super) use self::method::config_of_dense_weights;
 use self::method::{KEYS, Method};
+pub(super) use self::method::{config_of_dense_weights, config_of_packed_weights};
+pub(super) use self::pack::Packing;
 
 use crate::checkpoint::config_json::ConfigJson;
 use crate::checkpoint::files::{Compute, Part, TensorFiles};

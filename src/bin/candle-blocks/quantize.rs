@@ -1,0 +1,214 @@
+//! `candle-blocks quantize`: writes a copy of a checkpoint whose blocks' weights have few bits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use candle_blocks::candle_core::Tensor;
+use candle_blocks::checkpoint::{GgufType, Quantization, QuantizedTensor};
+use candle_blocks::{Error, SaveOptions};
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::model::ModelArgs;
+use crate::output::Escaped;
+use crate::{Outcome, interrupt, output};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What the weights of the blocks become.
+    #[arg(long, value_enum)]
+    to: Format,
+    /// How many weights share a scale, with --to w4a16 or w8a16: 32, 64 or 128.
+    #[arg(long, value_name = "SIZE", default_value_t = 128)]
+    group: usize,
+    /// What to write: a GGUF file, or a directory with --to w4a16 or w8a16. It must not be there yet.
+    #[arg(long, value_name = "PATH")]
+    output: PathBuf,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Names of formats, as their tools have them.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Format {
+    /// A GGUF file of 8.5 bits.
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// A GGUF file of 4.5 bits, 32 weights with a scale.
+    #[value(name = "q4_0")]
+    Q4_0,
+    /// A GGUF file of 4.5 bits, with scales in two levels: nearer than q4_0.
+    #[value(name = "q4_k")]
+    Q4K,
+    /// A GGUF file of 6.6 bits.
+    #[value(name = "q6_k")]
+    Q6K,
+    /// compressed-tensors: integers of 4 bits with a scale for each group.
+    #[value(name = "w4a16")]
+    W4A16,
+    /// compressed-tensors: integers of 8 bits with a scale for each group.
+    #[value(name = "w8a16")]
+    W8A16,
+}
+
+impl Args {
+    fn quantization(&self) -> Quantization {
+        let group_size = self.group;
+        match self.to {
+            Format::Q8_0 => Quantization::Gguf(GgufType::Q8_0),
+            Format::Q4_0 => Quantization::Gguf(GgufType::Q4_0),
+            Format::Q4K => Quantization::Gguf(GgufType::Q4K),
+            Format::Q6K => Quantization::Gguf(GgufType::Q6K),
+            Format::W4A16 => Quantization::CompressedTensors {
+                bits: 4,
+                group_size,
+            },
+            Format::W8A16 => Quantization::CompressedTensors {
+                bits: 8,
+                group_size,
+            },
+        }
+    }
+}
+
+pub fn quantize(args: &Args) -> Result<Outcome> {
+    let checkpoint = args.model.open()?;
+    let files = checkpoint.files();
+    let shapes = files.names().filter_map(|name| files.info(name));
+    let n = shapes.map(|info| info.shape.iter().product::<usize>() as u64);
+    let bar = ProgressBar::new(n.sum()).with_style(ProgressStyle::with_template(
+        "{msg} [{wide_bar}] {percent} % {eta}",
+    )?);
+    let (mut report, mut was_pressed) = (Report::default(), interrupt::was_pressed());
+    let unchanged = Vec::<(String, Tensor)>::new();
+    let quantization = args.quantization();
+    let saved = SaveOptions::default().save_quantized(
+        &checkpoint,
+        quantization,
+        &args.output,
+        unchanged,
+        |tensor| {
+            bar.inc(tensor.n as u64);
+            bar.set_message(Escaped(&tensor.name).to_string());
+            report.add(tensor);
+            was_pressed |= interrupt::was_pressed();
+            match was_pressed {
+                true => Err(Error::InvalidConfig("interrupted".to_string())),
+                false => Ok(()),
+            }
+        },
+    );
+    bar.finish_and_clear();
+    if was_pressed && saved.is_err() {
+        output::warn("note: interrupted; nothing was written");
+        return Ok(Outcome::Interrupted);
+    }
+    saved?;
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.text()?)?;
+    }
+    for (note, names) in &report.notes() {
+        let first = names.first().map_or("", |name| name);
+        let others = match names.len() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        output::warn(format_args!("note: {first}{others}: {note}"));
+    }
+    if matches!(quantization, Quantization::Gguf(_)) {
+        output::warn(
+            "note: the file has no tokenizer: llama.cpp reads token ids alone from it, until the Python package `gguf` adds \
+             the keys tokenizer.ggml.*",
+        );
+    }
+    Ok(Outcome::Done)
+}
+
+/// What was written.
+#[derive(Default, Serialize)]
+struct Report {
+    tensors: Vec<Line>,
+    kinds: BTreeMap<String, Sum>,
+}
+
+/// A tensor, and its error as a part of its numbers' root mean square.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    kind: String,
+    error: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+/// All tensors of a kind.
+#[derive(Default, Serialize)]
+struct Sum {
+    tensors: usize,
+    numbers: usize,
+    bytes: usize,
+    largest_error: f64,
+}
+
+impl Report {
+    fn add(&mut self, tensor: &QuantizedTensor) {
+        let sum = self.kinds.entry(tensor.kind.clone()).or_default();
+        sum.tensors += 1;
+        sum.numbers += tensor.n;
+        sum.bytes += tensor.n_bytes;
+        sum.largest_error = sum.largest_error.max(tensor.error);
+        self.tensors.push(Line {
+            name: tensor.name.clone(),
+            kind: tensor.kind.clone(),
+            error: tensor.error,
+            note: tensor.note.clone(),
+        });
+    }
+
+    /// Each tensor with an error, then a line for each kind.
+    fn text(&self) -> Result<String> {
+        let mut out = String::new();
+        for line in self.tensors.iter().filter(|line| line.error > 0.0) {
+            let (name, kind) = (Escaped(&line.name).to_string(), &line.kind);
+            writeln!(out, "{name:<50} {kind:<24} {:>8.4} %", 100.0 * line.error)?;
+        }
+        writeln!(
+            out,
+            "\n{:<24} {:>7} {:>13} {:>13} {:>6} {:>14}",
+            "kind", "tensors", "numbers", "bytes", "bits", "largest error"
+        )?;
+        for (kind, sum) in &self.kinds {
+            let bits = 8.0 * sum.bytes as f64 / sum.numbers.max(1) as f64;
+            writeln!(
+                out,
+                "{kind:<24} {:>7} {:>13} {:>13} {bits:>6.2} {:>12.4} %",
+                sum.tensors,
+                sum.numbers,
+                sum.bytes,
+                100.0 * sum.largest_error
+            )?;
+        }
+        Ok(out)
+    }
+
+    /// The tensors of each note.
+    fn notes(&self) -> BTreeMap<String, BTreeSet<&str>> {
+        let mut notes: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for line in &self.tensors {
+            if let Some(note) = &line.note {
+                let note = format!("{}, since {note}", line.kind);
+                notes.entry(note).or_default().insert(&line.name);
+            }
+        }
+        notes
+    }
+}

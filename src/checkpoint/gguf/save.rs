@@ -1,0 +1,254 @@
+//! Saving a checkpoint as a GGUF file: which tensor becomes what, as llama.cpp's tools do it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Step;
+use super::blocks::decode;
+use super::describe::{Description, model_type};
+use super::encode::encode;
+use super::names::{Names, step};
+use super::write::{Entry, write};
+use crate::checkpoint::config_json::ConfigJson;
+use crate::checkpoint::files::BlockKind;
+use crate::checkpoint::save::{QuantizedTensor, Squares, in_parts};
+use crate::config::StackConfig;
+use crate::error::{Error, Result};
+
+/// A checkpoint to be saved.
+pub(in crate::checkpoint) struct Dense<'c> {
+    pub json: &'c ConfigJson,
+    pub stack: &'c StackConfig,
+    /// Names and shapes of its tensors, of weights as `[d_out, d_in]`.
+    pub tensors: Vec<(String, Vec<usize>)>,
+    /// The numbers of one of them.
+    pub read: &'c dyn Fn(&str) -> Result<Vec<f32>>,
+}
+
+/// Where an entry's numbers come from.
+struct Origin {
+    entry: Entry,
+    /// Of a stack of experts, all in their order.
+    names: Vec<String>,
+    step: Step,
+    note: Option<String>,
+}
+
+/// Writes the file; `each` is told of every tensor.
+///
+/// # Errors
+/// If there is no such architecture, no name for a tensor, or no key for a setting; if a tensor's numbers are beyond its
+/// kind's; if the file cannot be written, and what `each` returns.
+pub(in crate::checkpoint) fn save(
+    dense: &Dense,
+    kind: BlockKind,
+    path: &Path,
+    each: &mut dyn FnMut(&QuantizedTensor) -> Result<()>,
+) -> Result<()> {
+    let model_type = model_type(dense.json)?;
+    let (origins, left_out) = origins(dense, &model_type, kind)?;
+    let n_rows = |name: &str| origins.get(name)?.entry.shape.first().copied();
+    let described = Description::new(dense.json, &model_type, dense.stack, n_rows, kind)?;
+    let factors = described.factors.iter().map(|(name, factors)| Entry {
+        name: name.to_string(),
+        kind: BlockKind::F32,
+        shape: vec![factors.len()],
+    });
+    let of_tensors = origins.values().map(|origin| &origin.entry);
+    let entries: Vec<Entry> = of_tensors.cloned().chain(factors).collect();
+    described.check(path, &entries, dense.stack)?;
+    for tensor in &left_out {
+        each(tensor)?;
+    }
+    write(path, &described.keys, &entries, |entry| {
+        let Some(origin) = origins.get(&entry.name) else {
+            let mut all = described.factors.iter();
+            let found = all.find(|(name, _)| *name == entry.name);
+            let bytes = found.map(|(_, factors)| bytemuck::cast_slice(factors).to_vec());
+            return Ok(bytes.unwrap_or_default());
+        };
+        let numbers = origin.numbers(dense)?;
+        let (bytes, error) = encoded(entry, &numbers)?;
+        each(&QuantizedTensor {
+            name: entry.name.clone(),
+            kind: entry.kind.name().to_string(),
+            n: entry.n(),
+            n_bytes: bytes.len(),
+            error,
+            note: origin.note.clone(),
+        })?;
+        Ok(bytes)
+    })
+}
+
+/// What the file will hold, by the names there, and what it will not.
+fn origins(
+    dense: &Dense,
+    model_type: &str,
+    kind: BlockKind,
+) -> Result<(BTreeMap<String, Origin>, Vec<QuantizedTensor>)> {
+    let names = Names::of(model_type);
+    let is_tied = dense.json.flag(&["tie_word_embeddings"], false)?;
+    let mut stacks: BTreeMap<String, BTreeMap<usize, (&str, &[usize])>> = BTreeMap::new();
+    let mut left_out = vec![];
+    for (name, shape) in &dense.tensors {
+        let why = if model_type == "bert"
+            && ["pooler", "cls"].iter().any(|part| name.contains(part))
+        {
+            "files of this architecture have none"
+        } else if is_tied && name.starts_with("lm_head.") {
+            "it is the table of words"
+        } else {
+            let Some((there, expert)) = names.original(name) else {
+                let reason = "no tensor of a GGUF file is that; save the base model alone, or choose another format";
+                return Err(Error::input(name, reason));
+            };
+            let stack = stacks.entry(there).or_default();
+            if let Some((other, _)) = stack.insert(expert.unwrap_or(0), (name, shape)) {
+                return Err(Error::input(name, format!("{other} is the same tensor")));
+            }
+            continue;
+        };
+        left_out.push(QuantizedTensor {
+            name: name.clone(),
+            kind: "left out".to_string(),
+            n: shape.iter().product(),
+            n_bytes: 0,
+            error: 0.0,
+            note: Some(why.to_string()),
+        });
+    }
+    let mut origins = BTreeMap::new();
+    for (there, stack) in stacks {
+        let is_stack = there.contains("_exps.");
+        let mut shape = stack
+            .values()
+            .next()
+            .map_or(vec![], |(_, shape)| shape.to_vec());
+        if let Some((name, other)) = stack.values().find(|(_, other)| *other != shape) {
+            let reason = format!("its shape is {other:?}, that of the first expert {shape:?}");
+            return Err(Error::input(*name, reason));
+        }
+        if let (Some((&last, _)), true) = (stack.last_key_value(), is_stack) {
+            if last + 1 != stack.len() {
+                let reason = format!(
+                    "{} experts are there, the last of which is {last}",
+                    stack.len()
+                );
+                return Err(Error::input(&there, reason));
+            }
+            shape.insert(0, stack.len());
+        }
+        let step = step(model_type, dense.json.value(), &there);
+        if let (Step::OneRow, [1, columns]) = (step, &shape[..]) {
+            shape = vec![*columns];
+        }
+        let (kind, note) = kind_of(&there, &shape, kind);
+        let origin = Origin {
+            entry: Entry {
+                name: there.clone(),
+                kind,
+                shape,
+            },
+            names: stack.values().map(|(name, _)| name.to_string()).collect(),
+            step,
+            note,
+        };
+        origins.insert(there, origin);
+    }
+    Ok((origins, left_out))
+}
+
+/// The kind of a tensor in a file of weights of `kind`, and why it is another where that does not fit: as llama.cpp has it,
+/// vectors, routers and tables of positions are not quantised, and the table of words and the head are Q8_0.
+fn kind_of(name: &str, shape: &[usize], kind: BlockKind) -> (BlockKind, Option<String>) {
+    const NOT: [&str; 4] = ["_norm.", "ffn_gate_inp", "position_embd.", "token_types."];
+    if shape.len() < 2 || !name.ends_with(".weight") || NOT.iter().any(|not| name.contains(not)) {
+        return (BlockKind::F32, None);
+    }
+    let wanted = match name {
+        "token_embd.weight" | "output.weight" => BlockKind::Q8_0,
+        _ => kind,
+    };
+    let columns = shape.last().copied().unwrap_or(0);
+    let fits = |kind: &BlockKind| columns.is_multiple_of(kind.block().0);
+    if fits(&wanted) {
+        return (wanted, None);
+    }
+    let kind = [BlockKind::Q8_0, BlockKind::F16].into_iter().find(fits);
+    let note = format!(
+        "its rows of {columns} are not whole blocks of {}'s {}",
+        wanted.name(),
+        wanted.block().0
+    );
+    (kind.unwrap_or(BlockKind::F16), Some(note))
+}
+
+impl Origin {
+    fn numbers(&self, dense: &Dense) -> Result<Vec<f32>> {
+        let mut numbers = Vec::with_capacity(self.entry.n());
+        for name in &self.names {
+            let mut one = (dense.read)(name)?;
+            if let Some(found) = one.iter().find(|number| !number.is_finite()) {
+                return Err(Error::input(
+                    name,
+                    format!("it holds {found}, which no code stands for"),
+                ));
+            }
+            match self.step {
+                Step::None | Step::OneRow => {}
+                Step::LessOne => one.iter_mut().for_each(|number| *number += 1.0),
+                Step::Unpermute(n_heads) => {
+                    let n_rows = self.entry.shape.first().copied().unwrap_or(0);
+                    one = paired(one, n_rows, n_heads)
+                        .map_err(|reason| Error::input(name, reason))?;
+                }
+            }
+            numbers.append(&mut one);
+        }
+        Ok(numbers)
+    }
+}
+
+/// Rows whose heads are in halves, with these in pairs.
+fn paired(
+    halves: Vec<f32>,
+    n_rows: usize,
+    n_heads: usize,
+) -> std::result::Result<Vec<f32>, String> {
+    let head = super::rows_of_head(n_rows, n_heads)?;
+    let width = halves.len() / n_rows;
+    let mut pairs = vec![0.0; halves.len()];
+    for (row, numbers) in halves.chunks_exact(width.max(1)).enumerate() {
+        let at = super::in_pairs(row, head) * width;
+        pairs[at..at + width].copy_from_slice(numbers);
+    }
+    Ok(pairs)
+}
+
+/// The blocks of a tensor, and how far their numbers are from it.
+fn encoded(entry: &Entry, numbers: &[f32]) -> Result<(Vec<u8>, f64)> {
+    /// Whole blocks of every kind.
+    const PIECE: usize = 1 << 16;
+    let kind = entry.kind;
+    let parts = in_parts(&entry.name, numbers, PIECE, |part| {
+        let (mut bytes, mut decoded, mut squares) = (vec![], vec![], Squares::default());
+        for numbers in part.chunks(PIECE) {
+            let start = bytes.len();
+            encode(kind, numbers, &mut bytes);
+            decoded.clear();
+            decode(kind, &bytes[start..], &mut decoded);
+            squares.add(numbers, &decoded);
+        }
+        (bytes, squares)
+    })?;
+    let (bytes, squares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let error = squares.into_iter().sum::<Squares>().relative_error();
+    match error.is_finite() {
+        true => Ok((bytes.concat(), error)),
+        false => Err(Error::input(
+            &entry.name,
+            format!("it holds values beyond the range of {}", kind.name()),
+        )),
+    }
+}

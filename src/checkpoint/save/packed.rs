@@ -1,0 +1,247 @@
+//! Saving a checkpoint in compressed-tensors' `pack-quantized`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::quantized::{Each, QuantizedTensor, Squares};
+use super::{CONFIG, SaveOptions, SavedTensors, Target, in_parts, write_file};
+use crate::checkpoint::quantized::{Packing, config_of_packed_weights};
+use crate::checkpoint::source::Source;
+use crate::checkpoint::write::{Record, Sink};
+use crate::error::{Error, Result};
+
+/// The layers that are quantised, by the last part of their role.
+const LINEAR: [&str; 7] = ["query", "key", "value", "output", "up", "gate", "down"];
+const WEIGHT: &str = ".weight";
+/// What a weight is stored as.
+const PARTS: [&str; 3] = ["_packed", "_scale", "_shape"];
+
+impl SaveOptions {
+    pub(super) fn save_packed(
+        &self,
+        tensors: &SavedTensors,
+        packing: Packing,
+        path: &Path,
+        each: &mut Each,
+    ) -> Result<()> {
+        let files = &tensors.checkpoint.files;
+        let Some(json) = tensors.checkpoint.config_json()? else {
+            let path = files.directory().to_path_buf();
+            return Err(Error::MissingConfig { path });
+        };
+        let (packed, records) = Packed::new(tensors, packing);
+        if packed.weights.is_empty() {
+            let size = packing.group_size;
+            let reason = format!(
+                "no weight of its blocks is a linear layer's with rows of whole groups of {size}; take smaller groups, or for \
+                 weights that are stored as [d_in, d_out] a GGUF file"
+            );
+            return Err(Error::input(files.path().display().to_string(), reason));
+        }
+        let target = Target::new(path, self.existing)?;
+        let metadata = files.metadata().iter();
+        let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let each = RefCell::new(each);
+        self.write_weights(
+            target.staging(),
+            records,
+            metadata,
+            |name, write| match packed.write(name, write)? {
+                Some(tensor) => each.borrow_mut()(&tensor),
+                None => Ok(()),
+            },
+        )?;
+        let config = config_of_packed_weights(&json, packing, &packed.ignored())?;
+        write_file(&target.staging().join(CONFIG), &config)?;
+        target.commit()
+    }
+}
+
+/// The weights of a checkpoint that are packed, and all others.
+struct Packed<'t> {
+    tensors: &'t SavedTensors<'t>,
+    packing: Packing,
+    weights: BTreeMap<String, Record>,
+    /// Tensors that stay as they are: their dtypes, and why one of them is not packed.
+    others: BTreeMap<String, (Dtype, usize, Option<String>)>,
+    /// Codes and scales are written far from each other. Of scales, which are small, those of all weights may wait.
+    scales: RefCell<HashMap<String, Vec<f32>>>,
+}
+
+impl<'t> Packed<'t> {
+    /// They, and what the new files will hold.
+    fn new(tensors: &'t SavedTensors<'t>, packing: Packing) -> (Self, Vec<Record>) {
+        let mut packed = Self {
+            tensors,
+            packing,
+            weights: BTreeMap::new(),
+            others: BTreeMap::new(),
+            scales: RefCell::default(),
+        };
+        let mut records = vec![];
+        for record in tensors.records() {
+            let note = match record.shape[..] {
+                [rows, columns] if tensors.is_linear(&record.name) => {
+                    if packing.fits(columns) {
+                        records.extend(packing.records(&record, rows, columns));
+                        packed.weights.insert(record.name.clone(), record);
+                        continue;
+                    }
+                    let size = packing.group_size;
+                    Some(format!(
+                        "its rows of {columns} are not whole groups of {size}"
+                    ))
+                }
+                _ => None,
+            };
+            let other = (record.dtype, record.shape.len(), note);
+            packed.others.insert(record.name.clone(), other);
+            records.push(record);
+        }
+        (packed, records)
+    }
+
+    /// Modules that may be linear and are not quantised. A head that shares the table of words has no tensor.
+    fn ignored(&self) -> BTreeSet<String> {
+        let others = self.others.iter();
+        let matrices = others.filter(|(_, (_, n_dims, _))| *n_dims == 2);
+        let modules = matrices.filter_map(|(name, _)| name.strip_suffix(WEIGHT));
+        modules.chain(["lm_head"]).map(String::from).collect()
+    }
+
+    /// Writes a tensor of the new files; returns what is told of it, of a weight once.
+    fn write(&self, name: &str, write: &mut Sink) -> Result<Option<QuantizedTensor>> {
+        let part = PARTS.iter().find_map(|part| {
+            let (weight, record) = self.weights.get_key_value(name.strip_suffix(part)?)?;
+            Some((*part, weight, record))
+        });
+        let Some((part, weight, record)) = part else {
+            return self.copy(name, write).map(Some);
+        };
+        if part == "_shape" {
+            let shape: Vec<i64> = record.shape.iter().map(|&size| size as i64).collect();
+            write(bytemuck::cast_slice(&shape))?;
+            return Ok(None);
+        }
+        let numbers = self.tensors.numbers(weight, record.dtype)?;
+        if let Some(found) = numbers.iter().find(|number| !number.is_finite()) {
+            let reason = format!("it holds {found}, which no code stands for");
+            return Err(Error::input(weight, reason));
+        }
+        let (packing, dtype) = (self.packing, scale_type(record.dtype));
+        let mut scales = self.scales.borrow_mut();
+        if !scales.contains_key(weight) {
+            let found = in_parts(weight, &numbers, packing.group_size, |part| {
+                packing.scales(part, rounding(dtype))
+            })?;
+            scales.insert(weight.clone(), found.concat());
+        }
+        let scales: &[f32] = scales.get(weight).map_or(&[], Vec::as_slice);
+        let of_scales = bytes(scales, dtype);
+        if part == "_scale" {
+            write(&of_scales)?;
+            return Ok(None);
+        }
+        let (words, decoded) = packing.words(&numbers, scales);
+        write(bytemuck::cast_slice(&words))?;
+        let mut squares = Squares::default();
+        squares.add(&numbers, &decoded);
+        let (bits, size) = (packing.bits, packing.group_size);
+        Ok(Some(QuantizedTensor {
+            name: weight.clone(),
+            kind: format!("int{bits} in groups of {size}"),
+            n: numbers.len(),
+            n_bytes: 4 * words.len() + of_scales.len(),
+            error: squares.relative_error(),
+            note: None,
+        }))
+    }
+
+    fn copy(&self, name: &str, write: &mut Sink) -> Result<QuantizedTensor> {
+        let mut n_bytes = 0;
+        self.tensors.write(name, &mut |bytes| {
+            n_bytes += bytes.len();
+            write(bytes)
+        })?;
+        let info = self.tensors.checkpoint.files.find(name)?;
+        let (dtype, _, note) = match self.others.get(name) {
+            Some(other) => other.clone(),
+            None => (info.dtype, 0, None),
+        };
+        Ok(QuantizedTensor {
+            name: name.to_string(),
+            kind: format!("{dtype:?}"),
+            n: info.shape.iter().product(),
+            n_bytes,
+            error: 0.0,
+            note,
+        })
+    }
+}
+
+impl Packing {
+    /// The tensors that stand for a weight.
+    fn records(self, weight: &Record, rows: usize, columns: usize) -> [Record; 3] {
+        let record = |part: usize, dtype, shape| Record {
+            name: format!("{}{}", weight.name, PARTS[part]),
+            dtype,
+            shape,
+        };
+        [
+            record(0, Dtype::I32, vec![rows, columns * self.bits / 32]),
+            record(
+                1,
+                scale_type(weight.dtype),
+                vec![rows, columns / self.group_size],
+            ),
+            record(2, Dtype::I64, vec![2]),
+        ]
+    }
+}
+
+impl SavedTensors<'_> {
+    /// Whether a tensor on disk is the weight of a linear layer of the blocks, or of several, as `nn.Linear` has it.
+    fn is_linear(&self, name: &str) -> bool {
+        let is_linear = |source: &Source| {
+            let module = source.role.strip_suffix(WEIGHT);
+            let last = module.and_then(|module| module.rsplit('.').next());
+            last.is_some_and(|last| LINEAR.contains(&last)) && source.item.is_none()
+        };
+        let sources = self.checkpoint.plan.of_blocks().iter();
+        let mut of_name = sources.filter(|source| source.name == name).peekable();
+        of_name.peek().is_some() && of_name.all(is_linear) && !self.lies_transposed(name)
+    }
+}
+
+/// Scales are of the weights' own type, but not of f64.
+fn scale_type(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::BF16 | Dtype::F16 => dtype,
+        _ => Dtype::F32,
+    }
+}
+
+fn rounding(dtype: Dtype) -> fn(f32) -> f32 {
+    match dtype {
+        Dtype::BF16 => |number| bf16::from_f32(number).to_f32(),
+        Dtype::F16 => |number| f16::from_f32(number).to_f32(),
+        _ => |number| number,
+    }
+}
+
+fn bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
+    let scales = scales.iter();
+    match dtype {
+        Dtype::BF16 => scales
+            .flat_map(|&s| bf16::from_f32(s).to_le_bytes())
+            .collect(),
+        Dtype::F16 => scales
+            .flat_map(|&s| f16::from_f32(s).to_le_bytes())
+            .collect(),
+        _ => scales.flat_map(|s| s.to_le_bytes()).collect(),
+    }
+}

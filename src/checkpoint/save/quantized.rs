@@ -1,0 +1,287 @@
+//! Saving a checkpoint with the weights of its blocks in few bits.
+
+use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::{Existing, SaveOptions, SavedTensors};
+use crate::checkpoint::files::BlockKind;
+use crate::checkpoint::gguf::{self, Dense};
+use crate::checkpoint::quantized::Packing;
+use crate::checkpoint::scheme::Orientation;
+use crate::checkpoint::write::directory;
+use crate::checkpoint::{AsTensor, Checkpoint, plan};
+use crate::error::{Error, Result};
+
+/// What the weights of a checkpoint's blocks become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Quantization {
+    /// A GGUF file. The table of words and the head are of eight bits then, and norms, biases, routers and tables of positions
+    /// of f32, as llama.cpp has them.
+    Gguf(GgufType),
+    /// A directory of compressed-tensors' `pack-quantized`, as llm-compressor writes it: whole numbers of `bits`, 4 or 8, with a
+    /// scale for every `group_size` of a row, 32, 64 or 128. All other tensors stay as they are.
+    CompressedTensors {
+        /// The bits of a weight.
+        bits: usize,
+        /// How many weights share a scale.
+        group_size: usize,
+    },
+}
+
+/// The blocks of numbers of a GGUF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GgufType {
+    /// 8.5 bits: 32 numbers with a scale.
+    Q8_0,
+    /// 4.5 bits: 32 numbers with a scale.
+    Q4_0,
+    /// 4.5 bits: 256 numbers, of which 32 share a scale and a minimum of six bits.
+    Q4K,
+    /// 6.6 bits: 256 numbers, of which 16 share a scale of eight bits.
+    Q6K,
+}
+
+/// A tensor that was saved.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct QuantizedTensor {
+    /// Its name in the new file.
+    pub name: String,
+    /// How its numbers are stored, such as `Q4_K` or `BF16`; `left out` if they are not.
+    pub kind: String,
+    /// How many numbers it has.
+    pub n: usize,
+    /// How many bytes they take.
+    pub n_bytes: usize,
+    /// The root of the mean squared error, as a part of the root of the mean square of its numbers.
+    pub error: f64,
+    /// Why it is stored in another way than was asked for.
+    pub note: Option<String>,
+}
+
+impl SaveOptions {
+    /// Writes a copy of `checkpoint` whose blocks' weights are quantised, and in which the given parameters replace those in
+    /// its files, as [`Self::save`] does. `each` is told of every tensor once it is written; its error ends the work.
+    ///
+    /// `path` is a directory, or of [`Quantization::Gguf`] a file. A GGUF file gets the configuration from `config.json`, but
+    /// no tokenizer: llama.cpp reads token ids from it alone, until the Python package `gguf` adds the words. It appears when
+    /// it is complete; a tensor at a time is in memory.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Checkpoint, SaveOptions, candle_core::Tensor};
+    /// use candle_blocks::checkpoint::{GgufType, Quantization};
+    /// let checkpoint = Checkpoint::open("SmolLM2-135M")?;
+    /// let unchanged = Vec::<(String, Tensor)>::new();
+    /// let kind = Quantization::Gguf(GgufType::Q4K);
+    /// SaveOptions::default().save_quantized(&checkpoint, kind, "model.gguf", unchanged, |tensor| {
+    ///     println!("{} {} {:.2} %", tensor.name, tensor.kind, 100.0 * tensor.error);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::save`]; also if no tensor can be quantised, and for GGUF if there is no architecture for `model_type`,
+    /// no key for what the configuration says, or no name for a tensor.
+    pub fn save_quantized(
+        &self,
+        checkpoint: &Checkpoint,
+        quantization: Quantization,
+        path: impl AsRef<Path>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl AsTensor)>,
+        mut each: impl FnMut(&QuantizedTensor) -> Result<()>,
+    ) -> Result<()> {
+        let tensors = SavedTensors::new(checkpoint, parameters)?;
+        match quantization {
+            Quantization::Gguf(kind) => {
+                self.save_gguf(&tensors, kind.into(), path.as_ref(), &mut each)
+            }
+            Quantization::CompressedTensors { bits, group_size } => {
+                let packing = Packing { bits, group_size };
+                if ![4, 8].contains(&bits) || ![32, 64, 128].contains(&group_size) {
+                    let reason = format!(
+                        "{bits} bits in groups of {group_size} are not written; 4 and 8 bits in groups of 32, 64 and 128 are"
+                    );
+                    return Err(Error::input("quantization", reason));
+                }
+                self.save_packed(&tensors, packing, path.as_ref(), &mut each)
+            }
+        }
+    }
+}
+
+/// Told of every tensor.
+pub(super) type Each<'e> = dyn FnMut(&QuantizedTensor) -> Result<()> + 'e;
+
+impl From<GgufType> for BlockKind {
+    fn from(kind: GgufType) -> Self {
+        match kind {
+            GgufType::Q8_0 => Self::Q8_0,
+            GgufType::Q4_0 => Self::Q4_0,
+            GgufType::Q4K => Self::Q4K,
+            GgufType::Q6K => Self::Q6K,
+        }
+    }
+}
+
+impl SaveOptions {
+    fn save_gguf(
+        &self,
+        tensors: &SavedTensors,
+        kind: BlockKind,
+        path: &Path,
+        each: &mut Each,
+    ) -> Result<()> {
+        let checkpoint = tensors.checkpoint;
+        if let Some(missing) = checkpoint.plan.missing.first() {
+            return Err(plan::missing(
+                missing,
+                &checkpoint.plan.unused,
+                &checkpoint.files,
+            ));
+        }
+        let Some(json) = checkpoint.config_json()? else {
+            let path = checkpoint.files.directory().to_path_buf();
+            return Err(Error::MissingConfig { path });
+        };
+        check_file(path, self.existing)?;
+        let ignored = &checkpoint.plan.ignored;
+        let records = tensors.records().into_iter();
+        let records: Vec<_> = records
+            .filter(|record| !ignored.contains(&record.name))
+            .map(|record| (tensors.lies_transposed(&record.name), record))
+            .collect();
+        let read = |name: &str| {
+            let record = records.iter().find(|(_, record)| record.name == name);
+            let Some((is_transposed, record)) = record else {
+                return Ok(vec![]);
+            };
+            let numbers = tensors.numbers(name, record.dtype)?;
+            Ok(match (is_transposed, &record.shape[..]) {
+                (true, &[rows, columns]) => transposed(&numbers, rows, columns),
+                _ => numbers,
+            })
+        };
+        let shapes = records.iter().map(|(is_transposed, record)| {
+            let mut shape = record.shape.clone();
+            if *is_transposed {
+                shape.reverse();
+            }
+            (record.name.clone(), shape)
+        });
+        let dense = Dense {
+            json: &json,
+            stack: checkpoint.config(),
+            tensors: shapes.collect(),
+            read: &read,
+        };
+        gguf::save(&dense, kind, path, each)
+    }
+}
+
+/// Refuses a file that may not be replaced.
+fn check_file(path: &Path, existing: Existing) -> Result<()> {
+    let refused = |reason: &str| Err(Error::input(path.display().to_string(), reason));
+    match existing {
+        _ if !path.exists() => {
+            let folder = directory(path);
+            std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "create", source))
+        }
+        Existing::Refuse => refused(
+            "it is there already; give a new name, or replace this file with `Existing::Replace`",
+        ),
+        Existing::Replace if !gguf::is_gguf(path) => {
+            refused("it is no GGUF file; give another name")
+        }
+        Existing::Replace => Ok(()),
+    }
+}
+
+impl SavedTensors<'_> {
+    /// Whether a weight is stored as `[d_in, d_out]`.
+    pub(super) fn lies_transposed(&self, name: &str) -> bool {
+        let mut sources = self.checkpoint.plan.sources.iter();
+        let is_it = |source: &&crate::checkpoint::source::Source| source.name == name;
+        sources.find(is_it).is_some_and(|source| {
+            source.orientation == Orientation::InOut && source.shape.len() == 2
+        })
+    }
+
+    /// The numbers of a tensor on disk in f32.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not of a floating-point dtype.
+    pub(super) fn numbers(&self, name: &str, dtype: Dtype) -> Result<Vec<f32>> {
+        let mut bytes = vec![];
+        self.write(name, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(match dtype {
+            Dtype::F32 => numbers(&bytes, f32::from_le_bytes),
+            Dtype::F16 => numbers(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Dtype::BF16 => numbers(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            Dtype::F64 => numbers(&bytes, |bytes| f64::from_le_bytes(bytes) as f32),
+            _ => {
+                return Err(Error::UnsupportedDType {
+                    path: self.checkpoint.files.path().to_path_buf(),
+                    tensor: name.to_string(),
+                    found: format!("{dtype:?}"),
+                });
+            }
+        })
+    }
+}
+
+fn numbers<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    bytes
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .map(|&bytes| number(bytes))
+        .collect()
+}
+
+fn transposed(numbers: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let row = |column: usize| (0..rows).map(move |row| numbers[row * columns + column]);
+    (0..columns).flat_map(row).collect()
+}
+
+/// Sums of squares: of what numbers are off, and of them.
+#[derive(Default)]
+pub(in crate::checkpoint) struct Squares {
+    off: f64,
+    all: f64,
+}
+
+impl Squares {
+    /// Adds those of some numbers, beside which others are stored.
+    pub fn add(&mut self, numbers: &[f32], stored: &[f32]) {
+        for (&number, &stored) in numbers.iter().zip(stored) {
+            let (number, stored) = (f64::from(number), f64::from(stored));
+            self.off += (number - stored) * (number - stored);
+            self.all += number * number;
+        }
+    }
+
+    /// The root of the mean squared error as a part of that of the numbers; 0 of zeros that stay zeros.
+    pub fn relative_error(&self) -> f64 {
+        match self.off == 0.0 {
+            true => 0.0,
+            false => (self.off / self.all).sqrt(),
+        }
+    }
+}
+
+impl std::iter::Sum for Squares {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |one, other| Self {
+            off: one.off + other.off,
+            all: one.all + other.all,
+        })
+    }
+}

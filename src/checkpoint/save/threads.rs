@@ -1,0 +1,34 @@
+//! Long work on a tensor's numbers, by as many threads as candle uses.
+
+use std::thread;
+
+use candle_core::utils::get_num_threads;
+
+use crate::error::{Error, Result};
+
+/// A thread is not worth starting for fewer numbers.
+const LEAST: usize = 1 << 16;
+
+/// The results of parts of some numbers, in their order; but for the last, parts are multiples of `size`.
+///
+/// # Errors
+/// If a thread panics.
+pub(in crate::checkpoint) fn in_parts<R: Send>(
+    name: &str,
+    numbers: &[f32],
+    size: usize,
+    work: impl Fn(&[f32]) -> R + Sync,
+) -> Result<Vec<R>> {
+    let of_one = numbers.len().div_ceil(get_num_threads()).max(LEAST);
+    let of_one = of_one.next_multiple_of(size);
+    if numbers.len() <= of_one {
+        return Ok(vec![work(numbers)]);
+    }
+    let work = &work;
+    let results: std::result::Result<Vec<R>, _> = thread::scope(|scope| {
+        let parts = numbers.chunks(of_one);
+        let handles: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        handles.into_iter().map(|handle| handle.join()).collect()
+    });
+    results.map_err(|_| Error::input(name, "a thread that encoded it ended early"))
+}
