@@ -1,0 +1,141 @@
+//! A group of weights as codes of 4 bits, with the scale and the minimum of the least squared error that a search finds.
+//!
+//! The range of the group, and narrower ones about its middle, are each divided into 15 steps; the codes of the nearest steps
+//! then ask for the scale and the minimum that fit them best by least squares, which are rounded to f16. The pair
+//! with the least error is kept. Relative errors of normally distributed weights, and of Student's t with 4 degrees of
+//! freedom, which has outliers as trained weights have:
+//!
+//! ```text
+//! group                                  32            64           128
+//! range alone                       7.8 %  9.4 %  9.0 % 11.8 % 10.0 % 14.4 %
+//! fitted                            7.5 %  8.9 %  8.7 % 11.4 %  9.7 % 14.0 %
+//! fitted, and narrowed to 0.75      7.3 %  8.6 %  8.4 % 11.0 %  9.3 % 13.4 %
+//! the same in steps of 0.025        7.3 %  8.6 %  8.4 % 11.0 %  9.3 % 13.4 %
+//! both ends apart, 16 ranges        7.1 %  8.5 %  8.3 % 10.9 %  9.2 % 13.3 %
+//! ```
+
+use half::f16;
+
+use crate::products::CHUNK;
+use crate::vectors::{Real, sum, sum_pairs};
+
+/// The ranges that are tried, as shares of the group's.
+const RANGES: [f32; 6] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75];
+
+/// The largest code.
+const LARGEST: f32 = 15.0;
+
+/// A group of weights, each `code · scale + minimum`.
+pub struct Coded {
+    /// NaN, if a weight is not finite.
+    pub scale: f16,
+    pub minimum: f16,
+    /// Zeros behind the last weight.
+    pub codes: [u8; CHUNK],
+}
+
+/// Quantizes a group of at most [`CHUNK`] weights. Sums have a fixed order, so that the codes are the same on every CPU.
+#[inline(always)]
+pub fn quantize(weights: &[f32]) -> Coded {
+    let mut coded = Coded {
+        scale: f16::ZERO,
+        minimum: f16::ZERO,
+        codes: [0; CHUNK],
+    };
+    if weights.is_empty() {
+        return coded;
+    }
+    let (mut least, mut most) = (weights[0], weights[0]);
+    let mut is_finite = true;
+    for &w in weights {
+        least = w.at_most(least);
+        most = w.at_least(most);
+        is_finite &= w.is_finite();
+    }
+    if !is_finite {
+        coded.scale = f16::NAN;
+        return coded;
+    }
+    let total = sum(weights, |w| w);
+    let mut best = (f32::INFINITY, Steps::new(0.0, 0.0));
+    let mut codes = [0.0; CHUNK];
+    for share in RANGES {
+        // Halves, as the range of the largest numbers overflows.
+        let (middle, half) = (0.5 * least + 0.5 * most, 0.5 * most - 0.5 * least);
+        let steps = Steps::new(half * share * (2.0 / LARGEST), middle - half * share);
+        let codes = &mut codes[..weights.len()];
+        for (code, &w) in codes.iter_mut().zip(weights) {
+            *code = steps.code(w);
+        }
+        let steps = fitted(codes, weights, total);
+        let error = sum(weights, |w| {
+            let error = w - (steps.code(w) * steps.scale + steps.minimum);
+            error * error
+        });
+        if error < best.0 {
+            best = (error, steps);
+        }
+    }
+    let (_, steps) = best;
+    for (code, &w) in coded.codes.iter_mut().zip(weights) {
+        *code = steps.code(w) as u8;
+    }
+    // Exact, as they are f16 already.
+    coded.scale = f16::from_f32(steps.scale);
+    coded.minimum = f16::from_f32(steps.minimum);
+    coded
+}
+
+/// The scale and the minimum with which these codes have the least squared error, rounded to f16.
+#[inline(always)]
+fn fitted(codes: &[f32], weights: &[f32], total: f32) -> Steps {
+    let n = codes.len() as f32;
+    // Whole numbers below 2²⁴.
+    let (ones, squares) = (sum(codes, |q| q), sum_pairs(codes, codes, |a, b| a * b));
+    let products = sum_pairs(codes, weights, |q, w| q * w);
+    let determinant = n * squares - ones * ones;
+    let scale = if determinant > 0.0 {
+        (n * products - ones * total) / determinant
+    } else {
+        0.0
+    };
+    let round = |x: f32| f16::from_f32(x.clamp(-65504.0, 65504.0)).to_f32();
+    let scale = round(scale);
+    // Of the scale as it was rounded.
+    Steps::new(scale, round((total - scale * ones) / n))
+}
+
+/// Equal steps from a minimum upwards.
+#[derive(Clone, Copy)]
+struct Steps {
+    scale: f32,
+    /// `1 / scale`; 0 without a scale.
+    per_unit: f32,
+    minimum: f32,
+}
+
+impl Steps {
+    #[inline(always)]
+    fn new(scale: f32, minimum: f32) -> Self {
+        // Below 2⁻¹⁰⁰, where there is no f16 either, reciprocals overflow.
+        let per_unit = if scale > f32::from_bits(27 << 23) {
+            1.0 / scale
+        } else {
+            0.0
+        };
+        Self {
+            scale,
+            per_unit,
+            minimum,
+        }
+    }
+
+    /// The number of the nearest step, ties to even.
+    #[inline(always)]
+    fn code(&self, w: f32) -> f32 {
+        // 1.5 · 2²³: what is added to it loses its fraction.
+        const UNITS: f32 = (3 << 22) as f32;
+        let code = ((w - self.minimum) * self.per_unit).at_least(0.0).at_most(LARGEST);
+        (code + UNITS) - UNITS
+    }
+}
