@@ -7,9 +7,9 @@ use half::bf16;
 use super::int4::dots_of_codes;
 use crate::products::formats::{bf16 as pairs, f16::HalvesApart, int4::Int4, int8};
 use crate::products::{Dots, Format, dots};
-use crate::vectors::{Vectors, Words};
 use crate::vectors::amx::Amx;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+use crate::vectors::{Vectors, Words};
 
 impl Avx512Bf16 {
     /// Stores 32 consecutive terms as 16 pairs, rounded as by [`pairs::pack_pairs`], except that subnormal

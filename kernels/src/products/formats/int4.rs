@@ -101,7 +101,11 @@ pub fn pack_row(row: &[f32], words: &mut [u32]) {
     // Compared without their signs, the bits of floats are in the floats' order; NaN lies beyond infinity.
     let largest = row.iter().fold(0, |largest, x| {
         let magnitude = x.to_bits() & !(1 << 31);
-        if magnitude > largest { magnitude } else { largest }
+        if magnitude > largest {
+            magnitude
+        } else {
+            largest
+        }
     });
     let largest = f32::from_bits(largest);
     let scale = Quantizer::new(largest, largest / 127.0);
@@ -156,7 +160,12 @@ unsafe fn read_heads<V: Words>(v: V, heads: *const u32) -> Heads<V::Vector> {
 /// # Safety
 /// `row` points to a packed row, and `heads` to the arranged head words of a vector of columns.
 #[inline(always)]
-pub unsafe fn numbers<V: Words>(v: V, sum: V::Words, row: *const u32, heads: *const u32) -> V::Vector {
+pub unsafe fn numbers<V: Words>(
+    v: V,
+    sum: V::Words,
+    row: *const u32,
+    heads: *const u32,
+) -> V::Vector {
     // SAFETY: the caller's promise.
     let ([step, row_sum], heads) = unsafe { (*row.cast::<[f32; 2]>(), read_heads(v, heads)) };
     let in_steps = v.multiply(v.integers(sum), v.splat(step));

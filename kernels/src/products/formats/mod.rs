@@ -3,9 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 pub mod avx512_dots;
 pub mod bf16;
+pub mod codes;
 #[cfg(target_arch = "x86_64")]
 mod emulated_dots;
-mod codes;
 mod f16;
 mod float;
 pub mod int4;
