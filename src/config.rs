@@ -44,7 +44,7 @@ pub use position::{
     RotaryPairing, RotaryScaling,
 };
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
-pub use precision::Precision;
+pub use precision::{GroupSize, Precision};
 pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
     TransformConfig, TransformLinear,

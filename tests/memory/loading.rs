@@ -68,6 +68,7 @@ fn measure() {
             Precision::F16,
             Precision::Bf16,
             Precision::Int8,
+            Precision::INT4,
         ] {
             let before = start_measuring();
             let packed = checkpoint.packed_stack(precision).unwrap();
@@ -82,7 +83,7 @@ fn measure() {
             packed_too.push(packed);
         }
     }
-    assert_eq!((kept.len(), packed_too.len()), (4, 8));
+    assert_eq!((kept.len(), packed_too.len()), (4, 10));
 }
 
 #[test]
@@ -104,6 +105,7 @@ fn measure_whole() {
         (Precision::F16, 2.0),
         (Precision::Bf16, 2.0),
         (Precision::Int8, 1.04),
+        (Precision::INT4, 4.5 / 8.0),
     ] {
         let before = start_measuring();
         kept.push(checkpoint.packed_model(precision).unwrap());
@@ -119,7 +121,7 @@ fn measure_whole() {
             "{precision:?}: {peak}"
         );
     }
-    assert_eq!(kept.len(), 4);
+    assert_eq!(kept.len(), 5);
 }
 
 /// Sets the peak back to what is resident, and returns that.
