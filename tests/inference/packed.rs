@@ -192,9 +192,9 @@ fn a_trained_block_errs_by_one_and_a_half_percent_in_int8_at_most_and_by_a_tenth
         [GroupSize::Of32, GroupSize::Of64, GroupSize::Of128].map(|group| Precision::Int4 { group });
     for (precision, expected) in [
         (Precision::Int8, 0.003..0.015),
-        (by_32, 0.03..0.1),
-        (by_64, 0.03..0.1),
-        (by_128, 0.03..0.1),
+        (by_32, 0.04..0.085),
+        (by_64, 0.05..0.095),
+        (by_128, 0.06..0.105),
     ] {
         let stages = trace::run_packed(&minilm.open(), &input, DType::F32, precision).unwrap();
         let (_, found) = stages.iter().find(|(name, _)| name == OUTPUT).unwrap();

@@ -1,8 +1,8 @@
 //! A group of weights as codes of 4 bits, with the scale and the minimum of the least squared error that a search finds.
 //!
-//! The range of the group, and narrower ones about its middle, are each divided into 15 steps; the codes of the nearest steps
-//! then ask for the scale and the minimum that fit them best by least squares, which are rounded to f16. The pair
-//! with the least error is kept. Relative errors of normally distributed weights, and of Student's t with 4 degrees of
+//! The range of the group, and narrower ones about its middle, are each divided into 15 steps. The codes of the nearest steps ask
+//! for the scale and the minimum that fit them best by least squares; of the range whose fit leaves the least
+//! error, these are rounded to f16, and each weight takes the code nearest to it. Relative errors of normally distributed weights, and of Student's t with 4 degrees of
 //! freedom, which has outliers as trained weights have:
 //!
 //! ```text
@@ -34,9 +34,18 @@ pub struct Coded {
     pub codes: [u8; CHUNK],
 }
 
-/// Quantizes a group of at most [`CHUNK`] weights. Sums have a fixed order, so that the codes are the same on every CPU.
+/// Quantizes at most `GROUP` weights. Sums have a fixed order, so that the codes are the same on every CPU.
 #[inline(always)]
-pub fn quantize(weights: &[f32]) -> Coded {
+pub fn quantize<const GROUP: usize>(weights: &[f32]) -> Coded {
+    match <&[f32; GROUP]>::try_from(weights) {
+        // A length known at compile time makes loops without remainders.
+        Ok(group) => search(group),
+        Err(_) => search(weights),
+    }
+}
+
+#[inline(always)]
+fn search(weights: &[f32]) -> Coded {
     let mut coded = Coded {
         scale: f16::ZERO,
         minimum: f16::ZERO,
@@ -57,88 +66,97 @@ pub fn quantize(weights: &[f32]) -> Coded {
         return coded;
     }
     let total = sum(weights, |w| w);
-    let mut best = (f32::INFINITY, Steps::new(0.0, 0.0));
-    let mut codes = [0.0; CHUNK];
+    let mut best = Fit::of(&Steps::new(0.0, 0.0), weights, total);
     for share in RANGES {
         // Halves, as the range of the largest numbers overflows.
         let (middle, half) = (0.5 * least + 0.5 * most, 0.5 * most - 0.5 * least);
         let steps = Steps::new(half * share * (2.0 / LARGEST), middle - half * share);
-        let codes = &mut codes[..weights.len()];
-        for (code, &w) in codes.iter_mut().zip(weights) {
-            *code = steps.code(w);
-        }
-        let steps = fitted(codes, weights, total);
-        let error = sum(weights, |w| {
-            let error = w - (steps.code(w) * steps.scale + steps.minimum);
-            error * error
-        });
-        if error < best.0 {
-            best = (error, steps);
+        let fit = Fit::of(&steps, weights, total);
+        if fit.explained > best.explained {
+            best = fit;
         }
     }
-    let (_, steps) = best;
+    let round = |x: f32| f16::from_f32(x.clamp(-65504.0, 65504.0));
+    coded.scale = round(best.scale);
+    let n = weights.len() as f32;
+    coded.minimum = round((total - coded.scale.to_f32() * best.ones) / n);
+    let steps = Steps::new(coded.scale.to_f32(), coded.minimum.to_f32());
     for (code, &w) in coded.codes.iter_mut().zip(weights) {
-        *code = steps.code(w) as u8;
+        *code = steps.code(w).1 as u8;
     }
-    // Exact, as they are f16 already.
-    coded.scale = f16::from_f32(steps.scale);
-    coded.minimum = f16::from_f32(steps.minimum);
     coded
 }
 
-/// The scale and the minimum with which these codes have the least squared error, rounded to f16.
-#[inline(always)]
-fn fitted(codes: &[f32], weights: &[f32], total: f32) -> Steps {
-    let n = codes.len() as f32;
-    // Whole numbers below 2²⁴.
-    let (ones, squares) = (sum(codes, |q| q), sum_pairs(codes, codes, |a, b| a * b));
-    let products = sum_pairs(codes, weights, |q, w| q * w);
-    let determinant = n * squares - ones * ones;
-    let scale = if determinant > 0.0 {
-        (n * products - ones * total) / determinant
-    } else {
-        0.0
-    };
-    let round = |x: f32| f16::from_f32(x.clamp(-65504.0, 65504.0)).to_f32();
-    let scale = round(scale);
-    // Of the scale as it was rounded.
-    Steps::new(scale, round((total - scale * ones) / n))
+/// The scale that fits some codes of a group best by least squares.
+struct Fit {
+    scale: f32,
+    /// `Σ q`.
+    ones: f32,
+    /// By how much less `Σ (w - q·s - m)²` is than without codes, times the number of weights.
+    explained: f32,
+}
+
+impl Fit {
+    /// With the codes of the nearest steps; `total` is the sum of the weights.
+    #[inline(always)]
+    fn of(steps: &Steps, weights: &[f32], total: f32) -> Self {
+        let mut codes = [0.0; CHUNK];
+        let codes = &mut codes[..weights.len()];
+        let (mut ones, mut squares) = (0, 0);
+        for (to, &w) in codes.iter_mut().zip(weights) {
+            let (code, integer) = steps.code(w);
+            *to = code;
+            ones += integer;
+            squares += integer * integer;
+        }
+        let n = weights.len() as i32;
+        let products = sum_pairs(codes, weights, |q, w| q * w);
+        let covariance = n as f32 * products - ones as f32 * total;
+        let variance = n * squares - ones * ones;
+        // Without a variance there is one code, and no covariance but of roundings.
+        let scale = if variance > 0 {
+            covariance / variance as f32
+        } else {
+            0.0
+        };
+        Self {
+            scale,
+            ones: ones as f32,
+            explained: covariance * scale,
+        }
+    }
 }
 
 /// Equal steps from a minimum upwards.
-#[derive(Clone, Copy)]
 struct Steps {
-    scale: f32,
-    /// `1 / scale`; 0 without a scale.
+    /// In a unit; 0 of steps without a length.
     per_unit: f32,
     minimum: f32,
 }
 
 impl Steps {
     #[inline(always)]
-    fn new(scale: f32, minimum: f32) -> Self {
+    fn new(length: f32, minimum: f32) -> Self {
         // Below 2⁻¹⁰⁰, where there is no f16 either, reciprocals overflow.
-        let per_unit = if scale > f32::from_bits(27 << 23) {
-            1.0 / scale
+        let per_unit = if length > f32::from_bits(27 << 23) {
+            1.0 / length
         } else {
             0.0
         };
-        Self {
-            scale,
-            per_unit,
-            minimum,
-        }
+        Self { per_unit, minimum }
     }
 
-    /// The number of the nearest step, ties to even.
+    /// The number of the nearest step, ties to even; also as an integer.
     #[inline(always)]
-    fn code(&self, w: f32) -> f32 {
-        // 1.5 · 2²³: what is added to it loses its fraction.
+    fn code(&self, w: f32) -> (f32, i32) {
+        // 1.5 · 2²³: adding it to a small number leaves the nearest integer in the lowest bits of the mantissa.
         const UNITS: f32 = (3 << 22) as f32;
         let code = ((w - self.minimum) * self.per_unit)
             .at_least(0.0)
             .at_most(LARGEST);
-        (code + UNITS) - UNITS
+        let shifted = code + UNITS;
+        let integer = shifted.to_bits().wrapping_sub(UNITS.to_bits());
+        (shifted - UNITS, integer as i32)
     }
 }
 
@@ -152,7 +170,7 @@ mod tests {
             scale,
             minimum,
             codes,
-        } = quantize(weights);
+        } = quantize::<CHUNK>(weights);
         let number = |&code: &u8| f64::from(code) * scale.to_f64() + minimum.to_f64();
         codes[..weights.len()].iter().map(number).collect()
     }
@@ -234,11 +252,11 @@ mod tests {
         }
         assert!(decoded(&[1e-30; 40]).iter().all(|&w| w == 0.0));
         assert_eq!(decoded(&[0.0; 40]), [0.0; 40]);
-        assert_eq!(quantize(&[]).codes, [0; CHUNK]);
+        assert_eq!(quantize::<CHUNK>(&[]).codes, [0; CHUNK]);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut weights = numbers(40, 3);
             weights[17] = bad;
-            assert!(quantize(&weights).scale.is_nan());
+            assert!(quantize::<CHUNK>(&weights).scale.is_nan());
         }
     }
 }

@@ -59,7 +59,7 @@ impl<const GROUP: usize> Format for Int4<GROUP> {
         // A depth of zero still has one chunk, which is its head.
         for (chunk, words) in words.chunks_mut(Self::CHUNK_WORDS).enumerate() {
             let (from, to) = (chunk * GROUP, (chunk + 1) * GROUP);
-            let group = codes::quantize(&terms[from..to.min(terms.len())]);
+            let group = codes::quantize::<GROUP>(&terms[from..to.min(terms.len())]);
             let [head, words @ ..] = words else {
                 panic!("a chunk without a head");
             };

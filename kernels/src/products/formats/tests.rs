@@ -141,7 +141,7 @@ where
             let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
             let integers = a.iter().map(|a| (a * per_unit).round_ties_even() as i64);
             let integers: Vec<i64> = integers.collect();
-            let group = codes::quantize(w);
+            let group = codes::quantize::<GROUP>(w);
             let products = integers.iter().zip(group.codes);
             let products: i64 = products.map(|(&n, q)| n * i64::from(q)).sum();
             let row_sum = step * integers.iter().sum::<i64>() as f32;

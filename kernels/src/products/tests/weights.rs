@@ -128,7 +128,7 @@ fn decoded(group: &[f32]) -> Vec<f32> {
         scale,
         minimum,
         codes,
-    } = quantize(group);
+    } = quantize::<128>(group);
     let number = |&code: &u8| f32::from(code) * scale.to_f32() + minimum.to_f32();
     codes[..group.len()].iter().map(number).collect()
 }
