@@ -50,6 +50,9 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
     /// each chunk.
     const NUMBERS: bool = false;
+    /// How many bytes ahead the product of a row or two prefetches a panel; 0 where words take so little work that the
+    /// hardware is far enough ahead by itself.
+    const AHEAD: usize = 0;
     /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
     const BY_ROWS: bool = false;
 

@@ -53,6 +53,9 @@ impl<const GROUP: usize> Format for Int4<GROUP> {
     const GROUP: usize = TERMS;
     const CHUNK: usize = GROUP;
     const HEAD: usize = 1;
+    // A page, at whose end the hardware stops. A step of a Llama of 134 million weights takes 0.92 of the time without, in groups
+    // of 32 and 64, and 0.97 in those of 128 (one thread of Zen 5).
+    const AHEAD: usize = 4 << 10;
 
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
