@@ -49,7 +49,7 @@ pub use position::{
     AlibiConfig, AlibiRounding, AlibiSlopes, Position, RotaryConfig, RotaryPairing, RotaryScaling,
 };
 pub use position_table::{Counted, LastFrequency, PositionTableConfig, PositionVectors};
-pub use precision::Precision;
+pub use precision::{GroupSize, Precision};
 pub use readout::{
     AttentionPoolConfig, OutputConfig, OutputForm, OutputWeight, ReadoutConfig, Reads,
     TransformConfig, TransformLinear,

@@ -4,7 +4,7 @@
 //! - load from the safetensors checkpoint of any known family, guided by its `config.json` alone, and
 //!   report what became of every tensor ([`Checkpoint`]);
 //! - compute PyTorch's numbers, verified from ids to logits against fixtures exported from PyTorch ([`verify`]);
-//! - run on the CPU with kernels of their own, and can be packed for inference in f32, f16, bf16 or int8
+//! - run on the CPU with kernels of their own, and can be packed for inference in f32, f16, bf16, int8 or int4
 //!   ([`packed`]); on CUDA and Metal they are composed of candle's operations;
 //! - train: no operation cuts the autograd graph ([`ops`]), and a trained stack is saved to files
 //!   that `transformers` reads ([`Checkpoint::save`]).

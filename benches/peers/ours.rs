@@ -54,6 +54,7 @@ fn precision(name: &str) -> Result<Precision> {
         "f16" => Precision::F16,
         "bf16" => Precision::Bf16,
         "int8" => Precision::Int8,
+        "int4" => Precision::INT4,
         other => bail!("no precision is called {other}"),
     })
 }

@@ -75,6 +75,7 @@ pub use linear::linear;
 pub use norm::norm;
 pub(crate) use norm::norm_kernel;
 pub use peak::peak_flops;
+pub(crate) use peak::weight_format;
 pub(crate) use relative_bias::{Buckets, relative_bias};
 pub(crate) use relative_scores::Relative;
 pub use rotary::rotate;

@@ -4,7 +4,7 @@ use candle_blocks_kernels::products::{WeightFormat, peak};
 use candle_core::Result;
 
 use super::cpu::cpu;
-use crate::config::Precision;
+use crate::config::{GroupSize, Precision};
 
 /// The most operations per second that `threads` threads of this CPU reach with the instruction set that
 /// [`isa`](super::isa) names: multiplications and additions (a fused one counts as two) between registers
@@ -16,11 +16,20 @@ use crate::config::Precision;
 /// # Errors
 /// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
-    let format = match precision {
+    Ok(peak(cpu()?.on(threads), weight_format(precision)))
+}
+
+/// The kernels' format of weights in a precision.
+pub(crate) fn weight_format(precision: Precision) -> WeightFormat {
+    match precision {
         Precision::F32 => WeightFormat::F32,
         Precision::F16 => WeightFormat::F16,
         Precision::Bf16 => WeightFormat::Bf16,
         Precision::Int8 => WeightFormat::Int8,
-    };
-    Ok(peak(cpu()?.on(threads), format))
+        Precision::Int4 { group } => match group {
+            GroupSize::Of32 => WeightFormat::Int4By32,
+            GroupSize::Of64 => WeightFormat::Int4By64,
+            GroupSize::Of128 => WeightFormat::Int4By128,
+        },
+    }
 }

@@ -156,8 +156,13 @@ pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor>
         None => weight,
         Some(adapter) => (weight + adapter.product()?.detach())?,
     };
-    if packing.format == WeightFormat::F16 {
-        check_range(packing, &weight)?;
+    match packing.format {
+        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::Int8 => {}
+        // In f16 are numbers, or scales and minima of numbers.
+        WeightFormat::F16
+        | WeightFormat::Int4By32
+        | WeightFormat::Int4By64
+        | WeightFormat::Int4By128 => check_range(packing, &weight)?,
     }
     Ok(weight)
 }

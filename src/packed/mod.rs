@@ -124,16 +124,13 @@ impl Packing {
     /// # Errors
     /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks.
     fn new(precision: Precision) -> Result<Self> {
-        let (format, stored) = match precision {
-            Precision::F32 => (WeightFormat::F32, OperandFormat::F32),
-            // Rows and scores are of any size, which f16 is not.
-            Precision::F16 => (WeightFormat::F16, OperandFormat::F32),
-            Precision::Bf16 => (WeightFormat::Bf16, OperandFormat::Bf16),
-            Precision::Int8 => (WeightFormat::Int8, OperandFormat::Bf16),
-        };
         Ok(Self {
-            format,
-            stored,
+            format: ops::weight_format(precision),
+            stored: match precision {
+                // Rows and scores are of any size, which f16 is not.
+                Precision::F32 | Precision::F16 => OperandFormat::F32,
+                Precision::Bf16 | Precision::Int8 | Precision::Int4 { .. } => OperandFormat::Bf16,
+            },
             cpu: ops::cpu()?,
             role: String::new(),
             pages: LargePages::default(),

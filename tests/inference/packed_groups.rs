@@ -42,6 +42,7 @@ fn a_sequence_of_a_large_batch_has_the_bits_that_it_has_alone() {
             Precision::F16,
             Precision::Bf16,
             Precision::Int8,
+            Precision::INT4,
         ] {
             let packed = stack(&config).pack(precision).unwrap();
             for (name, marks, additive) in [

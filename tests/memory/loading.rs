@@ -104,6 +104,7 @@ fn measure_whole() {
         (Precision::F16, 2.0),
         (Precision::Bf16, 2.0),
         (Precision::Int8, 1.04),
+        (Precision::INT4, 4.5 / 8.0),
     ] {
         let before = start_measuring();
         kept.push(checkpoint.packed_model(precision).unwrap());
@@ -119,7 +120,7 @@ fn measure_whole() {
             "{precision:?}: {peak}"
         );
     }
-    assert_eq!(kept.len(), 4);
+    assert_eq!(kept.len(), 5);
 }
 
 /// Sets the peak back to what is resident, and returns that.

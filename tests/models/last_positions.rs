@@ -11,7 +11,12 @@ use crate::numbers::bits;
 use crate::weights::is_present;
 use crate::whole::{Whole, wholes};
 
-const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int8];
+const PRECISIONS: [Precision; 4] = [
+    Precision::F32,
+    Precision::Bf16,
+    Precision::Int8,
+    Precision::INT4,
+];
 
 fn tokens(rows: &[[u32; 6]; 2]) -> Tensor {
     Tensor::new(rows, &Device::Cpu).unwrap()

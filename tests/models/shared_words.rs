@@ -52,6 +52,7 @@ fn a_packed_model_reads_words_out_of_the_head_that_shares_them() {
             (Precision::F16, 5e-4),
             (Precision::Bf16, 4e-3),
             (Precision::Int8, 2e-2),
+            (Precision::INT4, 0.12),
         ] {
             let packed = checkpoint.packed_model(precision).unwrap();
             let (name, is_shared) = (&whole.name, shares_words(&packed));

@@ -324,7 +324,7 @@ fn bad_options_are_refused_with_what_is_right() {
         (&["--seq", "4"], "--op"),
         (
             &["--op", "block", "--precision", "int3"],
-            "none, f32, f16, bf16, int8",
+            "none, f32, f16, bf16, int8, int4, int4-32, int4-128",
         ),
     ] {
         let answer = bench(flags);

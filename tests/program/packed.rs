@@ -10,7 +10,7 @@ use crate::{
 };
 
 const CHECKPOINTS: [&str; 3] = ["tiny-bert", "tiny-gpt2", "minilm-block0"];
-const PRECISIONS: [&str; 4] = ["f32", "f16", "bf16", "int8"];
+const PRECISIONS: [&str; 7] = ["f32", "f16", "bf16", "int8", "int4", "int4-32", "int4-128"];
 
 /// The bytes that a run in the environment writes.
 fn written(scratch: &Scratch, precision: &str, (key, value): (&str, &str)) -> Option<Vec<u8>> {
@@ -126,11 +126,15 @@ fn a_comparison_that_packing_must_fail_says_why() {
     scratch
         .verify(&["--dtype", "f16", "--precision", "f16"])
         .assert_status(0);
-    let fails = scratch.verify(&["--precision", "int8"]);
-    fails.assert_status(1);
-    assert!(
-        fails.stderr.contains("there is no tolerance for int8"),
-        "{}",
-        fails.stderr
-    );
+    for coarse in ["int8", "int4", "int4-128"] {
+        let fails = scratch.verify(&["--precision", coarse]);
+        fails.assert_status(1);
+        assert!(
+            fails
+                .stderr
+                .contains("there is no tolerance for int8 and int4"),
+            "{}",
+            fails.stderr
+        );
+    }
 }

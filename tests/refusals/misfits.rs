@@ -395,6 +395,7 @@ fn a_packed_router_tells_experts_apart_that_a_narrow_type_would_not() {
         Precision::F16,
         Precision::Bf16,
         Precision::Int8,
+        Precision::INT4,
     ] {
         let y = mixture.pack(precision).unwrap().forward(&x).unwrap();
         let y = y.to_vec2::<f32>().unwrap();

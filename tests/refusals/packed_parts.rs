@@ -27,6 +27,7 @@ fn a_linear_layer_without_inputs_is_refused_when_it_is_packed() {
         Precision::F16,
         Precision::Bf16,
         Precision::Int8,
+        Precision::INT4,
     ] {
         let message = refusal("no inputs", || linear(3, 0).pack(precision));
         assert!(message.contains("[3, 0]"), "{message}");
@@ -247,7 +248,9 @@ fn a_weight_beyond_the_range_of_f16_is_refused_with_its_name_where_it_is_packed_
                 *linear = planted(linear, number);
                 stack
             };
-            with(-65504.0).pack(Precision::F16).unwrap();
+            for precision in [Precision::F16, Precision::INT4] {
+                with(-65504.0).pack(precision).unwrap();
+            }
             let beyond = with(-65505.0);
             for precision in [Precision::F32, Precision::Bf16, Precision::Int8] {
                 beyond.pack(precision).unwrap();
@@ -256,13 +259,15 @@ fn a_weight_beyond_the_range_of_f16_is_refused_with_its_name_where_it_is_packed_
                 beyond.pack(Precision::F16).unwrap(); // which stay in f32
                 continue;
             }
-            let message = refusal(role, || beyond.pack(Precision::F16));
-            for words in [
-                &format!("{role}.weight holds -65505 at ["),
-                ", 0]",
-                "pack it in f32 or bf16",
-            ] {
-                assert!(message.contains(words), "{message}");
+            for precision in [Precision::F16, Precision::INT4] {
+                let message = refusal(role, || beyond.pack(precision));
+                for words in [
+                    &format!("{role}.weight holds -65505 at ["),
+                    ", 0]",
+                    "pack it in f32 or bf16",
+                ] {
+                    assert!(message.contains(words), "{message}");
+                }
             }
         }
     }

@@ -334,7 +334,10 @@ fn wrong_flags_are_refused_with_what_is_right() {
         (&["--fast"] as &[&str], "--fast"),
         (&["--dtype", "f17"], "f32, bf16, f16, f64"),
         (&["--device", "tpu"], "cpu, cuda, metal"),
-        (&["--precision", "int3"], "none, f32, f16, bf16, int8"),
+        (
+            &["--precision", "int3"],
+            "none, f32, f16, bf16, int8, int4, int4-32, int4-128",
+        ),
         (
             &["--hub", "owner/name"],
             "give either --model PATH or --hub OWNER/NAME",

@@ -15,7 +15,12 @@ fn a_text_has_the_same_bits_alone_and_in_any_batch() {
     for name in ["joined", "last"] {
         let folder = weights(&format!("text/{name}"));
         let mut forms = vec![TextOptions::default().device(DType::F32, &Device::Cpu)];
-        let packed = [Precision::F32, Precision::Bf16, Precision::Int8];
+        let packed = [
+            Precision::F32,
+            Precision::Bf16,
+            Precision::Int8,
+            Precision::INT4,
+        ];
         forms.extend(packed.map(|precision| TextOptions::default().precision(precision)));
         for form in forms {
             let embedder = form.embedder(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Number formats of a product's operands: f32, f64, half precision, bfloat16 and int8.
+//! Number formats of a product's operands: f32, f64, half precision, bfloat16, int8 and int4.
 //!
 //! A [`Format`] is named by the type that numbers are stored in. The rows of the left operand come in, and
 //! results go out, as [`Format::Number`]; both operands are packed into *words*, each of one or more
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The micro-kernel broadcasts one group of a row and multiplies it by a panel's row of words. What a column
-//! needs beside its terms (int8: its scale and sum) are its *head* words, which precede the terms in each
+//! needs beside its terms (int8: its scale and sum; int4: its scale and minimum) are its *head* words, which precede the terms in each
 //! chunk. Rows are packed as the level's instructions take them: where there are none for a narrow format, its
 //! terms are widened already, and a group of a row is two words. The left operand is packed by
 //! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
@@ -33,10 +33,6 @@ use crate::rows::activation::Computed;
 use crate::vectors::{Instructions, Vectors};
 
 /// How the operands of a product are stored. Implemented by the type that numbers are stored in.
-///
-/// Where weights of 4 bits with a scale and an offset for each group of terms would go: a format of its own beside
-/// [`i8`], with eight terms in a word, [`Self::CHUNK`] a multiple of its group, and scale and offset as [`Self::HEAD`]
-/// words, which `Dots::numbers` applies to a chunk's integer sums as it does int8's scale.
 pub trait Format: Copy + Send + Sync + 'static {
     /// The type of the rows that come in, of the results, and of the totals.
     type Number: Computed;
@@ -54,6 +50,9 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
     /// each chunk.
     const NUMBERS: bool = false;
+    /// How many bytes ahead the product of a row or two prefetches a panel; 0 where words take so little work that the
+    /// hardware is far enough ahead by itself.
+    const AHEAD: usize = 0;
     /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
     const BY_ROWS: bool = false;
 
@@ -108,12 +107,13 @@ pub trait Dots<F: Format>: Instructions {
     /// group is padded with zeros; words behind it may be left as they were.
     fn pack_row(self, row: &[F::Number], words: &mut [F::Word]);
 
-    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] reads them.
-    fn arrange(self, _vector: &mut [F::Word]) {}
+    /// Rearranges a vector of words of a panel, one of each lane's column, as [`Self::right`] or [`Self::numbers`] reads
+    /// them; `word` is their number in the columns.
+    fn arrange(self, _word: usize, _vector: &mut [F::Word]) {}
 
     /// The word of one lane's column in a vector that [`Self::arrange`] rearranged.
     #[inline(always)]
-    fn arranged(vector: &[F::Word], lane: usize) -> F::Word {
+    fn arranged(_word: usize, vector: &[F::Word], lane: usize) -> F::Word {
         vector[lane]
     }
 

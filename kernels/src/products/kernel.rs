@@ -12,7 +12,7 @@ use super::tiles::TileKernel;
 use super::{
     Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows,
     PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
-    pack_panel::transposed_columns,
+    formats::int4::Int4, pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
 
@@ -164,3 +164,14 @@ with_kernel!(
     neon level => level, level => level,
     avx512 level => level, level => level.vnni(), level => TileKernel(level)
 );
+
+macro_rules! codes_with_kernel {
+    ($($group:literal)*) => {
+        $(with_kernel!(
+            WithKernel Kernel Int4<$group>,
+            neon level => level, level => level,
+            avx512 level => level, level => level.vnni(), level => level.code_dots()
+        );)*
+    };
+}
+codes_with_kernel!(32 64 128);

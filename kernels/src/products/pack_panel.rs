@@ -121,9 +121,10 @@ impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
             );
         }
         let vector = D::PANEL / WIDTH;
-        for row in self.panel.chunks_mut(D::PANEL).take(n_words) {
+        let rows = self.panel.chunks_mut(D::PANEL).take(n_words);
+        for (word, row) in rows.enumerate() {
             for first in (0..self.columns.len()).step_by(vector) {
-                dots.arrange(&mut row[first..first + vector]);
+                dots.arrange(word, &mut row[first..first + vector]);
             }
         }
     }

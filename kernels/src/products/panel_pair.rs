@@ -99,6 +99,13 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
             }
             for group in 0..groups {
+                if F::AHEAD > 0 {
+                    for panel in 0..STREAMS {
+                        let ahead = words(panel, F::HEAD + group, 0).cast::<u8>();
+                        let row_bytes = D::PANEL * size_of::<F::Word>();
+                        prefetch::bytes(ahead.wrapping_add(F::AHEAD), row_bytes);
+                    }
+                }
                 // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
                 let mut a = [unsafe { d.left(row(0), group) }; ROWS];
                 for (i, a) in a.iter_mut().enumerate() {

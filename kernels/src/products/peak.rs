@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
 use half::{bf16, f16};
 
-use super::{Registers, WeightFormat, WithKernel};
+use super::{Registers, WeightFormat, WithKernel, formats::int4::Int4};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
@@ -16,6 +16,10 @@ pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
         WeightFormat::F16 => &|| f16::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         WeightFormat::Bf16 => &|| bf16::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
+        // Registers alone know no groups.
+        WeightFormat::Int4By32 | WeightFormat::Int4By64 | WeightFormat::Int4By128 => {
+            &|| Int4::<128>::kernel(cpu.isa).multiply_registers(Registers(PhantomData))
+        }
     };
     const TIMES: usize = 20;
     let at_once = thread::available_parallelism().map_or(1, usize::from);
@@ -60,12 +64,13 @@ mod tests {
                 WeightFormat::F16,
                 WeightFormat::Bf16,
                 WeightFormat::Int8,
+                WeightFormat::Int4By64,
             ];
             let speeds = formats.map(|format| peak(Cpu { isa, threads: 1 }, format));
             // Upper bound: 512 bits, 2 units, 7 GHz; a tile's product of bfloat16 in 16 cycles. Lower bound: a
             // multiplication and an addition in 100 ns.
             let tiles = if isa.name() == "amx" { 8.0 } else { 1.0 };
-            for (speed, at_once) in speeds.into_iter().zip([1.0, 1.0, 2.0 * tiles, 4.0]) {
+            for (speed, at_once) in speeds.into_iter().zip([1.0, 1.0, 2.0 * tiles, 4.0, 4.0]) {
                 let possible = (2e7..450e9 * at_once).contains(&speed);
                 assert!(possible, "{isa}: {speed}");
             }

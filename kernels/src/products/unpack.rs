@@ -17,8 +17,8 @@ impl<F: Format, D: Dots<F>> Task<D> for UnpackColumn<'_, F> {
         let lanes = D::PANEL / WIDTH;
         let (vector, lane) = (self.column / lanes * lanes, self.column % lanes);
         let rows = self.panel.chunks_exact(D::PANEL);
-        for (row, word) in rows.zip(self.words) {
-            *word = D::arranged(&row[vector..vector + lanes], lane);
+        for (i, (row, word)) in rows.zip(self.words).enumerate() {
+            *word = D::arranged(i, &row[vector..vector + lanes], lane);
         }
     }
 }

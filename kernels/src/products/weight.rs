@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::{
     Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
-    PackedTarget, Product, RowBlocks, To, WithKernel,
+    PackedTarget, Product, RowBlocks, To, WithKernel, formats::int4::Int4,
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -26,6 +26,13 @@ pub enum WeightFormat {
     Bf16,
     /// int8, with a scale for each chunk of each row of the weight; see `products/formats/int8.rs`.
     Int8,
+    /// Codes of 4 bits, with a scale and a minimum for each 32 weights of a row; see `products/formats/int4.rs`. Both are f16:
+    /// what is beyond its range, ±65504, is cut off.
+    Int4By32,
+    /// As [`Self::Int4By32`], for each 64.
+    Int4By64,
+    /// As [`Self::Int4By32`], for each 128.
+    Int4By128,
 }
 
 /// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
@@ -36,6 +43,9 @@ enum AnyMatrix {
     F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
+    Int4By32(PackedMatrix<Int4<32>>),
+    Int4By64(PackedMatrix<Int4<64>>),
+    Int4By128(PackedMatrix<Int4<128>>),
 }
 
 /// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
@@ -46,6 +56,9 @@ macro_rules! with_matrix {
             AnyMatrix::F16($matrix) => $body,
             AnyMatrix::Bf16($matrix) => $body,
             AnyMatrix::Int8($matrix) => $body,
+            AnyMatrix::Int4By32($matrix) => $body,
+            AnyMatrix::Int4By64($matrix) => $body,
+            AnyMatrix::Int4By128($matrix) => $body,
         }
     };
 }
@@ -53,7 +66,7 @@ macro_rules! with_matrix {
 /// Packs a weight of a format chosen at run time: `$pack` uses `$memory`, which comes from `$pages`.
 macro_rules! in_format {
     ($format:expr, $pages:expr, $memory:ident => $pack:expr) => {
-        in_format!($format, $pages, $memory => $pack; F32 F16 Bf16 Int8)
+        in_format!($format, $pages, $memory => $pack; F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128)
     };
     ($format:expr, $pages:expr, $memory:ident => $pack:expr; $($storage:ident)*) => {
         match $format {
@@ -153,7 +166,7 @@ impl PackedWeight {
                 }
             };
         }
-        matching!(F32 F16 Bf16 Int8);
+        matching!(F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128);
     }
 }
 

@@ -149,6 +149,14 @@ impl Words for Avx2 {
         fn even_bytes(words: __m256i) -> __m256i { _mm256_and_si256(words, _mm256_set1_epi16(0xff)) }
         fn odd_bytes(words: __m256i) -> __m256i { _mm256_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m256i, a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
+        fn halves_of_bytes(words: __m256i) -> [__m256i; 2] {
+            let lower = _mm256_set1_epi8(0x0f);
+            [_mm256_and_si256(words, lower), _mm256_and_si256(_mm256_srli_epi16::<4>(words), lower)]
+        }
+        fn add_products_of_bytes(sum: __m256i, a: [__m256i; 2], b: [__m256i; 2]) -> __m256i {
+            let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a[0], b[0]), _mm256_maddubs_epi16(a[1], b[1]));
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
         fn integers(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
         fn add_words(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
         fn xor_words(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }

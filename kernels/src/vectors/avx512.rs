@@ -183,6 +183,14 @@ impl Words for Avx512 {
         fn even_bytes(words: __m512i) -> __m512i { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
         fn odd_bytes(words: __m512i) -> __m512i { _mm512_srli_epi16::<8>(words) }
         fn add_products_of_pairs(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
+        fn halves_of_bytes(words: __m512i) -> [__m512i; 2] {
+            let lower = _mm512_set1_epi8(0x0f);
+            [_mm512_and_si512(words, lower), _mm512_and_si512(_mm512_srli_epi16::<4>(words), lower)]
+        }
+        fn add_products_of_bytes(sum: __m512i, a: [__m512i; 2], b: [__m512i; 2]) -> __m512i {
+            let pairs = _mm512_add_epi16(_mm512_maddubs_epi16(a[0], b[0]), _mm512_maddubs_epi16(a[1], b[1]));
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
         fn integers(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
         fn add_words(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
         fn xor_words(a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }

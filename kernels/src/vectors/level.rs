@@ -125,6 +125,17 @@ pub trait Words: Vectors<f32> {
     fn add_products_of_pairs(self, sum: Self::Words, a: Self::Pairs, b: Self::Pairs)
     -> Self::Words;
 
+    /// The lower halves of all bytes of each word, and their upper halves, as bytes.
+    fn halves_of_bytes(self, words: Self::Words) -> [Self::Words; 2];
+
+    /// `sum` plus the products of the bytes of two words, of 0 to 15, and the signed bytes of two others, of -127 to 127.
+    fn add_products_of_bytes(
+        self,
+        sum: Self::Words,
+        unsigned: [Self::Words; 2],
+        signed: [Self::Words; 2],
+    ) -> Self::Words;
+
     /// Each word as a signed integer, converted to the nearest f32.
     fn integers(self, words: Self::Words) -> Self::Vector;
 }

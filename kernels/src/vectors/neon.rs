@@ -226,6 +226,25 @@ impl Words for Neon {
             }
             [vreinterpretq_u32_s32(first), vreinterpretq_u32_s32(last)]
         }
+        fn halves_of_bytes(words: U32x8) -> [U32x8; 2] {
+            let bytes = words.map(|words| vreinterpretq_u8_u32(words));
+            [
+                bytes.map(|bytes| vreinterpretq_u32_u8(vandq_u8(bytes, vdupq_n_u8(0x0f)))),
+                bytes.map(|bytes| vreinterpretq_u32_u8(vshrq_n_u8::<4>(bytes))),
+            ]
+        }
+        fn add_products_of_bytes(sum: U32x8, a: [U32x8; 2], b: [U32x8; 2]) -> U32x8 {
+            let signed = |words: U32x8, i: usize| vreinterpretq_s8_u32(words[i]);
+            std::array::from_fn(|i| {
+                let (a, b) = ([signed(a[0], i), signed(a[1], i)], [signed(b[0], i), signed(b[1], i)]);
+                let first = vmull_s8(vget_low_s8(a[0]), vget_low_s8(b[0]));
+                let first = vmlal_s8(first, vget_low_s8(a[1]), vget_low_s8(b[1]));
+                let last = vmlal_high_s8(vmull_high_s8(a[0], b[0]), a[1], b[1]);
+                // Each of a word's two halves is a sum of four products.
+                let sum = vpadalq_s16(vreinterpretq_s32_u32(sum[i]), vpaddq_s16(first, last));
+                vreinterpretq_u32_s32(sum)
+            })
+        }
         fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
         fn add_words(a: U32x8, b: U32x8) -> U32x8 { [vaddq_u32(a[0], b[0]), vaddq_u32(a[1], b[1])] }
         fn xor_words(a: U32x8, b: U32x8) -> U32x8 { [veorq_u32(a[0], b[0]), veorq_u32(a[1], b[1])] }

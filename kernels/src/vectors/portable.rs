@@ -97,6 +97,16 @@ impl Words for Portable {
         fn splat_pair(word: u32) -> U32x4 { [word; LANES] }
         fn even_bytes(words: U32x4) -> U32x4 { words.map(|word| word & 0x00ff_00ff) }
         fn odd_bytes(words: U32x4) -> U32x4 { words.map(|word| word >> 8 & 0x00ff_00ff) }
+        fn halves_of_bytes(words: U32x4) -> [U32x4; 2] {
+            [words.map(|word| word & 0x0f0f_0f0f), words.map(|word| word >> 4 & 0x0f0f_0f0f)]
+        }
+        fn add_products_of_bytes(sum: U32x4, a: [U32x4; 2], b: [U32x4; 2]) -> U32x4 {
+            let bytes = |a: u32, b: u32| {
+                let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+                products.map(|(a, b)| i32::from(a) * i32::from(b as i8)).sum::<i32>()
+            };
+            from_fn(|i| sum[i].wrapping_add((bytes(a[0][i], b[0][i]) + bytes(a[1][i], b[1][i])) as u32))
+        }
         fn integers(words: U32x4) -> F32x4 { words.map(|word| word as i32 as f32) }
         fn add_products_of_pairs(sum: U32x4, a: U32x4, b: U32x4) -> U32x4 {
             let low = |word: u32| i32::from(word as i16);

@@ -227,12 +227,21 @@ enum DeviceName {
     Metal,
 }
 
-/// The names of the forms of weights.
+/// The names of the forms of weights. int4 may say how many weights are in a group.
 pub fn precisions() -> PossibleValuesParser {
-    names(&["none", "f32", "f16", "bf16", "int8"])
+    names(&[
+        "none", "f32", "f16", "bf16", "int8", "int4", "int4-32", "int4-128",
+    ])
 }
 
 /// How to pack by one of these names, if at all.
 pub fn packing(name: &str) -> Option<Precision> {
-    serde_json::from_value(name.into()).ok()
+    match name.strip_prefix("int4-") {
+        Some(group) => {
+            let group = serde_json::from_str(group).ok()?;
+            Some(Precision::Int4 { group })
+        }
+        None if name == "int4" => Some(Precision::INT4),
+        None => serde_json::from_value(name.into()).ok(),
+    }
 }

@@ -4,10 +4,12 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, dots};
-use crate::vectors::Words;
+use super::int4::dots_of_codes;
+use crate::products::formats::{bf16 as pairs, f16::HalvesApart, int4::Int4, int8};
+use crate::products::{Dots, Format, dots};
+use crate::vectors::amx::Amx;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
+use crate::vectors::{Vectors, Words};
 
 impl Avx512Bf16 {
     /// Stores 32 consecutive terms as 16 pairs, rounded as by [`pairs::pack_pairs`], except that subnormal
@@ -64,6 +66,20 @@ impl Dots<bf16> for Avx512Bf16 {
     }
 }
 
+dots_of_codes! {
+    impl[] for Avx512Vnni;
+    (self) -> Avx512 { self.avx512() }
+    // As many as leave registers for four vectors of widened codes.
+    rows Avx512::WIDENED_ROWS;
+    dot(left, right, sum) {
+        // SAFETY: the token proves AVX-512 VNNI.
+        unsafe {
+            let sum = _mm512_dpbusd_epi32(sum, right[0], left[0]);
+            _mm512_dpbusd_epi32(sum, right[1], left[1])
+        }
+    }
+}
+
 impl Dots<i8> for Avx512Vnni {
     type Vectors = Avx512;
     type Left = __m512i;
@@ -97,5 +113,14 @@ impl Dots<i8> for Avx512Vnni {
         unsafe fn numbers(self, sum: __m512i, row: *const u32, heads: *const u32) -> __m512 {
             int8::numbers(self.avx512(), sum, row, heads)
         }
+    }
+}
+
+impl Amx {
+    /// The dot products for codes of 4 bits, which are not multiplied in tiles: with a scale for every group, each product of
+    /// two tiles would be followed by as much work as it saves.
+    #[inline(always)]
+    pub fn code_dots(self) -> Avx512Vnni {
+        self.bf16().vnni()
     }
 }

@@ -5,6 +5,7 @@ use std::{hint::black_box, time::Instant};
 
 use half::{bf16, f16};
 
+use super::int4::Int4;
 use crate::products::{
     Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
 };
@@ -105,4 +106,7 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<f16>("f16");
     shares::<bf16>("bf16");
     shares::<i8>("int8");
+    shares::<Int4<32>>("int4 by 32");
+    shares::<Int4<64>>("int4 by 64");
+    shares::<Int4<128>>("int4 by 128");
 }

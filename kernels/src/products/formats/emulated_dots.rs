@@ -78,3 +78,11 @@ impl Dots<i8> for AmxEmulated {
         }
     }
 }
+
+impl AmxEmulated {
+    /// The dot products for codes of 4 bits, which are not multiplied in tiles.
+    #[inline(always)]
+    pub fn code_dots(self) -> Avx512 {
+        self.avx512()
+    }
+}

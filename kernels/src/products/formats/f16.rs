@@ -39,6 +39,32 @@ impl Format for f16 {
     }
 }
 
+/// A vector of words with their lower halves first, then their upper ones.
+pub struct HalvesApart;
+
+impl HalvesApart {
+    /// As [`Dots::arrange`].
+    #[inline(always)]
+    pub fn arrange(vector: &mut [u32]) {
+        let mut second = [0; MAX_LANES];
+        let halves: &mut [u16] = cast_slice_mut(vector);
+        let lanes = halves.len() / 2;
+        for lane in 0..lanes {
+            second[lane] = halves[2 * lane + 1];
+            halves[lane] = halves[2 * lane];
+        }
+        halves[lanes..].copy_from_slice(&second[..lanes]);
+    }
+
+    /// As [`Dots::arranged`].
+    #[inline(always)]
+    pub fn arranged(vector: &[u32], lane: usize) -> u32 {
+        let halves: &[u16] = cast_slice(vector);
+        let [first, second] = [halves[lane], halves[halves.len() / 2 + lane]];
+        u32::from(first) | u32::from(second) << 16
+    }
+}
+
 /// The f32 vector of a level.
 type Single<V> = <V as Vectors<f32>>::Vector;
 
@@ -62,22 +88,13 @@ impl<V: Level> Dots<f16> for V {
     }
 
     #[inline(always)]
-    fn arrange(self, vector: &mut [u32]) {
-        let mut second = [0; MAX_LANES];
-        let halves: &mut [u16] = cast_slice_mut(vector);
-        let lanes = halves.len() / 2;
-        for lane in 0..lanes {
-            second[lane] = halves[2 * lane + 1];
-            halves[lane] = halves[2 * lane];
-        }
-        halves[lanes..].copy_from_slice(&second[..lanes]);
+    fn arrange(self, _: usize, vector: &mut [u32]) {
+        HalvesApart::arrange(vector);
     }
 
     #[inline(always)]
-    fn arranged(vector: &[u32], lane: usize) -> u32 {
-        let halves: &[u16] = cast_slice(vector);
-        let [first, second] = [halves[lane], halves[halves.len() / 2 + lane]];
-        u32::from(first) | u32::from(second) << 16
+    fn arranged(_: usize, vector: &[u32], lane: usize) -> u32 {
+        HalvesApart::arranged(vector, lane)
     }
 
     dots! {

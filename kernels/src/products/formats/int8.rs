@@ -103,9 +103,9 @@ fn halves(upper: u32, lower: i32) -> u32 {
 const SIGN: u32 = 1 << 31;
 
 /// A quantization scale: how numbers become integers.
-struct Quantizer {
+pub struct Quantizer {
     /// The number that the integer 1 stands for.
-    step: f32,
+    pub step: f32,
     /// `1 / step`.
     per_unit: f32,
 }
@@ -113,7 +113,7 @@ struct Quantizer {
 impl Quantizer {
     /// With this step; `largest` is the largest magnitude of the numbers, or the width of their range.
     #[inline(always)]
-    fn new(largest: f32, step: f32) -> Self {
+    pub fn new(largest: f32, step: f32) -> Self {
         // Below 2⁻¹⁰⁰ there is a point where the reciprocal of the step is no longer finite.
         let (step, per_unit) = if !largest.is_finite() {
             (f32::NAN, 0.0)
@@ -127,7 +127,7 @@ impl Quantizer {
 
     /// The nearest integer, ties to even; meaningless where the step is NaN.
     #[inline(always)]
-    fn quantize(&self, x: f32) -> i32 {
+    pub fn quantize(&self, x: f32) -> i32 {
         // 1.5 · 2²³: adding it to a small number leaves the nearest integer in the lowest bits of the mantissa.
         const UNITS: f32 = (3 << 22) as f32;
         let bits = (x * self.per_unit + UNITS).to_bits();

@@ -11,9 +11,10 @@ use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
+use super::int4::dots_of_codes;
 use super::neon_matrices::{Matrices, add_groups};
-use crate::products::formats::{bf16 as pairs, int8};
-use crate::products::{Dots, WIDTH, dots};
+use crate::products::formats::{bf16 as pairs, f16::HalvesApart, int4::Int4, int8};
+use crate::products::{Dots, Format, WIDTH, dots};
 use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
 use crate::vectors::{Vectors, Words};
 
@@ -187,6 +188,30 @@ dots_of_bytes! {
         unsafe { add_groups::<i8, _, ROWS>(self, rows, panel, groups, sums) }
     }
 }
+
+/// Those of codes of 4 bits, which are positive as signed bytes too.
+macro_rules! neon_dots_of_codes {
+    ($level:ty) => {
+        dots_of_codes! {
+            impl[] for $level;
+            (self) -> Neon { self.neon() }
+            // As many as leave registers for eight of widened codes.
+            rows Neon::WIDENED_ROWS;
+            dot(left, right, sum) {
+                std::array::from_fn(|i| {
+                    // SAFETY: the token proves the instruction.
+                    unsafe {
+                        let sum = accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum[i], right[0][i], left[0][i]);
+                        accumulate!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum, right[1][i], left[1][i])
+                    }
+                })
+            }
+        }
+    };
+}
+
+neon_dots_of_codes! { NeonDotprod }
+neon_dots_of_codes! { NeonBf16 }
 
 impl Matrices<i8> for NeonBf16 {
     const HEAD: usize = int8::QUAD_HEAD;

@@ -5,6 +5,7 @@ use std::hint::black_box;
 
 use half::{bf16, f16};
 
+use super::int4::Int4;
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
     pack_rows::pack_rows, peak,
@@ -89,4 +90,7 @@ fn products_as_a_share_of_the_peak() {
     shares::<f16>("f16", WeightFormat::F16);
     shares::<bf16>("bf16", WeightFormat::Bf16);
     shares::<i8>("int8", WeightFormat::Int8);
+    shares::<Int4<32>>("int4 by 32", WeightFormat::Int4By32);
+    shares::<Int4<64>>("int4 by 64", WeightFormat::Int4By64);
+    shares::<Int4<128>>("int4 by 128", WeightFormat::Int4By128);
 }

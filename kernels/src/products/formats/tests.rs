@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::{codes, int4::Int4};
 use crate::memory::{Aligned, lend};
 use crate::products::{
     Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
@@ -129,6 +130,26 @@ impl WrittenOut for i8 {
     }
 }
 
+impl<const GROUP: usize> WrittenOut for Int4<GROUP>
+where
+    Self: WithKernel<Number = f32>,
+{
+    fn element(_: Isa, a: &[f32], w: &[f32]) -> f32 {
+        total(a, w, GROUP, |a, w| {
+            let largest = a.iter().fold(0f32, |largest, a| largest.max(a.abs()));
+            let step = largest / 127.0;
+            let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
+            let integers = a.iter().map(|a| (a * per_unit).round_ties_even() as i64);
+            let integers: Vec<i64> = integers.collect();
+            let group = codes::quantize::<GROUP>(w);
+            let products = integers.iter().zip(group.codes);
+            let products: i64 = products.map(|(&n, q)| n * i64::from(q)).sum();
+            let row_sum = step * integers.iter().sum::<i64>() as f32;
+            products as f32 * step * group.scale.to_f32() + row_sum * group.minimum.to_f32()
+        })
+    }
+}
+
 const M: &[usize] = if cfg!(miri) {
     &[0, 1, 3]
 } else {
@@ -199,6 +220,13 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
 }
 
 #[test]
+fn every_int4_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
+    every_size_and_layout::<Int4<32>>();
+    every_size_and_layout::<Int4<64>>();
+    every_size_and_layout::<Int4<128>>();
+}
+
+#[test]
 fn every_f16_product_has_the_bits_of_the_f32_product_of_the_rounded_weights() {
     for &k in K {
         let (a, w) = (random(M[M.len() - 1] * k, 1), random(N[N.len() - 1] * k, 2));
@@ -253,6 +281,9 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     heights::<f16>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
     heights::<i8>(&a, &w, (m, n, k));
+    heights::<Int4<32>>(&a, &w, (m, n, k));
+    heights::<Int4<64>>(&a, &w, (m, n, k));
+    heights::<Int4<128>>(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
     heights::<f64>(&wide(&a), &wide(&w), (m, n, k));
 }
@@ -355,6 +386,8 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
+        check::<Int4<32>>(isa);
+        check::<Int4<128>>(isa);
     }
 }
 

@@ -4,16 +4,20 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::memory::LargePages;
+use crate::products::formats::codes::{Coded, quantize};
 use crate::products::{Matrix, PackedWeight, WeightFormat};
 use crate::rows::source::Source;
 use crate::threads::with_team;
 use crate::vectors::Slice;
 
-const FORMATS: [WeightFormat; 4] = [
+const FORMATS: [WeightFormat; 7] = [
     WeightFormat::F32,
     WeightFormat::F16,
     WeightFormat::Bf16,
     WeightFormat::Int8,
+    WeightFormat::Int4By32,
+    WeightFormat::Int4By64,
+    WeightFormat::Int4By128,
 ];
 
 /// Around every height of tiles and blocks; the last are shared by threads or not.
@@ -95,6 +99,9 @@ fn a_row_that_is_unpacked_is_the_weights_rounded_to_the_format() {
                     WeightFormat::F16 => rounded(|w| f16::from_f32(w).to_f32()),
                     WeightFormat::Bf16 => rounded(|w| bf16::from_f32(w).to_f32()),
                     WeightFormat::Int8 => row.chunks(128).flat_map(nearest_steps).collect(),
+                    WeightFormat::Int4By32 => row.chunks(32).flat_map(decoded).collect(),
+                    WeightFormat::Int4By64 => row.chunks(64).flat_map(decoded).collect(),
+                    WeightFormat::Int4By128 => row.chunks(128).flat_map(decoded).collect(),
                 };
                 assert_same(&found, &expected, what);
             }
@@ -113,4 +120,15 @@ fn nearest_steps(chunk: &[f32]) -> Vec<f32> {
     let step = step.to_f32();
     let nearest = |w: &f32| (w * (1.0 / step)).round_ties_even() as i8 as f32 * step;
     chunk.iter().map(nearest).collect()
+}
+
+/// What a group's codes stand for.
+fn decoded(group: &[f32]) -> Vec<f32> {
+    let Coded {
+        scale,
+        minimum,
+        codes,
+    } = quantize::<128>(group);
+    let number = |&code: &u8| f32::from(code) * scale.to_f32() + minimum.to_f32();
+    codes[..group.len()].iter().map(number).collect()
 }

@@ -51,7 +51,7 @@ fn f16_roundings(x: &[f32]) -> Vec<f64> {
 
 /// Half a step, where a chunk of a row has 254 steps over the range of its numbers and zero.
 fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
-    half_steps(row, |chunk| {
+    half_steps(row, i8::CHUNK, |chunk| {
         let extreme = |of: fn(f32, f32) -> f32| f64::from(chunk.iter().copied().fold(0.0, of));
         (extreme(f32::max) - extreme(f32::min)) / 254.0
     })
@@ -60,15 +60,31 @@ fn int8_row_roundings(row: &[f32]) -> Vec<f64> {
 /// Half a step, where a chunk of a column has 127 steps from zero to its largest magnitude, each rounded up to
 /// bfloat16.
 fn int8_column_roundings(column: &[f32]) -> Vec<f64> {
-    half_steps(column, |chunk| {
+    half_steps(column, i8::CHUNK, |chunk| {
         let largest = chunk.iter().fold(0f32, |largest, x| largest.max(x.abs()));
         f64::from(largest) / 127.0 * (1.0 + bf16::EPSILON.to_f64())
     })
 }
 
-fn half_steps(x: &[f32], step: impl Fn(&[f32]) -> f64) -> Vec<f64> {
+/// Half a step, where a group of a row has 127 steps from zero to its largest magnitude.
+fn int4_row_roundings(row: &[f32], group: usize) -> Vec<f64> {
+    half_steps(row, group, |chunk| {
+        let largest = chunk.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        f64::from(largest) / 127.0
+    })
+}
+
+/// Half a step, where a group of a column has 15 steps from its least to its largest number. The search errs less.
+fn int4_column_roundings(column: &[f32], group: usize) -> Vec<f64> {
+    half_steps(column, group, |chunk| {
+        let of = |of: fn(f32, f32) -> f32| chunk.iter().copied().reduce(of).map_or(0.0, f64::from);
+        (of(f32::max) - of(f32::min)) / 15.0
+    })
+}
+
+fn half_steps(x: &[f32], chunk: usize, step: impl Fn(&[f32]) -> f64) -> Vec<f64> {
     let of = |chunk: &[f32]| vec![step(chunk) / 2.0; chunk.len()];
-    x.chunks(i8::CHUNK).flat_map(of).collect()
+    x.chunks(chunk).flat_map(of).collect()
 }
 
 /// The largest share that is used of the allowed error.
@@ -110,11 +126,18 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
         let in_f16 = reference(&a, &w, k, |row| vec![0.0; row.len()], f16_roundings);
         let in_bf16 = reference(&a, &w, k, bf16_roundings, bf16_roundings);
         let in_int8 = reference(&a, &w, k, int8_row_roundings, int8_column_roundings);
+        let [in_32, in_64, in_128] = [32, 64, 128].map(|group| {
+            let (row, column) = (int4_row_roundings, int4_column_roundings);
+            reference(&a, &w, k, |x| row(x, group), |w| column(w, group))
+        });
         for isa in Isa::levels() {
             for (name, y, exact) in [
                 ("f16", product::<f16>(isa, view, b, 14), &in_f16),
                 ("bf16", product::<bf16>(isa, view, b, 14), &in_bf16),
                 ("int8", product::<i8>(isa, view, b, 14), &in_int8),
+                ("int4", product::<Int4<32>>(isa, view, b, 14), &in_32),
+                ("int4", product::<Int4<64>>(isa, view, b, 14), &in_64),
+                ("int4", product::<Int4<128>>(isa, view, b, 14), &in_128),
             ] {
                 assert_share(
                     share(&y, exact),
@@ -168,6 +191,8 @@ fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
     spoils_its_own::<bf16>(f32::NEG_INFINITY, |y| !y.is_finite());
     for spoilt in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         spoils_its_own::<i8>(spoilt, f32::is_nan);
+        spoils_its_own::<Int4<32>>(spoilt, f32::is_nan);
+        spoils_its_own::<Int4<128>>(spoilt, f32::is_nan);
     }
 }
 
@@ -178,8 +203,14 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
     let b = View::row_major(&w, n, k).transposed();
     for isa in Isa::levels() {
         for x in [0.0, -0.0, f32::MIN_POSITIVE, -1e-45] {
-            let y = product::<i8>(isa, View::row_major(&vec![x; k], 1, k), b, 14);
-            assert_eq!(bits(&y), [0; 3], "{isa} {x:e}: {y:?}");
+            let small = vec![x; k];
+            let a = View::row_major(&small, 1, k);
+            for y in [
+                product::<i8>(isa, a, b, 14),
+                product::<Int4<64>>(isa, a, b, 14),
+            ] {
+                assert_eq!(bits(&y), [0; 3], "{isa} {x:e}: {y:?}");
+            }
         }
         let zeros = product::<bf16>(isa, View::row_major(&vec![0.0; k], 1, k), b, 14);
         assert_eq!(bits(&zeros), [0; 3]);
@@ -193,9 +224,14 @@ fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
             // 127 steps of 1/8192, a scale that bfloat16 holds exactly.
             let (a, w) = (vec![x; 130], vec![127.0f32 / 8192.0; 130]);
             let b = View::row_major(&w, 1, 130).transposed();
-            let y = product::<i8>(isa, View::row_major(&a, 1, 130), b, 14)[0];
-            let error = (y / (x * 130.0 * w[0]) - 1.0).abs();
-            assert!(error < 1e-6, "{isa} {x:e}: {y:e}");
+            let a = View::row_major(&a, 1, 130);
+            for y in [
+                product::<i8>(isa, a, b, 14)[0],
+                product::<Int4<64>>(isa, a, b, 14)[0],
+            ] {
+                let error = (y / (x * 130.0 * w[0]) - 1.0).abs();
+                assert!(error < 1e-6, "{isa} {x:e}: {y:e}");
+            }
         }
     }
 }
