@@ -61,12 +61,17 @@ impl Source {
 
     /// Whether the weight is stored as `[d_in, d_out]`.
     pub fn lies_transposed(&self) -> bool {
-        self.orientation == Orientation::InOut && self.shape.len() == 2 && !self.is_quantized
+        self.is_in_out() && !self.is_quantized
     }
 
     /// Whether it would lie as `[d_in, d_out]`, had it not been quantised.
     pub fn is_turned_by_quantization(&self) -> bool {
-        self.is_quantized && self.orientation == Orientation::InOut && self.shape.len() == 2
+        self.is_in_out() && self.is_quantized
+    }
+
+    /// Whether the family has it as `[d_in, d_out]`.
+    pub fn is_in_out(&self) -> bool {
+        self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
     /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.

@@ -9,7 +9,7 @@ use super::{Existing, SaveOptions, SavedTensors};
 use crate::checkpoint::files::BlockKind;
 use crate::checkpoint::gguf::{self, Dense};
 use crate::checkpoint::quantized::Packing;
-use crate::checkpoint::scheme::Orientation;
+use crate::checkpoint::source::Source;
 use crate::checkpoint::write::directory;
 use crate::checkpoint::{AsTensor, Checkpoint, plan};
 use crate::error::{Error, Result};
@@ -205,10 +205,8 @@ impl SavedTensors<'_> {
     /// Whether a weight is stored as `[d_in, d_out]`.
     pub(super) fn lies_transposed(&self, name: &str) -> bool {
         let mut sources = self.checkpoint.plan.sources.iter();
-        let is_it = |source: &&crate::checkpoint::source::Source| source.name == name;
-        sources.find(is_it).is_some_and(|source| {
-            source.orientation == Orientation::InOut && source.shape.len() == 2
-        })
+        let found = sources.find(|source| source.name == name);
+        found.is_some_and(Source::is_in_out)
     }
 
     /// The numbers of a tensor on disk in f32.
