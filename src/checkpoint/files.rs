@@ -31,7 +31,7 @@ mod positioned;
 
 pub(crate) use block_kind::BlockKind;
 pub(crate) use computed::{Compute, Part};
-pub(crate) use gguf::{Gguf, MAGIC};
+pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
@@ -241,7 +241,7 @@ impl TensorFiles {
 
     /// Adds the tensors and metadata of another file.
     fn add(&mut self, file: PositionedFile) -> Result<()> {
-        if gguf::is_gguf(&file) {
+        if gguf::begins_so(&file) {
             return self.add_gguf(file);
         }
         let header = header::read(&file)?;

@@ -132,6 +132,25 @@ fn results_are_those_of_transformers_on_the_dequantised_weights() {
 }
 
 #[test]
+fn some_rows_are_those_of_the_whole() {
+    for Judged {
+        name, checkpoint, ..
+    } in judged()
+    {
+        let files = checkpoint.files();
+        for used in checkpoint.report().used {
+            let whole = files.read(&used.name).unwrap();
+            let n = whole.dims()[0];
+            let rows = [n / 3..n / 3 + n / 2, 0..1, n..n];
+            let found = files.read_rows(&used.name, &rows).unwrap();
+            let parts = rows.map(|rows| whole.narrow(0, rows.start, rows.len()).unwrap());
+            let expected = Tensor::cat(&parts, 0).unwrap();
+            assert_eq!(numbers(&found), numbers(&expected), "{name}: {}", used.name);
+        }
+    }
+}
+
+#[test]
 fn a_copy_is_saved_dense_and_reads_the_same() {
     for Judged {
         name, checkpoint, ..

@@ -26,7 +26,14 @@ pub(crate) struct Part {
 impl TensorFiles {
     /// Takes a tensor out of the list, to compute others from it.
     pub(crate) fn take(&mut self, name: &str) -> Option<Part> {
-        let info = self.tensors.remove(name)?;
+        let part = self.as_part(name)?;
+        self.tensors.remove(name);
+        Some(part)
+    }
+
+    /// A stored tensor as a part.
+    pub(crate) fn as_part(&self, name: &str) -> Option<Part> {
+        let info = self.tensors.get(name)?.clone();
         let name = name.to_string();
         Some(Part { name, info })
     }
@@ -69,6 +76,21 @@ impl TensorFiles {
         span: Range<usize>,
     ) -> Result<Vec<T>> {
         self.elements(&part.name, &part.info, std::slice::from_ref(&span))
+    }
+
+    /// The elements of some columns of a part of two dimensions, line by line.
+    pub(crate) fn part_columns<T: bytemuck::Pod>(
+        &self,
+        part: &Part,
+        columns: Range<usize>,
+    ) -> Result<Vec<T>> {
+        let (n_lines, width) = part.dims2()?;
+        let spans =
+            (0..n_lines).map(|line| line * width + columns.start..line * width + columns.end);
+        match columns.len() == width {
+            true => self.part(part),
+            false => self.elements(&part.name, &part.info, &spans.collect::<Vec<_>>()),
+        }
     }
 
     /// All elements of a part of a floating-point type, in f32.

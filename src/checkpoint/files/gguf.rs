@@ -4,6 +4,7 @@
 //! As of safetensors, nothing is believed: a length is read only where the file is long enough for it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -36,8 +37,13 @@ pub(crate) struct GgufTensor {
     pub(super) n_bytes: usize,
 }
 
+/// Whether the file at a path begins as GGUF does.
+pub(crate) fn is_gguf(path: &Path) -> bool {
+    PositionedFile::open(path.to_path_buf()).is_ok_and(|file| begins_so(&file))
+}
+
 /// Whether a file begins as GGUF does.
-pub(super) fn is_gguf(file: &PositionedFile) -> bool {
+pub(super) fn begins_so(file: &PositionedFile) -> bool {
     let mut start: Vec<u8> = Vec::with_capacity(MAGIC.len());
     file.len() >= MAGIC.len() as u64
         && file.append(&mut start, MAGIC.len(), 0).is_ok()

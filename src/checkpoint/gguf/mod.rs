@@ -13,8 +13,6 @@ mod save;
 mod search;
 mod write;
 
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,33 +22,30 @@ use serde_json::Value;
 use self::config::Described;
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
-use crate::checkpoint::files::{BlockKind, Compute, MAGIC, Part, TensorFiles};
+pub(super) use crate::checkpoint::files::is_gguf;
+use crate::checkpoint::files::{BlockKind, Compute, GgufTensor, Part, TensorFiles};
 use crate::error::{Error, Result};
-
-/// Whether a file begins as GGUF does.
-pub(super) fn is_gguf(path: &Path) -> bool {
-    let mut start = [0; MAGIC.len()];
-    let mut read = || File::open(path)?.read_exact(&mut start);
-    // Asked before opening: opening a named pipe waits for somebody to write to it.
-    path.is_file() && read().is_ok() && &start == MAGIC
-}
 
 /// The `config.json` that a GGUF file stands for.
 pub(super) fn config(path: &Path) -> Result<Value> {
-    let mut files = TensorFiles::open(path)?;
-    decode(&mut files);
+    let files = TensorFiles::open(path)?;
     let Some(gguf) = files.gguf() else {
         return Err(Error::MissingConfig {
             path: path.to_path_buf(),
         });
     };
+    let find = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
     config::config(&Described {
         path: files.path(),
         metadata: &gguf.metadata,
-        shape: &|name| Some(files.info(name)?.shape.clone()),
-        numbers: &|name| match files.contains(name) {
-            true => Ok(Some(files.read(name)?.flatten_all()?.to_vec1::<f32>()?)),
-            false => Ok(None),
+        shape: &|name| Some(find(name)?.shape.clone()),
+        numbers: &|name| {
+            let (Some(tensor), Some(part)) = (find(name), files.as_part(name)) else {
+                return Ok(None);
+            };
+            let n = tensor.shape.iter().product();
+            let blocks = Blocks::new(tensor, part, Step::None);
+            blocks.numbers(&files, 0..n).map(Some)
         },
     })
 }
@@ -76,22 +71,14 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
             files.take(&tensor.name);
             continue;
         }
-        let Some(name) = names.translated(&tensor.name) else {
-            decode_one(files, &tensor.name);
-            continue;
+        let (name, step) = match names.translated(&tensor.name) {
+            Some(name) => (name, step(&model_type, config, &tensor.name)),
+            None => (tensor.name.clone(), Step::None),
         };
         let Some(part) = files.take(&tensor.name) else {
             continue;
         };
-        let step = step(&model_type, config, &tensor.name);
-        let blocks = Blocks {
-            kind: tensor.kind,
-            columns: tensor.shape.last().copied().unwrap_or(0),
-            shape: tensor.shape.clone(),
-            first_row: 0,
-            step,
-            part,
-        };
+        let blocks = Blocks::new(&tensor, part, step);
         match tensor.shape[..] {
             [n_experts, rows, columns] if name.contains("{e}") => {
                 for expert in 0..n_experts {
@@ -113,39 +100,6 @@ pub(super) fn translate(config: &Value, files: &mut TensorFiles) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Makes tensors of numbers of all.
-fn decode(files: &mut TensorFiles) {
-    let names = files.gguf().map(|gguf| {
-        gguf.tensors
-            .iter()
-            .map(|tensor| tensor.name.clone())
-            .collect::<Vec<_>>()
-    });
-    names
-        .into_iter()
-        .flatten()
-        .for_each(|name| decode_one(files, &name));
-}
-
-fn decode_one(files: &mut TensorFiles, name: &str) {
-    let tensor = files
-        .gguf()
-        .and_then(|gguf| gguf.tensors.iter().find(|tensor| tensor.name == name));
-    let tensor = tensor.cloned();
-    if let (Some(tensor), Some(part)) = (tensor, files.take(name)) {
-        let blocks = Blocks {
-            kind: tensor.kind,
-            columns: tensor.shape.last().copied().unwrap_or(0),
-            shape: tensor.shape,
-            first_row: 0,
-            step: Step::None,
-            part,
-        };
-        // No other has the name, which was its own before.
-        let _ = blocks.add(name.to_string(), files);
-    }
 }
 
 /// What is done as a tensor is written, and undone as it is read.
@@ -174,6 +128,17 @@ struct Blocks {
 }
 
 impl Blocks {
+    fn new(tensor: &GgufTensor, part: Part, step: Step) -> Self {
+        Self {
+            part,
+            kind: tensor.kind,
+            shape: tensor.shape.clone(),
+            columns: tensor.shape.last().copied().unwrap_or(0),
+            first_row: 0,
+            step,
+        }
+    }
+
     fn add(self, name: String, files: &mut TensorFiles) -> Result<()> {
         if files.contains(&name) {
             return Err(self.part.error(format!("another tensor is {name} too")));

@@ -57,11 +57,13 @@ impl Stored for Awq {
 
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let (columns, width) = (self.weights.info.shape[0], self.weights.info.shape[1]);
+        let of_rows = rows.start / 8..rows.end.div_ceil(8);
         let (n_groups, n_rows) = (self.scales.info.shape[0], self.scales.info.shape[1]);
-        let code = |words: &[u32], line: usize, row: usize| {
+        let code = |words: &[u32], width: usize, line: usize, row: usize| {
             (words[line * width + row / 8] >> (4 * AWQ_ORDER[row % 8]) & 15) as u8
         };
-        let words: Vec<u32> = files.part(&self.weights)?;
+        let words: Vec<u32> = files.part_columns(&self.weights, of_rows.clone())?;
+        let of_weights = |(line, row)| code(&words, of_rows.len(), line, row - 8 * of_rows.start);
         let zeros: Vec<u32> = files.part(&self.zeros)?;
         let scales = files.part_in_f32(&self.scales)?;
         let of_groups = || {
@@ -71,7 +73,7 @@ impl Stored for Awq {
         let lines = |row| (0..columns).map(move |line| (line, row));
         let cells = rows.clone().flat_map(lines);
         Ok(QuantizedRows {
-            codes: cells.map(|(line, row)| code(&words, line, row)).collect(),
+            codes: cells.map(of_weights).collect(),
             columns,
             values: None,
             group_of: groups(columns, self.group_size),
@@ -81,7 +83,7 @@ impl Stored for Awq {
                 .collect(),
             zeros: Zeros::Each(
                 of_groups()
-                    .map(|(group, row)| f32::from(code(&zeros, group, row)))
+                    .map(|(group, row)| f32::from(code(&zeros, width, group, row)))
                     .collect(),
             ),
             factor: 1.0,

@@ -119,14 +119,14 @@ impl Stored for Gptq {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows> {
         let (n_groups, columns) = (self.scales.info.shape[0], self.columns());
         let (n_words_of_row, n_rows) = (self.weights.info.shape[0], self.weights.info.shape[1]);
-        let words: Vec<u32> = files.part(&self.weights)?;
+        let words: Vec<u32> = files.part_columns(&self.weights, rows.clone())?;
         let mut all = Vec::with_capacity(rows.len() * columns);
         // The words of a row lie far apart; of some rows beside each other, in one line of the CPU's cache.
         const ROWS: usize = 16;
         let mut streams = vec![0; ROWS * n_words_of_row];
-        for start in rows.clone().step_by(ROWS) {
-            let some = start..rows.end.min(start + ROWS);
-            for (i, of_all) in words.chunks_exact(n_rows.max(1)).enumerate() {
+        for start in (0..rows.len()).step_by(ROWS) {
+            let some = start..rows.len().min(start + ROWS);
+            for (i, of_all) in words.chunks_exact(rows.len()).enumerate() {
                 for (j, &word) in of_all[some.clone()].iter().enumerate() {
                     streams[j * n_words_of_row + i] = word;
                 }
