@@ -72,12 +72,15 @@ impl Family {
     }
 }
 
+/// The families that `model_type` names: several if its model has several stacks.
+fn of_type(model_type: &str) -> Vec<&'static Family> {
+    let is_named = |family: &&Family| family.model_types.iter().any(|name| name == model_type);
+    families::all().iter().filter(is_named).collect()
+}
+
 /// Of two stacks that make one model, the one whose family says how.
 pub(super) fn first_of_two(model_type: &str) -> Option<StackPart> {
-    let of_type = families::all()
-        .into_iter()
-        .filter(|family| family.model_types.iter().any(|name| name == model_type));
-    let of_type: Vec<Family> = of_type.collect();
+    let of_type = of_type(model_type);
     let first = of_type.iter().find(|family| family.joined.is_some());
     first
         .filter(|_| of_type.len() > 1)
@@ -89,11 +92,9 @@ pub(super) fn known(
     model_type: &str,
     part: Option<StackPart>,
 ) -> std::result::Result<Family, Unknown> {
-    let is_named = |family: &Family| family.model_types.iter().any(|name| name == model_type);
-    let (of_type, others): (Vec<Family>, Vec<Family>) =
-        families::all().into_iter().partition(is_named);
+    let of_type = of_type(model_type);
     if of_type.is_empty() {
-        let known = others.iter().flat_map(|family| &family.model_types);
+        let known = families::all().iter().flat_map(|f| &f.model_types);
         let lacking = lacking(model_type);
         let nearest = match &lacking {
             Some(lacking) if !lacking.is_table => vec![], // another family's table would not help
@@ -113,7 +114,7 @@ pub(super) fn known(
     let found = of_type
         .into_iter()
         .find(|family| is_only || family.part == part);
-    found.ok_or_else(|| {
+    found.cloned().ok_or_else(|| {
         let asked = match part {
             Some(part) => format!("{part} chosen"),
             None => "none chosen".to_string(),

@@ -42,8 +42,8 @@ mod tests {
     #[test]
     fn no_model_type_is_listed_twice_or_built_in() {
         let mut names: BTreeSet<String> = families::all()
-            .into_iter()
-            .flat_map(|family| family.model_types)
+            .iter()
+            .flat_map(|family| family.model_types.clone())
             .collect();
         for (name, lacking) in listed() {
             assert!(names.insert(name.to_string()), "{name}");

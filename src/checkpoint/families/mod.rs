@@ -1,5 +1,7 @@
 //! The known families: one file each, holding a table and nothing else, and one line here.
 
+use std::sync::LazyLock;
+
 use crate::checkpoint::scheme::Family;
 
 mod albert;
@@ -82,8 +84,13 @@ macro_rules! of_files {
     ($of:ident: $($file:ident)*) => { [$($file::$of()),*] };
 }
 
-/// Every known family.
-pub(crate) fn all() -> Vec<Family> {
+/// Every known family, made once: to open a checkpoint asks for it several times.
+pub(crate) fn all() -> &'static [Family] {
+    static ALL: LazyLock<Vec<Family>> = LazyLock::new(made);
+    &ALL
+}
+
+fn made() -> Vec<Family> {
     let single = of_files! { family:
         albert bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
         eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan megatron_bert ministral3
