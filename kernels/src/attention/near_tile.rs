@@ -31,6 +31,7 @@ impl<'a, F: Format<Number = f32>> NearTile<'a, F> {
             depth: self.depth,
             a: self.a,
             b: self.b,
+            layout: F::Layout::default(),
             ahead: Ahead::Nothing,
             totals: self.totals,
             total: self.total,

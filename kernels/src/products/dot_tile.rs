@@ -26,6 +26,7 @@ pub struct DotTile<'a, F: Format> {
     pub a: &'a [F::Word],
     /// The right operand: the panel's words from this chunk on.
     pub b: &'a [F::Word],
+    pub layout: F::Layout,
     /// What to prefetch of the words behind this chunk.
     pub ahead: Ahead,
     /// Running totals, `[rows, Dots::PANEL]`.
@@ -67,13 +68,17 @@ impl<F: Format> DotTile<'_, F> {
     #[inline(always)]
     fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
         let lanes = D::PANEL / WIDTH;
-        let Self { depth, a, b, .. } = self;
+        let Self {
+            depth,
+            a,
+            b,
+            layout,
+            ..
+        } = self;
         let groups = depth.div_ceil(F::GROUP);
-        let next = b
-            .as_ptr()
-            .wrapping_add((F::HEAD + groups) * D::PANEL)
-            .cast::<u8>();
-        let panel_bytes = D::PANEL * size_of::<F::Word>();
+        let (head, words) = (F::head_words(layout, depth), F::chunk_words(layout, depth));
+        let next = b.as_ptr().wrapping_add(words * D::PANEL).cast::<u8>();
+        let panel_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>();
         // How many bytes the prefetching advances for each group, and a mask for the groups that do it: those
         // with none of these bits.
         let (ahead, step, mask) = match self.ahead {
@@ -92,89 +97,104 @@ impl<F: Format> DotTile<'_, F> {
             }
         };
         assert!(depth <= F::CHUNK && a.len() >= ROWS * D::ROW_WORDS);
-        assert!(b.len() >= (F::HEAD + groups) * D::PANEL);
+        assert!(b.len() >= words * D::PANEL);
         assert!(self.totals.len() >= ROWS * D::PANEL);
         let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
         let heads = |j: usize| b.as_ptr().wrapping_add(j * lanes);
-        // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
-        // through memory.
-        // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
-        let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
-        for (i, sums) in sums.iter_mut().enumerate() {
-            for (j, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: i < ROWS and j < WIDTH, and the assertions above.
-                *sum = unsafe { d.start(row(i), heads(j)) };
+        for part in 0..depth.div_ceil(F::PART).max(1) {
+            // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the sums
+            // through memory.
+            // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the panel's heads.
+            let mut sums = [[unsafe { d.start(row(0), heads(0)) }; WIDTH]; ROWS];
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: i < ROWS and j < WIDTH, and the assertions above.
+                    *sum = unsafe { d.start(row(i), heads(j)) };
+                }
             }
-        }
-        // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
-        let added = unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) };
-        for group in added..groups {
-            if ROWS > 3 {
-                // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
-                let line = LINE / size_of::<F::Word>();
-                prefetch::near(row(ROWS).wrapping_add(group * line));
-                if group & mask == 0 {
-                    let ahead = ahead.wrapping_add(group * step);
-                    prefetch::far(ahead);
-                    // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
-                    // second hint runs one row further ahead.
-                    if self.ahead == Ahead::NextChunk {
-                        prefetch::far(ahead.wrapping_add(LINE));
+            let in_part =
+                part * (F::PART / F::GROUP)..groups.min((part + 1) * (F::PART / F::GROUP));
+            let added = match F::PART == F::CHUNK {
+                // SAFETY: as above; `b` holds `groups` rows of words behind its heads.
+                true => unsafe { d.add_groups::<ROWS>(a.as_ptr(), b.as_ptr(), groups, &mut sums) },
+                false => 0,
+            };
+            for group in in_part.start + added..in_part.end {
+                if ROWS > 3 {
+                    // The rows of the next tile follow this tile's; each group prefetches one cache line of them.
+                    let line = LINE / size_of::<F::Word>();
+                    prefetch::near(row(ROWS).wrapping_add(group * line));
+                    if group & mask == 0 {
+                        let ahead = ahead.wrapping_add(group * step);
+                        prefetch::far(ahead);
+                        // At AVX-512 a row of a panel is two cache lines; elsewhere it is at most one, and the
+                        // second hint runs one row further ahead.
+                        if self.ahead == Ahead::NextChunk {
+                            prefetch::far(ahead.wrapping_add(LINE));
+                        }
+                    }
+                }
+                // No branch between widening the columns and multiplying them: across one, the compiler spilled
+                // sums to keep operands widened (int8 on NEON).
+                let at = (head + group * F::GROUP_WORDS) * D::PANEL;
+                // Not by `from_fn`, as above: in its closure what widens a word was a call.
+                // SAFETY: group < groups, so the loads end within the words of `b`.
+                let b: [D::Right; WIDTH] =
+                    unsafe { [d.right(heads(0).add(at)), d.right(heads(1).add(at))] };
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
+                    let a = unsafe { d.left(row(i), group) };
+                    for (sum, b) in sums.iter_mut().zip(b) {
+                        *sum = d.dot(a, b, *sum);
                     }
                 }
             }
-            // No branch between widening the columns and multiplying them: across one, the compiler spilled
-            // sums to keep operands widened (int8 on NEON).
-            let at = (F::HEAD + group) * D::PANEL;
-            // Not by `from_fn`, as above: in its closure what widens a word was a call.
-            // SAFETY: group < groups, so the loads end within the (HEAD + groups) * PANEL words of `b`.
-            let b: [D::Right; WIDTH] =
-                unsafe { [d.right(heads(0).add(at)), d.right(heads(1).add(at))] };
-            for (i, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: i < ROWS, `a` holds ROWS packed rows, and group < CHUNK / GROUP.
-                let a = unsafe { d.left(row(i), group) };
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = d.dot(a, b, *sum);
-                }
-            }
-        }
-        // Unrolled by hand: the compiler would not unroll a loop of this length, and would keep the sums in
-        // memory.
-        macro_rules! finish_rows {
+            // SAFETY: the panel's heads, as above, and a part of the chunk; by hand, as above.
+            let of_columns = unsafe {
+                [
+                    d.heads(layout, heads(0), part),
+                    d.heads(layout, heads(1), part),
+                ]
+            };
+            let total = match part {
+                0 => self.total,
+                _ => Total::Running,
+            };
+            // Unrolled by hand: the compiler would not unroll a loop of this length, and would keep the sums in
+            // memory.
+            macro_rules! finish_rows {
             ($($i:literal)*) => {
                 $(if $i < ROWS {
                     // SAFETY: i < ROWS, and the assertions above.
-                    unsafe { self.finish_row(d, row($i), sums[if $i < ROWS { $i } else { 0 }], $i) };
+                    unsafe { self.finish_row(d, (row($i), part), sums[if $i < ROWS { $i } else { 0 }], of_columns, ($i, total)) };
                 })*
             };
         }
-        finish_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+            finish_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+        }
     }
 
-    /// Adds the sums of row `i` to its totals.
+    /// Adds the sums of a part of row `i` to its totals.
     ///
     /// # Safety
-    /// `row` points to [`Dots::ROW_WORDS`] packed words, and `self.b` begins with [`Format::HEAD`] rows of a
-    /// panel.
+    /// `row` points to [`Dots::ROW_WORDS`] packed words, which have the part.
     #[inline(always)]
     unsafe fn finish_row<D: Dots<F>>(
         &mut self,
         d: D,
-        row: *const F::Word,
+        (row, part): (*const F::Word, usize),
         sums: [D::Sum; WIDTH],
-        i: usize,
+        heads: [D::Heads; WIDTH],
+        (i, total): (usize, Total),
     ) {
         let v = d.vectors();
         let lanes = D::PANEL / WIDTH;
         let totals = &mut self.totals[i * D::PANEL..][..D::PANEL];
-        for (j, (sum, totals)) in sums
-            .into_iter()
-            .zip(totals.chunks_exact_mut(lanes))
-            .enumerate()
-        {
-            // SAFETY: the caller's promise, and j < WIDTH.
-            let sum = unsafe { d.numbers(sum, row, self.b.as_ptr().wrapping_add(j * lanes)) };
-            let total = match self.total {
+        let sums = sums.into_iter().zip(heads);
+        for ((sum, heads), totals) in sums.zip(totals.chunks_exact_mut(lanes)) {
+            // SAFETY: the caller's promise.
+            let sum = unsafe { d.numbers(sum, row, part, heads) };
+            let total = match total {
                 Total::New => sum,
                 // SAFETY: `totals` holds as many numbers as a vector.
                 Total::Running => v.add(unsafe { v.load(totals.as_ptr()) }, sum),

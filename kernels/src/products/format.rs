@@ -26,6 +26,8 @@
 //! terms are widened already, and a group of a row is two words. The left operand is packed by
 //! [`PackRows`](super::pack_rows::PackRows), the right one by [`pack_panels`](super::pack_panels).
 
+use std::fmt;
+
 use bytemuck::Pod;
 
 use super::{Chunks, WIDTH};
@@ -38,15 +40,20 @@ pub trait Format: Copy + Send + Sync + 'static {
     type Number: Computed;
     /// The element of packed operands; as large as a number.
     type Word: Pod + Send + Sync;
-    /// Consecutive terms of a column in one word. Divides [`Self::CHUNK`].
+    /// What of the storage is known at run time only.
+    type Layout: Copy + fmt::Debug + Default + PartialEq + Send + Sync + 'static;
+    /// Consecutive terms of a column in one word, or in [`Self::GROUP_WORDS`]. Divides [`Self::PART`].
     const GROUP: usize;
+    /// Words of a group.
+    const GROUP_WORDS: usize = 1;
     /// Terms that are summed in registers before they are added to the total. It is part of every result: see
     /// [`multiply`](super::multiply) on the order of addition.
     const CHUNK: usize;
-    /// Head words of a column, which precede its terms in each chunk.
+    /// Terms of a chunk whose sums are added to the total by themselves, as what the head has for them says. Divides
+    /// [`Self::CHUNK`].
+    const PART: usize = Self::CHUNK;
+    /// Head words of a column, which precede its terms in each chunk, where the layout does not matter.
     const HEAD: usize = 0;
-    /// Words of a column in a whole chunk, its head included.
-    const CHUNK_WORDS: usize = Self::HEAD + Self::CHUNK / Self::GROUP;
     /// Whether the words of a packed row are its numbers unchanged, with rows [`Self::CHUNK`] words apart in
     /// each chunk.
     const NUMBERS: bool = false;
@@ -56,18 +63,35 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Whether a word is made of nothing but its own one or two terms, so that columns can be packed by rows.
     const BY_ROWS: bool = false;
 
-    /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
-    /// head.
-    fn column_words(depth: usize) -> usize {
-        Self::HEAD * depth.div_ceil(Self::CHUNK).max(1) + depth.div_ceil(Self::GROUP)
+    /// Head words of a column in a chunk of so many terms.
+    #[inline(always)]
+    fn head_words(_: Self::Layout, _terms: usize) -> usize {
+        Self::HEAD
     }
 
-    /// Packs all terms of a column into its [words](Self::column_words). Groups do not cross chunks, and the
+    /// Words of a column in a chunk of so many terms, its head included.
+    #[inline(always)]
+    fn chunk_words(layout: Self::Layout, terms: usize) -> usize {
+        Self::head_words(layout, terms) + terms.div_ceil(Self::GROUP) * Self::GROUP_WORDS
+    }
+
+    /// Words in a packed column of `depth` terms, heads included. A depth of 0 still has one chunk, and so one
+    /// head.
+    #[inline(always)]
+    fn column_words(layout: Self::Layout, depth: usize) -> usize {
+        let rest = match depth % Self::CHUNK {
+            0 if depth > 0 => 0,
+            rest => Self::chunk_words(layout, rest),
+        };
+        depth / Self::CHUNK * Self::chunk_words(layout, Self::CHUNK) + rest
+    }
+
+    /// Packs all terms of a column into its [words](Self::column_words) in the default layout. Groups do not cross chunks, and the
     /// last group is padded with terms whose products are zero.
     fn pack_column(terms: &[Self::Number], words: &mut [Self::Word]);
 
     /// The terms of a packed column as products take them, from its [words](Self::column_words).
-    fn unpack_column(words: &[Self::Word], terms: &mut [Self::Number]);
+    fn unpack_column(layout: Self::Layout, words: &[Self::Word], terms: &mut [Self::Number]);
 
     /// Packs a row of words from the one or two rows that hold their terms, as [`Self::pack_column`] packs columns.
     ///
@@ -86,8 +110,10 @@ pub trait Dots<F: Format>: Instructions {
     type Left: Copy;
     /// The terms of one group of each lane's column.
     type Right: Copy;
-    /// The accumulator of a chunk, one sum per lane.
+    /// The accumulator of a part, one sum per lane.
     type Sum: Copy;
+    /// What turns the sums of a part into numbers: of each lane's column.
+    type Heads: Copy;
     /// The most rows of a tile [`WIDTH`] vectors wide: as many as leave registers for the operands.
     const ROWS: usize;
     /// Words that one row occupies in a chunk of the packed left operand, with whatever precedes its terms.
@@ -126,14 +152,15 @@ pub trait Dots<F: Format>: Instructions {
     /// One group of each of `LANES` neighbouring columns.
     ///
     /// # Safety
-    /// As many words can be read at `from` as a vector has lanes.
+    /// As many words can be read at `from` as a vector has lanes, in each of [`Format::GROUP_WORDS`] consecutive rows of a
+    /// panel.
     unsafe fn right(self, from: *const F::Word) -> Self::Right;
 
-    /// The initial accumulator of a chunk, for one row and one vector of columns.
+    /// The initial accumulator of a part, for one row and one vector of columns.
     ///
     /// # Safety
     /// `row` points to [`Self::ROW_WORDS`] packed words, and `heads` to a vector of words in each of
-    /// [`Format::HEAD`] consecutive rows of a panel.
+    /// [`Format::head_words`] consecutive rows of a panel.
     unsafe fn start(self, row: *const F::Word, heads: *const F::Word) -> Self::Sum;
 
     /// `sum + left · right`.
@@ -155,15 +182,22 @@ pub trait Dots<F: Format>: Instructions {
         0
     }
 
-    /// Converts a chunk's accumulators to numbers.
+    /// What the head of one vector of columns has for a part.
     ///
     /// # Safety
-    /// The same as for [`Self::start`].
+    /// As for [`Self::start`]; the chunk has this part.
+    unsafe fn heads(self, layout: F::Layout, heads: *const F::Word, part: usize) -> Self::Heads;
+
+    /// Converts a part's accumulators to numbers.
+    ///
+    /// # Safety
+    /// As for [`Self::start`]; the row has this part.
     unsafe fn numbers(
         self,
         sum: Self::Sum,
         row: *const F::Word,
-        heads: *const F::Word,
+        part: usize,
+        heads: Self::Heads,
     ) -> <Self::Vectors as Vectors<F::Number>>::Vector;
 }
 

@@ -12,7 +12,7 @@ use super::tiles::TileKernel;
 use super::{
     Blocking, Chunks, DotTile, Dots, Finish, FinishPanels, Format, InPlaceTile, PackByRows,
     PackColumns, PackPanel, PackRow, PackRows, PanelPairs, Registers, UnpackColumn,
-    formats::int4::Int4, pack_panel::transposed_columns,
+    formats::coded::Coded, pack_panel::transposed_columns,
 };
 use crate::vectors::{Instructions, Isa};
 
@@ -166,12 +166,14 @@ with_kernel!(
 );
 
 macro_rules! codes_with_kernel {
-    ($($group:literal)*) => {
+    ($neon:ident => $of_neon:expr; $($bits:literal by $part:literal)*) => {
         $(with_kernel!(
-            WithKernel Kernel Int4<$group>,
-            neon level => level, level => level,
+            WithKernel Kernel Coded<$bits, $part>,
+            neon $neon => $of_neon, $neon => $of_neon,
             avx512 level => level, level => level.vnni(), level => level.code_dots()
         );)*
     };
 }
-codes_with_kernel!(32 64 128);
+codes_with_kernel!(level => level; 4 by 32 4 by 64 4 by 128 5 by 32 6 by 16);
+// Bytes without a sign, which Arm multiplies by no signed ones.
+codes_with_kernel!(level => level.neon(); 8 by 32 8 by 128);

@@ -24,7 +24,7 @@ impl<F: Format, V: Vectors<F::Number>> Task<V> for PackByRows<'_, F> {
         const { assert!(!F::BY_ROWS || F::GROUP <= 2) };
         let Self { b, columns, out } = self;
         let width = WIDTH * V::LANES;
-        let words = F::column_words(b.rows()) * width;
+        let words = F::column_words(F::Layout::default(), b.rows()) * width;
         let zeros = [F::Number::ZERO; MAX_PANEL];
         for (word, row) in (0..b.rows()).step_by(F::GROUP).enumerate() {
             let first = b.row(row, columns.clone());
@@ -85,7 +85,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PackPanel<'_, F> {
     #[inline(always)]
     fn compute(mut self, dots: D) {
         let depth = self.b.rows();
-        let n_words = F::column_words(depth);
+        let n_words = F::column_words(F::Layout::default(), depth);
         if n_words == 0 {
             return;
         }

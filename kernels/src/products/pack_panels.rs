@@ -13,7 +13,7 @@ use super::{
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
 
-/// Packs matrices of one shape together: returns all panels, in order. Each panel has `F::column_words(depth)`
+/// Packs matrices of one shape together: returns all panels, in order. In the default layout, each panel has `F::column_words`
 /// rows of as many words as the kernel's panels have columns, of which every matrix has an equal share. A weight
 /// `[n, k]` is the transposed view of itself. Reuses the memory of `panels`, if it is large enough.
 pub fn pack_panels<F: Format>(
@@ -23,7 +23,7 @@ pub fn pack_panels<F: Format>(
     threads: usize,
 ) -> Aligned<F::Word> {
     let (depth, columns) = (matrices[0].rows(), matrices[0].columns());
-    let words = F::column_words(depth) * kernel.panel();
+    let words = F::column_words(F::Layout::default(), depth) * kernel.panel();
     let share = kernel.panel() / matrices.len();
     let n_panels = columns.div_ceil(share);
     panels.set_len(n_panels * words);
@@ -85,7 +85,7 @@ pub fn pack_panel<F: Format>(
     } else {
         columns.len() * gathered_stride(depth)
     };
-    let n_words = kernel.transposed_columns() * F::column_words(depth);
+    let n_words = kernel.transposed_columns() * F::column_words(F::Layout::default(), depth);
     lend(TILE, n_gathered, |gathered| {
         lend(PACKED, n_words, |words| {
             kernel.pack_panel(PackPanel {

@@ -15,6 +15,7 @@ pub struct PackedMatrix<F: Format> {
     halves: Halves,
     /// Columns of a panel.
     width: usize,
+    layout: F::Layout,
     panels: Aligned<F::Word>,
 }
 
@@ -55,6 +56,7 @@ impl<F: WithKernel> PackedMatrix<F> {
             columns: matrices[0].columns(),
             halves,
             width: kernel.panel(),
+            layout: F::Layout::default(),
             panels: pack_panels(memory, &*kernel, matrices, cpu.threads),
         }
     }
@@ -65,13 +67,13 @@ impl<F: WithKernel> PackedMatrix<F> {
     pub fn unpack_column(&self, column: usize, terms: &mut [F::Number]) {
         assert_eq!((self.halves, terms.len()), (Halves::One, self.rows));
         let panel = column / self.width;
-        lend(PACKED, F::column_words(self.rows), |words| {
+        lend(PACKED, F::column_words(self.layout, self.rows), |words| {
             F::kernel(self.isa).unpack_column(UnpackColumn {
                 panel: self.panels(panel..panel + 1),
                 column: column % self.width,
                 words: &mut *words,
             });
-            F::unpack_column(words, terms);
+            F::unpack_column(self.layout, words, terms);
         });
     }
 }
@@ -97,6 +99,11 @@ impl<F: Format> PackedMatrix<F> {
         self.columns
     }
 
+    /// How its words are stored.
+    pub fn layout(&self) -> F::Layout {
+        self.layout
+    }
+
     /// Whether it holds one matrix or two.
     pub fn halves(&self) -> Halves {
         self.halves
@@ -115,12 +122,12 @@ impl<F: Format> PackedMatrix<F> {
 
     /// The words of a panel from a chunk on.
     pub fn chunk(&self, panel: usize, chunk: usize) -> &[F::Word] {
-        &self.panels(panel..panel + 1)[chunk * F::CHUNK_WORDS * self.width..]
+        &self.panels(panel..panel + 1)[chunk * F::chunk_words(self.layout, F::CHUNK) * self.width..]
     }
 
     /// The words of consecutive panels.
     pub fn panels(&self, panels: Range<usize>) -> &[F::Word] {
-        let words = F::column_words(self.rows) * self.width;
+        let words = F::column_words(self.layout, self.rows) * self.width;
         &self.panels[panels.start * words..panels.end * words]
     }
 }

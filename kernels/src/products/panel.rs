@@ -89,6 +89,7 @@ impl<F: Format> Product<'_, F> {
                     depth: terms.len(),
                     a: a.chunk(chunk, part.rows.start + rows.start),
                     b,
+                    layout: self.b.layout(),
                     ahead: match self.b {
                         Columns::Packed(_) => Ahead::ShareOfNextChunk { tile, n_tiles },
                         Columns::InPlace(_) => Ahead::Nothing,
@@ -114,19 +115,20 @@ impl<F: Format> Product<'_, F> {
         b: &[F::Word],
         totals: &mut [F::Number],
     ) {
-        let (depth, _) = self.b.shape();
+        let ((depth, _), layout) = (self.b.shape(), self.b.layout());
         for chunk in 0..depth.div_ceil(F::CHUNK).max(1) {
             self.kernel.multiply(DotTile {
                 rows,
                 depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                 a: &a[chunk * a_stride..],
-                b: &b[chunk * F::CHUNK_WORDS * self.kernel.panel()..],
+                b: &b[chunk * F::chunk_words(layout, F::CHUNK) * self.kernel.panel()..],
+                layout,
                 ahead: Ahead::NextChunk,
                 totals,
                 total: Total::of_chunk(chunk),
             });
         }
-        let end = F::column_words(depth) * self.kernel.panel();
+        let end = F::column_words(layout, depth) * self.kernel.panel();
         prefetch::bytes(b.as_ptr().wrapping_add(end), NEXT_PANEL);
     }
 }

@@ -26,6 +26,7 @@ pub struct PanelPairs<'a, F: Format> {
     pub a_stride: usize,
     /// The panels.
     pub b: &'a [F::Word],
+    pub layout: F::Layout,
     /// Totals, `[panels, rows, Dots::PANEL]`, overwritten.
     pub totals: &'a mut [F::Number],
 }
@@ -45,7 +46,7 @@ impl<F: Format, D: Dots<F>> Task<D> for PanelPairs<'_, F> {
 impl<F: Format> PanelPairs<'_, F> {
     #[inline(always)]
     fn accumulate<D: Dots<F>, const ROWS: usize>(mut self, d: D) {
-        let panel_words = F::column_words(self.depth) * D::PANEL;
+        let panel_words = F::column_words(self.layout, self.depth) * D::PANEL;
         let (results, stream) = (ROWS * D::PANEL, self.b.len() / STREAMS);
         let totals = std::mem::take(&mut self.totals);
         let (first, second) = totals.split_at_mut(totals.len() / STREAMS);
@@ -78,59 +79,72 @@ impl<F: Format> PanelPairs<'_, F> {
             let depth = (self.depth - chunk * F::CHUNK).min(F::CHUNK);
             let groups = depth.div_ceil(F::GROUP);
             let a = &self.a[chunk * self.a_stride..];
-            let b = &self.b[first + chunk * F::CHUNK_WORDS * D::PANEL..];
+            let (head, n_words) = (
+                F::head_words(self.layout, depth),
+                F::chunk_words(self.layout, depth),
+            );
+            let whole = F::chunk_words(self.layout, F::CHUNK);
+            let b = &self.b[first + chunk * whole * D::PANEL..];
             assert!(a.len() >= ROWS * D::ROW_WORDS);
-            assert!(b.len() >= (STREAMS - 1) * stream + (F::HEAD + groups) * D::PANEL);
+            assert!(b.len() >= (STREAMS - 1) * stream + n_words * D::PANEL);
             let row = |i: usize| a.as_ptr().wrapping_add(i * D::ROW_WORDS);
             let words = |panel: usize, row: usize, j: usize| {
                 let at = panel * stream + row * D::PANEL + j * lanes;
                 b.as_ptr().wrapping_add(at)
             };
-            // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
-            // sums through memory.
-            // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.
-            let mut sums = [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
-            for (panel, sums) in sums.iter_mut().enumerate() {
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    for (j, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: i < ROWS, panel < STREAMS and j < WIDTH, and the assertions above.
-                        *sum = unsafe { d.start(row(i), words(panel, 0, j)) };
-                    }
-                }
-            }
-            for group in 0..groups {
-                if F::AHEAD > 0 {
-                    for panel in 0..STREAMS {
-                        let ahead = words(panel, F::HEAD + group, 0).cast::<u8>();
-                        let row_bytes = D::PANEL * size_of::<F::Word>();
-                        prefetch::bytes(ahead.wrapping_add(F::AHEAD), row_bytes);
-                    }
-                }
-                // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
-                let mut a = [unsafe { d.left(row(0), group) }; ROWS];
-                for (i, a) in a.iter_mut().enumerate() {
-                    // SAFETY: as above, and i < ROWS.
-                    *a = unsafe { d.left(row(i), group) };
-                }
+            for part in 0..depth.div_ceil(F::PART).max(1) {
+                // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
+                // sums through memory.
+                // SAFETY: the assertions above: `a` holds ROWS packed rows, and `b` the heads of both panels.
+                let mut sums =
+                    [[[unsafe { d.start(row(0), words(0, 0, 0)) }; WIDTH]; ROWS]; STREAMS];
                 for (panel, sums) in sums.iter_mut().enumerate() {
-                    for j in 0..WIDTH {
-                        // SAFETY: group < groups, so the load ends within the chunk's words of either panel.
-                        let b = unsafe { d.right(words(panel, F::HEAD + group, j)) };
-                        for (sums, &a) in sums.iter_mut().zip(&a) {
-                            sums[j] = d.dot(a, b, sums[j]);
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        for (j, sum) in sums.iter_mut().enumerate() {
+                            // SAFETY: i < ROWS, panel < STREAMS and j < WIDTH, and the assertions above.
+                            *sum = unsafe { d.start(row(i), words(panel, 0, j)) };
                         }
                     }
                 }
-            }
-            for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {
-                for (i, (sums, totals)) in sums.into_iter().zip(totals).enumerate() {
-                    for (j, (sum, total)) in sums.into_iter().zip(totals).enumerate() {
-                        // SAFETY: as where the sums start.
-                        let sum = unsafe { d.numbers(sum, row(i), words(panel, 0, j)) };
-                        *total = match chunk {
-                            0 => sum,
-                            _ => v.add(*total, sum),
-                        };
+                for group in
+                    part * (F::PART / F::GROUP)..groups.min((part + 1) * (F::PART / F::GROUP))
+                {
+                    if F::AHEAD > 0 {
+                        for panel in 0..STREAMS {
+                            let ahead = words(panel, head + group * F::GROUP_WORDS, 0).cast::<u8>();
+                            let row_bytes = F::GROUP_WORDS * D::PANEL * size_of::<F::Word>();
+                            prefetch::bytes(ahead.wrapping_add(F::AHEAD), row_bytes);
+                        }
+                    }
+                    // SAFETY: `a` holds ROWS packed rows, and group < CHUNK / GROUP.
+                    let mut a = [unsafe { d.left(row(0), group) }; ROWS];
+                    for (i, a) in a.iter_mut().enumerate() {
+                        // SAFETY: as above, and i < ROWS.
+                        *a = unsafe { d.left(row(i), group) };
+                    }
+                    for (panel, sums) in sums.iter_mut().enumerate() {
+                        for j in 0..WIDTH {
+                            // SAFETY: group < groups, so the load ends within the chunk's words of either panel.
+                            let b =
+                                unsafe { d.right(words(panel, head + group * F::GROUP_WORDS, j)) };
+                            for (sums, &a) in sums.iter_mut().zip(&a) {
+                                sums[j] = d.dot(a, b, sums[j]);
+                            }
+                        }
+                    }
+                }
+                for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {
+                    for j in 0..WIDTH {
+                        // SAFETY: as where the sums start, and a part of the chunk.
+                        let heads = unsafe { d.heads(self.layout, words(panel, 0, j), part) };
+                        for (i, (sums, totals)) in sums.iter().zip(&mut *totals).enumerate() {
+                            // SAFETY: as above.
+                            let sum = unsafe { d.numbers(sums[j], row(i), part, heads) };
+                            totals[j] = match chunk + part {
+                                0 => sum,
+                                _ => v.add(totals[j], sum),
+                            };
+                        }
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Barrier, thread, time::Instant};
 
 use half::{bf16, f16};
 
-use super::{Registers, WeightFormat, WithKernel, formats::int4::Int4};
+use super::{Registers, WeightFormat, WithKernel, formats::coded::Coded};
 use crate::cpu::Cpu;
 
 /// Operations per second of all threads of `cpu` together in a format, where a multiplication and an addition are
@@ -18,7 +18,7 @@ pub fn peak(cpu: Cpu, format: WeightFormat) -> f64 {
         WeightFormat::Int8 => &|| i8::kernel(cpu.isa).multiply_registers(Registers(PhantomData)),
         // Registers alone know no groups.
         WeightFormat::Int4By32 | WeightFormat::Int4By64 | WeightFormat::Int4By128 => {
-            &|| Int4::<128>::kernel(cpu.isa).multiply_registers(Registers(PhantomData))
+            &|| Coded::<4, 128>::kernel(cpu.isa).multiply_registers(Registers(PhantomData))
         }
     };
     const TIMES: usize = 20;

@@ -45,6 +45,13 @@ impl<F: Format> Columns<'_, F> {
         }
     }
 
+    pub(crate) fn layout(&self) -> F::Layout {
+        match self {
+            Self::Packed(b) => b.layout(),
+            Self::InPlace(_) => F::Layout::default(),
+        }
+    }
+
     pub(crate) fn halves(&self) -> Halves {
         match self {
             Self::Packed(b) => b.halves(),

@@ -106,6 +106,7 @@ impl<'a, F: Format> Product<'a, F> {
                 a: packed,
                 a_stride,
                 b: b.panels(panels.start..end),
+                layout: b.layout(),
                 totals: paired,
             });
         }

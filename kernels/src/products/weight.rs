@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::{
     Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
-    PackedTarget, Product, RowBlocks, To, WithKernel, formats::int4::Int4,
+    PackedTarget, Product, RowBlocks, To, WithKernel, formats::coded::Coded,
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -26,7 +26,7 @@ pub enum WeightFormat {
     Bf16,
     /// int8, with a scale for each chunk of each row of the weight; see `products/formats/int8.rs`.
     Int8,
-    /// Codes of 4 bits, with a scale and a minimum for each 32 weights of a row; see `products/formats/int4.rs`. Both are f16:
+    /// Codes of 4 bits, with a scale and a minimum for each 32 weights of a row; see `products/formats/coded.rs`. Both are f16:
     /// what is beyond its range, ±65504, is cut off.
     Int4By32,
     /// As [`Self::Int4By32`], for each 64.
@@ -43,9 +43,9 @@ enum AnyMatrix {
     F16(PackedMatrix<f16>),
     Bf16(PackedMatrix<bf16>),
     Int8(PackedMatrix<i8>),
-    Int4By32(PackedMatrix<Int4<32>>),
-    Int4By64(PackedMatrix<Int4<64>>),
-    Int4By128(PackedMatrix<Int4<128>>),
+    Int4By32(PackedMatrix<Coded<4, 32>>),
+    Int4By64(PackedMatrix<Coded<4, 64>>),
+    Int4By128(PackedMatrix<Coded<4, 128>>),
 }
 
 /// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.

@@ -144,6 +144,12 @@ impl Words for Avx2 {
     instructions! {
         fn splat_word(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
         fn low_halves(words: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
+        fn low_f16(words: __m256i) -> __m256 {
+            let halves = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+            // Four of them in the lower half of each lane.
+            let halves = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(halves, halves));
+            _mm256_cvtph_ps(_mm256_castsi256_si128(halves))
+        }
         fn high_halves(words: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(!0xffff))) }
         fn splat_pair(word: u32) -> __m256i { _mm256_set1_epi32(word as i32) }
         fn even_bytes(words: __m256i) -> __m256i { _mm256_and_si256(words, _mm256_set1_epi16(0xff)) }
@@ -159,6 +165,7 @@ impl Words for Avx2 {
         }
         fn integers(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
         fn add_words(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
+        fn and_words(a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
         fn xor_words(a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
         fn rotate_words(words: __m256i, by: u32) -> __m256i {
             let up = _mm256_sllv_epi32(words, _mm256_set1_epi32(by as i32));

@@ -178,6 +178,7 @@ impl Words for Avx512 {
     instructions! {
         fn splat_word(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
         fn low_halves(words: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
+        fn low_f16(words: __m512i) -> __m512 { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
         fn high_halves(words: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
         fn splat_pair(word: u32) -> __m512i { _mm512_set1_epi32(word as i32) }
         fn even_bytes(words: __m512i) -> __m512i { _mm512_and_si512(words, _mm512_set1_epi16(0xff)) }
@@ -193,6 +194,7 @@ impl Words for Avx512 {
         }
         fn integers(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
         fn add_words(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn and_words(a: __m512i, b: __m512i) -> __m512i { _mm512_and_si512(a, b) }
         fn xor_words(a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }
         fn rotate_words(words: __m512i, by: u32) -> __m512i { _mm512_rolv_epi32(words, _mm512_set1_epi32(by as i32)) }
         unsafe fn load_words(from: *const u32) -> __m512i { _mm512_loadu_si512(from.cast()) }

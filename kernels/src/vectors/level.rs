@@ -100,6 +100,9 @@ pub trait Words: Vectors<f32> {
     /// `a + b` in 32 bits, which wrap around.
     fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
 
+    /// The bits that both have.
+    fn and_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+
     /// The bits in which `a` and `b` differ.
     fn xor_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
 
@@ -108,6 +111,9 @@ pub trait Words: Vectors<f32> {
 
     /// The lower half of each word, a bfloat16, as f32.
     fn low_halves(self, words: Self::Words) -> Self::Vector;
+
+    /// The lower half of each word, an f16, as f32.
+    fn low_f16(self, words: Self::Words) -> Self::Vector;
 
     /// The upper half of each word, a bfloat16, as f32.
     fn high_halves(self, words: Self::Words) -> Self::Vector;
@@ -128,7 +134,7 @@ pub trait Words: Vectors<f32> {
     /// The lower halves of all bytes of each word, and their upper halves, as bytes.
     fn halves_of_bytes(self, words: Self::Words) -> [Self::Words; 2];
 
-    /// `sum` plus the products of the bytes of two words, of 0 to 15, and the signed bytes of two others, of -127 to 127.
+    /// `sum` plus the products of the bytes of two words, of 0 to 63, and the signed bytes of two others, of -127 to 127.
     fn add_products_of_bytes(
         self,
         sum: Self::Words,

@@ -202,6 +202,10 @@ impl Words for Neon {
     instructions! {
         fn splat_word(word: u32) -> U32x8 { [vdupq_n_u32(word); 2] }
         fn low_halves(words: U32x8) -> F32x8 { words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words))) }
+        fn low_f16(words: U32x8) -> F32x8 {
+            let [first, last] = words.map(|words| vreinterpretq_u16_u32(words));
+            widened(vuzp1q_u16(first, last))
+        }
         fn high_halves(words: U32x8) -> F32x8 {
             words.map(|words| {
                 vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
@@ -247,6 +251,7 @@ impl Words for Neon {
         }
         fn integers(words: U32x8) -> F32x8 { words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words))) }
         fn add_words(a: U32x8, b: U32x8) -> U32x8 { [vaddq_u32(a[0], b[0]), vaddq_u32(a[1], b[1])] }
+        fn and_words(a: U32x8, b: U32x8) -> U32x8 { [vandq_u32(a[0], b[0]), vandq_u32(a[1], b[1])] }
         fn xor_words(a: U32x8, b: U32x8) -> U32x8 { [veorq_u32(a[0], b[0]), veorq_u32(a[1], b[1])] }
         fn rotate_words(words: U32x8, by: u32) -> U32x8 {
             // A negative shift is one down.

@@ -93,6 +93,7 @@ impl Words for Portable {
     instructions! {
         fn splat_word(word: u32) -> U32x4 { [word; LANES] }
         fn low_halves(words: U32x4) -> F32x4 { words.map(|word| f32::from_bits(word << 16)) }
+        fn low_f16(words: U32x4) -> F32x4 { words.map(|word| f16::from_bits(word as u16).widen()) }
         fn high_halves(words: U32x4) -> F32x4 { words.map(|word| f32::from_bits(word & 0xffff_0000)) }
         fn splat_pair(word: u32) -> U32x4 { [word; LANES] }
         fn even_bytes(words: U32x4) -> U32x4 { words.map(|word| word & 0x00ff_00ff) }
@@ -117,6 +118,7 @@ impl Words for Portable {
             })
         }
         fn add_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i].wrapping_add(b[i])) }
+        fn and_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i] & b[i]) }
         fn xor_words(a: U32x4, b: U32x4) -> U32x4 { from_fn(|i| a[i] ^ b[i]) }
         fn rotate_words(words: U32x4, by: u32) -> U32x4 { words.map(|word| word.rotate_left(by)) }
         unsafe fn load_words(from: *const u32) -> U32x4 { *from.cast() }

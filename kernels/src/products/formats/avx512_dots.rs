@@ -4,9 +4,9 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use super::int4::dots_of_codes;
-use crate::products::formats::{bf16 as pairs, f16::HalvesApart, int4::Int4, int8};
-use crate::products::{Dots, Format, dots};
+use super::coded::{self, Coded, dots_of_codes, dots_of_short_codes};
+use crate::products::formats::{bf16 as pairs, int8};
+use crate::products::{Dots, dots};
 use crate::vectors::amx::Amx;
 use crate::vectors::avx512::{Avx512, Avx512Bf16, Avx512Vnni};
 use crate::vectors::{Vectors, Words};
@@ -32,6 +32,7 @@ impl Dots<bf16> for Avx512Bf16 {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512;
+    type Heads = ();
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
@@ -62,21 +63,40 @@ impl Dots<bf16> for Avx512Bf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> __m512i { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32) -> __m512i { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> __m512 { _mm512_setzero_ps() }
-        unsafe fn numbers(self, sum: __m512, _: *const u32, _: *const u32) -> __m512 { sum }
+        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn numbers(self, sum: __m512, _: *const u32, _: usize, _: ()) -> __m512 { sum }
     }
 }
 
+macro_rules! vnni_dots_of_short_codes {
+    ($($bits:literal)*) => {
+        $(dots_of_short_codes! {
+            impl[] for Avx512Vnni, $bits;
+            (self) -> Avx512 { self.avx512() }
+            // As many as leave registers for four vectors of widened codes.
+            rows Avx512::WIDENED_ROWS;
+            dot(left, right, sum) {
+                // SAFETY: the token proves AVX-512 VNNI.
+                unsafe {
+                    let sum = _mm512_dpbusd_epi32(sum, right[0], left[0]);
+                    _mm512_dpbusd_epi32(sum, right[1], left[1])
+                }
+            }
+        })*
+    };
+}
+vnni_dots_of_short_codes!(4 5 6);
+
 dots_of_codes! {
-    impl[] for Avx512Vnni;
+    impl[const PART: usize] for Avx512Vnni, Coded<8, PART>;
     (self) -> Avx512 { self.avx512() }
-    // As many as leave registers for four vectors of widened codes.
     rows Avx512::WIDENED_ROWS;
-    dot(left, right, sum) {
+    bytes 1;
+    left(row, group) -> __m512i { coded::left::<Avx512, 8, PART>(self.avx512(), row, group)[0] }
+    right(from, _stride) -> __m512i { self.avx512().load_words(from) }
+    dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.
-        unsafe {
-            let sum = _mm512_dpbusd_epi32(sum, right[0], left[0]);
-            _mm512_dpbusd_epi32(sum, right[1], left[1])
-        }
+        unsafe { _mm512_dpbusd_epi32(sum, b, a) }
     }
 }
 
@@ -85,6 +105,7 @@ impl Dots<i8> for Avx512Vnni {
     type Left = __m512i;
     type Right = __m512i;
     type Sum = __m512i;
+    type Heads = __m512i;
     // Of 32 registers: 28 sums, 2 vectors of columns, 2 broadcasts of rows.
     const ROWS: usize = 14;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
@@ -110,14 +131,15 @@ impl Dots<i8> for Avx512Vnni {
             let (start, centre) = (self.avx512().splat_word(*row.add(1)), self.avx512().splat_word(*row.add(2)));
             _mm512_dpwssd_epi32(start, centre, self.avx512().load_words(heads))
         }
-        unsafe fn numbers(self, sum: __m512i, row: *const u32, heads: *const u32) -> __m512 {
+        unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> __m512i { self.avx512().load_words(heads) }
+        unsafe fn numbers(self, sum: __m512i, row: *const u32, _: usize, heads: __m512i) -> __m512 {
             int8::numbers(self.avx512(), sum, row, heads)
         }
     }
 }
 
 impl Amx {
-    /// The dot products for codes of 4 bits, which are not multiplied in tiles: with a scale for every group, each product of
+    /// The dot products for codes in groups, which are not multiplied in tiles: with a scale for every group, each product of
     /// two tiles would be followed by as much work as it saves.
     #[inline(always)]
     pub fn code_dots(self) -> Avx512Vnni {

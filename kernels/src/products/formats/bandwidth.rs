@@ -5,7 +5,7 @@ use std::{hint::black_box, time::Instant};
 
 use half::{bf16, f16};
 
-use super::int4::Int4;
+use super::coded::Coded;
 use crate::products::{
     Columns, Epilogue, PackedMatrix, View, WithKernel, multiply::multiply_columns,
 };
@@ -70,7 +70,7 @@ fn shares<F: WithKernel<Number = f32>>(name: &str) {
     let isa = Isa::selected().unwrap();
     for megabytes in [0.5, 8.0, 200.0] {
         let k = 768;
-        let n = (megabytes * 1e6 / (4 * F::column_words(k)) as f64) as usize;
+        let n = (megabytes * 1e6 / (4 * F::column_words(F::Layout::default(), k)) as f64) as usize;
         let weight = random(n * k, 0.0, 1.0, 1);
         let b = View::row_major(&weight, n, k).transposed();
         let packed = PackedMatrix::<F>::new(on(isa, 2), b);
@@ -106,7 +106,7 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<f16>("f16");
     shares::<bf16>("bf16");
     shares::<i8>("int8");
-    shares::<Int4<32>>("int4 by 32");
-    shares::<Int4<64>>("int4 by 64");
-    shares::<Int4<128>>("int4 by 128");
+    shares::<Coded<4, 32>>("int4 by 32");
+    shares::<Coded<4, 64>>("int4 by 64");
+    shares::<Coded<4, 128>>("int4 by 128");
 }

@@ -18,6 +18,7 @@ const CHUNK: usize = 2 * tile::CHUNK;
 impl Format for bf16 {
     type Number = f32;
     type Word = u32;
+    type Layout = ();
     const GROUP: usize = 2;
     const CHUNK: usize = CHUNK;
     const BY_ROWS: bool = true;
@@ -27,7 +28,7 @@ impl Format for bf16 {
         pack_pairs(terms, words);
     }
 
-    fn unpack_column(words: &[u32], terms: &mut [f32]) {
+    fn unpack_column((): (), words: &[u32], terms: &mut [f32]) {
         let halves: &[bf16] = cast_slice(words);
         for (term, half) in terms.iter_mut().zip(halves) {
             *term = half.to_f32();
@@ -79,6 +80,7 @@ impl<V: Level> Dots<bf16> for V {
     type Left = [Single<V>; 2];
     type Right = [Single<V>; 2];
     type Sum = Single<V>;
+    type Heads = ();
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
 
@@ -108,6 +110,7 @@ impl<V: Level> Dots<bf16> for V {
             [self.low_halves(pairs), self.high_halves(pairs)]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> { sum }
+        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

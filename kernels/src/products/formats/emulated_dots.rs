@@ -13,6 +13,7 @@ impl Dots<bf16> for AmxEmulated {
     type Left = <Avx512 as Words>::Words;
     type Right = <Avx512 as Words>::Words;
     type Sum = <Avx512 as Vectors<f32>>::Vector;
+    type Heads = ();
     const ROWS: usize = Avx512::WIDENED_ROWS;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
@@ -31,7 +32,8 @@ impl Dots<bf16> for AmxEmulated {
         unsafe fn left(self, row: *const u32, group: usize) -> Self::Left { self.avx512().splat_word(*row.add(group)) }
         unsafe fn right(self, from: *const u32) -> Self::Right { self.avx512().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Self::Sum { Vectors::<f32>::splat(self.avx512(), 0.0) }
-        unsafe fn numbers(self, sum: Self::Sum, _: *const u32, _: *const u32) -> Self::Sum { sum }
+        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn numbers(self, sum: Self::Sum, _: *const u32, _: usize, _: ()) -> Self::Sum { sum }
     }
 }
 
@@ -40,6 +42,7 @@ impl Dots<i8> for AmxEmulated {
     type Left = [<Avx512 as Words>::Pairs; 2];
     type Right = [<Avx512 as Words>::Pairs; 2];
     type Sum = <Avx512 as Words>::Words;
+    type Heads = <Avx512 as Words>::Words;
     const ROWS: usize = Avx512::BYTE_ROWS;
     const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
@@ -73,14 +76,15 @@ impl Dots<i8> for AmxEmulated {
             let (start, centre) = (v.splat_word(*row.add(1)), v.splat_pair(*row.add(2)));
             v.add_products_of_pairs(start, centre, v.load_words(heads))
         }
-        unsafe fn numbers(self, sum: Self::Sum, row: *const u32, heads: *const u32) -> <Avx512 as Vectors<f32>>::Vector {
+        unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> Self::Heads { self.avx512().load_words(heads) }
+        unsafe fn numbers(self, sum: Self::Sum, row: *const u32, _: usize, heads: Self::Heads) -> <Avx512 as Vectors<f32>>::Vector {
             int8::numbers(self.avx512(), sum, row, heads)
         }
     }
 }
 
 impl AmxEmulated {
-    /// The dot products for codes of 4 bits, which are not multiplied in tiles.
+    /// The dot products for codes in groups, which are not multiplied in tiles.
     #[inline(always)]
     pub fn code_dots(self) -> Avx512 {
         self.avx512()

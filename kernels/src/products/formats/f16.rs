@@ -16,6 +16,7 @@ use crate::vectors::{Level, MAX_LANES, Vectors};
 impl Format for f16 {
     type Number = f32;
     type Word = u32;
+    type Layout = ();
     const GROUP: usize = 2;
     const CHUNK: usize = CHUNK;
 
@@ -31,7 +32,7 @@ impl Format for f16 {
         }
     }
 
-    fn unpack_column(words: &[u32], terms: &mut [f32]) {
+    fn unpack_column((): (), words: &[u32], terms: &mut [f32]) {
         let halves: &[f16] = cast_slice(words);
         for (term, half) in terms.iter_mut().zip(halves) {
             *term = half.to_f32();
@@ -73,6 +74,7 @@ impl<V: Level> Dots<f16> for V {
     type Left = [Single<V>; 2];
     type Right = [Single<V>; 2];
     type Sum = Single<V>;
+    type Heads = ();
     const ROWS: usize = V::WIDENED_ROWS;
     const ROW_WORDS: usize = CHUNK;
 
@@ -113,6 +115,7 @@ impl<V: Level> Dots<f16> for V {
             [self.load_half(halves), self.load_half(halves.add(<V as Vectors<f32>>::LANES))]
         }
         unsafe fn start(self, _: *const u32, _: *const u32) -> Single<V> { Vectors::<f32>::splat(self, 0.0) }
-        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: *const u32) -> Single<V> { sum }
+        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn numbers(self, sum: Single<V>, _: *const u32, _: usize, _: ()) -> Single<V> { sum }
     }
 }

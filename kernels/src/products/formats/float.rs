@@ -8,6 +8,7 @@ macro_rules! stored_as_computed {
         impl Format for $type {
             type Number = Self;
             type Word = Self;
+            type Layout = ();
             const GROUP: usize = 1;
             const CHUNK: usize = CHUNK;
             const NUMBERS: bool = true;
@@ -18,7 +19,7 @@ macro_rules! stored_as_computed {
                 words[..terms.len()].copy_from_slice(terms);
             }
 
-            fn unpack_column(words: &[Self], terms: &mut [Self]) {
+            fn unpack_column((): (), words: &[Self], terms: &mut [Self]) {
                 terms.copy_from_slice(words);
             }
 
@@ -33,6 +34,7 @@ macro_rules! stored_as_computed {
             type Left = <V as Vectors<$type>>::Vector;
             type Right = <V as Vectors<$type>>::Vector;
             type Sum = <V as Vectors<$type>>::Vector;
+            type Heads = ();
             const ROWS: usize = <V as Vectors<$type>>::ROWS;
             const ROW_WORDS: usize = CHUNK;
 
@@ -49,7 +51,8 @@ macro_rules! stored_as_computed {
                 unsafe fn left(self, row: *const $type, group: usize) -> Self::Left { self.splat(*row.add(group)) }
                 unsafe fn right(self, from: *const $type) -> Self::Right { self.load(from) }
                 unsafe fn start(self, _: *const $type, _: *const $type) -> Self::Sum { Vectors::<$type>::splat(self, 0.0) }
-                unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: *const $type) -> Self::Sum { sum }
+                unsafe fn heads(self, _: (), _: *const $type, _: usize) -> () { () }
+                unsafe fn numbers(self, sum: Self::Sum, _: *const $type, _: usize, _: ()) -> Self::Sum { sum }
             }
         }
     };

@@ -43,6 +43,7 @@ pub const OFFSET: u8 = 128;
 impl Format for i8 {
     type Number = f32;
     type Word = u32;
+    type Layout = ();
     const GROUP: usize = 4;
     // A row has one scale for each chunk: longer chunks would have larger errors.
     const CHUNK: usize = CHUNK;
@@ -51,14 +52,14 @@ impl Format for i8 {
     #[inline(always)]
     fn pack_column(terms: &[f32], words: &mut [u32]) {
         // A depth of zero still has one chunk, which is its head.
-        for (chunk, words) in words.chunks_mut(Self::CHUNK_WORDS).enumerate() {
+        for (chunk, words) in words.chunks_mut(Self::chunk_words((), CHUNK)).enumerate() {
             let (from, to) = (chunk * CHUNK, (chunk + 1) * CHUNK);
             pack_column_chunk(&terms[from..to.min(terms.len())], words);
         }
     }
 
-    fn unpack_column(words: &[u32], terms: &mut [f32]) {
-        let chunks = words.chunks(Self::CHUNK_WORDS);
+    fn unpack_column((): (), words: &[u32], terms: &mut [f32]) {
+        let chunks = words.chunks(Self::chunk_words((), CHUNK));
         for (words, terms) in chunks.zip(terms.chunks_mut(CHUNK)) {
             let step = f32::from_bits(words[0] & !0xffff);
             let bytes: &[u8] = bytemuck::cast_slice(&words[1..]);
@@ -239,6 +240,7 @@ impl<V: Level> Dots<i8> for V {
     type Left = [V::Pairs; 2];
     type Right = [V::Pairs; 2];
     type Sum = V::Words;
+    type Heads = V::Words;
     const ROWS: usize = V::BYTE_ROWS;
     const ROW_WORDS: usize = HEAD + CHUNK / 2;
 
@@ -277,25 +279,26 @@ impl<V: Level> Dots<i8> for V {
             [self.even_bytes(quads), self.odd_bytes(quads)]
         }
         unsafe fn start(self, row: *const u32, _: *const u32) -> V::Words { self.splat_word(*row.add(1)) }
-        unsafe fn numbers(self, sum: V::Words, row: *const u32, heads: *const u32) -> <V as Vectors<f32>>::Vector {
+        unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> V::Words { self.load_words(heads) }
+        unsafe fn numbers(self, sum: V::Words, row: *const u32, _: usize, heads: V::Words) -> <V as Vectors<f32>>::Vector {
             numbers(self, sum, row, heads)
         }
     }
 }
 
-/// Multiplies the integer sums of a chunk by the row's scale, then by the columns' scales.
+/// Multiplies the integer sums of a chunk by the row's scale, then by the columns' scales, which are in their heads.
 ///
 /// # Safety
-/// `row` points to a packed row, and `heads` to the head words of a vector of columns.
+/// `row` points to a packed row.
 #[inline(always)]
 pub unsafe fn numbers<V: Words>(
     v: V,
     sum: V::Words,
     row: *const u32,
-    heads: *const u32,
+    heads: V::Words,
 ) -> V::Vector {
     // SAFETY: the caller's promise.
-    let (step, heads) = unsafe { (f32::from_bits(*row), v.load_words(heads)) };
+    let step = f32::from_bits(unsafe { *row });
     let in_steps = v.multiply(v.integers(sum), v.splat(step));
     v.multiply(in_steps, v.high_halves(heads))
 }

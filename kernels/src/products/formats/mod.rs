@@ -3,12 +3,13 @@
 #[cfg(target_arch = "x86_64")]
 pub mod avx512_dots;
 pub mod bf16;
+pub mod coded;
 pub mod codes;
 #[cfg(target_arch = "x86_64")]
 mod emulated_dots;
 mod f16;
 mod float;
-pub mod int4;
+pub mod heads;
 pub mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon_dots;

@@ -11,10 +11,10 @@ use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
-use super::int4::dots_of_codes;
+use super::coded::{Coded, dots_of_short_codes};
 use super::neon_matrices::{Matrices, add_groups};
-use crate::products::formats::{bf16 as pairs, f16::HalvesApart, int4::Int4, int8};
-use crate::products::{Dots, Format, WIDTH, dots};
+use crate::products::formats::{bf16 as pairs, int8};
+use crate::products::{Dots, WIDTH, dots};
 use crate::vectors::neon::{Neon, NeonBf16, NeonDotprod};
 use crate::vectors::{Vectors, Words};
 
@@ -67,6 +67,7 @@ impl Dots<bf16> for NeonBf16 {
     type Right = U32x8;
     /// The bits of f32.
     type Sum = U32x8;
+    type Heads = ();
     const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
     const ROW_WORDS: usize = pairs::PAIR_ROW_WORDS;
 
@@ -108,7 +109,8 @@ impl Dots<bf16> for NeonBf16 {
         unsafe fn left(self, row: *const u32, group: usize) -> uint32x4_t { vld1q_dup_u32(row.add(group)) }
         unsafe fn right(self, from: *const u32) -> U32x8 { self.neon().load_words(from) }
         unsafe fn start(self, _: *const u32, _: *const u32) -> U32x8 { [vdupq_n_u32(0); 2] }
-        unsafe fn numbers(self, sum: U32x8, _: *const u32, _: *const u32) -> [float32x4_t; 2] {
+        unsafe fn heads(self, _: (), _: *const u32, _: usize) -> () { () }
+        unsafe fn numbers(self, sum: U32x8, _: *const u32, _: usize, _: ()) -> [float32x4_t; 2] {
             [vreinterpretq_f32_u32(sum[0]), vreinterpretq_f32_u32(sum[1])]
         }
     }
@@ -132,6 +134,7 @@ macro_rules! dots_of_bytes {
             type Left = uint32x4_t;
             type Right = U32x8;
             type Sum = U32x8;
+            type Heads = U32x8;
             const ROWS: usize = <Neon as Vectors<f32>>::ROWS;
             const ROW_WORDS: usize = int8::QUAD_ROW_WORDS;
 
@@ -165,7 +168,8 @@ macro_rules! dots_of_bytes {
                         vreinterpretq_u32_s32(vmlaq_n_s32(start, sums, centre.into()))
                     })
                 }
-                unsafe fn numbers(self, sum: U32x8, row: *const u32, heads: *const u32) -> [float32x4_t; 2] {
+                unsafe fn heads(self, _: (), heads: *const u32, _: usize) -> U32x8 { self.neon().load_words(heads) }
+                unsafe fn numbers(self, sum: U32x8, row: *const u32, _: usize, heads: U32x8) -> [float32x4_t; 2] {
                     int8::numbers(self.neon(), sum, row, heads)
                 }
             }
@@ -189,11 +193,11 @@ dots_of_bytes! {
     }
 }
 
-/// Those of codes of 4 bits, which are positive as signed bytes too.
+/// Those of codes of 4 to 6 bits, which are positive as signed bytes too.
 macro_rules! neon_dots_of_codes {
-    ($level:ty) => {
-        dots_of_codes! {
-            impl[] for $level;
+    ($($level:ty, $bits:literal)*) => {
+        $(dots_of_short_codes! {
+            impl[] for $level, $bits;
             (self) -> Neon { self.neon() }
             // As many as leave registers for eight of widened codes.
             rows Neon::WIDENED_ROWS;
@@ -206,12 +210,11 @@ macro_rules! neon_dots_of_codes {
                     }
                 })
             }
-        }
+        })*
     };
 }
 
-neon_dots_of_codes! { NeonDotprod }
-neon_dots_of_codes! { NeonBf16 }
+neon_dots_of_codes! { NeonDotprod, 4 NeonDotprod, 5 NeonDotprod, 6 NeonBf16, 4 NeonBf16, 5 NeonBf16, 6 }
 
 impl Matrices<i8> for NeonBf16 {
     const HEAD: usize = int8::QUAD_HEAD;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use half::{bf16, f16};
 
-use super::int4::Int4;
+use super::coded::Coded;
 use crate::products::{
     Ahead, DotTile, Kernel, Total, View, WeightFormat, WithKernel, pack_panels::pack_panels,
     pack_rows::pack_rows, peak,
@@ -26,7 +26,7 @@ fn block<F: WithKernel<Number = f32>>(
     let row_words = kernel.chunks().words;
     let mut rows = Aligned::zeros(n_chunks * m * row_words);
     let operations = (2 * m * columns * depth) as f64;
-    let words = F::column_words(depth) * kernel.panel();
+    let words = F::column_words(F::Layout::default(), depth) * kernel.panel();
     let times = (1e9 / operations) as usize + 20;
     let packing = least(times, || pack_rows(kernel, a, 0..m, &mut rows, 1));
     let mut totals = Aligned::<f32>::zeros(m * kernel.panel());
@@ -41,7 +41,10 @@ fn block<F: WithKernel<Number = f32>>(
                         rows: tile_rows.len(),
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &rows[(chunk * m + tile_rows.start) * row_words..],
-                        b: &panel[chunk * F::CHUNK_WORDS * kernel.panel()..],
+                        layout: F::Layout::default(),
+                        b: &panel[chunk
+                            * F::chunk_words(F::Layout::default(), F::CHUNK)
+                            * kernel.panel()..],
                         ahead: Ahead::Nothing,
                         totals: &mut totals[tile_rows.start * kernel.panel()..],
                         total: Total::of_chunk(chunk),
@@ -90,7 +93,7 @@ fn products_as_a_share_of_the_peak() {
     shares::<f16>("f16", WeightFormat::F16);
     shares::<bf16>("bf16", WeightFormat::Bf16);
     shares::<i8>("int8", WeightFormat::Int8);
-    shares::<Int4<32>>("int4 by 32", WeightFormat::Int4By32);
-    shares::<Int4<64>>("int4 by 64", WeightFormat::Int4By64);
-    shares::<Int4<128>>("int4 by 128", WeightFormat::Int4By128);
+    shares::<Coded<4, 32>>("int4 by 32", WeightFormat::Int4By32);
+    shares::<Coded<4, 64>>("int4 by 64", WeightFormat::Int4By64);
+    shares::<Coded<4, 128>>("int4 by 128", WeightFormat::Int4By128);
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{codes, int4::Int4};
+use super::{coded::Coded, codes};
 use crate::memory::{Aligned, lend};
 use crate::products::{
     Added, Ahead, Columns, DotTile, Epilogue, Format, PACKED, PackedMatrix, Plain, Total, View,
@@ -32,7 +32,7 @@ fn product<F: WithKernel>(
     if m > 0 {
         pack_rows(kernel, a, 0..m, &mut packed, 1);
     }
-    let mut panel = Aligned::zeros(F::column_words(depth) * width);
+    let mut panel = Aligned::zeros(F::column_words(F::Layout::default(), depth) * width);
     for first_column in (0..n).step_by(width) {
         garbage(&mut panel);
         let columns = first_column..n.min(first_column + width);
@@ -48,7 +48,8 @@ fn product<F: WithKernel>(
                         rows: n_rows,
                         depth: (depth - chunk * F::CHUNK).min(F::CHUNK),
                         a: &packed[(chunk * m + first_row) * row_words..],
-                        b: &panel[chunk * F::CHUNK_WORDS * width..],
+                        layout: F::Layout::default(),
+                        b: &panel[chunk * F::chunk_words(F::Layout::default(), F::CHUNK) * width..],
                         ahead: Ahead::Nothing,
                         totals,
                         total: Total::of_chunk(chunk),
@@ -130,7 +131,7 @@ impl WrittenOut for i8 {
     }
 }
 
-impl<const GROUP: usize> WrittenOut for Int4<GROUP>
+impl<const GROUP: usize> WrittenOut for Coded<4, GROUP>
 where
     Self: WithKernel<Number = f32>,
 {
@@ -221,9 +222,9 @@ fn every_int8_sum_is_the_documented_one_on_every_level_in_every_size_and_layout(
 
 #[test]
 fn every_int4_sum_is_the_documented_one_on_every_level_in_every_size_and_layout() {
-    every_size_and_layout::<Int4<32>>();
-    every_size_and_layout::<Int4<64>>();
-    every_size_and_layout::<Int4<128>>();
+    every_size_and_layout::<Coded<4, 32>>();
+    every_size_and_layout::<Coded<4, 64>>();
+    every_size_and_layout::<Coded<4, 128>>();
 }
 
 #[test]
@@ -281,9 +282,9 @@ fn a_row_has_the_same_bits_in_tiles_of_every_height() {
     heights::<f16>(&a, &w, (m, n, k));
     heights::<bf16>(&a, &w, (m, n, k));
     heights::<i8>(&a, &w, (m, n, k));
-    heights::<Int4<32>>(&a, &w, (m, n, k));
-    heights::<Int4<64>>(&a, &w, (m, n, k));
-    heights::<Int4<128>>(&a, &w, (m, n, k));
+    heights::<Coded<4, 32>>(&a, &w, (m, n, k));
+    heights::<Coded<4, 64>>(&a, &w, (m, n, k));
+    heights::<Coded<4, 128>>(&a, &w, (m, n, k));
     let wide = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
     heights::<f64>(&wide(&a), &wide(&w), (m, n, k));
 }
@@ -386,8 +387,8 @@ fn a_product_without_terms_is_zero_whatever_the_memory_held_before() {
         check::<f16>(isa);
         check::<bf16>(isa);
         check::<i8>(isa);
-        check::<Int4<32>>(isa);
-        check::<Int4<128>>(isa);
+        check::<Coded<4, 32>>(isa);
+        check::<Coded<4, 128>>(isa);
     }
 }
 

@@ -83,6 +83,7 @@ fn a_block_of_other_rows_than_configured_is_refused() {
             depth: 32,
             a: &a,
             b: &b,
+            layout: (),
             ahead: Ahead::Nothing,
             totals: &mut totals,
             total: Total::New,

@@ -106,7 +106,7 @@ impl<T: TileLevel> InTiles<T, DotTile<'_, i8>> {
                 unsafe {
                     let sum = _mm512_loadu_si512(integers.as_ptr().cast());
                     let sum = _mm512_add_epi32(sum, d.start(row, heads));
-                    let sum = d.numbers(sum, row, heads);
+                    let sum = d.numbers(sum, row, 0, d.heads((), heads, 0));
                     let total = match tile.total {
                         Total::New => sum,
                         Total::Running => Vectors::<f32>::add(v, v.load(totals.as_ptr()), sum),

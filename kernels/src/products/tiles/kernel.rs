@@ -178,12 +178,15 @@ impl<T: TileLevel> Task<T::Dots> for InTiles<T, PanelPairs<'_, bf16>> {
     #[inline(always)]
     fn compute(self, _: T::Dots) {
         let Self(tiles, pairs) = self;
-        let panel_words = bf16::column_words(pairs.depth) * PANEL;
+        let panel_words = bf16::column_words((), pairs.depth) * PANEL;
         let totals = pairs.totals.chunks_exact_mut(pairs.rows * PANEL);
         for (panel, totals) in totals.enumerate() {
             let panel = &pairs.b[panel * panel_words..][..panel_words];
             let sums = Sums::<T, Rest, bf16>::begin(tiles, (pairs.rows, T::Dots::ROW_WORDS), None);
-            for (chunk, b) in panel.chunks(bf16::CHUNK_WORDS * PANEL).enumerate() {
+            for (chunk, b) in panel
+                .chunks(bf16::chunk_words((), bf16::CHUNK) * PANEL)
+                .enumerate()
+            {
                 let a = &pairs.a[chunk * pairs.a_stride..];
                 let words = b.len() / PANEL;
                 sums.add(a, b, words, Order::Tiles, (b.as_ptr().cast(), 0));

@@ -135,9 +135,9 @@ fn errors_against_f64_are_those_of_rounding_the_operands() {
                 ("f16", product::<f16>(isa, view, b, 14), &in_f16),
                 ("bf16", product::<bf16>(isa, view, b, 14), &in_bf16),
                 ("int8", product::<i8>(isa, view, b, 14), &in_int8),
-                ("int4", product::<Int4<32>>(isa, view, b, 14), &in_32),
-                ("int4", product::<Int4<64>>(isa, view, b, 14), &in_64),
-                ("int4", product::<Int4<128>>(isa, view, b, 14), &in_128),
+                ("int4", product::<Coded<4, 32>>(isa, view, b, 14), &in_32),
+                ("int4", product::<Coded<4, 64>>(isa, view, b, 14), &in_64),
+                ("int4", product::<Coded<4, 128>>(isa, view, b, 14), &in_128),
             ] {
                 assert_share(
                     share(&y, exact),
@@ -191,8 +191,8 @@ fn nan_and_infinity_spoil_their_row_or_column_and_no_other() {
     spoils_its_own::<bf16>(f32::NEG_INFINITY, |y| !y.is_finite());
     for spoilt in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         spoils_its_own::<i8>(spoilt, f32::is_nan);
-        spoils_its_own::<Int4<32>>(spoilt, f32::is_nan);
-        spoils_its_own::<Int4<128>>(spoilt, f32::is_nan);
+        spoils_its_own::<Coded<4, 32>>(spoilt, f32::is_nan);
+        spoils_its_own::<Coded<4, 128>>(spoilt, f32::is_nan);
     }
 }
 
@@ -207,7 +207,7 @@ fn zeros_and_numbers_too_small_to_tell_from_them_give_zeros() {
             let a = View::row_major(&small, 1, k);
             for y in [
                 product::<i8>(isa, a, b, 14),
-                product::<Int4<64>>(isa, a, b, 14),
+                product::<Coded<4, 64>>(isa, a, b, 14),
             ] {
                 assert_eq!(bits(&y), [0; 3], "{isa} {x:e}: {y:?}");
             }
@@ -227,7 +227,7 @@ fn the_smallest_and_largest_numbers_that_are_told_apart_keep_their_digits() {
             let a = View::row_major(&a, 1, 130);
             for y in [
                 product::<i8>(isa, a, b, 14)[0],
-                product::<Int4<64>>(isa, a, b, 14)[0],
+                product::<Coded<4, 64>>(isa, a, b, 14)[0],
             ] {
                 let error = (y / (x * 130.0 * w[0]) - 1.0).abs();
                 assert!(error < 1e-6, "{isa} {x:e}: {y:e}");

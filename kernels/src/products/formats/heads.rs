@@ -1,0 +1,374 @@
+//! What a coded column has beside its codes: a scale and an offset for each part of a chunk, as the file has them.
+//!
+//! A weight is `code · scale + offset`. Both are made in f32 from what is stored, without rounding but for that of the
+//! offset of [`Heads::TwoLevels`] and of numbers in f32; they are the same numbers on every instruction set.
+//!
+//! ```text
+//!                    head words of a chunk of 256 terms                  scale      offset
+//! Zero, 16 bits      two scales a word                                   s          -zero·s
+//! Zero, f32          a scale a word                                      s          -zero·s
+//! Zeros, 16 bits     s | zero                                            s          -zero·s
+//! Zeros, f32         s, zero                                             s          -zero·s
+//! Minima, 16 bits    s | minimum                                         s          minimum
+//! Minima, f32        s, minimum                                          s          minimum
+//! TwoLevels          d | m, then 8 bytes a, then 8 bytes b               d·a        -m·b
+//! Signed             d, then 16 bytes a + 128                            d·a        -32·d·a
+//! ```
+
+use half::{bf16, f16};
+
+use super::coded::{CHUNK, parts};
+use crate::vectors::{Vectors, Words};
+
+/// How the scales and offsets of a coded weight are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heads {
+    /// A scale, times a code less a zero point that is the same everywhere.
+    Zero {
+        /// The type of scales.
+        scales: HeadNumber,
+        /// The zero point.
+        zero: u8,
+    },
+    /// A scale, times a code less a zero point of the group's own.
+    Zeros(HeadNumber),
+    /// A scale times a code, and a minimum.
+    Minima(HeadNumber),
+    /// Of groups of 32: whole numbers of 6 bits times a scale, and others times a minimum, which 256 terms share.
+    TwoLevels,
+    /// Of groups of 16: signed whole numbers of 8 bits times a scale that 256 terms share, times a code less 32.
+    Signed,
+}
+
+/// The type of a [head's](Heads) numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNumber {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// f32.
+    F32,
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self::Minima(HeadNumber::F16)
+    }
+}
+
+impl HeadNumber {
+    /// Whether it holds this number.
+    fn holds(self, x: f32) -> bool {
+        let back = match self {
+            Self::F16 => f16::from_f32(x).to_f32(),
+            Self::Bf16 => bf16::from_f32(x).to_f32(),
+            Self::F32 => x,
+        };
+        back.to_bits() == x.to_bits()
+    }
+
+    /// The bits of a number of 16 bits.
+    fn half(self, x: f32) -> u32 {
+        match self {
+            Self::F16 => u32::from(f16::from_f32(x).to_bits()),
+            Self::Bf16 | Self::F32 => x.to_bits() >> 16,
+        }
+    }
+
+    /// The number of these bits, the lower half of a word.
+    fn of_half(self, word: u32) -> f32 {
+        match self {
+            Self::F16 => f16::from_bits(word as u16).to_f32(),
+            Self::Bf16 | Self::F32 => f32::from_bits(word << 16),
+        }
+    }
+
+    /// The lower halves of words.
+    #[inline(always)]
+    fn low<V: Words>(self, v: V, words: V::Words) -> V::Vector {
+        match self {
+            Self::F16 => v.low_f16(words),
+            Self::Bf16 | Self::F32 => v.low_halves(words),
+        }
+    }
+
+    /// The upper halves of words.
+    #[inline(always)]
+    fn high<V: Words>(self, v: V, words: V::Words) -> V::Vector {
+        match self {
+            Self::F16 => v.low_f16(v.rotate_words(words, 16)),
+            Self::Bf16 | Self::F32 => v.high_halves(words),
+        }
+    }
+}
+
+/// What one column's heads are packed from, for all groups of its terms.
+#[derive(Clone, Copy, Debug)]
+pub struct ColumnHeads<'a> {
+    /// A scale for each group; of [`Heads::TwoLevels`] and [`Heads::Signed`] a whole number.
+    pub scales: &'a [f32],
+    /// Zero points or minima, of each group, if it has its own; of [`Heads::TwoLevels`] whole numbers.
+    pub offsets: &'a [f32],
+    /// Of two levels, what the whole numbers of 256 terms are times: of scales, and of minima.
+    pub shared: &'a [[f32; 2]],
+}
+
+/// A scale and an offset for each column of a vector.
+#[derive(Clone, Copy)]
+pub struct Affine<V> {
+    pub scale: V,
+    pub offset: V,
+}
+
+const BYTES: usize = 4;
+
+impl Heads {
+    /// Words before the codes of a chunk of so many parts.
+    #[inline(always)]
+    pub const fn words(self, parts: usize) -> usize {
+        match self {
+            Self::Zero {
+                scales: HeadNumber::F32,
+                ..
+            }
+            | Self::Zeros(HeadNumber::F16 | HeadNumber::Bf16)
+            | Self::Minima(HeadNumber::F16 | HeadNumber::Bf16) => parts,
+            Self::Zero { .. } => parts.div_ceil(2),
+            Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => 2 * parts,
+            Self::TwoLevels | Self::Signed => 5,
+        }
+    }
+
+    /// Whether all of these numbers can be stored, and are as many as the groups ask for.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(self, column: &ColumnHeads, n_groups: usize) -> Result<(), String> {
+        let wants_offsets = !matches!(self, Self::Zero { .. } | Self::Signed);
+        let n_shared = match self {
+            Self::TwoLevels => n_groups.div_ceil(8),
+            Self::Signed => n_groups.div_ceil(16),
+            _ => 0,
+        };
+        let n_offsets = if wants_offsets { n_groups } else { 0 };
+        let found = [column.scales, column.offsets].map(<[f32]>::len);
+        if (found, column.shared.len()) != ([n_groups, n_offsets], n_shared) {
+            return Err(format!(
+                "{found:?} scales and offsets and {} shared ones, expected {:?} and {n_shared}",
+                column.shared.len(),
+                [n_groups, n_offsets]
+            ));
+        }
+        let whole = |numbers: &[f32], least: f32, most: f32| {
+            let is_other = |x: &&f32| !(least..=most).contains(*x) || x.fract() != 0.0;
+            match numbers.iter().find(is_other) {
+                None => Ok(()),
+                Some(x) => Err(format!("{x}, expected a whole number of {least} to {most}")),
+            }
+        };
+        let held = |of: HeadNumber, numbers: &[f32]| {
+            let other = numbers.iter().find(|x| !x.is_finite() || !of.holds(**x));
+            match other {
+                None => Ok(()),
+                Some(x) => Err(format!("{x}, which {of:?} does not hold")),
+            }
+        };
+        match self {
+            Self::Zero { scales, .. } => held(scales, column.scales),
+            Self::Zeros(number) => {
+                held(number, column.scales)?;
+                whole(column.offsets, 0.0, 256.0)
+            }
+            Self::Minima(number) => {
+                held(number, column.scales)?;
+                held(number, column.offsets)
+            }
+            Self::TwoLevels => {
+                whole(column.scales, 0.0, 63.0)?;
+                whole(column.offsets, 0.0, 63.0)?;
+                held(HeadNumber::F16, column.shared.as_flattened())
+            }
+            Self::Signed => {
+                whole(column.scales, -128.0, 127.0)?;
+                held(HeadNumber::F16, column.shared.as_flattened())
+            }
+        }
+    }
+
+    /// Packs the head of a chunk whose parts, of `part` terms each, are these of the column.
+    pub fn pack(self, column: &ColumnHeads, chunk: usize, part: usize, words: &mut [u32]) {
+        let all = parts(CHUNK, part);
+        let of = |numbers: &[f32]| -> Vec<f32> {
+            let groups = numbers.iter().skip(chunk * all).take(all);
+            groups.copied().collect()
+        };
+        let (scales, offsets) = (of(column.scales), of(column.offsets));
+        let words = &mut words[..self.words(scales.len().max(1))];
+        words.fill(0);
+        let bytes = |words: &mut [u32], numbers: &[f32], add: f32| {
+            for (i, x) in numbers.iter().enumerate() {
+                words[i / BYTES] |= ((x + add) as u32) << (8 * (i % BYTES));
+            }
+        };
+        match self {
+            Self::Zero {
+                scales: HeadNumber::F32,
+                ..
+            } => words
+                .iter_mut()
+                .zip(scales)
+                .for_each(|(to, x)| *to = x.to_bits()),
+            Self::Zero { scales: of, .. } => {
+                for (i, &x) in scales.iter().enumerate() {
+                    words[i / 2] |= of.half(x) << (16 * (i % 2));
+                }
+            }
+            Self::Zeros(HeadNumber::F32) | Self::Minima(HeadNumber::F32) => {
+                for (to, (x, y)) in words.chunks_exact_mut(2).zip(scales.iter().zip(&offsets)) {
+                    to.copy_from_slice(&[x.to_bits(), y.to_bits()]);
+                }
+            }
+            Self::Zeros(of) | Self::Minima(of) => {
+                for (to, (&x, &y)) in words.iter_mut().zip(scales.iter().zip(&offsets)) {
+                    *to = of.half(x) | of.half(y) << 16;
+                }
+            }
+            Self::TwoLevels | Self::Signed => {
+                let [d, m] = column.shared.get(chunk).copied().unwrap_or_default();
+                words[0] = HeadNumber::F16.half(d) | HeadNumber::F16.half(m) << 16;
+                if self == Self::Signed {
+                    bytes(&mut words[1..], &scales, 128.0);
+                } else {
+                    bytes(&mut words[1..3], &scales, 0.0);
+                    bytes(&mut words[3..], &offsets, 0.0);
+                }
+            }
+        }
+    }
+
+    /// The scale and the offset of one part, from a column's head words of its chunk.
+    pub fn unpack(self, words: &[u32], part: usize) -> [f32; 2] {
+        let byte = |first: usize| {
+            let word = words[first + part / BYTES];
+            f32::from((word >> (8 * (part % BYTES))) as u8)
+        };
+        match self {
+            Self::Zero { scales, zero } => {
+                let scale = match scales {
+                    HeadNumber::F32 => f32::from_bits(words[part]),
+                    of => of.of_half(words[part / 2] >> (16 * (part % 2))),
+                };
+                [scale, -(f32::from(zero) * scale)]
+            }
+            Self::Zeros(of) | Self::Minima(of) => {
+                let [scale, offset] = match of {
+                    HeadNumber::F32 => [0, 1].map(|i| f32::from_bits(words[2 * part + i])),
+                    of => [0, 16].map(|by| of.of_half(words[part] >> by)),
+                };
+                match self {
+                    Self::Zeros(_) => [scale, -(offset * scale)],
+                    _ => [scale, offset],
+                }
+            }
+            Self::TwoLevels => {
+                let [d, m] = [0, 16].map(|by| HeadNumber::F16.of_half(words[0] >> by));
+                [d * byte(1), -(m * byte(3))]
+            }
+            Self::Signed => {
+                let scale = HeadNumber::F16.of_half(words[0]) * (byte(1) - 128.0);
+                [scale, -(SIX_BITS * scale)]
+            }
+        }
+    }
+
+    /// As [`Self::unpack`], for a vector of columns.
+    ///
+    /// # Safety
+    /// `heads` points to a vector of words in each of as many rows of a panel as the head of a chunk with this part has; the
+    /// rows are `stride` words apart.
+    #[inline(always)]
+    pub unsafe fn read<V: Words>(
+        self,
+        v: V,
+        (heads, stride): (*const u32, usize),
+        part: usize,
+    ) -> Affine<V::Vector> {
+        // Macros instead of closures, which might be calls.
+        macro_rules! word {
+            ($i:expr) => {
+                // SAFETY: the caller's promise.
+                unsafe { v.load_words(heads.add(($i) * stride)) }
+            };
+        }
+        macro_rules! single {
+            ($i:expr) => {
+                // SAFETY: as above; the words of this head are numbers of f32.
+                unsafe { Vectors::load(v, heads.add(($i) * stride).cast::<f32>()) }
+            };
+        }
+        macro_rules! byte {
+            ($first:literal) => {{
+                let words = word!($first + part / BYTES);
+                // Down by 8, 16 or 24 bits is up by 24, 16 or 8.
+                let words = match part % BYTES {
+                    0 => words,
+                    at => v.rotate_words(words, 32 - 8 * at as u32),
+                };
+                v.integers(v.and_words(words, v.splat_word(0xff)))
+            }};
+        }
+        match self {
+            Self::Zero { scales, zero } => {
+                let scale = match scales {
+                    HeadNumber::F32 => single!(part),
+                    of if part % 2 == 0 => of.low(v, word!(part / 2)),
+                    of => of.high(v, word!(part / 2)),
+                };
+                of_zero(v, scale, v.splat(f32::from(zero)))
+            }
+            Self::Zeros(of) | Self::Minima(of) => {
+                let [scale, offset] = match of {
+                    HeadNumber::F32 => [single!(2 * part), single!(2 * part + 1)],
+                    of => {
+                        let word = word!(part);
+                        [of.low(v, word), of.high(v, word)]
+                    }
+                };
+                match self {
+                    Self::Zeros(_) => of_zero(v, scale, offset),
+                    _ => Affine { scale, offset },
+                }
+            }
+            Self::TwoLevels => {
+                let shared = word!(0);
+                let (d, m) = (
+                    HeadNumber::F16.low(v, shared),
+                    HeadNumber::F16.high(v, shared),
+                );
+                Affine {
+                    scale: v.multiply(d, byte!(1)),
+                    offset: of_zero(v, m, byte!(3)).offset,
+                }
+            }
+            Self::Signed => {
+                let whole = v.add(byte!(1), v.splat(-128.0));
+                let scale = v.multiply(HeadNumber::F16.low(v, word!(0)), whole);
+                of_zero(v, scale, v.splat(SIX_BITS))
+            }
+        }
+    }
+}
+
+/// With the offset of a zero point.
+#[inline(always)]
+fn of_zero<V: Words>(v: V, scale: V::Vector, zero: V::Vector) -> Affine<V::Vector> {
+    let product = v.multiply(zero, scale);
+    Affine {
+        scale,
+        offset: v.multiply(product, v.splat(-1.0)),
+    }
+}
+
+/// The zero point of codes of 6 bits.
+const SIX_BITS: f32 = 32.0;
