@@ -43,6 +43,25 @@ impl<F: WithKernel> PackedMatrix<F> {
         Self::of(memory, cpu, &[gate, up], Halves::GateAndUp)
     }
 
+    /// Of panels that are packed already, for products of a depth and so many columns.
+    pub(super) fn from_panels(
+        isa: Isa,
+        (rows, columns): (usize, usize),
+        (halves, width): (Halves, usize),
+        layout: F::Layout,
+        panels: Aligned<F::Word>,
+    ) -> Self {
+        Self {
+            isa,
+            rows,
+            columns,
+            halves,
+            width,
+            layout,
+            panels,
+        }
+    }
+
     fn of(
         memory: Aligned<F::Word>,
         cpu: Cpu,
@@ -50,15 +69,10 @@ impl<F: WithKernel> PackedMatrix<F> {
         halves: Halves,
     ) -> Self {
         let kernel = F::kernel(cpu.isa);
-        Self {
-            isa: cpu.isa,
-            rows: matrices[0].rows(),
-            columns: matrices[0].columns(),
-            halves,
-            width: kernel.panel(),
-            layout: F::Layout::default(),
-            panels: pack_panels(memory, &*kernel, matrices, cpu.threads),
-        }
+        let panels = pack_panels(memory, &*kernel, matrices, cpu.threads);
+        let shape = (matrices[0].rows(), matrices[0].columns());
+        let layout = F::Layout::default();
+        Self::from_panels(cpu.isa, shape, (halves, kernel.panel()), layout, panels)
     }
 }
 

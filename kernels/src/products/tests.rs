@@ -1,5 +1,6 @@
 //! Products against sums written out, and against f64. Every level runs the same checks.
 
+mod coded;
 mod epilogue;
 mod pairs;
 mod same_bits;

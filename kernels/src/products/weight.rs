@@ -7,8 +7,9 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::{
-    Columns, Epilogue, Format, HIDDEN, Kernel, Matrix, PACKED, PackRow, PackedMatrix, PackedRows,
-    PackedTarget, Product, RowBlocks, To, WithKernel, formats::coded::Coded,
+    CodedRows, Columns, Epilogue, Format, HIDDEN, Halves, Heads, Kernel, Matrix, PACKED, PackRow,
+    PackedMatrix, PackedRows, PackedTarget, Product, RowBlocks, To, WithKernel,
+    formats::coded::Coded,
 };
 use crate::memory::{Aligned, LargePages, lend};
 use crate::threads::{Shared, Target};
@@ -35,6 +36,15 @@ pub enum WeightFormat {
     Int4By128,
 }
 
+/// How the codes of a weight are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeFormat {
+    /// The bits of a code, and how many terms share a scale: 4 by 32, 64 or 128, 5 by 32, 6 by 16, or 8 by 32 or 128.
+    pub bits_by_group: (usize, usize),
+    /// What there is for each group.
+    pub heads: Heads,
+}
+
 /// The packed weight `[d_out, d_in]` of a linear map, or the two of a gated one, whose results are multiplied.
 pub struct PackedWeight(AnyMatrix);
 
@@ -46,6 +56,10 @@ enum AnyMatrix {
     Int4By32(PackedMatrix<Coded<4, 32>>),
     Int4By64(PackedMatrix<Coded<4, 64>>),
     Int4By128(PackedMatrix<Coded<4, 128>>),
+    FiveBits(PackedMatrix<Coded<5, 32>>),
+    SixBits(PackedMatrix<Coded<6, 16>>),
+    BytesBy32(PackedMatrix<Coded<8, 32>>),
+    BytesBy128(PackedMatrix<Coded<8, 128>>),
 }
 
 /// Runs `$body` with `$matrix` bound to the packed matrix of whichever format.
@@ -59,6 +73,10 @@ macro_rules! with_matrix {
             AnyMatrix::Int4By32($matrix) => $body,
             AnyMatrix::Int4By64($matrix) => $body,
             AnyMatrix::Int4By128($matrix) => $body,
+            AnyMatrix::FiveBits($matrix) => $body,
+            AnyMatrix::SixBits($matrix) => $body,
+            AnyMatrix::BytesBy32($matrix) => $body,
+            AnyMatrix::BytesBy128($matrix) => $body,
         }
     };
 }
@@ -95,6 +113,45 @@ impl PackedWeight {
     ) -> Self {
         let (gate, up) = (gate.transposed().view(), up.transposed().view());
         in_format!(format, pages, memory => PackedMatrix::gated_in(memory, cpu, gate, up))
+    }
+
+    /// Packs the codes of one weight `[d_out, d_in]`, or of the two of a gated feed-forward, into memory from `pages`; `read`
+    /// gives rows of either.
+    ///
+    /// # Errors
+    /// Those of `read`. What cannot be stored, such as a number that is not of the heads' type, becomes one by `refuse`.
+    ///
+    /// # Panics
+    /// If there are no such codes.
+    pub fn of_codes<E>(
+        cpu: Cpu,
+        format: CodeFormat,
+        (shape, is_gated): ([usize; 2], bool),
+        pages: &LargePages,
+        read: &mut dyn FnMut(usize, Range<usize>) -> Result<CodedRows, E>,
+        refuse: impl Fn(usize, String) -> E,
+    ) -> Result<Self, E> {
+        let halves = match is_gated {
+            true => Halves::GateAndUp,
+            false => Halves::One,
+        };
+        macro_rules! packed {
+            ($($bits:literal by $group:literal $storage:ident)*) => {
+                match format.bits_by_group {
+                    $(($bits, $group) => {
+                        let (memory, heads) = (Aligned::empty_in(pages), (format.heads, halves));
+                        let of = PackedMatrix::of_codes(memory, cpu, heads, shape, read, refuse);
+                        of.map(AnyMatrix::$storage)
+                    })*
+                    (bits, group) => panic!("codes of {bits} bits in groups of {group}"),
+                }
+            };
+        }
+        let packed = packed!(
+            4 by 32 Int4By32 4 by 64 Int4By64 4 by 128 Int4By128 5 by 32 FiveBits 6 by 16 SixBits
+            8 by 32 BytesBy32 8 by 128 BytesBy128
+        );
+        packed.map(Self)
     }
 
     /// The width of its input.
@@ -140,8 +197,10 @@ impl PackedWeight {
     /// `y = epilogue(hidden · weightᵀ)` with `hidden = up_epilogue(x · upᵀ)`, which is packed as it is computed
     /// and stays in the cache.
     ///
+    /// Of weights in different formats, the hidden rows are written and packed again, a block at a time.
+    ///
     /// # Panics
-    /// If the two weights are stored in different formats, or packed for another instruction set.
+    /// If the weights were packed for another instruction set.
     pub fn multiply_hidden(
         &self,
         cpu: Cpu,
@@ -162,13 +221,44 @@ impl PackedWeight {
                         epilogue,
                         y: Shared::new(y),
                     }),)*
-                    _ => panic!("weights of different formats"),
+                    _ => self.multiply_between(cpu, (up, up_epilogue), x, epilogue, y),
                 }
             };
         }
-        matching!(F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128);
+        matching!(
+            F32 F16 Bf16 Int8 Int4By32 Int4By64 Int4By128 FiveBits SixBits BytesBy32 BytesBy128
+        );
+    }
+
+    /// As [`Self::multiply_hidden`], with the hidden rows in f32 between the products.
+    fn multiply_between(
+        &self,
+        cpu: Cpu,
+        (up, up_epilogue): (&Self, &Epilogue<f32>),
+        x: &Source,
+        epilogue: &Epilogue<f32>,
+        y: &mut [f32],
+    ) {
+        let (d_ff, d_out) = (up.d_out(), self.d_out());
+        for start in (0..x.rows()).step_by(BETWEEN_ROWS) {
+            let rows = start..x.rows().min(start + BETWEEN_ROWS);
+            let elements = rows.start * d_out..rows.end * d_out;
+            let epilogue = Epilogue {
+                residual: epilogue
+                    .residual
+                    .map(|residual| &residual[elements.clone()]),
+                ..*epilogue
+            };
+            lend(HIDDEN, rows.len() * d_ff, |hidden: &mut [f32]| {
+                up.multiply(cpu, &x.part(rows), up_epilogue, hidden);
+                self.multiply(cpu, &Source::new(hidden, d_ff), &epilogue, &mut y[elements]);
+            });
+        }
     }
 }
+
+/// Hidden rows that are in memory at a time, where weights have different formats.
+const BETWEEN_ROWS: usize = 512;
 
 /// One linear map, or two with an epilogue between them.
 struct LinearMap<'a, F: Format> {

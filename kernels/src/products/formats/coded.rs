@@ -484,11 +484,16 @@ dots_of_codes! {
 
 /// A weight's columns in codes, as [`Coded::pack_codes`] takes them.
 pub trait OfCodes: Format<Number = f32, Word = u32, Layout = Heads> {
+    /// The largest code.
+    const LARGEST: u8;
+
     /// Packs a column.
     fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]);
 }
 
 impl<const BITS: usize, const PART: usize> OfCodes for Coded<BITS, PART> {
+    const LARGEST: u8 = (u8::MAX as usize >> (8 - BITS)) as u8;
+
     fn pack_coded(heads: Heads, codes: &[u8], column: &ColumnHeads, words: &mut [u32]) {
         Self::pack_codes(heads, codes, column, words);
     }

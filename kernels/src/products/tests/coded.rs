@@ -1,0 +1,422 @@
+//! Weights that come as codes, in every format that files have them in, on every level.
+
+use super::*;
+use crate::memory::LargePages;
+use crate::products::formats::heads::{HeadNumber, Heads};
+use crate::products::{CodeFormat, CodedRows, PackedWeight};
+use crate::reference::random as numbers;
+use crate::rows::source::Source;
+use crate::threads::with_team;
+use half::{bf16, f16};
+
+/// Every width of codes, in every group, with every kind of head that a group of its length has.
+fn formats() -> Vec<CodeFormat> {
+    let mut formats = Vec::new();
+    let mut add = |bits_by_group, heads| {
+        formats.push(CodeFormat {
+            bits_by_group,
+            heads,
+        });
+    };
+    for bits_by_group in [(4, 32), (4, 64), (4, 128), (5, 32), (8, 32), (8, 128)] {
+        let zero = 1 << (bits_by_group.0 - 1);
+        for number in [HeadNumber::F16, HeadNumber::Bf16, HeadNumber::F32] {
+            let scales = number;
+            add(bits_by_group, Heads::Zero { scales, zero });
+            add(bits_by_group, Heads::Zeros(number));
+            add(bits_by_group, Heads::Minima(number));
+        }
+    }
+    add((4, 32), Heads::TwoLevels);
+    add((5, 32), Heads::TwoLevels);
+    add((6, 16), Heads::Signed);
+    formats
+}
+
+/// Scales and offsets as a file has them, and what each group's are as numbers: exactly, and as the kernels round them.
+struct Weight {
+    coded: CodedRows,
+    affine: Vec<([f64; 2], [f32; 2])>,
+    shape: [usize; 2],
+    group: usize,
+}
+
+impl Weight {
+    fn new(format: CodeFormat, shape: [usize; 2], seed: u64) -> Self {
+        let ([d_out, d_in], (bits, group)) = (shape, format.bits_by_group);
+        let n_groups = d_in.div_ceil(group);
+        let whole = |n: usize, least: i32, most: i32, seed: u64| -> Vec<f32> {
+            let random = numbers(n, 0.0, 1e3, seed).into_iter();
+            let span = most - least + 1;
+            let of = |x: f32| (least + (x.abs() as i32) % span) as f32;
+            random.map(of).collect()
+        };
+        let codes = whole(d_out * d_in, 0, (1 << bits) - 1, seed);
+        let held = |number: HeadNumber, n: usize, seed: u64| -> Vec<f32> {
+            let random = numbers(n, 0.0, 0.02, seed).into_iter();
+            let round = |x: f32| match number {
+                HeadNumber::F16 => f16::from_f32(x).to_f32(),
+                HeadNumber::Bf16 => bf16::from_f32(x).to_f32(),
+                HeadNumber::F32 => x,
+            };
+            random.map(round).collect()
+        };
+        let n = d_out * n_groups;
+        let mut coded = CodedRows {
+            codes: codes.into_iter().map(|code| code as u8).collect(),
+            ..CodedRows::default()
+        };
+        let mut add_shared = |per_row: usize| {
+            let of_d = held(HeadNumber::F16, d_out * per_row, seed + 3);
+            let of_m = held(HeadNumber::F16, d_out * per_row, seed + 4);
+            coded.shared = of_d.into_iter().zip(of_m).map(|(d, m)| [d, m]).collect();
+        };
+        match format.heads {
+            Heads::TwoLevels => add_shared(n_groups.div_ceil(8)),
+            Heads::Signed => add_shared(n_groups.div_ceil(16)),
+            _ => {}
+        }
+        (coded.scales, coded.offsets) = match format.heads {
+            Heads::Zero { scales, .. } => (held(scales, n, seed + 1), vec![]),
+            Heads::Zeros(number) => (held(number, n, seed + 1), whole(n, 0, 256, seed + 2)),
+            Heads::Minima(number) => (held(number, n, seed + 1), held(number, n, seed + 2)),
+            Heads::TwoLevels => (whole(n, 0, 63, seed + 1), whole(n, 0, 63, seed + 2)),
+            Heads::Signed => (whole(n, -128, 127, seed + 1), vec![]),
+        };
+        let affine = |i: usize| {
+            let shared = |per: usize| {
+                coded.shared[i / n_groups * n_groups.div_ceil(per) + i % n_groups / per]
+            };
+            let scale = coded.scales[i];
+            match format.heads {
+                Heads::Zero { zero, .. } => (
+                    [scale.into(), f64::from(zero) * f64::from(scale) * -1.0],
+                    [scale, -(f32::from(zero) * scale)],
+                ),
+                Heads::Zeros(_) => {
+                    let zero = coded.offsets[i];
+                    (
+                        [scale.into(), -f64::from(zero) * f64::from(scale)],
+                        [scale, -(zero * scale)],
+                    )
+                }
+                Heads::Minima(_) => (
+                    [scale.into(), coded.offsets[i].into()],
+                    [scale, coded.offsets[i]],
+                ),
+                Heads::TwoLevels => {
+                    let ([d, m], min) = (shared(8), coded.offsets[i]);
+                    let exact = [
+                        f64::from(d) * f64::from(scale),
+                        -f64::from(m) * f64::from(min),
+                    ];
+                    (exact, [d * scale, -(m * min)])
+                }
+                Heads::Signed => {
+                    let [d, _] = shared(16);
+                    let exact = f64::from(d) * f64::from(scale);
+                    ([exact, -32.0 * exact], [d * scale, -(32.0 * (d * scale))])
+                }
+            }
+        };
+        let affine = (0..n).map(affine).collect();
+        Self {
+            affine,
+            shape,
+            group,
+            coded,
+        }
+    }
+
+    fn rows(&self, rows: std::ops::Range<usize>) -> CodedRows {
+        fn part<T: Clone>(of: &[T], rows: &std::ops::Range<usize>, n: usize) -> Vec<T> {
+            let width = of.len() / n.max(1);
+            of[rows.start * width..rows.end * width].to_vec()
+        }
+        let n = self.shape[0];
+        CodedRows {
+            codes: part(&self.coded.codes, &rows, n),
+            scales: part(&self.coded.scales, &rows, n),
+            offsets: part(&self.coded.offsets, &rows, n),
+            shared: part(&self.coded.shared, &rows, n),
+        }
+    }
+
+    fn pack(&self, isa: Isa, format: CodeFormat) -> PackedWeight {
+        let read = &mut |_, rows| Ok(self.rows(rows));
+        let packed = PackedWeight::of_codes(
+            on(isa, 2),
+            format,
+            (self.shape, false),
+            &LargePages::default(),
+            read,
+            |_, reason| reason,
+        );
+        packed.unwrap()
+    }
+
+    fn groups_of(&self, row: usize) -> impl Iterator<Item = (&[u8], &([f64; 2], [f32; 2]))> {
+        let [_, d_in] = self.shape;
+        let codes = self.coded.codes[row * d_in..][..d_in].chunks(self.group);
+        codes.zip(&self.affine[row * d_in.div_ceil(self.group)..])
+    }
+
+    /// An element of a product in the documented order, and what it would be without rounding the row.
+    fn element(&self, x: &[f32], row: usize) -> (f32, f64) {
+        let groups = x.chunks(self.group).zip(self.groups_of(row));
+        let each = groups.map(|(x, (codes, (exact, [scale, offset])))| {
+            let step = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
+            let per_unit = if step == 0.0 { 0.0 } else { 1.0 / step };
+            let integers: Vec<i64> = x
+                .iter()
+                .map(|x| (x * per_unit).round_ties_even() as i64)
+                .collect();
+            let products: i64 = integers
+                .iter()
+                .zip(codes)
+                .map(|(&n, &q)| n * i64::from(q))
+                .sum();
+            let of_row = step * integers.iter().sum::<i64>() as f32;
+            let sum = products as f32 * step * scale + of_row * offset;
+            let exactly = x
+                .iter()
+                .zip(codes)
+                .map(|(&x, &q)| f64::from(x) * (f64::from(q) * exact[0] + exact[1]));
+            (sum, exactly.sum::<f64>())
+        });
+        each.reduce(|(total, of), (sum, exactly)| (total + sum, of + exactly))
+            .unwrap_or((0.0, 0.0))
+    }
+
+    /// The deviation of the error that rounding a row to integers makes, if each errs by itself.
+    fn row_error(&self, x: &[f32], row: usize) -> f64 {
+        let groups = x.chunks(self.group).zip(self.groups_of(row));
+        let squares = groups.map(|(x, (codes, ([scale, offset], _)))| {
+            let step = f64::from(x.iter().fold(0f32, |largest, x| largest.max(x.abs()))) / 127.0;
+            let weights = codes.iter().map(|&q| f64::from(q) * scale + offset);
+            weights.map(|w| (w * step).powi(2) / 12.0).sum::<f64>()
+        });
+        squares.sum::<f64>().sqrt()
+    }
+}
+
+#[test]
+fn every_sum_of_codes_is_the_documented_one_on_every_level_and_errs_by_the_rows_rounding_alone() {
+    let mut errors = Vec::new();
+    for format in formats() {
+        for [d_out, d_in] in [
+            [1, 1],
+            [9, 33],
+            [33, 255],
+            [31, 256],
+            [70, 257],
+            [16, 520],
+            [33, 768],
+        ] {
+            let weight = Weight::new(format, [d_out, d_in], 17 + d_in as u64);
+            let x = numbers(3 * d_in, 0.0, 1.0, 5);
+            let rows = x.chunks_exact(d_in);
+            let each = rows.flat_map(|x| {
+                (0..d_out)
+                    .map(|row| weight.element(x, row))
+                    .collect::<Vec<_>>()
+            });
+            let (expected, exact): (Vec<f32>, Vec<f64>) = each.unzip();
+            for (at, (found, exact)) in expected.iter().zip(&exact).enumerate() {
+                let error = weight.row_error(&x[at / d_out * d_in..][..d_in], at % d_out);
+                let rounding = 1e-5 * exact.abs() + 1e-6;
+                errors.push((f64::from(*found) - exact).abs() / (error + rounding));
+            }
+            for isa in Isa::levels() {
+                let packed = weight.pack(isa, format);
+                for (m, threads) in [(1, 1), (2, 1), (3, 2)] {
+                    let mut y = vec![9.0; m * d_out];
+                    let x = Source::new(&x[..m * d_in], d_in);
+                    with_team(threads, || {
+                        packed.multiply(on(isa, threads), &x, &Epilogue::NONE, &mut y)
+                    });
+                    assert_same(
+                        &y,
+                        &expected[..m * d_out],
+                        format_args!("{isa} {format:?} {m}x{d_out}x{d_in}"),
+                    );
+                }
+            }
+        }
+    }
+    // Of so many errors, each less than six of its deviations.
+    let most = errors.iter().fold(0.0, |most: f64, error| most.max(*error));
+    let mean = (errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64).sqrt();
+    assert!(most < 6.0 && (0.5..1.1).contains(&mean), "{most} {mean}");
+}
+
+#[test]
+fn a_row_of_codes_is_unpacked_as_the_file_has_it() {
+    for format in formats() {
+        for [d_out, d_in] in [[1, 1], [33, 255], [70, 520]] {
+            let weight = Weight::new(format, [d_out, d_in], 3);
+            for isa in Isa::levels() {
+                let packed = weight.pack(isa, format);
+                for row in 0..d_out {
+                    let mut found = vec![9.0; d_in];
+                    packed.unpack_row(row, &mut found);
+                    let groups = weight.groups_of(row);
+                    let each = groups.flat_map(|(codes, (_, [scale, offset]))| {
+                        codes.iter().map(move |&q| f32::from(q) * scale + offset)
+                    });
+                    let expected: Vec<f32> = each.collect();
+                    assert_same(
+                        &found,
+                        &expected,
+                        format_args!("{isa} {format:?} row {row}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_codes_have_the_same_bits_in_every_batch_gated_and_behind_another_format() {
+    let (d, d_ff, most) = (288, 320, 70);
+    let x = numbers(most * d, 0.0, 1.0, 9);
+    let all = formats();
+    for (i, &format) in all.iter().enumerate() {
+        let weights = [
+            Weight::new(format, [d_ff, d], 1),
+            Weight::new(format, [d_ff, d], 2),
+        ];
+        let other = all[(i + 7) % all.len()];
+        let down = Weight::new(other, [d, d_ff], 3);
+        for isa in Isa::levels() {
+            let read = &mut |which: usize, rows| Ok(weights[which].rows(rows));
+            let pages = LargePages::default();
+            let gated = PackedWeight::of_codes(
+                on(isa, 2),
+                format,
+                ([d_ff, d], true),
+                &pages,
+                read,
+                |_, reason: String| reason,
+            )
+            .unwrap();
+            let down = down.pack(isa, other);
+            let up_epilogue = Epilogue {
+                activation: ActivationFunction::Silu,
+                ..Epilogue::NONE
+            };
+            let both = |rows: std::ops::Range<usize>, threads: usize| {
+                let mut y = vec![9.0; rows.len() * d];
+                let x = Source::new(&x[rows.start * d..rows.end * d], d);
+                let cpu = on(isa, threads);
+                with_team(threads, || {
+                    down.multiply_hidden(cpu, (&gated, &up_epilogue), &x, &Epilogue::NONE, &mut y)
+                });
+                y
+            };
+            let single: Vec<f32> = (0..most).flat_map(|i| both(i..i + 1, 1)).collect();
+            for (rows, threads) in [(0..2, 1), (0..13, 1), (3..most, 2)] {
+                let expected = &single[rows.start * d..rows.end * d];
+                assert_same(
+                    &both(rows.clone(), threads),
+                    expected,
+                    format_args!("{isa} {format:?} {rows:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_head_cannot_hold_is_refused_and_named() {
+    let refused = |format: CodeFormat, change: &dyn Fn(&mut CodedRows)| {
+        let weight = Weight::new(format, [3, 40], 1);
+        let read = &mut |_, rows| {
+            let mut rows = weight.rows(rows);
+            change(&mut rows);
+            Ok(rows)
+        };
+        let isa = Isa::levels()[0];
+        let packed = PackedWeight::of_codes(
+            on(isa, 1),
+            format,
+            (weight.shape, false),
+            &LargePages::default(),
+            read,
+            |_, reason| reason,
+        );
+        packed.err().unwrap()
+    };
+    let of = |heads| CodeFormat {
+        bits_by_group: (4, 32),
+        heads,
+    };
+    let zero = of(Heads::Zero {
+        scales: HeadNumber::F16,
+        zero: 8,
+    });
+    for (format, change, expected) in [
+        (
+            zero,
+            (|rows| rows.scales[4] = 0.1) as fn(&mut CodedRows),
+            "row 2: 0.1, which F16 does not hold",
+        ),
+        (zero, |rows| rows.scales[0] = f32::NAN, "NaN"),
+        (
+            zero,
+            |rows| rows.codes[1] = 16,
+            "the code 16, expected at most 15",
+        ),
+        (zero, |rows| rows.codes.truncate(119), "119 codes of 3 rows"),
+        (
+            zero,
+            |rows| rows.scales.truncate(3),
+            "scales and offsets",
+        ),
+        (
+            of(Heads::Zeros(HeadNumber::F16)),
+            |rows| rows.offsets[1] = 0.5,
+            "0.5, expected a whole number of 0 to 256",
+        ),
+        (
+            of(Heads::TwoLevels),
+            |rows| rows.scales[1] = 64.0,
+            "64, expected a whole number of 0 to 63",
+        ),
+    ] {
+        let found = refused(format, &change);
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
+#[test]
+fn codes_take_no_more_memory_than_the_tables_say() {
+    let isa = Isa::levels().pop().unwrap();
+    let zero = |zero| Heads::Zero {
+        scales: HeadNumber::F16,
+        zero,
+    };
+    for (bits_by_group, heads, bits) in [
+        ((4, 32), zero(8), 4.5),                         // Q4_0
+        ((4, 32), Heads::Minima(HeadNumber::F16), 5.0),  // Q4_1
+        ((4, 128), zero(8), 4.125),                      // GPTQ, compressed-tensors
+        ((4, 128), Heads::Zeros(HeadNumber::F16), 4.25), // AWQ
+        ((4, 32), Heads::TwoLevels, 4.625),              // Q4_K: 4.5
+        ((5, 32), zero(16), 5.5),                        // Q5_0
+        ((5, 32), Heads::TwoLevels, 5.625),              // Q5_K: 5.5
+        ((6, 16), Heads::Signed, 6.625),                 // Q6_K: 6.5625
+        ((8, 32), zero(128), 8.5),                       // Q8_0
+        ((8, 128), zero(128), 8.125),
+    ] {
+        let format = CodeFormat {
+            bits_by_group,
+            heads,
+        };
+        let packed = Weight::new(format, [64, 768], 1).pack(isa, format);
+        assert_eq!(
+            8.0 * packed.bytes() as f64 / (64.0 * 768.0),
+            bits,
+            "{format:?}"
+        );
+    }
+}
