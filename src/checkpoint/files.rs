@@ -30,7 +30,7 @@ mod locate;
 mod positioned;
 
 pub(crate) use block_kind::BlockKind;
-pub(crate) use computed::{Compute, Part};
+pub(crate) use computed::{Coding, Compute, Part};
 pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
@@ -42,14 +42,14 @@ use positioned::PositionedFile;
 pub(crate) const SIMILAR: f64 = 0.4;
 
 /// The tensors of a checkpoint: one safetensors file, or several that belong together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,
     directory: PathBuf,
-    files: Vec<PositionedFile>,
+    files: Vec<Arc<PositionedFile>>,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
-    gguf: Option<Gguf>,
+    gguf: Option<Arc<Gguf>>,
 }
 
 /// The description of a tensor in a file's header.
@@ -271,7 +271,7 @@ impl TensorFiles {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
-        self.files.push(file);
+        self.files.push(Arc::new(file));
         Ok(())
     }
 
@@ -291,14 +291,14 @@ impl TensorFiles {
             };
             self.tensors.insert(tensor.name.clone(), info);
         }
-        self.gguf = Some(read);
-        self.files.push(file);
+        self.gguf = Some(Arc::new(read));
+        self.files.push(Arc::new(file));
         Ok(())
     }
 
     /// What a GGUF file says of itself and of its tensors, if this is one.
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
-        self.gguf.as_ref()
+        self.gguf.as_deref()
     }
 
     /// As [`Self::info`]; a name that is not there is an error.

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::checkpoint::files::floating;
+use crate::checkpoint::as_stored::stored_weight;
+use crate::checkpoint::files::{Coding, TensorFiles, floating};
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::Source;
@@ -17,6 +18,7 @@ use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
+use crate::packed::stored::{StoredWeight, stand_in};
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
 /// tensors) or [`Checkpoint::trainable`] (variables).
@@ -112,7 +114,12 @@ impl<'c> Loader<'c> {
 
     /// A `VarBuilder` that notes the first typed error in `failure`.
     fn noting(&self, failure: Failure) -> VarBuilder<'c> {
+        self.backend(failure, None)
+    }
+
+    fn backend(&self, failure: Failure, codes: Option<Codes>) -> VarBuilder<'c> {
         let backend = Backend {
+            codes,
             checkpoint: self.checkpoint,
             frozen: self.frozen.clone(),
             parameters: self.parameters.clone(),
@@ -149,7 +156,7 @@ impl<'c> Loader<'c> {
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.check_frozen()?;
         let config = &self.checkpoint.config;
-        self.typed(|vb| PackedStack::new(config, vb, precision))
+        self.packing(precision, |vb| PackedStack::new(config, vb, precision))
     }
 
     /// # Errors
@@ -193,6 +200,41 @@ impl<'c> Loader<'c> {
         })
     }
 
+    /// As [`Self::typed`], of layers that are packed in a precision.
+    ///
+    /// # Errors
+    /// If codes are to be packed as they are, and the files have none.
+    pub(crate) fn packing<T>(
+        &self,
+        precision: Precision,
+        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
+        if precision != Precision::AsStored {
+            return self.typed(build);
+        }
+        let Checkpoint { plan, files, .. } = self.checkpoint;
+        let is_coded = |source: &Source| -> Result<bool> {
+            let coding = files.computed(&source.name).map(|of| of.coding(files));
+            Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
+        };
+        let mut sources = plan.sources.iter();
+        // An error is one of a weight that is stored in some way or other.
+        if !sources.any(|source| is_coded(source).unwrap_or(true)) {
+            return Err(Error::InvalidConfig(format!(
+                "{}: AsStored packs the codes of quantised weights, and these are numbers; pack them in Int8, Int4, Bf16, \
+                 F16 or F32",
+                files.path().display()
+            )));
+        }
+        let codes = Codes {
+            files: Arc::new(files.clone()),
+            held: Mutex::default(),
+        };
+        let failure = Failure::default();
+        build(self.backend(failure.clone(), Some(codes)))
+            .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
+    }
+
     /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
     /// neither another thread's nor an earlier one may be taken for it.
     pub(crate) fn typed<T>(
@@ -209,8 +251,16 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Weights that are packed from the codes of these files.
+struct Codes {
+    files: Arc<TensorFiles>,
+    /// Those that stand-ins were given for.
+    held: Mutex<Vec<Arc<dyn StoredWeight>>>,
+}
+
 struct Backend<'c> {
     checkpoint: &'c Checkpoint,
+    codes: Option<Codes>,
     frozen: Vec<String>,
     parameters: Option<Arc<Mutex<Parameters>>>,
     failure: Failure,
@@ -244,6 +294,13 @@ impl Backend<'_> {
                 expected: shape.dims().to_vec(),
                 found: source.shape.clone(),
             });
+        }
+        if let Some(codes) = &self.codes
+            && let Some(weight) = stored_weight(&codes.files, source)?
+        {
+            let tensor = stand_in(&weight)?;
+            lock(&codes.held).push(weight);
+            return Ok(tensor);
         }
         let Some(parameters) = &self.parameters else {
             return self.read(source, dtype, device);

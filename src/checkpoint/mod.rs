@@ -5,6 +5,7 @@
 //! writes them back. [`PlainFile`] loads a single feed-forward that was saved without a configuration.
 
 mod architecture;
+mod as_stored;
 mod as_tensor;
 mod by_role;
 pub mod config_json;

@@ -34,6 +34,14 @@ pub enum Precision {
         /// How many weights of an output share a scale and a minimum.
         group: GroupSize,
     },
+    /// The codes of a quantised file, packed as they are: of 4, 5, 6 or 8 bits, with the file's own scales and zero points
+    /// or minima, so that weights are exactly the file's, at its size. Rows are quantised on the fly, with a scale for each
+    /// group of their numbers. What is not quantised in the file is packed in bf16, f16 or f32, the first that holds
+    /// all numbers of a weight; attention computes as with [`Self::Bf16`].
+    ///
+    /// For checkpoints: a layer in memory has no codes, and refuses it. So do files whose weights are not quantised, or in
+    /// ways that are no scale times a code with an offset.
+    AsStored,
 }
 
 impl Precision {

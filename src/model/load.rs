@@ -11,8 +11,8 @@ use super::{Model, Seq2Seq, TwoTowers};
 use crate::checkpoint::{Checkpoint, Loader, OtherStack};
 use crate::config::{Joint, ModelConfig, Precision};
 use crate::error::{Error, Result};
-use crate::layers::{Embeddings, ModelEnds, Readout, Similarity, Stack};
-use crate::packed::PackedStack;
+use crate::layers::{Embeddings, Linear, ModelEnds, Readout, Similarity, Stack};
+use crate::packed::{PackedLinear, PackedStack, Packing, stored::is_stand_in};
 
 impl Model {
     /// Makes a model whose parameters come from `vb`: under `embeddings`, `blocks`, `pooler`, and the head's task.
@@ -50,7 +50,9 @@ impl Model {
             pooler,
             head,
         } = ModelEnds::new(config, vb.clone())?;
-        let pack = |readout: Readout| readout.with_layers(|linear| linear.pack(precision));
+        let packing = Packing::of_file(precision)?;
+        let pack =
+            |readout: Readout| readout.with_layers(|linear| PackedLinear::new(&packing, linear));
         let (pooler, head) = (pooler.map(pack).transpose()?, head.map(pack).transpose()?);
         if let (Embeddings::Tokens(embeddings), Some(head)) = (&mut embeddings, &head)
             && let Some(shared) = head.shared_words()
@@ -58,11 +60,17 @@ impl Model {
             // Held once, and before the blocks are read: the table is a large part of a small model.
             embeddings.read_words_of(Arc::new(shared.clone()));
         }
+        if let Embeddings::Tokens(embeddings) = &mut embeddings
+            && let Some(table) = embeddings.words().filter(|table| is_stand_in(table))
+        {
+            let table = Linear::from_parts(table.clone(), None)?;
+            embeddings.read_words_of(Arc::new(PackedLinear::new(&packing, &table)?));
+        }
         Ok(Self {
             config: config.clone(),
             body: Body::Packed {
                 projection_back: (projection_back.as_ref())
-                    .map(|linear| linear.pack(precision))
+                    .map(|linear| PackedLinear::new(&packing, linear))
                     .transpose()?,
                 pooler,
                 head,
@@ -229,7 +237,8 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
         let loader = self.loader(DType::F32, &Device::Cpu)?;
-        loader.typed(|vb| Model::packed(&base(self.model_config()?), vb, precision))
+        let config = base(self.model_config()?);
+        loader.packing(precision, |vb| Model::packed(&config, vb, precision))
     }
 }
 
@@ -253,7 +262,7 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| Model::packed(config, vb, precision))
+        self.packing(precision, |vb| Model::packed(config, vb, precision))
     }
 
     /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
@@ -269,7 +278,9 @@ impl Loader<'_> {
 
     fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
         let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        self.typed(|vb| Seq2Seq::built(config, other, vb, packing))
+        self.packing(packing.unwrap_or_default(), |vb| {
+            Seq2Seq::built(config, other, vb, packing)
+        })
     }
 
     /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
@@ -286,7 +297,9 @@ impl Loader<'_> {
 
     fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        self.typed(|vb| TwoTowers::built(config, other, vb, packing))
+        self.packing(packing.unwrap_or_default(), |vb| {
+            TwoTowers::built(config, other, vb, packing)
+        })
     }
 
     fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {

@@ -16,12 +16,15 @@ use crate::config::{GroupSize, Precision};
 /// # Errors
 /// If the environment asks for an instruction set that is unknown, or that this CPU lacks.
 pub fn peak_flops(precision: Precision, threads: usize) -> Result<f64> {
-    Ok(peak(cpu()?.on(threads), weight_format(precision)))
+    Ok(peak(
+        cpu()?.on(threads),
+        weight_format(precision).unwrap_or(WeightFormat::Int8),
+    ))
 }
 
-/// The kernels' format of weights in a precision.
-pub(crate) fn weight_format(precision: Precision) -> WeightFormat {
-    match precision {
+/// The kernels' format of weights in a precision; `None`, if the weights' file has it.
+pub(crate) fn weight_format(precision: Precision) -> Option<WeightFormat> {
+    Some(match precision {
         Precision::F32 => WeightFormat::F32,
         Precision::F16 => WeightFormat::F16,
         Precision::Bf16 => WeightFormat::Bf16,
@@ -31,5 +34,7 @@ pub(crate) fn weight_format(precision: Precision) -> WeightFormat {
             GroupSize::Of64 => WeightFormat::Int4By64,
             GroupSize::Of128 => WeightFormat::Int4By128,
         },
-    }
+        // Bytes times bytes, whatever these are made of.
+        Precision::AsStored => return None,
+    })
 }

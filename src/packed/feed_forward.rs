@@ -2,11 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight};
+use candle_blocks_kernels::products::{Epilogue, GateClamp, Matrix, PackedWeight, WeightFormat};
 use candle_blocks_kernels::rows::{ActivationFunction, Source};
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor, bail};
 
 use super::linear::{Finishing, PackedLinear, check_inputs, whole_weight};
+use super::stored::pack_codes;
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{FeedForward, Linear};
@@ -40,8 +41,8 @@ impl PackedFeedForward {
         let down = PackedLinear::new(&packing.at("down"), down)?;
         let (weight, bias, up_bias) = match feed_forward.gate() {
             None => {
-                let PackedLinear { weight, bias, .. } = PackedLinear::new(&packing.at("up"), up)?;
-                (weight, bias, None)
+                let packed = PackedLinear::new(&packing.at("up"), up)?;
+                (packed.weight().clone(), packed.bias().cloned(), None)
             }
             Some(gate) => {
                 let weight = gated(packing, gate, up)?;
@@ -86,7 +87,7 @@ impl PackedFeedForward {
         let epilogue = self.down.epilogue(finishing);
         let up = (&*self.up, &up_epilogue);
         self.down
-            .weight
+            .weight()
             .multiply_hidden(self.down.cpu, up, x, &epilogue, y);
     }
 }
@@ -95,13 +96,28 @@ impl PackedFeedForward {
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
     let shape = gate.weight().dims2()?;
     check_inputs(shape.0, shape.1)?;
+    match (packing.codes_of(gate)?, packing.codes_of(up)?) {
+        (None, None) => {}
+        (Some(gate), Some(up)) if gate.format() == up.format() => {
+            return pack_codes(packing, &[gate, up], true);
+        }
+        _ => bail!(
+            "pack: gate and up of {} are quantised in different ways, and are multiplied as one; pack in Int8, Int4 or Bf16",
+            packing.role
+        ),
+    }
     let gate = whole_weight(&packing.at("gate"), gate)?;
     let up = whole_weight(&packing.at("up"), up)?;
     with_elements("pack", &gate, |gate| {
         with_elements("pack", &up, |up| {
+            let formats = [gate, up].map(|weight| packing.format_of(weight));
+            let format = match formats {
+                [gate, up] if gate == up => gate,
+                _ => WeightFormat::F32,
+            };
             Ok(PackedWeight::gated(
                 packing.cpu,
-                packing.format,
+                format,
                 Matrix::new(gate.into(), shape, (shape.1, 1)),
                 Matrix::new(up.into(), shape, (shape.1, 1)),
                 &packing.pages,

@@ -3,10 +3,11 @@
 use std::{fmt, ops::Range, sync::Arc};
 
 use candle_blocks_kernels::products::{Epilogue, Matrix, PackedWeight, Scale, WeightFormat};
-use candle_blocks_kernels::{Cpu, rows::Source};
+use candle_blocks_kernels::{Cpu, memory::lend, rows::Source, scratch};
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
-use half::f16;
+use half::{bf16, f16};
 
+use super::stored::{StoredWeight, pack_codes, stood_for};
 use super::{Packing, elements, map_rows, with_elements};
 use crate::config::{Precision, getters};
 use crate::layers::{Linear, WeightRows};
@@ -14,9 +15,15 @@ use crate::layers::{Linear, WeightRows};
 /// A [`Linear`] packed for inference on the CPU, created by [`Linear::pack`].
 #[derive(Clone)]
 pub struct PackedLinear {
-    pub(super) weight: Arc<PackedWeight>,
+    /// One, or several in different formats, whose outputs lie side by side.
+    weights: Vec<Arc<PackedWeight>>,
     pub(super) bias: Option<Arc<[f32]>>,
     pub(super) cpu: Cpu,
+}
+
+scratch! {
+    /// The outputs of weights in different formats, and one of them.
+    SIDE_BY_SIDE
 }
 
 /// The last step of a layer, on its output while that is in the CPU's cache: `residual + scale · output`.
@@ -60,10 +67,30 @@ impl<'a> Finishing<'a> {
 packs!(Linear, PackedLinear);
 
 impl PackedLinear {
-    pub(super) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
-        let bias = linear.bias().map(elements).transpose()?;
-        let weight = whole_weight(packing, linear)?;
-        Self::of_weight(packing, &weight, bias.map(Arc::from))
+    pub(crate) fn new(packing: &Packing, linear: &Linear) -> Result<Self> {
+        let bias = linear.bias().map(elements).transpose()?.map(Arc::from);
+        match packing.codes_of(linear)? {
+            Some(codes) => Self::of_codes(packing, &[codes], bias),
+            None => Self::of_weight(packing, &whole_weight(packing, linear)?, bias),
+        }
+    }
+
+    /// Packs weights of codes that have the same input.
+    fn of_codes(
+        packing: &Packing,
+        codes: &[Arc<dyn StoredWeight>],
+        bias: Option<Arc<[f32]>>,
+    ) -> Result<Self> {
+        let [d_out, d_in] = codes[0].shape();
+        check_inputs(d_out, d_in)?;
+        // Those of one format as one.
+        let alike = codes.chunk_by(|a, b| a.format() == b.format());
+        let weights = alike.map(|codes| Ok(Arc::new(pack_codes(packing, codes, false)?)));
+        Ok(Self {
+            weights: weights.collect::<Result<_>>()?,
+            bias,
+            cpu: packing.cpu,
+        })
     }
 
     /// Packs several layers that have the same input as one, their outputs side by side; each with its role.
@@ -73,6 +100,25 @@ impl PackedLinear {
             true => Some(joined_bias(layers.clone().map(|(_, linear)| *linear))?),
             false => None,
         };
+        let codes = layers.clone().map(|(_, linear)| packing.codes_of(linear));
+        let codes: Vec<_> = codes.collect::<Result<_>>()?;
+        if let Some(codes) = codes.iter().cloned().collect::<Option<Vec<_>>>() {
+            return Self::of_codes(packing, &codes, bias);
+        }
+        if codes.iter().any(Option::is_some) {
+            let packed = linears
+                .iter()
+                .map(|(role, linear)| Self::new(&packing.at(role), linear));
+            let packed = packed.collect::<Result<Vec<_>>>()?;
+            return Ok(Self {
+                weights: packed
+                    .into_iter()
+                    .flat_map(|packed| packed.weights)
+                    .collect(),
+                bias,
+                cpu: packing.cpu,
+            });
+        }
         let weights = layers.map(|(role, linear)| whole_weight(&packing.at(role), linear));
         let weight = Tensor::cat(&weights.collect::<Result<Vec<_>>>()?, 0)?;
         Self::of_weight(packing, &weight, bias)
@@ -87,16 +133,17 @@ impl PackedLinear {
         let (d_out, d_in) = weight.dims2()?;
         check_inputs(d_out, d_in)?;
         let weight = with_elements("pack", weight, |weight| {
+            let format = packing.format_of(weight);
             let weight = Matrix::new(weight.into(), (d_out, d_in), (d_in, 1));
             Ok(PackedWeight::new(
                 packing.cpu,
-                packing.format,
+                format,
                 weight,
                 &packing.pages,
             ))
         })?;
         Ok(Self {
-            weight: Arc::new(weight),
+            weights: vec![Arc::new(weight)],
             bias,
             cpu: packing.cpu,
         })
@@ -104,11 +151,11 @@ impl PackedLinear {
 
     getters! {
         /// The width of the input.
-        d_in(&self) -> usize => self.weight.d_in();
+        d_in(&self) -> usize => self.weights[0].d_in();
         /// The width of the output.
-        d_out(&self) -> usize => self.weight.d_out();
+        d_out(&self) -> usize => self.weights.iter().map(|weight| weight.d_out()).sum();
         /// The size of the packed weight in bytes.
-        bytes(&self) -> usize => self.weight.bytes();
+        bytes(&self) -> usize => self.weights.iter().map(|weight| weight.bytes()).sum();
     }
 
     /// `y = finishing(x·Wᵀ + b)`.
@@ -118,7 +165,34 @@ impl PackedLinear {
 
     /// As [`Self::apply`], on as many threads as `cpu` says.
     pub(super) fn apply_on(&self, cpu: Cpu, x: &Source, finishing: &Finishing, y: &mut [f32]) {
-        self.weight.multiply(cpu, x, &self.epilogue(finishing), y);
+        if let [weight] = &self.weights[..] {
+            return weight.multiply(cpu, x, &self.epilogue(finishing), y);
+        }
+        let (rows, width) = (x.rows(), self.d_out());
+        lend(SIDE_BY_SIDE, 2 * rows * width, |memory: &mut [f32]| {
+            let (all, part) = memory.split_at_mut(rows * width);
+            let mut first = 0;
+            for weight in &self.weights {
+                let d_out = weight.d_out();
+                let part = &mut part[..rows * d_out];
+                let bias = self.bias.as_ref().map(|bias| &bias[first..first + d_out]);
+                weight.multiply(cpu, x, &Epilogue::bias(bias), part);
+                for (all, part) in all.chunks_exact_mut(width).zip(part.chunks_exact(d_out)) {
+                    all[first..first + d_out].copy_from_slice(part);
+                }
+                first += d_out;
+            }
+            finishing.finish(cpu, all, width, y);
+        });
+    }
+
+    /// Its only weight. Weights of several layers alone are packed side by side.
+    pub(super) fn weight(&self) -> &Arc<PackedWeight> {
+        &self.weights[0]
+    }
+
+    pub(super) fn bias(&self) -> Option<&Arc<[f32]>> {
+        self.bias.as_ref()
     }
 
     pub(super) fn epilogue<'a>(&'a self, finishing: &Finishing<'a>) -> Epilogue<'a, f32> {
@@ -131,7 +205,7 @@ impl WeightRows for PackedLinear {
         let d_in = self.d_in();
         let mut rows = vec![0f32; numbers.len() * d_in];
         for (&number, row) in numbers.iter().zip(rows.chunks_exact_mut(d_in)) {
-            self.weight.unpack_row(number as usize, row);
+            self.weight().unpack_row(number as usize, row);
         }
         Tensor::from_vec(rows, (numbers.len(), d_in), &Device::Cpu)
     }
@@ -151,20 +225,49 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 /// # Errors
 /// If it has a number that the format cannot hold.
 pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
-    let weight = plain(linear.weight())?;
+    let weight = match stood_for(linear.weight())? {
+        Some(codes) => codes.numbers()?,
+        None => plain(linear.weight())?,
+    };
     let weight = match linear.adapter() {
         None => weight,
         Some(adapter) => (weight + adapter.product()?.detach())?,
     };
     match packing.format {
-        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::Int8 => {}
+        None | Some(WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::Int8) => {}
         // In f16 are numbers, or scales and minima of numbers.
-        WeightFormat::F16
-        | WeightFormat::Int4By32
-        | WeightFormat::Int4By64
-        | WeightFormat::Int4By128 => check_range(packing, &weight)?,
+        Some(
+            WeightFormat::F16
+            | WeightFormat::Int4By32
+            | WeightFormat::Int4By64
+            | WeightFormat::Int4By128,
+        ) => check_range(packing, &weight)?,
     }
     Ok(weight)
+}
+
+impl Packing {
+    /// The codes of a layer's weight, if those are to be packed.
+    pub(super) fn codes_of(&self, linear: &Linear) -> Result<Option<Arc<dyn StoredWeight>>> {
+        match self.format {
+            None => stood_for(linear.weight()),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// The format of a weight that is no codes: the one asked for, or the first that holds all its numbers.
+    pub(super) fn format_of(&self, weight: &[f32]) -> WeightFormat {
+        let all = |is_held: fn(f32) -> bool| weight.iter().all(|&w| is_held(w));
+        self.format.unwrap_or_else(|| {
+            if all(|w| bf16::from_f32(w).to_f32() == w) {
+                WeightFormat::Bf16
+            } else if all(|w| f16::from_f32(w).to_f32() == w) {
+                WeightFormat::F16
+            } else {
+                WeightFormat::F32
+            }
+        })
+    }
 }
 
 /// # Errors

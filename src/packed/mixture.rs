@@ -39,7 +39,7 @@ impl PackedMixtureOfExperts {
     pub(super) fn new(packing: &Packing, mixture: &MixtureOfExperts) -> Result<Self> {
         mixture.check_shapes()?;
         let exact = Packing {
-            format: WeightFormat::F32,
+            format: Some(WeightFormat::F32),
             ..packing.clone()
         };
         let experts = mixture.experts().iter().enumerate();

@@ -30,6 +30,8 @@
 //! ```
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_blocks_kernels::{Cpu, products::WeightFormat, threads};
 use candle_blocks_kernels::{attention::OperandFormat, memory::LargePages};
@@ -94,6 +96,7 @@ mod mixture;
 mod norm;
 mod pass;
 mod stack;
+pub(crate) mod stored;
 mod sublayer;
 
 pub use attention::PackedAttention;
@@ -107,8 +110,11 @@ pub use sublayer::PackedSublayer;
 
 /// How and where to pack, and on how many threads to compute.
 #[derive(Clone)]
-struct Packing {
-    format: WeightFormat,
+pub(crate) struct Packing {
+    /// `None`: the codes of the file, or the narrowest format that holds a weight's numbers.
+    format: Option<WeightFormat>,
+    /// Whether a weight was packed from codes.
+    has_codes: Arc<AtomicBool>,
     /// What attention keeps queries, keys and values in.
     stored: OperandFormat,
     cpu: Cpu,
@@ -121,15 +127,35 @@ struct Packing {
 }
 
 impl Packing {
+    /// To pack layers in memory.
+    ///
+    /// # Errors
+    /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks, or the precision is that of a file.
+    fn new(precision: Precision) -> Result<Self> {
+        if precision == Precision::AsStored {
+            bail!(
+                "pack: AsStored packs the codes of a quantised file, and a layer in memory has none; load it by \
+                 Checkpoint::packed_stack or packed_model, or pack it in Int8, Int4 or Bf16"
+            );
+        }
+        Self::of_file(precision)
+    }
+
+    /// To pack what a file has as it is read.
+    ///
     /// # Errors
     /// If `CANDLE_BLOCKS_ISA` asks for an instruction set that the CPU lacks.
-    fn new(precision: Precision) -> Result<Self> {
+    pub(crate) fn of_file(precision: Precision) -> Result<Self> {
         Ok(Self {
             format: ops::weight_format(precision),
+            has_codes: Arc::default(),
             stored: match precision {
                 // Rows and scores are of any size, which f16 is not.
                 Precision::F32 | Precision::F16 => OperandFormat::F32,
-                Precision::Bf16 | Precision::Int8 | Precision::Int4 { .. } => OperandFormat::Bf16,
+                Precision::Bf16
+                | Precision::Int8
+                | Precision::Int4 { .. }
+                | Precision::AsStored => OperandFormat::Bf16,
             },
             cpu: ops::cpu()?,
             role: String::new(),
@@ -145,6 +171,23 @@ impl Packing {
             relative: rows.map(|rows| rows.detach()),
             ..self
         })
+    }
+
+    /// Notes that a weight was packed from codes.
+    fn note_codes(&self) {
+        self.has_codes.store(true, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// If codes were to be packed, and there were none.
+    fn check_codes(&self) -> Result<()> {
+        if self.format.is_none() && !self.has_codes.load(Ordering::Relaxed) {
+            bail!(
+                "pack: AsStored packs the codes of a quantised file, and no weight has any; pack in Int8, Int4, Bf16, \
+                 F16 or F32"
+            );
+        }
+        Ok(())
     }
 
     /// To pack what has this role in the layer.
@@ -219,7 +262,16 @@ fn with_elements<R>(op: &str, x: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>
 }
 
 /// The elements of a parameter in f32.
+///
+/// # Errors
+/// If they are no floating-point numbers.
 fn elements(parameter: &Tensor) -> Result<Vec<f32>> {
+    if !parameter.dtype().is_float() {
+        bail!(
+            "pack: a parameter that is needed as numbers is {:?}; pack in Int8, Int4 or Bf16",
+            parameter.dtype()
+        );
+    }
     parameter
         .detach()
         .to_dtype(DType::F32)?

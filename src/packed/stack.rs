@@ -75,12 +75,13 @@ impl PackedStack {
         config.validate()?;
         let shared = SharedParts::new(config, &vb)?;
         let packing =
-            Packing::new(precision)?.with_relative(shared.relative_embeddings.as_ref())?;
+            Packing::of_file(precision)?.with_relative(shared.relative_embeddings.as_ref())?;
         let blocks = config.blocks.iter().enumerate().map(|(i, block)| {
             let block = crate::TransformerBlock::new(block, vb.pp("blocks").pp(i))?;
             PackedTransformerBlock::new(&packing.at(role_of_block(i)), &block)
         });
         let blocks = (blocks.collect::<Result<_>>()?, config.layers.clone());
+        packing.check_codes()?;
         let final_norm = shared.final_norm.as_ref();
         Self::of_blocks(&packing, blocks, &shared.relative_biases, final_norm)
     }

@@ -28,6 +28,14 @@ pub struct CodedRows {
 const CODES_AT_ONCE: usize = 1 << 22;
 
 impl CodedRows {
+    /// Adds rows behind these.
+    pub fn append(&mut self, mut rows: Self) {
+        self.codes.append(&mut rows.codes);
+        self.scales.append(&mut rows.scales);
+        self.offsets.append(&mut rows.offsets);
+        self.shared.append(&mut rows.shared);
+    }
+
     /// The codes and heads of one of so many rows.
     fn row(&self, row: usize, rows: usize) -> (&[u8], ColumnHeads<'_>) {
         fn part<T>(of: &[T], row: usize, rows: usize) -> &[T] {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 
@@ -14,6 +15,28 @@ use crate::error::{Error, Result};
 pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// The elements of rows, which are indices of the first dimension.
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Vec<f32>>;
+
+    /// Whether its codes can be packed as they are.
+    fn coding(&self, files: &TensorFiles) -> Result<Coding>;
+
+    /// Rows of codes in the format that [`Self::coding`] gives. Of several matrices in one tensor, rows are counted through.
+    fn coded_rows(
+        &self,
+        files: &TensorFiles,
+        rows: Range<usize>,
+        format: CodeFormat,
+    ) -> Result<CodedRows>;
+}
+
+/// What a tensor is stored as.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Coding {
+    /// Numbers.
+    Numbers,
+    /// Codes that can be packed as they are.
+    Codes(CodeFormat),
+    /// Codes that cannot, and why.
+    Refused(String),
 }
 
 /// A stored tensor that only others are computed from.
@@ -55,6 +78,14 @@ impl TensorFiles {
             storage: Storage::Computed(compute),
         };
         self.tensors.insert(name, info);
+    }
+
+    /// How a tensor is computed from others, if it is.
+    pub(crate) fn computed(&self, name: &str) -> Option<&Arc<dyn Compute>> {
+        match &self.info(name)?.storage {
+            Storage::Computed(compute) => Some(compute),
+            Storage::Stored { .. } => None,
+        }
     }
 
     /// Whether a tensor is computed from others.

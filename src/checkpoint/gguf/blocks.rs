@@ -47,12 +47,12 @@ pub(super) fn decode(kind: BlockKind, bytes: &[u8], numbers: &mut Vec<f32>) {
     }
 }
 
-fn half(block: &[u8], at: usize) -> f32 {
+pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// `2^(code - 128)`.
-fn half_power(code: u8) -> f32 {
+pub(super) fn half_power(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 21),
         1 => f32::from_bits(1 << 22),
@@ -61,9 +61,24 @@ fn half_power(code: u8) -> f32 {
 }
 
 /// The low halves of all bytes, then the high ones.
+pub(super) fn fourth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let low = bytes.iter().map(|byte| byte & 15);
+    low.chain(bytes.iter().map(|byte| byte >> 4))
+}
+
 fn fours(bytes: &[u8], numbers: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
-    numbers.extend(bytes.iter().map(|byte| number(byte & 15)));
-    numbers.extend(bytes.iter().map(|byte| number(byte >> 4)));
+    numbers.extend(fourth_bits(bytes).map(number));
+}
+
+/// The scale and the minimum of one of eight parts, of six bits each.
+pub(super) fn k_scale(s: &[u8], part: usize) -> (u8, u8) {
+    match part {
+        0..4 => (s[part] & 63, s[part + 4] & 63),
+        _ => (
+            s[part + 4] & 15 | s[part - 4] >> 6 << 4,
+            s[part + 4] >> 4 | s[part] >> 6 << 4,
+        ),
+    }
 }
 
 /// The same with a fifth bit for each in a word of 32.
@@ -92,13 +107,7 @@ fn k_fours(block: &[u8], high: &[u8], low: &[u8], numbers: &mut Vec<f32>) {
         .flat_map(|bytes| [bytes, bytes])
         .enumerate()
     {
-        let (scale, min) = match part {
-            0..4 => (s[part] & 63, s[part + 4] & 63),
-            _ => (
-                s[part + 4] & 15 | s[part - 4] >> 6 << 4,
-                s[part + 4] >> 4 | s[part] >> 6 << 4,
-            ),
-        };
+        let (scale, min) = k_scale(s, part);
         let (scale, min) = (d * f32::from(scale), d_min * f32::from(min));
         numbers.extend(bytes.iter().enumerate().map(|(i, byte)| {
             let fourth = if part % 2 == 0 { byte & 15 } else { byte >> 4 };

@@ -4,6 +4,7 @@
 //! names, and what the conversion changed is changed back.
 
 mod blocks;
+mod codes;
 mod config;
 mod describe;
 mod encode;
@@ -17,13 +18,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use serde_json::Value;
 
 use self::config::Described;
 use self::names::{Names, step};
 pub(super) use self::save::{Dense, save};
 pub(super) use crate::checkpoint::files::is_gguf;
-use crate::checkpoint::files::{BlockKind, Compute, GgufTensor, Part, TensorFiles};
+use crate::checkpoint::files::{BlockKind, Coding, Compute, GgufTensor, Part, TensorFiles};
 use crate::error::{Error, Result};
 
 /// The `config.json` that a GGUF file stands for.
@@ -148,11 +150,17 @@ impl Blocks {
         Ok(())
     }
 
+    /// The bytes of blocks.
+    fn stored(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<u8>> {
+        let (size, bytes) = self.kind.block();
+        let span = span.start / size * bytes..span.end.div_ceil(size) * bytes;
+        files.part_span(&self.part, span)
+    }
+
     /// Numbers from some place of the tensor on, in whole blocks.
     fn numbers(&self, files: &TensorFiles, span: Range<usize>) -> Result<Vec<f32>> {
         let (size, bytes) = self.kind.block();
-        let span = span.start / size * bytes..span.end.div_ceil(size) * bytes;
-        let stored: Vec<u8> = files.part_span(&self.part, span)?;
+        let stored = self.stored(files, span)?;
         let mut numbers = Vec::with_capacity(stored.len() / bytes * size);
         blocks::decode(self.kind, &stored, &mut numbers);
         self.part.check_finite(&numbers)?;
@@ -172,9 +180,7 @@ impl Compute for Blocks {
             Step::None | Step::OneRow => of(rows),
             Step::LessOne => Ok(of(rows)?.into_iter().map(|number| number - 1.0).collect()),
             Step::Unpermute(n_heads) => {
-                let n_rows = self.shape.first().copied().unwrap_or(0);
-                let head = rows_of_head(n_rows, n_heads);
-                let head = head.map_err(|reason| self.part.error(reason))?;
+                let head = self.rows_of_head(n_heads)?;
                 let heads = rows.start / head * head..rows.end.div_ceil(head) * head;
                 let pairs = of(heads.clone())?;
                 let mut halves = Vec::with_capacity(rows.len() * width);
@@ -185,6 +191,54 @@ impl Compute for Blocks {
                 Ok(halves)
             }
         }
+    }
+
+    fn coding(&self, _: &TensorFiles) -> Result<Coding> {
+        Ok(match (self.step, &self.shape[..]) {
+            // What is added to a norm is not in its codes.
+            (Step::None | Step::Unpermute(_), [_, _]) => codes::coding(self.kind),
+            _ => Coding::Numbers,
+        })
+    }
+
+    fn coded_rows(
+        &self,
+        files: &TensorFiles,
+        rows: Range<usize>,
+        _: CodeFormat,
+    ) -> Result<CodedRows> {
+        let of = |rows: Range<usize>| {
+            let first = (self.first_row + rows.start) * self.columns;
+            self.stored(files, first..first + rows.len() * self.columns)
+        };
+        let mut coded = CodedRows::default();
+        match self.step {
+            Step::Unpermute(n_heads) => {
+                let head = self.rows_of_head(n_heads)?;
+                let first = rows.start / head * head;
+                let pairs = of(first..rows.end.div_ceil(head) * head)?;
+                let (size, bytes) = self.kind.block();
+                let row_bytes = self.columns / size * bytes;
+                for row in rows {
+                    let from = in_pairs(row, head) - first;
+                    codes::append(
+                        self.kind,
+                        &pairs[from * row_bytes..][..row_bytes],
+                        &mut coded,
+                    );
+                }
+            }
+            _ => codes::append(self.kind, &of(rows)?, &mut coded),
+        }
+        Ok(coded)
+    }
+}
+
+impl Blocks {
+    /// How many rows each of so many heads has.
+    fn rows_of_head(&self, n_heads: usize) -> Result<usize> {
+        let n_rows = self.shape.first().copied().unwrap_or(0);
+        rows_of_head(n_rows, n_heads).map_err(|reason| self.part.error(reason))
     }
 }
 

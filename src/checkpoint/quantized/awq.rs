@@ -3,6 +3,9 @@
 
 use std::ops::Range;
 
+use safetensors::Dtype;
+
+use super::coded::CodeKind;
 use super::gptq::WORDS;
 use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
 use super::{Matrix, Module};
@@ -51,6 +54,14 @@ impl Awq {
 }
 
 impl Stored for Awq {
+    fn kind(&self) -> CodeKind {
+        CodeKind::Whole { bits: 4 }
+    }
+
+    fn scale_dtypes(&self) -> [Dtype; 2] {
+        [self.scales.info.dtype; 2]
+    }
+
     fn codes(&self) -> &Part {
         &self.weights
     }

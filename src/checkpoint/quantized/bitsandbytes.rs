@@ -6,6 +6,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 use serde::Deserialize;
 
+use super::coded::CodeKind;
 use super::grouped::{CodePacking, Grouped, Scales, ZeroSource};
 use super::rows::{QuantizedRows, Stored, Zeros};
 use super::{Matrix, Module};
@@ -159,6 +160,14 @@ impl Blocks {
 }
 
 impl Stored for Blocks {
+    fn kind(&self) -> CodeKind {
+        CodeKind::Other("a code of nf4 or fp4")
+    }
+
+    fn scale_dtypes(&self) -> [Dtype; 2] {
+        [self.scales.info.dtype; 2]
+    }
+
     fn codes(&self) -> &Part {
         &self.codes
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::bits::{codes, n_words};
+use super::coded::CodeKind;
 use super::rows::{QuantizedRows, Stored, Zeros, group_size, groups};
 use super::{Matrix, Module};
 use crate::checkpoint::files::{Part, TensorFiles};
@@ -112,6 +113,14 @@ impl Gptq {
 }
 
 impl Stored for Gptq {
+    fn kind(&self) -> CodeKind {
+        CodeKind::Whole { bits: self.bits }
+    }
+
+    fn scale_dtypes(&self) -> [Dtype; 2] {
+        [self.scales.info.dtype; 2]
+    }
+
     fn codes(&self) -> &Part {
         &self.weights
     }

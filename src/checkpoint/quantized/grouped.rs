@@ -5,6 +5,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::bits::{codes, n_words, nibbles};
+use super::coded::CodeKind;
 use super::numbers::{E2M1, e4m3, e8m0, table};
 use super::rows::{QuantizedRows, Stored, Zeros, groups};
 use crate::checkpoint::files::{Part, TensorFiles};
@@ -141,6 +142,23 @@ impl Grouped {
 }
 
 impl Stored for Grouped {
+    fn kind(&self) -> CodeKind {
+        match self.packing {
+            CodePacking::Words { bits } => CodeKind::Whole { bits },
+            CodePacking::Int8 => CodeKind::Whole { bits: 8 },
+            CodePacking::E4m3 => CodeKind::Other("a code of FP8"),
+            CodePacking::E2m1 => CodeKind::E2m1,
+        }
+    }
+
+    fn scale_dtypes(&self) -> [Dtype; 2] {
+        let scales = self.scales.part.info.dtype;
+        match &self.zeros {
+            ZeroSource::Behind(part) => [scales, part.info.dtype],
+            _ => [scales; 2],
+        }
+    }
+
     fn codes(&self) -> &Part {
         &self.codes
     }

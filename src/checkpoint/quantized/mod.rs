@@ -7,6 +7,7 @@
 mod awq;
 mod bits;
 mod bitsandbytes;
+mod coded;
 mod compressed_tensors;
 mod gptq;
 mod grouped;

@@ -3,7 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::checkpoint::files::{Compute, Part, TensorFiles};
+use candle_blocks_kernels::products::{CodeFormat, CodedRows};
+use safetensors::Dtype;
+
+use super::coded::{self, CodeKind};
+use crate::checkpoint::files::{Coding, Compute, Part, TensorFiles};
 use crate::error::Result;
 
 /// A quantised matrix in the files, `[d_out, d_in]`; of several in one tensor, their rows one behind the other.
@@ -12,6 +16,10 @@ pub(super) trait Stored: fmt::Debug + Send + Sync {
     fn rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<QuantizedRows>;
     /// The tensor that errors name.
     fn codes(&self) -> &Part;
+    /// What its codes are.
+    fn kind(&self) -> CodeKind;
+    /// The types that its scales are stored in, and what is added behind; of others, the scales' again.
+    fn scale_dtypes(&self) -> [Dtype; 2];
     /// How many rows one of several matrices has; 1 of a single one.
     fn rows_of_item(&self) -> usize {
         1
@@ -75,6 +83,19 @@ impl<S: Stored> Compute for S {
         let weights = Stored::rows(self, files, rows.start * n..rows.end * n)?.dequantized();
         self.codes().check_finite(&weights)?;
         Ok(weights)
+    }
+
+    fn coding(&self, files: &TensorFiles) -> Result<Coding> {
+        coded::coding(self, files)
+    }
+
+    fn coded_rows(
+        &self,
+        files: &TensorFiles,
+        rows: Range<usize>,
+        format: CodeFormat,
+    ) -> Result<CodedRows> {
+        coded::coded_rows(self, files, rows, format)
     }
 }
 

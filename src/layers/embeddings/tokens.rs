@@ -139,7 +139,9 @@ impl TokenEmbeddings {
     /// Reads words from the weight of a head from now on, which is made of the same table.
     pub(crate) fn read_words_of(&mut self, head: Arc<dyn WeightRows>) {
         if let Words::Own(table) = &self.words {
-            self.words = Words::OfHead(head, table.dtype());
+            // A table of codes has the type of no numbers.
+            let dtype = Some(table.dtype()).filter(|dtype| dtype.is_float());
+            self.words = Words::OfHead(head, dtype.unwrap_or(DType::F32));
         }
     }
 

@@ -368,11 +368,7 @@ fn what_a_head_cannot_hold_is_refused_and_named() {
             "the code 16, expected at most 15",
         ),
         (zero, |rows| rows.codes.truncate(119), "119 codes of 3 rows"),
-        (
-            zero,
-            |rows| rows.scales.truncate(3),
-            "scales and offsets",
-        ),
+        (zero, |rows| rows.scales.truncate(3), "scales and offsets"),
         (
             of(Heads::Zeros(HeadNumber::F16)),
             |rows| rows.offsets[1] = 0.5,

@@ -1,0 +1,118 @@
+//! The codes of GGUF's blocks, with their scales and minima as they are stored.
+
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use half::f16;
+
+use super::blocks::{fourth_bits, half, half_power, k_scale};
+use crate::checkpoint::files::{BlockKind, Coding};
+use crate::checkpoint::quantized::numbers::E2M1;
+
+/// Twice E2M1's numbers with this much added are codes of five bits.
+const E2M1_ZERO: u8 = 12;
+
+/// How blocks of a kind are packed.
+pub(super) fn coding(kind: BlockKind) -> Coding {
+    let zero = |zero| Heads::Zero {
+        scales: HeadNumber::F16,
+        zero,
+    };
+    let minima = Heads::Minima(HeadNumber::F16);
+    let (bits_by_group, heads) = match kind {
+        BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => return Coding::Numbers,
+        BlockKind::Q4_0 => ((4, 32), zero(8)),
+        BlockKind::Q4_1 => ((4, 32), minima),
+        BlockKind::Q5_0 => ((5, 32), zero(16)),
+        BlockKind::Q5_1 => ((5, 32), minima),
+        BlockKind::Q8_0 => ((8, 32), zero(128)),
+        BlockKind::Q4K => ((4, 32), Heads::TwoLevels),
+        BlockKind::Q5K => ((5, 32), Heads::TwoLevels),
+        BlockKind::Q6K => ((6, 16), Heads::Signed),
+        BlockKind::Mxfp4 => {
+            // Powers of two have no digits.
+            let scales = HeadNumber::Bf16;
+            let zero = E2M1_ZERO;
+            ((5, 32), Heads::Zero { scales, zero })
+        }
+    };
+    Coding::Codes(CodeFormat {
+        bits_by_group,
+        heads,
+    })
+}
+
+/// Appends the codes of whole blocks.
+pub(super) fn append(kind: BlockKind, bytes: &[u8], rows: &mut CodedRows) {
+    let (_, size) = kind.block();
+    for block in bytes.chunks_exact(size) {
+        match kind {
+            BlockKind::F32 | BlockKind::F16 | BlockKind::Bf16 => {}
+            BlockKind::Q4_0 => {
+                rows.scales.push(half(block, 0));
+                rows.codes.extend(fourth_bits(&block[2..]));
+            }
+            BlockKind::Q4_1 => {
+                rows.scales.push(half(block, 0));
+                rows.offsets.push(half(block, 2));
+                rows.codes.extend(fourth_bits(&block[4..]));
+            }
+            BlockKind::Q5_0 => {
+                rows.scales.push(half(block, 0));
+                fives(&block[6..], &block[2..6], &mut rows.codes);
+            }
+            BlockKind::Q5_1 => {
+                rows.scales.push(half(block, 0));
+                rows.offsets.push(half(block, 2));
+                fives(&block[8..], &block[4..8], &mut rows.codes);
+            }
+            BlockKind::Q8_0 => {
+                rows.scales.push(half(block, 0));
+                rows.codes.extend(block[2..].iter().map(|q| q ^ 128));
+            }
+            BlockKind::Q4K => k_fours(block, &[], &block[16..], rows),
+            BlockKind::Q5K => k_fours(block, &block[16..48], &block[48..], rows),
+            BlockKind::Q6K => k_sixes(block, rows),
+            BlockKind::Mxfp4 => {
+                rows.scales.push(half_power(block[0]));
+                let whole = |code: u8| (2.0 * E2M1[usize::from(code)]) as i8 + E2M1_ZERO as i8;
+                let codes = fourth_bits(&block[1..]).map(|code| whole(code) as u8);
+                rows.codes.extend(codes);
+            }
+        }
+    }
+}
+
+/// Codes of five bits, the fifth of each in a word of 32.
+fn fives(low: &[u8], high: &[u8], codes: &mut Vec<u8>) {
+    let high = u32::from_le_bytes([high[0], high[1], high[2], high[3]]);
+    let with_fifth = |(i, code)| code | ((high >> i & 1) as u8) << 4;
+    codes.extend(fourth_bits(low).enumerate().map(with_fifth));
+}
+
+fn k_fours(block: &[u8], high: &[u8], low: &[u8], rows: &mut CodedRows) {
+    rows.shared.push([half(block, 0), half(block, 2)]);
+    for part in 0..8 {
+        let (scale, min) = k_scale(&block[4..16], part);
+        rows.scales.push(scale.into());
+        rows.offsets.push(min.into());
+        let bytes = &low[part / 2 * 32..][..32];
+        rows.codes.extend(bytes.iter().enumerate().map(|(i, byte)| {
+            let fourth = byte >> (part % 2 * 4) & 15;
+            fourth | high.get(i).map_or(0, |high| (high >> part & 1) << 4)
+        }));
+    }
+}
+
+fn k_sixes(block: &[u8], rows: &mut CodedRows) {
+    let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
+    rows.shared.push([half(block, 208), f16::ZERO.to_f32()]);
+    rows.scales
+        .extend(scales.iter().map(|scale| f32::from(*scale as i8)));
+    for side in 0..2 {
+        for quarter in 0..4 {
+            rows.codes.extend((0..32).map(|i| {
+                let low = low[64 * side + 32 * (quarter % 2) + i] >> (quarter / 2 * 4) & 15;
+                low | (high[32 * side + i] >> (2 * quarter) & 3) << 4
+            }));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Quantised rows as the packed formats take them: the same codes, with the same scales and zero points or minima.
+
+use std::ops::Range;
+
+use candle_blocks_kernels::products::{CodeFormat, CodedRows, HeadNumber, Heads};
+use safetensors::Dtype;
+
+use super::numbers::E2M1;
+use super::rows::{QuantizedRows, Stored, Zeros};
+use crate::checkpoint::files::{Coding, TensorFiles};
+use crate::error::Result;
+
+/// What the codes of a matrix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeKind {
+    /// Whole numbers of so many bits.
+    Whole { bits: usize },
+    /// E2M1: twice as much is a whole number of at most 12.
+    E2m1,
+    /// Others, by name.
+    Other(&'static str),
+}
+
+/// Twice E2M1's numbers with this much added are codes of five bits.
+const E2M1_ZERO: u8 = 12;
+
+/// How a matrix can be packed from its codes.
+pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding> {
+    let refused = |reason: String| Ok(Coding::Refused(reason));
+    let bits = match stored.kind() {
+        CodeKind::Whole { bits } => bits,
+        CodeKind::E2m1 => 5,
+        CodeKind::Other(name) => {
+            return refused(format!("{name} is no scale times a whole number"));
+        }
+    };
+    // One row says what all are like.
+    let row = stored.rows(files, 0..1)?;
+    let groups: &[usize] = match bits {
+        0..=4 => &[128, 64, 32],
+        5 => &[32],
+        _ => &[128, 32],
+    };
+    let is_whole = |group: &&usize| {
+        let mut parts = row.group_of.chunks(**group);
+        parts.all(|part| part.iter().all(|of| *of == part[0]))
+    };
+    let Some(&group) = groups.iter().find(is_whole) else {
+        return refused(
+            "its groups are no runs of 32 columns or a multiple of these, as of weights that were quantised in an \
+             order of their own (desc_act)"
+                .to_string(),
+        );
+    };
+    let number = match (stored.scale_dtypes(), row.factor == 1.0) {
+        ([Dtype::F16, Dtype::F16], true) => HeadNumber::F16,
+        // A power of two is a bfloat16.
+        ([Dtype::BF16, Dtype::BF16] | [Dtype::U8 | Dtype::F8_E8M0, _], true) => HeadNumber::Bf16,
+        ([Dtype::F8_E4M3, _], _) => return refused("its scales are FP8".to_string()),
+        _ => HeadNumber::F32,
+    };
+    let heads = match (&row.zeros, stored.kind()) {
+        (_, CodeKind::E2m1) => Heads::Zero {
+            scales: number,
+            zero: E2M1_ZERO,
+        },
+        (Zeros::All(zero), _) => Heads::Zero {
+            scales: number,
+            zero: *zero as u8,
+        },
+        (Zeros::Each(_), _) => Heads::Zeros(number),
+        (Zeros::Behind(_), _) => Heads::Minima(number),
+    };
+    let bits = match bits {
+        0..=4 => 4,
+        5 => 5,
+        _ => 8,
+    };
+    Ok(Coding::Codes(CodeFormat {
+        bits_by_group: (bits, group),
+        heads,
+    }))
+}
+
+/// Rows of a matrix as that coding has them.
+pub(super) fn coded_rows(
+    stored: &impl Stored,
+    files: &TensorFiles,
+    rows: Range<usize>,
+    format: CodeFormat,
+) -> Result<CodedRows> {
+    let QuantizedRows {
+        mut codes,
+        columns,
+        group_of,
+        n_groups,
+        scales,
+        zeros,
+        factor,
+        ..
+    } = stored.rows(files, rows)?;
+    let is_e2m1 = stored.kind() == CodeKind::E2m1;
+    if is_e2m1 {
+        let whole = E2M1.map(|number| (2.0 * number + f32::from(E2M1_ZERO)) as u8);
+        codes
+            .iter_mut()
+            .for_each(|code| *code = whole[usize::from(*code & 15)]);
+    }
+    let factor = if is_e2m1 { 0.5 } else { factor };
+    let (_, group) = format.bits_by_group;
+    // A group of the file may be several of the format's.
+    let of_parts: Vec<usize> = group_of
+        .iter()
+        .step_by(group)
+        .map(|of| *of as usize)
+        .collect();
+    let spread = |numbers: Vec<f32>| -> Vec<f32> {
+        let rows = numbers.chunks_exact(n_groups.max(1));
+        rows.flat_map(|row| of_parts.iter().map(|of| row[*of]))
+            .collect()
+    };
+    debug_assert_eq!(codes.len() % columns.max(1), 0);
+    Ok(CodedRows {
+        codes,
+        scales: spread(scales.into_iter().map(|scale| scale * factor).collect()),
+        offsets: match zeros {
+            Zeros::All(_) => Vec::new(),
+            Zeros::Each(zeros) => spread(zeros),
+            Zeros::Behind(offsets) => spread(offsets),
+        },
+        shared: Vec::new(),
+    })
+}
