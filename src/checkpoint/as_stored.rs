@@ -77,24 +77,24 @@ impl StoredWeight for StoredCodes {
 
     fn rows(&self, rows: Range<usize>) -> Result<CodedRows> {
         let read = |rows| self.compute.coded_rows(&self.files, rows, self.format);
-        let first = self
-            .source
-            .item
-            .map_or(0, |item| item.index * self.shape[0]);
-        let Some(features) = &self.source.features else {
+        let features = self.source.features.as_ref();
+        let of_item = features.map_or(self.shape[0], |features| features.total);
+        let first = self.source.item.map_or(0, |item| item.index * of_item);
+        let Some(features) = features else {
             return read(first + rows.start..first + rows.end);
         };
-        let (mut all, mut before) = (CodedRows::default(), 0);
-        for range in &features.ranges {
-            let within =
-                |row: usize| row.clamp(before, before + range.len()) - before + range.start;
-            let part = within(rows.start)..within(rows.end);
-            if !part.is_empty() {
-                all.append(read(part)?);
-            }
-            before += range.len();
-        }
-        Ok(all)
+        let all = features.ranges.iter().cloned().flatten();
+        let wanted: Vec<usize> = all.skip(rows.start).take(rows.len()).collect();
+        // At once, as each reading of some rows may read all scales: with what lies between them.
+        let (Some(start), Some(end)) = (wanted.iter().min(), wanted.iter().max()) else {
+            return Ok(CodedRows::default());
+        };
+        let found = read(first + start..first + end + 1)?;
+        let n_found = end + 1 - start;
+        Ok(match n_found == wanted.len() && wanted.is_sorted() {
+            true => found,
+            false => found.select(n_found, wanted.iter().map(|row| row - start)),
+        })
     }
 
     fn numbers(&self) -> Result<Tensor> {
@@ -103,5 +103,60 @@ impl StoredWeight for StoredCodes {
 
     fn error(&self, reason: String) -> Error {
         refused(&self.files, &self.source, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::layers::{Linear, WeightRows};
+    use crate::packed::stored::stand_in;
+    use crate::packed::{PackedLinear, Packing};
+    use crate::{CheckpointOptions, Precision};
+
+    /// The committed files of codes, in folders of safetensors and in GGUF.
+    fn fixtures() -> Vec<PathBuf> {
+        let weights = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("weights");
+        let of = |kind: &str, file: &'static str| {
+            let entries = std::fs::read_dir(weights.join(kind)).into_iter().flatten();
+            entries
+                .map(move |entry| entry.unwrap().path().join(file))
+                .collect::<Vec<_>>()
+        };
+        [of("quantized", ""), of("gguf", "model.gguf")].concat()
+    }
+
+    #[test]
+    fn a_weight_packed_from_codes_is_that_of_the_dequantised_model() {
+        let mut n_packed = 0;
+        for path in fixtures() {
+            let checkpoint = CheckpointOptions::default().whole().open(&path).unwrap();
+            let files = Arc::new(checkpoint.files.clone());
+            for source in &checkpoint.plan.sources {
+                let Ok(Some(weight)) = stored_weight(&files, source) else {
+                    continue;
+                };
+                let (role, n_rows) = (&source.role, weight.shape()[0]);
+                let linear = Linear::from_parts(stand_in(&weight).unwrap(), None).unwrap();
+                let packing = Packing::of_file(Precision::AsStored).unwrap();
+                let packed = PackedLinear::new(&packing, &linear);
+                let packed = packed.unwrap_or_else(|error| panic!("{path:?} {role}: {error}"));
+                let rows: Vec<u32> = (0..n_rows as u32).collect();
+                let found = packed.weight_rows(&rows).unwrap().to_vec2::<f32>().unwrap();
+                let expected = weight.numbers().unwrap().to_vec2::<f32>().unwrap();
+                for (found, expected) in found.iter().zip(&expected) {
+                    let largest = expected.iter().fold(0f32, |most, w| most.max(w.abs()));
+                    for (found, expected) in found.iter().zip(expected) {
+                        // A product of 25 bits may be rounded before the zero point is taken from it, or behind.
+                        let is_it = (found - expected).abs() <= 2.0 * f32::EPSILON * largest;
+                        assert!(is_it, "{path:?} {role}: {found}, expected {expected}");
+                    }
+                }
+                n_packed += 1;
+            }
+        }
+        assert!(n_packed > 100, "only {n_packed}");
     }
 }

@@ -98,11 +98,12 @@ fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> 
     check_inputs(shape.0, shape.1)?;
     match (packing.codes_of(gate)?, packing.codes_of(up)?) {
         (None, None) => {}
-        (Some(gate), Some(up)) if gate.format() == up.format() => {
+        (Some(gate), Some(up)) if gate.format().common(up.format()).is_some() => {
             return pack_codes(packing, &[gate, up], true);
         }
         _ => bail!(
-            "pack: gate and up of {} are quantised in different ways, and are multiplied as one; pack in Int8, Int4 or Bf16",
+            "pack: gate and up of {} are multiplied as one, and no codes hold both as they are stored; pack in Int8, \
+             Int4 or Bf16",
             packing.role
         ),
     }

@@ -61,7 +61,7 @@ pub(super) fn stood_for(tensor: &Tensor) -> Result<Option<Arc<dyn StoredWeight>>
 }
 
 /// Packs weights of one format that have the same input as one, their outputs side by side; or the two of a gated
-/// feed-forward.
+/// feed-forward, in a format that holds both.
 pub(super) fn pack_codes(
     packing: &Packing,
     weights: &[Arc<dyn StoredWeight>],
@@ -74,9 +74,19 @@ pub(super) fn pack_codes(
         Some(d_outs.sum())
     };
     let shape = [d_out.unwrap_or(0), weights[0].shape()[1]];
+    let formats = weights.iter().map(|weight| weight.format());
+    let format = formats.map(Some).reduce(|a, b| a?.common(b?)).flatten();
+    let Some(format) = format else {
+        bail!("pack: codes that no format holds together");
+    };
     let mut read = |matrix: usize, rows: Range<usize>| {
         if is_gated {
-            return weights[matrix].rows(rows);
+            let (n_rows, of) = (rows.len(), weights[matrix].format());
+            let coded = weights[matrix].rows(rows)?;
+            return Ok(match of == format {
+                true => coded,
+                false => coded.widened(n_rows, of, format),
+            });
         }
         let (mut all, mut first) = (CodedRows::default(), 0);
         for weight in weights {
@@ -90,7 +100,7 @@ pub(super) fn pack_codes(
         Ok(all)
     };
     let refuse = |matrix: usize, reason: String| weights[matrix].error(reason);
-    let (cpu, format) = (packing.cpu, weights[0].format());
+    let cpu = packing.cpu;
     packing.note_codes();
     Ok(PackedWeight::of_codes(
         cpu,

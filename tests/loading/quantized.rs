@@ -17,14 +17,14 @@ use crate::message::message;
 use crate::weights::{is_present, weights};
 
 /// A checkpoint of quantised weights, and what is expected of it.
-struct Judged {
-    name: String,
-    checkpoint: Checkpoint,
-    expected: TensorFiles,
+pub struct Judged {
+    pub name: String,
+    pub checkpoint: Checkpoint,
+    pub expected: TensorFiles,
 }
 
 /// All of them: folders of safetensors, and GGUF files.
-fn judged() -> Vec<Judged> {
+pub fn judged() -> Vec<Judged> {
     let mut found = Vec::new();
     for (kind, file, least) in [("quantized", "", 17), ("gguf", "model.gguf", 12)] {
         if !is_present(kind) {
@@ -53,7 +53,7 @@ fn hash(numbers: &[f32]) -> String {
     format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-fn numbers(tensor: &Tensor) -> Vec<f32> {
+pub fn numbers(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 

@@ -2,11 +2,9 @@
 
 use std::ops::Range;
 
-use super::formats::{
-    coded::OfCodes,
-    heads::{ColumnHeads, Heads},
-};
-use super::{Halves, PACKED, PackedMatrix, WithKernel};
+use super::formats::coded::{self, OfCodes};
+use super::formats::heads::{ColumnHeads, HeadNumber, Heads};
+use super::{CodeFormat, Halves, PACKED, PackedMatrix, WithKernel};
 use crate::cpu::Cpu;
 use crate::memory::{Aligned, lend};
 use crate::threads::{Shared, parallel};
@@ -24,6 +22,35 @@ pub struct CodedRows {
     pub shared: Vec<[f32; 2]>,
 }
 
+impl CodeFormat {
+    /// All codes that there are, by their bits and the terms that share a scale.
+    const ALL: [(usize, usize); 7] = [
+        (4, 128),
+        (4, 64),
+        (4, 32),
+        (5, 32),
+        (6, 16),
+        (8, 128),
+        (8, 32),
+    ];
+
+    /// The narrowest format that holds the codes of both, which may take more memory than either; `None`, if there is none.
+    pub fn common(self, other: Self) -> Option<Self> {
+        if self == other {
+            return Some(self);
+        }
+        let holds = |(bits, group): (usize, usize), of: Self| {
+            bits >= of.bits_by_group.0 && of.bits_by_group.1.is_multiple_of(group)
+        };
+        let mut all = Self::ALL.into_iter();
+        let bits_by_group = all.find(|wide| holds(*wide, self) && holds(*wide, other))?;
+        Some(Self {
+            bits_by_group,
+            heads: Heads::Minima(HeadNumber::F32),
+        })
+    }
+}
+
 /// About how many codes are held beside what is packed of them.
 const CODES_AT_ONCE: usize = 1 << 22;
 
@@ -34,6 +61,46 @@ impl CodedRows {
         self.scales.append(&mut rows.scales);
         self.offsets.append(&mut rows.offsets);
         self.shared.append(&mut rows.shared);
+    }
+
+    /// Some of so many rows, in this order.
+    pub fn select(&self, n_rows: usize, rows: impl Iterator<Item = usize>) -> Self {
+        let mut selected = Self::default();
+        for row in rows {
+            let (codes, heads) = self.row(row, n_rows);
+            selected.codes.extend_from_slice(codes);
+            selected.scales.extend_from_slice(heads.scales);
+            selected.offsets.extend_from_slice(heads.offsets);
+            selected.shared.extend_from_slice(heads.shared);
+        }
+        selected
+    }
+
+    /// So many rows of one format in another, of [`CodeFormat::common`], with the same numbers.
+    pub fn widened(&self, n_rows: usize, from: CodeFormat, to: CodeFormat) -> Self {
+        let ((_, part), (_, to_part)) = (from.bits_by_group, to.bits_by_group);
+        let mut wide = Self {
+            codes: self.codes.clone(),
+            ..Self::default()
+        };
+        let all = coded::parts(coded::CHUNK, part);
+        let mut words = vec![0; from.heads.words(all)];
+        for row in 0..n_rows {
+            let (codes, column) = self.row(row, n_rows);
+            let n_groups = codes.len().div_ceil(part);
+            for group in 0..n_groups {
+                if group % all == 0 {
+                    from.heads.pack(&column, group / all, part, &mut words);
+                }
+                let [scale, offset] = from.heads.unpack(&words, group % all);
+                let n_terms = part.min(codes.len() - group * part);
+                for _ in 0..n_terms.div_ceil(to_part) {
+                    wide.scales.push(scale);
+                    wide.offsets.push(offset);
+                }
+            }
+        }
+        wide
     }
 
     /// The codes and heads of one of so many rows.

@@ -230,7 +230,15 @@ enum DeviceName {
 /// The names of the forms of weights. int4 may say how many weights are in a group.
 pub fn precisions() -> PossibleValuesParser {
     names(&[
-        "none", "f32", "f16", "bf16", "int8", "int4", "int4-32", "int4-128",
+        "none",
+        "f32",
+        "f16",
+        "bf16",
+        "int8",
+        "int4",
+        "int4-32",
+        "int4-128",
+        "as-stored",
     ])
 }
 
@@ -242,6 +250,6 @@ pub fn packing(name: &str) -> Option<Precision> {
             Some(Precision::Int4 { group })
         }
         None if name == "int4" => Some(Precision::INT4),
-        None => serde_json::from_value(name.into()).ok(),
+        None => serde_json::from_value(name.replace('-', "_").into()).ok(),
     }
 }

@@ -59,9 +59,9 @@ pub fn verify(args: &Args) -> Result<Outcome> {
 /// Why a run that packs its weights more coarsely than `dtype` must fail: it is compared at the precision of its results.
 fn precision_note(form: Form, dtype: DType) -> Option<&'static str> {
     match (form, dtype) {
-        (Form::Packed(Precision::Int8 | Precision::Int4 { .. }), _) => Some(
-            "there is no tolerance for int8 and int4; with --dtype bf16 their results are held to the tolerance of \
-             bf16, which those of int8 meet for some models only",
+        (Form::Packed(Precision::Int8 | Precision::Int4 { .. } | Precision::AsStored), _) => Some(
+            "there is no tolerance for int8 and int4, nor for codes as they are stored; with --dtype bf16 their results are held to the tolerance of \
+             bf16, which theirs meet for some models only",
         ),
         (Form::Packed(Precision::Bf16), DType::F32 | DType::F16) => Some(
             "results are held to the tolerance of --dtype, which is finer than weights in bf16 can meet; \

@@ -34,6 +34,9 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
             return refused(format!("{name} is no scale times a whole number"));
         }
     };
+    if stored.scale_dtypes()[0] == Dtype::F8_E4M3 {
+        return refused("its scales are FP8".to_string());
+    }
     // One row says what all are like.
     let row = stored.rows(files, 0..1)?;
     let groups: &[usize] = match bits {
@@ -56,7 +59,6 @@ pub(super) fn coding(stored: &impl Stored, files: &TensorFiles) -> Result<Coding
         ([Dtype::F16, Dtype::F16], true) => HeadNumber::F16,
         // A power of two is a bfloat16.
         ([Dtype::BF16, Dtype::BF16] | [Dtype::U8 | Dtype::F8_E8M0, _], true) => HeadNumber::Bf16,
-        ([Dtype::F8_E4M3, _], _) => return refused("its scales are FP8".to_string()),
         _ => HeadNumber::F32,
     };
     let heads = match (&row.zeros, stored.kind()) {
