@@ -1,14 +1,16 @@
 //! Weights of quantised files that are packed as they are.
 
-use candle_blocks::Precision;
-use candle_blocks::candle_core::{DType, Tensor};
+use candle_blocks::candle_core::{DType, Device, Tensor};
 use candle_blocks::model::{Model, ModelInput};
+use candle_blocks::{Checkpoint, PackedStack, Precision};
 
 use super::quantized::{Judged, judged};
+use crate::weights::weights;
 
 /// What no scale times a whole number with an offset is, and what the refusal says of it.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 9] = [
     ("gptq-4", "desc_act"),
+    ("packed-4", "desc_act"),
     ("bnb-fp4", "nf4 or fp4"),
     ("bnb-nf4", "nf4 or fp4"),
     ("float8", "FP8"),
@@ -80,5 +82,26 @@ fn results_err_by_no_more_than_rounding_the_rows_makes() {
         assert!(as_stored < 0.04, "{name}: {as_stored:.4}");
         packed += 1;
     }
-    assert!(packed >= 22, "only {packed}");
+    assert!(packed >= 21, "only {packed}");
+}
+
+#[test]
+fn files_of_numbers_and_layers_in_memory_are_refused_with_the_cure() {
+    let checkpoint = Checkpoint::open(weights("tiny-bert")).unwrap();
+    let refused = checkpoint.packed_model(Precision::AsStored).unwrap_err();
+    let message = refused.to_string();
+    let is_cured = message.contains("pack them in Int8, Int4, Bf16, F16 or F32");
+    assert!(is_cured && message.contains("tiny-bert"), "{message}");
+    let block = checkpoint.block(0, DType::F32, &Device::Cpu).unwrap();
+    let message = block.pack(Precision::AsStored).unwrap_err().to_string();
+    assert!(message.contains("Checkpoint::packed_stack"), "{message}");
+    // Without a checkpoint, the stack finds out for itself.
+    let loader = checkpoint.loader(DType::F32, &Device::Cpu).unwrap();
+    let stack = PackedStack::new(
+        checkpoint.config(),
+        loader.var_builder(),
+        Precision::AsStored,
+    );
+    let message = stack.unwrap_err().to_string();
+    assert!(message.contains("no weight has any"), "{message}");
 }

@@ -336,7 +336,7 @@ fn wrong_flags_are_refused_with_what_is_right() {
         (&["--device", "tpu"], "cpu, cuda, metal"),
         (
             &["--precision", "int3"],
-            "none, f32, f16, bf16, int8, int4, int4-32, int4-128",
+            "none, f32, f16, bf16, int8, int4, int4-32, int4-128, as-stored",
         ),
         (
             &["--hub", "owner/name"],

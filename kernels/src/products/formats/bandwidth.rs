@@ -109,4 +109,9 @@ fn weights_stream_as_fast_as_they_are_read() {
     shares::<Coded<4, 32>>("int4 by 32");
     shares::<Coded<4, 64>>("int4 by 64");
     shares::<Coded<4, 128>>("int4 by 128");
+    // In the heads of int4: a scale and a minimum.
+    shares::<Coded<5, 32>>("5 bits by 32");
+    shares::<Coded<6, 16>>("6 bits by 16");
+    shares::<Coded<8, 32>>("8 bits by 32");
+    shares::<Coded<8, 128>>("8 bits by 128");
 }

@@ -421,17 +421,17 @@ macro_rules! dots_of_short_codes {
             dot(a, b, $sum) {
                 // The quads of a group, two at a time. No loop, and no closure: neither might be inlined.
                 let ($left, $right) = ([a[0], a[1]], [b[0], b[1]]);
-                let $sum = $dot;
+                let $sum: Self::Sum = $dot;
                 if $bits == 4 {
                     return $sum;
                 }
                 let ($left, $right) = ([a[2], a[3]], [b[2], b[3]]);
-                let $sum = $dot;
+                let $sum: Self::Sum = $dot;
                 if $bits == 6 {
                     return $sum;
                 }
                 let ($left, $right) = ([a[4], a[5]], [b[4], b[5]]);
-                let $sum = $dot;
+                let $sum: Self::Sum = $dot;
                 let ($left, $right) = ([a[6], a[7]], [b[6], b[7]]);
                 $dot
             }
