@@ -1,15 +1,73 @@
 //! Parameters that are packed from their codes, for [`Precision::AsStored`](crate::Precision::AsStored).
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_blocks_kernels::products::{CodeFormat, CodedRows};
 use candle_core::Tensor;
+use candle_nn::VarBuilder;
 
 use crate::checkpoint::files::{Coding, Compute, TensorFiles};
 use crate::checkpoint::source::Source;
+use crate::checkpoint::{Checkpoint, Loader};
+use crate::config::Precision;
 use crate::error::{Error, Result};
-use crate::packed::stored::StoredWeight;
+use crate::packed::stored::{StoredWeight, stand_in};
+
+/// Weights that are packed from the codes of these files.
+pub(super) struct Codes {
+    files: Arc<TensorFiles>,
+    /// Those that stand-ins were given for.
+    held: Mutex<Vec<Arc<dyn StoredWeight>>>,
+}
+
+impl Codes {
+    /// What stands for a parameter that is packed from its codes.
+    pub fn stand_in(&self, source: &Source) -> Result<Option<Tensor>> {
+        let Some(weight) = stored_weight(&self.files, source)? else {
+            return Ok(None);
+        };
+        let tensor = stand_in(&weight)?;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.push(weight);
+        Ok(Some(tensor))
+    }
+}
+
+impl<'c> Loader<'c> {
+    /// As [`Self::typed`], of layers that are packed in a precision.
+    ///
+    /// # Errors
+    /// If codes are to be packed as they are, and the files have none.
+    pub(crate) fn packing<T>(
+        &self,
+        precision: Precision,
+        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
+        if precision != Precision::AsStored {
+            return self.typed(build);
+        }
+        let Checkpoint { plan, files, .. } = self.checkpoint();
+        let is_coded = |source: &Source| -> Result<bool> {
+            let coding = files.computed(&source.name).map(|of| of.coding(files));
+            Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
+        };
+        let mut sources = plan.sources.iter();
+        // An error is one of a weight that is stored in some way or other.
+        if !sources.any(|source| is_coded(source).unwrap_or(true)) {
+            return Err(Error::InvalidConfig(format!(
+                "{}: AsStored packs the codes of quantised weights, and these are numbers; pack them in Int8, Int4, Bf16, \
+                 F16 or F32",
+                files.path().display()
+            )));
+        }
+        let codes = Codes {
+            files: Arc::new(files.clone()),
+            held: Mutex::default(),
+        };
+        self.typed_with(Some(codes), build)
+    }
+}
 
 /// A parameter, and the files that have its codes.
 struct StoredCodes {
@@ -24,7 +82,7 @@ struct StoredCodes {
 ///
 /// # Errors
 /// If its codes cannot be packed as they are, or its shape is another.
-pub(super) fn stored_weight(
+fn stored_weight(
     files: &Arc<TensorFiles>,
     source: &Source,
 ) -> Result<Option<Arc<dyn StoredWeight>>> {
@@ -111,10 +169,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::CheckpointOptions;
     use crate::layers::{Linear, WeightRows};
-    use crate::packed::stored::stand_in;
     use crate::packed::{PackedLinear, Packing};
-    use crate::{CheckpointOptions, Precision};
 
     /// The committed files of codes, in folders of safetensors and in GGUF.
     fn fixtures() -> Vec<PathBuf> {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use crate::checkpoint::as_stored::stored_weight;
-use crate::checkpoint::files::{Coding, TensorFiles, floating};
+use crate::checkpoint::as_stored::Codes;
+use crate::checkpoint::files::floating;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::Source;
@@ -18,7 +18,6 @@ use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
 use crate::layers::{FeedForward, Stack, TransformerBlock};
 use crate::packed::PackedStack;
-use crate::packed::stored::{StoredWeight, stand_in};
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
 /// tensors) or [`Checkpoint::trainable`] (variables).
@@ -200,62 +199,29 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// As [`Self::typed`], of layers that are packed in a precision.
-    ///
-    /// # Errors
-    /// If codes are to be packed as they are, and the files have none.
-    pub(crate) fn packing<T>(
-        &self,
-        precision: Precision,
-        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
-    ) -> Result<T> {
-        if precision != Precision::AsStored {
-            return self.typed(build);
-        }
-        let Checkpoint { plan, files, .. } = self.checkpoint;
-        let is_coded = |source: &Source| -> Result<bool> {
-            let coding = files.computed(&source.name).map(|of| of.coding(files));
-            Ok(!matches!(coding.transpose()?, None | Some(Coding::Numbers)))
-        };
-        let mut sources = plan.sources.iter();
-        // An error is one of a weight that is stored in some way or other.
-        if !sources.any(|source| is_coded(source).unwrap_or(true)) {
-            return Err(Error::InvalidConfig(format!(
-                "{}: AsStored packs the codes of quantised weights, and these are numbers; pack them in Int8, Int4, Bf16, \
-                 F16 or F32",
-                files.path().display()
-            )));
-        }
-        let codes = Codes {
-            files: Arc::new(files.clone()),
-            held: Mutex::default(),
-        };
-        let failure = Failure::default();
-        build(self.backend(failure.clone(), Some(codes)))
-            .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
-    }
-
     /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
     /// neither another thread's nor an earlier one may be taken for it.
     pub(crate) fn typed<T>(
         &self,
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
+        self.typed_with(None, build)
+    }
+
+    /// As [`Self::typed`], where some weights are packed from codes.
+    pub(super) fn typed_with<T>(
+        &self,
+        codes: Option<Codes>,
+        build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
+    ) -> Result<T> {
         let failure = Failure::default();
-        build(self.noting(failure.clone()))
+        build(self.backend(failure.clone(), codes))
             .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Weights that are packed from the codes of these files.
-struct Codes {
-    files: Arc<TensorFiles>,
-    /// Those that stand-ins were given for.
-    held: Mutex<Vec<Arc<dyn StoredWeight>>>,
 }
 
 struct Backend<'c> {
@@ -296,11 +262,9 @@ impl Backend<'_> {
             });
         }
         if let Some(codes) = &self.codes
-            && let Some(weight) = stored_weight(&codes.files, source)?
+            && let Some(stand_in) = codes.stand_in(source)?
         {
-            let tensor = stand_in(&weight)?;
-            lock(&codes.held).push(weight);
-            return Ok(tensor);
+            return Ok(stand_in);
         }
         let Some(parameters) = &self.parameters else {
             return self.read(source, dtype, device);

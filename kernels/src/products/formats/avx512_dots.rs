@@ -4,7 +4,8 @@ use std::{arch::x86_64::*, mem::transmute};
 
 use half::bf16;
 
-use super::coded::{self, Coded, dots_of_codes, dots_of_short_codes};
+use super::coded::Coded;
+use super::coded_dots::{self, dots_of_codes, dots_of_short_codes};
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, dots};
 use crate::vectors::amx::Amx;
@@ -92,7 +93,7 @@ dots_of_codes! {
     (self) -> Avx512 { self.avx512() }
     rows Avx512::WIDENED_ROWS;
     bytes 1;
-    left(row, group) -> __m512i { coded::left::<Avx512, 8, PART>(self.avx512(), row, group)[0] }
+    left(row, group) -> __m512i { coded_dots::left::<Avx512, 8, PART>(self.avx512(), row, group)[0] }
     right(from, _stride) -> __m512i { self.avx512().load_words(from) }
     dot(a, b, sum) {
         // SAFETY: the token proves AVX-512 VNNI.

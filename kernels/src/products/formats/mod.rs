@@ -4,6 +4,7 @@
 pub mod avx512_dots;
 pub mod bf16;
 pub mod coded;
+pub mod coded_dots;
 pub mod codes;
 #[cfg(target_arch = "x86_64")]
 mod emulated_dots;

@@ -11,7 +11,8 @@ use std::arch::{aarch64::*, asm};
 
 use half::bf16;
 
-use super::coded::{Coded, dots_of_short_codes};
+use super::coded::Coded;
+use super::coded_dots::dots_of_short_codes;
 use super::neon_matrices::{Matrices, add_groups};
 use crate::products::formats::{bf16 as pairs, int8};
 use crate::products::{Dots, WIDTH, dots};

@@ -1,0 +1,318 @@
+//! The dot products of [`Coded`]: rows packed for them, codes widened in registers, and sums made numbers.
+
+use super::coded::{CHUNK, Coded, MAX_PART, MAX_QUADS, group, parts};
+use super::{heads::Affine, int8::Quantizer};
+use crate::products::{Dots, dots};
+use crate::vectors::{Level, Vectors, Words};
+
+/// Words before the terms of a packed row: for each part a scale, and its product with the sum of the integers.
+const fn row_head(part: usize) -> usize {
+    2 * parts(CHUNK, part)
+}
+
+/// Words of a packed row whose terms have so many bytes.
+pub const fn row_words(part: usize, bytes: usize) -> usize {
+    row_head(part) + CHUNK / 4 * bytes
+}
+
+/// Packs a row, at most a chunk of terms, which have one byte each, or two.
+#[inline(always)]
+pub fn pack_row<const PART: usize>(row: &[f32], words: &mut [u32], bytes: usize) {
+    let (heads, words) = words.split_at_mut(row_head(PART));
+    let n_parts = parts(row.len(), PART).max(1);
+    let to = words.chunks_exact_mut(PART / 4 * bytes);
+    for (part, (head, words)) in heads.as_chunks_mut().0[..n_parts]
+        .iter_mut()
+        .zip(to)
+        .enumerate()
+    {
+        let row = &row[part * PART..row.len().min((part + 1) * PART)];
+        let mut terms = [0i8; MAX_PART];
+        // A length known at compile time makes loops without remainders.
+        *head = match <&[f32; PART]>::try_from(row) {
+            Ok(row) => quantize(row, &mut terms),
+            Err(_) => quantize(row, &mut terms),
+        };
+        if bytes == 1 {
+            let quads = bytemuck::cast::<_, [u32; MAX_PART / 4]>(terms);
+            words.copy_from_slice(&quads[..PART / 4]);
+        } else {
+            let (pairs, _) = words.as_chunks_mut::<2>();
+            let pair = |low: i8, high: i8| {
+                let [low, high] = [low, high].map(|n| u32::from(i16::from(n) as u16));
+                low | high << 16
+            };
+            for ([even, odd], quad) in pairs.iter_mut().zip(terms.as_chunks::<4>().0) {
+                *even = pair(quad[0], quad[2]);
+                *odd = pair(quad[1], quad[3]);
+            }
+        }
+    }
+}
+
+/// Quantizes the numbers of a part, and returns its head.
+#[inline(always)]
+fn quantize(row: &[f32], terms: &mut [i8; MAX_PART]) -> [u32; 2] {
+    // Compared without their signs, the bits of floats are in the floats' order; NaN lies beyond infinity.
+    let largest = row.iter().fold(0, |largest, x| {
+        let magnitude = x.to_bits() & !(1 << 31);
+        if magnitude > largest {
+            magnitude
+        } else {
+            largest
+        }
+    });
+    let largest = f32::from_bits(largest);
+    let scale = Quantizer::new(largest, largest / 127.0);
+    let mut sum = 0i32;
+    for (term, &x) in terms.iter_mut().zip(row) {
+        *term = scale.quantize(x) as i8;
+        sum += i32::from(*term);
+    }
+    [scale.step, scale.step * sum as f32].map(f32::to_bits)
+}
+
+/// The words of a packed row that hold a group of its terms, broadcast.
+///
+/// # Safety
+/// `row` points to a packed row that has this group.
+#[inline(always)]
+pub unsafe fn left<W: Words, const BITS: usize, const PART: usize>(
+    v: W,
+    row: *const u32,
+    at: usize,
+) -> [W::Words; MAX_QUADS] {
+    // No loop, whose array would stay in memory, and no closure, which might be a call.
+    macro_rules! quad {
+        ($i:literal) => {
+            match $i < group(BITS) / 4 {
+                // SAFETY: the caller's promise.
+                true => {
+                    v.splat_word(unsafe { *row.add(row_head(PART) + at * (group(BITS) / 4) + $i) })
+                }
+                false => v.splat_word(0), // not used
+            }
+        };
+    }
+    [
+        quad!(0),
+        quad!(1),
+        quad!(2),
+        quad!(3),
+        quad!(4),
+        quad!(5),
+        quad!(6),
+        quad!(7),
+    ]
+}
+
+/// The codes of a group, of 4 to 6 bits, widened to bytes.
+///
+/// # Safety
+/// `from` points to a vector of words in each of [`GROUP_WORDS`](crate::products::Format::GROUP_WORDS) rows of a panel, `stride` words apart.
+#[inline(always)]
+pub unsafe fn right<W: Words, const BITS: usize>(
+    v: W,
+    from: *const u32,
+    stride: usize,
+) -> [W::Words; MAX_QUADS] {
+    // Macros instead of closures, which might be calls.
+    macro_rules! word {
+        ($i:expr) => {
+            // SAFETY: the caller's promise.
+            unsafe { v.load_words(from.add($i * stride)) }
+        };
+    }
+    let zero = v.splat_word(0);
+    let [a, b] = v.halves_of_bytes(word!(0));
+    if BITS == 4 {
+        return [a, b, zero, zero, zero, zero, zero, zero];
+    }
+    let upper = word!(group(BITS) / 8);
+    let mask = v.splat_word(if BITS == 6 { 0x3030_3030 } else { 0x1010_1010 });
+    macro_rules! with {
+        ($low:expr, $quad:literal) => {{
+            // From where a quad's bits are in a byte to above the lower four; what else is moved along is masked.
+            let by = (4 + 32 - (BITS as u32 - 4) * $quad) % 32;
+            let moved = match by {
+                0 => upper,
+                by => v.rotate_words(upper, by),
+            };
+            v.xor_words($low, v.and_words(moved, mask))
+        }};
+    }
+    let [c, d] = v.halves_of_bytes(word!(1));
+    let [a, b, c, d] = [with!(a, 0), with!(b, 1), with!(c, 2), with!(d, 3)];
+    if BITS == 6 {
+        return [a, b, c, d, zero, zero, zero, zero];
+    }
+    let ([e, f], [g, h]) = (v.halves_of_bytes(word!(2)), v.halves_of_bytes(word!(3)));
+    [
+        a,
+        b,
+        c,
+        d,
+        with!(e, 4),
+        with!(f, 5),
+        with!(g, 6),
+        with!(h, 7),
+    ]
+}
+
+/// The number that the integer sums of a part stand for.
+///
+/// # Safety
+/// `row` points to a packed row that has this part.
+#[inline(always)]
+pub unsafe fn numbers<V: Words>(
+    v: V,
+    sum: V::Words,
+    (row, part): (*const u32, usize),
+    heads: Affine<V::Vector>,
+) -> V::Vector {
+    // SAFETY: the caller's promise.
+    let [step, row_sum] = unsafe { *row.cast::<[f32; 2]>().wrapping_add(part) };
+    let in_steps = v.multiply(v.integers(sum), v.splat(step));
+    let of_codes = v.multiply(in_steps, heads.scale);
+    v.add(of_codes, v.multiply(v.splat(row_sum), heads.offset))
+}
+
+/// The dot products of a level, by how many rows a tile has and how operands are read and multiplied.
+macro_rules! dots_of_codes {
+    (
+        impl[$($generics:tt)*] for $level:ty, $codes:ty;
+        ($self:ident) -> $V:ty { $vectors:expr }
+        rows $rows:expr;
+        bytes $bytes:literal;
+        left($row:ident, $group:ident) -> $Left:ty $left:block
+        right($from:ident, $stride:ident) -> $Right:ty $right:block
+        dot($a:ident, $b:ident, $sum:ident) $dot:block
+    ) => {
+        impl<$($generics)*> Dots<$codes> for $level {
+            type Vectors = $V;
+            type Left = $Left;
+            type Right = $Right;
+            type Sum = <$V as Words>::Words;
+            type Heads = $crate::products::formats::heads::Affine<<$V as Vectors<f32>>::Vector>;
+            const ROWS: usize = $rows;
+            const ROW_WORDS: usize = $crate::products::formats::coded_dots::row_words(PART, $bytes);
+
+            #[inline(always)]
+            fn pack_row(self, row: &[f32], words: &mut [u32]) {
+                $crate::products::formats::coded_dots::pack_row::<PART>(row, words, $bytes);
+            }
+
+            dots! {
+                fn vectors($self) -> $V { $vectors }
+                fn dot($self, $a: Self::Left, $b: Self::Right, $sum: Self::Sum) -> Self::Sum $dot
+                unsafe fn left($self, $row: *const u32, $group: usize) -> Self::Left $left
+                unsafe fn right($self, $from: *const u32) -> Self::Right {
+                    let $stride = <Self as Dots<$codes>>::PANEL;
+                    $right
+                }
+                unsafe fn start($self, _: *const u32, _: *const u32) -> Self::Sum { $vectors.splat_word(0) }
+                unsafe fn heads(
+                    $self,
+                    layout: $crate::products::formats::heads::Heads,
+                    heads: *const u32,
+                    part: usize
+                ) -> Self::Heads {
+                    layout.read($vectors, (heads, <Self as Dots<$codes>>::PANEL), part)
+                }
+                unsafe fn numbers(
+                    $self,
+                    sum: Self::Sum,
+                    row: *const u32,
+                    part: usize,
+                    heads: Self::Heads
+                ) -> <$V as Vectors<f32>>::Vector {
+                    $crate::products::formats::coded_dots::numbers($vectors, sum, (row, part), heads)
+                }
+            }
+        }
+    };
+}
+pub(super) use dots_of_codes;
+
+/// As [`dots_of_codes`], of codes of 4, 5 or 6 bits, which instructions for bytes multiply.
+macro_rules! dots_of_short_codes {
+    (
+        impl[$($generics:tt)*] for $level:ty, $bits:literal;
+        ($self:ident) -> $V:ty { $vectors:expr }
+        rows $rows:expr;
+        dot($left:ident, $right:ident, $sum:ident) $dot:block
+    ) => {
+        $crate::products::formats::coded_dots::dots_of_codes! {
+            impl[$($generics)* const PART: usize] for $level, Coded<$bits, PART>;
+            ($self) -> $V { $vectors }
+            rows $crate::products::formats::coded_dots::rows($rows, $bits);
+            bytes 1;
+            left(row, group) -> [<$V as Words>::Words; 8] {
+                $crate::products::formats::coded_dots::left::<$V, $bits, PART>($vectors, row, group)
+            }
+            right(from, stride) -> [<$V as Words>::Words; 8] {
+                $crate::products::formats::coded_dots::right::<$V, $bits>($vectors, from, stride)
+            }
+            dot(a, b, $sum) {
+                // The quads of a group, two at a time. No loop, and no closure: neither might be inlined.
+                let ($left, $right) = ([a[0], a[1]], [b[0], b[1]]);
+                let $sum: Self::Sum = $dot;
+                if $bits == 4 {
+                    return $sum;
+                }
+                let ($left, $right) = ([a[2], a[3]], [b[2], b[3]]);
+                let $sum: Self::Sum = $dot;
+                if $bits == 6 {
+                    return $sum;
+                }
+                let ($left, $right) = ([a[4], a[5]], [b[4], b[5]]);
+                let $sum: Self::Sum = $dot;
+                let ($left, $right) = ([a[6], a[7]], [b[6], b[7]]);
+                $dot
+            }
+        }
+    };
+}
+pub(super) use dots_of_short_codes;
+
+/// Rows of a tile where one of codes of 4 bits has so many: widened codes of more bits take more registers.
+pub const fn rows(of_four: usize, bits: usize) -> usize {
+    match (bits, of_four) {
+        (4, rows) => rows,
+        (_, 0..6) => 1,
+        (6, rows) => rows - 2,
+        (_, rows) => rows - 6,
+    }
+}
+
+macro_rules! level_dots_of_short_codes {
+    ($($bits:literal)*) => {
+        $(dots_of_short_codes! {
+            impl[V: Level,] for V, $bits;
+            (self) -> V { self }
+            rows V::BYTE_ROWS;
+            dot(left, right, sum) { self.add_products_of_bytes(sum, right, left) }
+        })*
+    };
+}
+level_dots_of_short_codes!(4 5 6);
+
+dots_of_codes! {
+    impl[V: Level, const PART: usize] for V, Coded<8, PART>;
+    (self) -> V { self }
+    rows V::BYTE_ROWS;
+    bytes 2;
+    // Terms 0 and 2 of a group, and its terms 1 and 3.
+    left(row, group) -> [V::Pairs; 2] {
+        let [even, odd] = *row.add(row_head(PART) + 2 * group).cast::<[u32; 2]>();
+        [self.splat_pair(even), self.splat_pair(odd)]
+    }
+    right(from, _stride) -> [V::Pairs; 2] {
+        let quads = self.load_words(from);
+        [self.even_bytes(quads), self.odd_bytes(quads)]
+    }
+    dot(a, b, sum) {
+        let sum = self.add_products_of_pairs(sum, a[0], b[0]);
+        self.add_products_of_pairs(sum, a[1], b[1])
+    }
+}
