@@ -23,7 +23,7 @@ pub(super) struct Codes {
 
 impl Codes {
     /// What stands for a parameter that is packed from its codes.
-    pub fn stand_in(&self, source: &Source) -> Result<Option<Tensor>> {
+    pub(super) fn stand_in(&self, source: &Source) -> Result<Option<Tensor>> {
         let Some(weight) = stored_weight(&self.files, source)? else {
             return Ok(None);
         };

@@ -5,11 +5,16 @@
 //! reading weights from the cache would wait for arithmetic. Two panels have twice as many independent chains,
 //! each with the same order of addition, and so the same bits.
 
+use std::mem::MaybeUninit;
+
 use super::{Dots, Format, NEXT_PANEL, WIDTH};
 use crate::vectors::{Real, Task, Vectors, prefetch};
 
 /// The most rows: with more, a single panel has accumulators enough.
 pub const MAX_ROWS: usize = 2;
+
+/// The most parts of a chunk.
+const MAX_PARTS: usize = 16;
 
 /// Panels in a pair.
 const STREAMS: usize = 2;
@@ -71,6 +76,7 @@ impl<F: Format> PanelPairs<'_, F> {
         first: usize,
         to: [&mut [F::Number]; STREAMS],
     ) {
+        const { assert!(F::CHUNK <= MAX_PARTS * F::PART) };
         let v = d.vectors();
         let stream = self.b.len() / STREAMS;
         let lanes = D::PANEL / WIDTH;
@@ -92,6 +98,17 @@ impl<F: Format> PanelPairs<'_, F> {
                 let at = panel * stream + row * D::PANEL + j * lanes;
                 b.as_ptr().wrapping_add(at)
             };
+            let n_parts = depth.div_ceil(F::PART).max(1);
+            // Read by themselves: among the sums, which fill the registers, the kinds of heads cost a third of the speed.
+            let mut heads = [[[MaybeUninit::<D::Heads>::uninit(); WIDTH]; MAX_PARTS]; STREAMS];
+            for (panel, heads) in heads.iter_mut().enumerate() {
+                for (part, heads) in heads.iter_mut().enumerate().take(n_parts) {
+                    for (j, to) in heads.iter_mut().enumerate() {
+                        // SAFETY: the assertions above: `b` holds the heads of both panels, with these parts.
+                        to.write(unsafe { d.heads(self.layout, words(panel, 0, j), part) });
+                    }
+                }
+            }
             for part in 0..depth.div_ceil(F::PART).max(1) {
                 // Loops instead of nested `from_fn`: the inner closure would not be inlined, and would pass the
                 // sums through memory.
@@ -135,8 +152,8 @@ impl<F: Format> PanelPairs<'_, F> {
                 }
                 for (panel, (sums, totals)) in sums.into_iter().zip(&mut totals).enumerate() {
                     for j in 0..WIDTH {
-                        // SAFETY: as where the sums start, and a part of the chunk.
-                        let heads = unsafe { d.heads(self.layout, words(panel, 0, j), part) };
+                        // SAFETY: all heads of the chunk's parts were written above.
+                        let heads = unsafe { heads[panel][part][j].assume_init() };
                         for (i, (sums, totals)) in sums.iter().zip(&mut *totals).enumerate() {
                             // SAFETY: as above.
                             let sum = unsafe { d.numbers(sums[j], row(i), part, heads) };
