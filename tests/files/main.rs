@@ -12,6 +12,8 @@ mod contents;
 mod device;
 #[path = "../shared/hostile.rs"]
 mod hostile;
+#[path = "../shared/judged_by_safetensors.rs"]
+mod judged_by_safetensors;
 #[path = "../shared/numbers.rs"]
 mod numbers;
 #[path = "../shared/said.rs"]
