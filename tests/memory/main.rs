@@ -17,4 +17,6 @@ mod reading;
 #[cfg(target_os = "linux")]
 mod resident;
 mod serving;
+#[cfg(target_os = "linux")]
+mod soak;
 mod training;
