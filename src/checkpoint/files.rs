@@ -27,6 +27,7 @@ mod foreign;
 mod gguf;
 mod header;
 mod locate;
+mod memory;
 mod positioned;
 
 pub(crate) use block_kind::BlockKind;
@@ -35,6 +36,7 @@ pub(crate) use gguf::{Gguf, GgufTensor, MAGIC, is_gguf};
 pub(crate) use header::MAX_HEADER_BYTES;
 use locate::Located;
 pub(crate) use locate::{INDEX, Index, SINGLE, read_limited};
+use memory::Memory;
 use positioned::PositionedFile;
 
 /// The least similarity of a name that is suggested: with 0.5, `transformer.wte.weight` would no longer suggest
@@ -46,10 +48,12 @@ pub(crate) const SIMILAR: f64 = 0.4;
 pub struct TensorFiles {
     path: PathBuf,
     directory: PathBuf,
-    files: Vec<PositionedFile>,
+    files: Vec<Arc<PositionedFile>>,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
     gguf: Option<Gguf>,
+    /// What has been read once, if it is kept.
+    memory: Option<Memory>,
 }
 
 /// The description of a tensor in a file's header.
@@ -123,6 +127,7 @@ impl TensorFiles {
             tensors: BTreeMap::new(),
             metadata: BTreeMap::new(),
             gguf: None,
+            memory: None,
         };
         for path in paths {
             opened.add(PositionedFile::open(path)?)?;
@@ -271,7 +276,7 @@ impl TensorFiles {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
-        self.files.push(file);
+        self.files.push(Arc::new(file));
         Ok(())
     }
 
@@ -292,7 +297,7 @@ impl TensorFiles {
             self.tensors.insert(tensor.name.clone(), info);
         }
         self.gguf = Some(read);
-        self.files.push(file);
+        self.files.push(Arc::new(file));
         Ok(())
     }
 
@@ -369,10 +374,21 @@ impl TensorFiles {
         values
             .try_reserve_exact(spans.iter().map(Range::len).sum())
             .map_err(|error| failed(error.into()))?;
+        let place = (file, offset);
+        let file = &self.files[file];
+        if let Some(memory) = &self.memory {
+            let bytes = memory.bytes(file, place, info.n_bytes).map_err(failed)?;
+            for span in spans {
+                let filled = values.len();
+                values.resize(filled + span.len(), T::zeroed());
+                let bytes = &bytes[span.start * size_of::<T>()..span.end * size_of::<T>()];
+                bytemuck::cast_slice_mut(&mut values[filled..]).copy_from_slice(bytes);
+            }
+            return Ok(values);
+        }
         for span in spans {
             let offset = offset + (span.start * size_of::<T>()) as u64;
-            self.files[file]
-                .append(&mut values, span.len(), offset)
+            file.append(&mut values, span.len(), offset)
                 .map_err(failed)?;
         }
         Ok(values)

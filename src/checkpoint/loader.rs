@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use crate::checkpoint::files::floating;
+use crate::checkpoint::kept::Kept;
 use crate::checkpoint::plan::{Missing, missing};
 use crate::checkpoint::scheme::strings;
 use crate::checkpoint::source::Source;
@@ -15,7 +17,7 @@ use crate::checkpoint::{Checkpoint, Parameters, Strictness};
 use crate::config::{Precision, each_matches, matches};
 use crate::device::{check_dtype, is_one};
 use crate::error::{Error, Result};
-use crate::layers::{FeedForward, Stack, TransformerBlock};
+use crate::layers::{FeedForward, Stack, TransformerBlock, with_stored};
 use crate::packed::PackedStack;
 
 /// Loads layers from a checkpoint in a given dtype on a given device; created by [`Checkpoint::loader`] (plain
@@ -36,6 +38,8 @@ pub struct Loader<'c> {
     dtype: DType,
     device: Device,
     frozen: Vec<String>,
+    /// The weights that stay as they are in the files, if any do.
+    kept: Option<Arc<Kept>>,
     /// The variables made so far, when training.
     parameters: Option<Arc<Mutex<Parameters>>>,
 }
@@ -79,6 +83,10 @@ impl<'c> Loader<'c> {
             dtype,
             device: device.clone(),
             frozen: Vec::new(),
+            kept: match checkpoint.keeps_quantized {
+                true => Some(Arc::new(Kept::of(checkpoint)?)),
+                false => None,
+            },
             parameters: parameters.map(|parameters| Arc::new(Mutex::new(parameters))),
         })
     }
@@ -200,9 +208,26 @@ impl<'c> Loader<'c> {
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
         let failure = Failure::default();
-        build(self.noting(failure.clone()))
-            .map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
+        let vb = self.noting(failure.clone());
+        let built = match &self.kept {
+            None => build(vb),
+            Some(kept) => {
+                let (kept, failure) = (kept.clone(), failure.clone());
+                let matrix = move |role: &str, shape| noted(&failure, kept.matrix(role, shape));
+                with_stored(Rc::new(matrix), || build(vb))
+            }
+        };
+        built.map_err(|error| lock(&failure).take().unwrap_or(Error::Candle(error)))
     }
+}
+
+/// The result for candle, whose error has the text alone; the first is kept in `failure`.
+fn noted<T>(failure: &Failure, result: Result<T>) -> candle_core::Result<T> {
+    result.map_err(|error| {
+        let text = candle_core::Error::msg(&error);
+        lock(failure).get_or_insert(error);
+        text
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -235,15 +260,8 @@ impl Backend<'_> {
             };
             missing(known.unwrap_or(&unknown), &plan.unused, files)
         })?;
-        if let Some(shape) = shape
-            && shape.dims() != source.shape
-        {
-            return Err(Error::ShapeMismatch {
-                path: source.path(files),
-                tensor: source.name.clone(),
-                expected: shape.dims().to_vec(),
-                found: source.shape.clone(),
-            });
+        if let Some(shape) = shape {
+            source.check_request(shape.dims(), files)?;
         }
         let Some(parameters) = &self.parameters else {
             return self.read(source, dtype, device);
@@ -290,14 +308,6 @@ impl Backend<'_> {
         let tensor = floating(source.read(files)?, &source.path(files), &source.name)?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
-
-    fn noted(&self, result: Result<Tensor>) -> candle_core::Result<Tensor> {
-        result.map_err(|error| {
-            let text = candle_core::Error::msg(&error);
-            lock(&self.failure).get_or_insert(error);
-            text
-        })
-    }
 }
 
 impl SimpleBackend for Backend<'_> {
@@ -309,7 +319,7 @@ impl SimpleBackend for Backend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        self.noted(self.load(Some(shape), name, dtype, device))
+        noted(&self.failure, self.load(Some(shape), name, dtype, device))
     }
 
     fn get_unchecked(
@@ -318,7 +328,7 @@ impl SimpleBackend for Backend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        self.noted(self.load(None, name, dtype, device))
+        noted(&self.failure, self.load(None, name, dtype, device))
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

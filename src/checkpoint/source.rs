@@ -1,5 +1,6 @@
 //! Where one parameter is stored on disk, and how it is read.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use candle_core::Tensor;
@@ -72,6 +73,41 @@ impl Source {
     /// Whether the family has it as `[d_in, d_out]`.
     pub fn is_in_out(&self) -> bool {
         self.orientation == Orientation::InOut && self.shape.len() == 2
+    }
+
+    /// Whether some rows of the parameter can be read without the others.
+    pub fn has_rows(&self) -> bool {
+        self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
+    }
+
+    /// Reads some rows of a parameter that has them, as [`Self::read`] does all.
+    pub fn read_rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Tensor> {
+        let Some(features) = &self.features else {
+            return files.read_rows(&self.name, std::slice::from_ref(&rows));
+        };
+        let mut before = 0;
+        let mut ranges = Vec::new();
+        for range in &features.ranges {
+            let (start, end) = (rows.start.max(before), rows.end.min(before + range.len()));
+            if start < end {
+                ranges.push(range.start + start - before..range.start + end - before);
+            }
+            before += range.len();
+        }
+        files.read_rows(&self.name, &ranges)
+    }
+
+    /// Checks that a layer asks for the shape that the parameter has, and the file holds it.
+    pub fn check_request(&self, shape: &[usize], files: &TensorFiles) -> Result<()> {
+        if shape == self.shape {
+            return self.check_shape(files);
+        }
+        Err(Error::ShapeMismatch {
+            path: self.path(files),
+            tensor: self.name.clone(),
+            expected: shape.to_vec(),
+            found: self.shape.clone(),
+        })
     }
 
     /// Reads the parameter to the CPU, in the dtype of the file and the layout of the layer.
