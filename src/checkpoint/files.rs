@@ -44,16 +44,16 @@ use positioned::PositionedFile;
 pub(crate) const SIMILAR: f64 = 0.4;
 
 /// The tensors of a checkpoint: one safetensors file, or several that belong together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TensorFiles {
     path: PathBuf,
     directory: PathBuf,
     files: Vec<Arc<PositionedFile>>,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
-    gguf: Option<Gguf>,
+    gguf: Option<Arc<Gguf>>,
     /// What has been read once, if it is kept.
-    memory: Option<Memory>,
+    memory: Option<Arc<Memory>>,
 }
 
 /// The description of a tensor in a file's header.
@@ -296,14 +296,14 @@ impl TensorFiles {
             };
             self.tensors.insert(tensor.name.clone(), info);
         }
-        self.gguf = Some(read);
+        self.gguf = Some(Arc::new(read));
         self.files.push(Arc::new(file));
         Ok(())
     }
 
     /// What a GGUF file says of itself and of its tensors, if this is one.
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
-        self.gguf.as_ref()
+        self.gguf.as_deref()
     }
 
     /// As [`Self::info`]; a name that is not there is an error.

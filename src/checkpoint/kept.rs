@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Tensor;
-
-use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::files::{Compute, TensorFiles};
 use crate::checkpoint::source::Source;
 use crate::checkpoint::{Checkpoint, CheckpointOptions};
 use crate::error::{Error, Result};
@@ -74,8 +72,12 @@ impl Kept {
             return Ok(None);
         };
         source.check_request(&[d_out, d_in], &self.files)?;
+        let Some(compute) = self.files.computed(&source.name) else {
+            return Ok(None);
+        };
         let matrix = Matrix {
             files: self.files.clone(),
+            compute: compute.clone(),
             source: source.clone(),
         };
         const CHECKED_AT_ONCE: usize = 1 << 20;
@@ -94,24 +96,32 @@ impl Kept {
 #[derive(Debug)]
 struct Matrix {
     files: Arc<TensorFiles>,
+    compute: Arc<dyn Compute>,
     source: Source,
 }
 
 impl Matrix {
-    fn numbers(&self, rows: Range<usize>) -> Result<Tensor> {
-        match self.comes_whole() {
-            true => {
-                let whole = self.source.read(&self.files)?;
-                Ok(whole.narrow(0, rows.start, rows.len())?)
-            }
-            false => self.source.read_rows(&self.files, rows),
+    fn numbers(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+        let (source, files) = (&self.source, &*self.files);
+        if self.comes_whole() {
+            let numbers = source.read(files)?.narrow(0, rows.start, rows.len())?;
+            return Ok(numbers.flatten_all()?.to_vec1()?);
         }
+        let mut numbers = Vec::new();
+        for rows in source.rows_on_disk(rows) {
+            let mut part = self.compute.rows(files, rows)?;
+            match numbers.is_empty() {
+                true => numbers = part,
+                false => numbers.append(&mut part),
+            }
+        }
+        Ok(numbers)
     }
 }
 
 impl StoredMatrix for Matrix {
     fn rows(&self, rows: Range<usize>) -> candle_core::Result<Vec<f32>> {
-        self.numbers(rows)?.flatten_all()?.to_vec1()
+        Ok(self.numbers(rows)?)
     }
 
     fn comes_whole(&self) -> bool {

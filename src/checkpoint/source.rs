@@ -75,26 +75,24 @@ impl Source {
         self.orientation == Orientation::InOut && self.shape.len() == 2
     }
 
-    /// Whether some rows of the parameter can be read without the others.
+    /// Whether some rows of the parameter can be had without the others.
     pub fn has_rows(&self) -> bool {
         self.item.is_none() && self.leading_ones == 0 && !self.lies_transposed()
     }
 
-    /// Reads some rows of a parameter that has them, as [`Self::read`] does all.
-    pub fn read_rows(&self, files: &TensorFiles, rows: Range<usize>) -> Result<Tensor> {
+    /// Where some rows of such a parameter are in the tensor.
+    pub fn rows_on_disk(&self, rows: Range<usize>) -> Vec<Range<usize>> {
         let Some(features) = &self.features else {
-            return files.read_rows(&self.name, std::slice::from_ref(&rows));
+            return vec![rows];
         };
         let mut before = 0;
-        let mut ranges = Vec::new();
-        for range in &features.ranges {
-            let (start, end) = (rows.start.max(before), rows.end.min(before + range.len()));
-            if start < end {
-                ranges.push(range.start + start - before..range.start + end - before);
-            }
+        let part = |range: &Range<usize>| {
+            let part = rows.start.max(before)..rows.end.min(before + range.len());
+            let start = range.start + part.start - before;
             before += range.len();
-        }
-        files.read_rows(&self.name, &ranges)
+            (!part.is_empty()).then(|| start..start + part.len())
+        };
+        features.ranges.iter().filter_map(part).collect()
     }
 
     /// Checks that a layer asks for the shape that the parameter has, and the file holds it.

@@ -1,6 +1,6 @@
 //! Tensors' bytes that stay in memory once they are read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,13 +36,8 @@ impl TensorFiles {
     /// The same tensors, of which all that is read stays in memory as it is in the files.
     pub(crate) fn kept_in_memory(&self) -> Self {
         Self {
-            path: self.path.clone(),
-            directory: self.directory.clone(),
-            files: self.files.clone(),
-            tensors: self.tensors.clone(),
-            metadata: BTreeMap::new(),
-            gguf: None,
-            memory: Some(Memory::default()),
+            memory: Some(Arc::default()),
+            ..self.clone()
         }
     }
 }
