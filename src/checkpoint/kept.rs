@@ -17,7 +17,7 @@ impl CheckpointOptions {
     /// The codes are in memory, and each product dequantises its weight, forward and back, and drops it: results and
     /// gradients have the bits of the dequantised model. On a device other than the CPU, the host does that, and moves the
     /// numbers there. These weights are frozen: [`Checkpoint::trainable`] makes variables of the others (norms, biases,
-    /// embeddings). So are those of all layers that a [`Loader`] makes, but not what [`Loader::var_builder`] hands out.
+    /// embeddings). So are those of all layers that a [`Loader`](crate::checkpoint::Loader) makes, but not what [`var_builder`](crate::checkpoint::Loader::var_builder) hands out.
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};

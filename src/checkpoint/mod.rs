@@ -273,14 +273,14 @@ impl Checkpoint {
     /// A loader of parameters as plain tensors, for inference.
     ///
     /// # Errors
-    /// If `dtype` is not a floating-point type that `device` computes in, or the files contain unknown tensors and
-    /// [`Strictness`] forbids them.
+    /// If `dtype` is not a floating-point type that `device` computes in, the files contain unknown tensors and
+    /// [`Strictness`] forbids them, or weights shall stay quantised and none are.
     pub fn loader(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, None)
     }
 
     /// A loader of parameters as variables, for training; [`Loader::parameters`] lists them; errors as for
-    /// [`Self::loader`].
+    /// [`Self::loader`]. Weights that stay quantised ([`CheckpointOptions::keep_quantized`]) are none of them.
     pub fn trainable(&self, dtype: DType, device: &Device) -> Result<Loader<'_>> {
         Loader::new(self, dtype, device, Some(Parameters::default()))
     }

@@ -136,7 +136,7 @@ impl Stored {
         let ((d_out, d_in), threads) = (self.dims, cpu()?.threads);
         let mut numbers = Numbers::new(self.dtype, d_out * d_in)?;
         let rows = match self.matrix.comes_whole() {
-            true => d_out,
+            true => d_out.max(1),
             false => (PANEL / d_in.max(1)).clamp(1, d_out.div_ceil(threads).max(1)),
         };
         match numbers.slice_mut() {
@@ -204,4 +204,92 @@ pub(crate) fn with_stored<R>(matrices: Rc<StoredMatrices>, build: impl FnOnce() 
 pub(crate) fn stored(role: &str, dims: (usize, usize)) -> Result<Option<Arc<dyn StoredMatrix>>> {
     let matrices = MATRICES.with_borrow(Clone::clone);
     matrices.map_or(Ok(None), |matrices| matrices(role, dims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Value;
+
+    /// Numbers that say where they are, of which a row may be damaged.
+    #[derive(Debug)]
+    struct Counted {
+        d_in: usize,
+        comes_whole: bool,
+        damaged: Option<usize>,
+    }
+
+    impl StoredMatrix for Counted {
+        fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>> {
+            if self.damaged.is_some_and(|row| rows.contains(&row)) {
+                candle_core::bail!("row {:?} is damaged", self.damaged);
+            }
+            let numbers = rows.start * self.d_in..rows.end * self.d_in;
+            Ok(numbers.map(|i| i as f32).collect())
+        }
+
+        fn comes_whole(&self) -> bool {
+            self.comes_whole
+        }
+    }
+
+    fn weight(dims: (usize, usize), comes_whole: bool, damaged: Option<usize>) -> Weight {
+        let matrix = Counted {
+            d_in: dims.1,
+            comes_whole,
+            damaged,
+        };
+        let kind = (DType::F32, &Device::Cpu);
+        Weight::Stored(Stored::new(Arc::new(matrix), dims, kind))
+    }
+
+    #[test]
+    fn panels_of_any_size_make_the_whole() {
+        // One row and several in a panel, more panels than one, and none.
+        for dims in [
+            (0, 3),
+            (3, 0),
+            (1, 5),
+            (7, 5),
+            (3, PANEL + 1),
+            (5, PANEL / 2),
+        ] {
+            for comes_whole in [false, true] {
+                let made = weight(dims, comes_whole, None).tensor().unwrap();
+                assert_eq!(made.dims(), [dims.0, dims.1]);
+                let numbers = made.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let expected = (0..dims.0 * dims.1).map(|i| i as f32);
+                assert!(numbers.into_iter().eq(expected), "{dims:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fails_in_a_panel_fails_the_product() {
+        let x = Tensor::ones((2, 5), DType::F32, &Device::Cpu).unwrap();
+        let product = |damaged| {
+            let weight = weight((300, 5), false, damaged);
+            let y = Value::of(&x)?.linear(&weight, None, None)?;
+            y.tensor()
+        };
+        assert!(product(None).is_ok());
+        let message = product(Some(299)).unwrap_err().to_string();
+        assert!(message.contains("damaged"), "{message}");
+    }
+
+    #[test]
+    fn matrices_are_found_while_layers_are_built_and_no_longer() {
+        let matrices: Rc<StoredMatrices> = Rc::new(|role, (_, d_in)| {
+            let matrix = Counted {
+                d_in,
+                comes_whole: false,
+                damaged: None,
+            };
+            Ok((role == "up.weight").then(|| Arc::new(matrix) as _))
+        });
+        let found = |role| stored(role, (2, 3)).unwrap().is_some();
+        let within = with_stored(matrices, || [found("up.weight"), found("down.weight")]);
+        assert_eq!(within, [true, false]);
+        assert!(!found("up.weight"));
+    }
 }

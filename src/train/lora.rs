@@ -60,6 +60,9 @@ fn local(role: &str) -> &str {
 /// The LoRA adapters of a stack: `y = x·Wᵀ + b + alpha/rank · dropout(x)·Aᵀ·Bᵀ` instead of `y = x·Wᵀ + b`, where only
 /// `A` and `B` are trained (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>).
 ///
+/// A quantised checkpoint opened by [`CheckpointOptions::keep_quantized`](crate::CheckpointOptions::keep_quantized) stays
+/// quantised under them.
+///
 /// As in PEFT, `A` starts Kaiming-uniform (`±1/√d_in`) and `B` zero, so that nothing changes before the first step.
 ///
 /// ```no_run

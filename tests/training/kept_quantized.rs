@@ -8,7 +8,9 @@ use std::{
 
 use candle_blocks::{
     Checkpoint, CheckpointOptions, DropoutSource, ForwardContext, Parameters, Precision, Stack,
-    candle_core::{DType, Module, Tensor, Var},
+    candle_core::{DType, Device, Tensor, Var},
+    checkpoint::files::TensorFiles,
+    model::ModelInput,
     train::{
         AdamW, AdamWConfig, Decay, Gradients, Lora, LoraConfig, ParameterGroup, Schedule,
         backward_recomputing, loss_value,
@@ -276,16 +278,27 @@ fn a_training_ends_in_the_same_files_as_over_the_dequantised_model() {
 }
 
 #[test]
-fn packed_layers_are_those_of_the_dequantised_model() {
-    if !is_present("quantized") || rehearsed().is_some() {
-        return;
+fn whole_models_and_packed_ones_are_those_of_the_dequantised_model() {
+    for path in committed() {
+        let folder = if path.is_dir() {
+            &path
+        } else {
+            path.parent().unwrap()
+        };
+        let expected = TensorFiles::open(folder.join("expected.safetensors")).unwrap();
+        let input = ModelInput::tokens(&expected.read("input_ids").unwrap());
+        let [dense, kept] = opened(&path).map(|checkpoint| {
+            let models = [
+                checkpoint.model(DType::F32, &Device::Cpu).unwrap(),
+                checkpoint.packed_model(Precision::F32).unwrap(),
+            ];
+            models.map(|model| {
+                let output = model.forward(&input).unwrap();
+                bits(&output.logits.unwrap_or(output.last_hidden_state))
+            })
+        });
+        assert!(dense == kept, "{path:?}");
     }
-    let [dense, kept] = opened(&path("quantized/awq")).map(|checkpoint| {
-        let stack = checkpoint.packed_stack(Precision::F32).unwrap();
-        let x = ruled(1, 4.0, &[2, 5, width(&checkpoint)]);
-        bits(&stack.forward(&x).unwrap())
-    });
-    assert_eq!(dense, kept);
 }
 
 #[test]
