@@ -11,6 +11,7 @@
 //! The format is described at <https://github.com/huggingface/safetensors#format>.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -379,9 +380,10 @@ impl TensorFiles {
         if let Some(memory) = &self.memory {
             let bytes = memory.bytes(file, place, info.n_bytes).map_err(failed)?;
             for span in spans {
+                let bytes = bytes.get(span.start * size_of::<T>()..span.end * size_of::<T>());
+                let bytes = bytes.ok_or_else(|| failed(ErrorKind::UnexpectedEof.into()))?;
                 let filled = values.len();
                 values.resize(filled + span.len(), T::zeroed());
-                let bytes = &bytes[span.start * size_of::<T>()..span.end * size_of::<T>()];
                 bytemuck::cast_slice_mut(&mut values[filled..]).copy_from_slice(bytes);
             }
             return Ok(values);
@@ -416,7 +418,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 /// Why a tensor that the header promises cannot be read.
 fn read_failed(name: &str, info: &TensorInfo, source: std::io::Error) -> Error {
     match source.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::NotSafetensors {
+        ErrorKind::UnexpectedEof => Error::NotSafetensors {
             path: info.path.clone(),
             reason: format!(
                 "it was cut short after it was opened; tensor {name:?} is not all there"

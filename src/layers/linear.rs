@@ -61,7 +61,7 @@ impl Linear {
         let weight = match stored(&vb.pp("weight").prefix(), (d_out, d_in))? {
             Some(matrix) => {
                 let kind = (vb.dtype(), vb.device());
-                Weight::Stored(Stored::new(matrix, (d_out, d_in), kind))
+                Stored::weight(matrix, (d_out, d_in), kind)
             }
             None => Weight::Dense(vb.get_with_hints((d_out, d_in), "weight", weight_init)?),
         };

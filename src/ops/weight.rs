@@ -30,7 +30,7 @@ pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     Dense(Tensor),
-    Stored(Stored),
+    Stored(Box<Stored>),
 }
 
 /// A frozen weight, of which no dense copy is kept: every product asks for its numbers anew.
@@ -118,17 +118,18 @@ impl Weight {
 const PANEL: usize = 1 << 20;
 
 impl Stored {
-    pub fn new(
+    pub fn weight(
         matrix: Arc<dyn StoredMatrix>,
         dims: (usize, usize),
         (dtype, device): (DType, &Device),
-    ) -> Self {
-        Self {
+    ) -> Weight {
+        let device = device.clone();
+        Weight::Stored(Box::new(Self {
             matrix,
             dims,
             dtype,
-            device: device.clone(),
-        }
+            device,
+        }))
     }
 
     /// All numbers, rounded to its type, by all threads.
@@ -240,7 +241,7 @@ mod tests {
             damaged,
         };
         let kind = (DType::F32, &Device::Cpu);
-        Weight::Stored(Stored::new(Arc::new(matrix), dims, kind))
+        Stored::weight(Arc::new(matrix), dims, kind)
     }
 
     #[test]

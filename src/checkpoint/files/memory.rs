@@ -7,18 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::TensorFiles;
 use super::positioned::PositionedFile;
 
-/// Bytes of tensors, by file and first byte.
+/// Which of the files, and the first byte in it.
+pub(super) type Place = (usize, u64);
+pub(super) type Bytes = Arc<Vec<u8>>;
+
+/// Bytes of tensors, by their place.
 #[derive(Debug, Default)]
-pub(super) struct Memory(Mutex<HashMap<(usize, u64), Arc<Vec<u8>>>>);
+pub(super) struct Memory(Mutex<HashMap<Place, Bytes>>);
 
 impl Memory {
-    /// The `n` bytes of a tensor, from the file that is at `place.0` of all files and from byte `place.1` on.
-    pub fn bytes(
-        &self,
-        file: &PositionedFile,
-        place: (usize, u64),
-        n: usize,
-    ) -> io::Result<Arc<Vec<u8>>> {
+    /// The `n` bytes of the tensor at a place, which is in `file`.
+    pub fn bytes(&self, file: &PositionedFile, place: Place, n: usize) -> io::Result<Bytes> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(&place) {
             return Ok(bytes.clone());
