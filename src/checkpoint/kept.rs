@@ -17,7 +17,8 @@ impl CheckpointOptions {
     /// The codes are in memory, and each product dequantises its weight, forward and back, and drops it: results and
     /// gradients have the bits of the dequantised model. On a device other than the CPU, the host does that, and moves the
     /// numbers there. These weights are frozen: [`Checkpoint::trainable`] makes variables of the others (norms, biases,
-    /// embeddings). So are those of all layers that a [`Loader`](crate::checkpoint::Loader) makes, but not what [`var_builder`](crate::checkpoint::Loader::var_builder) hands out.
+    /// embeddings). A [`Loader`](crate::checkpoint::Loader) makes such layers, also by
+    /// [`build`](crate::checkpoint::Loader::build) of another configuration; what its `var_builder` hands out is dense.
     ///
     /// ```no_run
     /// use candle_blocks::{CheckpointOptions, candle_core::{DType, Device}, train::{Lora, LoraConfig}};

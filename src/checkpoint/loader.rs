@@ -113,7 +113,7 @@ impl<'c> Loader<'c> {
     }
 
     /// A `VarBuilder` that maps this crate's names (`blocks.0.attention.query.weight`) to the checkpoint, for layers of
-    /// your own.
+    /// your own. Tensors are all that it hands out: what should stay quantised is kept so by [`Self::build`].
     pub fn var_builder(&self) -> VarBuilder<'c> {
         self.noting(Failure::default())
     }
@@ -136,18 +136,18 @@ impl<'c> Loader<'c> {
     /// If there is no such block, or a tensor is missing or has the wrong shape or an unsupported dtype.
     pub fn block(&self, i: usize) -> Result<TransformerBlock> {
         let config = self.block_config(i)?;
-        self.typed(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
+        self.build(|vb| TransformerBlock::new(config, vb.pp("blocks").pp(i)))
     }
 
     /// Loads the feed-forward of block `i`; errors as for [`Self::block`].
     pub fn feed_forward(&self, i: usize) -> Result<FeedForward> {
         let config = &self.block_config(i)?.feed_forward;
-        self.typed(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
+        self.build(|vb| FeedForward::new(config, vb.pp("blocks").pp(i).pp("feed_forward")))
     }
 
     /// Loads all blocks and the final norm; errors as for [`Self::block`].
     pub fn stack(&self) -> Result<Stack> {
-        self.typed(|vb| Stack::new(&self.checkpoint.config, vb))
+        self.build(|vb| Stack::new(&self.checkpoint.config, vb))
     }
 
     /// Loads all blocks and the final norm and packs them for inference on the CPU.
@@ -157,7 +157,7 @@ impl<'c> Loader<'c> {
     pub fn packed_stack(&self, precision: Precision) -> Result<PackedStack> {
         self.check_frozen()?;
         let config = &self.checkpoint.config;
-        self.typed(|vb| PackedStack::new(config, vb, precision))
+        self.build(|vb| PackedStack::new(config, vb, precision))
     }
 
     /// # Errors
@@ -201,12 +201,26 @@ impl<'c> Loader<'c> {
         })
     }
 
-    /// What `build` makes, or the typed error behind candle's text. Each call has a place of its own for that error:
-    /// neither another thread's nor an earlier one may be taken for it.
-    pub(crate) fn typed<T>(
+    /// What `build` makes of the parameters, as [`Self::stack`] does by the checkpoint's own configuration: for another one,
+    /// such as with other dropout, or for layers of your own. Errors have the types of this crate.
+    ///
+    /// ```no_run
+    /// use candle_blocks::{Checkpoint, Stack, candle_core::{DType, Device}};
+    /// let checkpoint = Checkpoint::open("all-MiniLM-L6-v2")?;
+    /// let mut config = checkpoint.config().clone();
+    /// config.blocks.iter_mut().for_each(|block| block.attention.dropout = 0.1);
+    /// let loader = checkpoint.trainable(DType::F32, &Device::Cpu)?;
+    /// let stack = loader.build(|vb| Stack::new(&config, vb))?;
+    /// # Ok::<(), candle_blocks::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Self::block`], and those of `build`.
+    pub fn build<T>(
         &self,
         build: impl FnOnce(VarBuilder<'c>) -> candle_core::Result<T>,
     ) -> Result<T> {
+        // Each call has its own: neither another thread's error nor an earlier one may be taken for it.
         let failure = Failure::default();
         let vb = self.noting(failure.clone());
         let built = match &self.kept {

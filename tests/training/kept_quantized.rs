@@ -132,7 +132,11 @@ fn adapted(
     dropout: f64,
 ) -> (Stack, Lora, Parameters) {
     let loader = checkpoint.trainable(dtype, &device()).unwrap();
-    let mut stack = loader.stack().unwrap();
+    let mut config = checkpoint.config().clone();
+    for block in &mut config.blocks {
+        block.attention.dropout = dropout;
+    }
+    let mut stack = loader.build(|vb| Stack::new(&config, vb)).unwrap();
     let config = LoraConfig::new(2, 4.0, targets).with_dropout(dropout);
     let lora = Lora::attach(&mut stack, config, 3).unwrap();
     for (i, (_, variable)) in lora.parameters().iter().enumerate() {
