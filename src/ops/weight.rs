@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_blocks_kernels::{SliceMut, threads};
-use candle_core::{DType, Device, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
 use super::array::Array;
 use super::constants::uploaded;
@@ -30,11 +30,11 @@ pub(crate) trait StoredMatrix: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     Dense(Tensor),
-    Stored(Box<Stored>),
+    Stored(Arc<Stored>),
 }
 
 /// A frozen weight, of which no dense copy is kept: every product asks for its numbers anew.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Stored {
     matrix: Arc<dyn StoredMatrix>,
     dims: (usize, usize),
@@ -124,7 +124,7 @@ impl Stored {
         (dtype, device): (DType, &Device),
     ) -> Weight {
         let device = device.clone();
-        Weight::Stored(Box::new(Self {
+        Weight::Stored(Arc::new(Self {
             matrix,
             dims,
             dtype,
@@ -154,16 +154,20 @@ impl Stored {
         let failed: Mutex<Option<Error>> = Mutex::default();
         threads::for_chunks(threads, to, rows * d_in, |start, panel| {
             let first = start / d_in;
-            match self.matrix.rows(first..first + panel.len() / d_in) {
-                Ok(numbers) => {
-                    for (to, number) in panel.iter_mut().zip(numbers) {
-                        *to = T::rounded(number.into());
-                    }
+            let numbers = self.matrix.rows(first..first + panel.len() / d_in);
+            let filled = numbers.and_then(|numbers| {
+                if numbers.len() != panel.len() {
+                    let (n, expected) = (numbers.len(), panel.len());
+                    bail!("a stored weight: {n} numbers from row {first} on, expected {expected}");
                 }
-                Err(error) => {
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    failed.get_or_insert(error);
+                for (to, number) in panel.iter_mut().zip(numbers) {
+                    *to = T::rounded(number.into());
                 }
+                Ok(())
+            });
+            if let Err(error) = filled {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert(error);
             }
         });
         let failed = failed.into_inner();
@@ -223,7 +227,7 @@ mod tests {
     impl StoredMatrix for Counted {
         fn rows(&self, rows: Range<usize>) -> Result<Vec<f32>> {
             if self.damaged.is_some_and(|row| rows.contains(&row)) {
-                candle_core::bail!("row {:?} is damaged", self.damaged);
+                bail!("row {:?} is damaged", self.damaged);
             }
             let numbers = rows.start * self.d_in..rows.end * self.d_in;
             Ok(numbers.map(|i| i as f32).collect())
