@@ -95,11 +95,11 @@ impl FeedForward {
     /// # Errors
     /// If the shapes of the projections do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (d_ff, d_model) = self.up.weight().dims2()?;
+        let (d_ff, d_model) = self.up.shape();
         if let Some(gate) = &self.gate {
             gate.expect_shape("feed-forward", "gate", [d_ff, d_model])?;
         }
-        let d_out = self.down.weight().dim(0)?;
+        let d_out = self.down.shape().0;
         self.down
             .expect_shape("feed-forward", "down", [d_out, d_ff])
     }
@@ -137,7 +137,7 @@ impl FeedForward {
 
     /// The widths of input and output.
     pub(crate) fn widths(&self) -> [usize; 2] {
-        [self.up.weight().dims()[1], self.down.weight().dims()[0]]
+        [self.up.shape().1, self.down.shape().0]
     }
 
     /// Makes the layer draw its dropout masks from `source`.

@@ -34,6 +34,7 @@ mod similarity;
 mod stack;
 mod sublayer;
 
+pub(crate) use crate::ops::{StoredMatrix, with_stored};
 pub use attention::{Attention, LatentProjections, PositionLinears, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
 pub use block::{BlockStages, TransformerBlock};

@@ -102,7 +102,7 @@ impl MixtureOfExperts {
     /// # Errors
     /// If the parts' shapes do not fit each other.
     pub(crate) fn check_shapes(&self) -> Result<()> {
-        let (of, d_model) = ("mixture of experts", self.router.weight().dim(1)?);
+        let (of, d_model) = ("mixture of experts", self.router.shape().1);
         let n_experts = self.experts.len();
         self.router
             .expect_shape(of, "router", [n_experts, d_model])?;
@@ -119,7 +119,7 @@ impl MixtureOfExperts {
         let shared = self.shared.iter().map(|shared| &shared.feed_forward);
         for expert in self.experts.iter().chain(shared) {
             expert.check_shapes()?;
-            let d_ff = expert.up().weight().dim(0)?;
+            let d_ff = expert.up().shape().0;
             expert
                 .up()
                 .expect_shape(of, "an expert's up", [d_ff, d_model])?;
@@ -229,7 +229,7 @@ impl MixtureOfExperts {
     /// The output, added to `residual`.
     pub(super) fn apply(&self, x: &Value, residual: Option<&Value>, train: bool) -> Result<Value> {
         let dims = x.dims().to_vec();
-        let width = self.router.weight().dim(1)?;
+        let width = self.router.shape().1;
         // Rows of another width might fill rows of this one, and be mixed without an error.
         if dims.last() != Some(&width) {
             bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");

@@ -220,7 +220,7 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn base_model(&self, dtype: DType, device: &Device) -> Result<Model> {
         let loader = self.loader(dtype, device)?;
-        loader.typed(|vb| Model::new(&base(self.model_config()?), vb))
+        loader.build(|vb| Model::new(&base(self.model_config()?), vb))
     }
 
     /// Like [`Self::packed_model`], without the pooler and the head.
@@ -229,7 +229,7 @@ impl Checkpoint {
     /// As for [`Self::model`].
     pub fn packed_base_model(&self, precision: Precision) -> Result<Model> {
         let loader = self.loader(DType::F32, &Device::Cpu)?;
-        loader.typed(|vb| Model::packed(&base(self.model_config()?), vb, precision))
+        loader.build(|vb| Model::packed(&base(self.model_config()?), vb, precision))
     }
 }
 
@@ -242,7 +242,7 @@ impl Loader<'_> {
     /// Loads the whole model; errors as for [`Checkpoint::model`].
     pub fn model(&self) -> Result<Model> {
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| Model::new(config, vb))
+        self.build(|vb| Model::new(config, vb))
     }
 
     /// Loads the whole model and packs it for inference on the CPU. The tables of the embeddings stay f32, but for that of
@@ -253,7 +253,7 @@ impl Loader<'_> {
     pub fn packed_model(&self, precision: Precision) -> Result<Model> {
         self.check_frozen()?;
         let config = self.checkpoint().model_config()?;
-        self.typed(|vb| Model::packed(config, vb, precision))
+        self.build(|vb| Model::packed(config, vb, precision))
     }
 
     /// Loads an encoder and its decoder; errors as for [`Checkpoint::seq2seq`].
@@ -269,7 +269,7 @@ impl Loader<'_> {
 
     fn seq2seq_in(&self, packing: Option<Precision>) -> Result<Seq2Seq> {
         let (config, other) = self.two_stacks("an encoder and a decoder")?;
-        self.typed(|vb| Seq2Seq::built(config, other, vb, packing))
+        self.build(|vb| Seq2Seq::built(config, other, vb, packing))
     }
 
     /// Loads a text and a vision tower; errors as for [`Checkpoint::two_towers`].
@@ -286,7 +286,7 @@ impl Loader<'_> {
 
     fn two_towers_in(&self, packing: Option<Precision>) -> Result<TwoTowers> {
         let (config, other) = self.two_stacks("a text and a vision tower")?;
-        self.typed(|vb| TwoTowers::built(config, other, vb, packing))
+        self.build(|vb| TwoTowers::built(config, other, vb, packing))
     }
 
     fn two_stacks(&self, wanted: &str) -> Result<(&ModelConfig, &OtherStack)> {

@@ -93,7 +93,7 @@ impl PackedFeedForward {
 
 /// The weights of gate and up as one.
 fn gated(packing: &Packing, gate: &Linear, up: &Linear) -> Result<PackedWeight> {
-    let shape = gate.weight().dims2()?;
+    let shape = gate.shape();
     check_inputs(shape.0, shape.1)?;
     let gate = whole_weight(&packing.at("gate"), gate)?;
     let up = whole_weight(&packing.at("up"), up)?;

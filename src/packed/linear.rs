@@ -151,7 +151,7 @@ pub(super) fn check_inputs(d_out: usize, d_in: usize) -> Result<()> {
 /// # Errors
 /// If it has a number that the format cannot hold.
 pub(super) fn whole_weight(packing: &Packing, linear: &Linear) -> Result<Tensor> {
-    let weight = plain(linear.weight())?;
+    let weight = plain(&linear.weight()?)?;
     let weight = match linear.adapter() {
         None => weight,
         Some(adapter) => (weight + adapter.product()?.detach())?,
@@ -207,7 +207,7 @@ fn joined_bias<'a>(linears: impl Iterator<Item = &'a Linear>) -> Result<Arc<[f32
     for linear in linears {
         match linear.bias() {
             Some(bias) => joined.extend(elements(bias)?),
-            None => joined.resize(joined.len() + linear.weight().dim(0)?, 0.0),
+            None => joined.resize(joined.len() + linear.shape().0, 0.0),
         }
     }
     Ok(joined.into())

@@ -198,7 +198,7 @@ fn a_causal_stack_cannot_see_the_future_and_another_does() {
 /// Rows `order` of a projection's heads.
 fn reordered(linear: &Linear, features: &Tensor) -> Linear {
     let pick = |t: &Tensor| t.index_select(features, 0).unwrap();
-    Linear::from_parts(pick(linear.weight()), linear.bias().map(pick)).unwrap()
+    Linear::from_parts(pick(&linear.weight().unwrap()), linear.bias().map(pick)).unwrap()
 }
 
 /// The features of the heads in the given order.
@@ -246,7 +246,7 @@ fn permuted_heads_give_the_same_output() {
                     value: reordered(value, &keys),
                 },
                 QueryKeyValue::Latent(latent) => {
-                    let of_head = latent.key_value.weight().dims()[0] / config.n_heads;
+                    let of_head = latent.key_value.shape().0 / config.n_heads;
                     let mut latent = latent.clone();
                     latent.query = reordered(&latent.query, &queries);
                     latent.key_value = reordered(&latent.key_value, &features(groups(), of_head));
@@ -262,7 +262,7 @@ fn permuted_heads_give_the_same_output() {
                 Some(_) => features(groups(), config.value_dim()),
                 None => queries.clone(),
             };
-            let columns = output.weight().index_select(&mixed, 1).unwrap();
+            let columns = output.weight().unwrap().index_select(&mixed, 1).unwrap();
             let output = Linear::from_parts(columns, output.bias().cloned()).unwrap();
             let norms = attention.norms().cloned();
             let heads = groups().flat_map(|g| (g * group..(g + 1) * group).rev());

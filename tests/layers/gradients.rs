@@ -165,9 +165,9 @@ fn a_fused_projection_equals_separate_ones() {
     let QueryKeyValue::Separate { query, key, value } = separate.projections() else {
         panic!("a BERT has separate projections");
     };
-    let cat = |parts: [&Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
-    let weight = cat([query.weight(), key.weight(), value.weight()]);
-    let bias = cat([query, key, value].map(|linear| linear.bias().unwrap()));
+    let cat = |parts: [Tensor; 3]| Var::from_tensor(&Tensor::cat(&parts, 0).unwrap()).unwrap();
+    let weight = cat([query, key, value].map(|linear| linear.weight().unwrap()));
+    let bias = cat([query, key, value].map(|linear| linear.bias().unwrap().clone()));
     let linear =
         Linear::from_parts(weight.as_tensor().clone(), Some(bias.as_tensor().clone())).unwrap();
     let fused = Attention::from_parts(

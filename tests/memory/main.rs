@@ -13,6 +13,8 @@ mod counted;
 #[cfg(target_os = "linux")]
 mod loading;
 #[cfg(target_os = "linux")]
+mod quantized_lora;
+#[cfg(target_os = "linux")]
 mod reading;
 #[cfg(target_os = "linux")]
 mod resident;

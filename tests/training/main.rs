@@ -36,6 +36,7 @@ mod failed_backward;
 mod in_bf16;
 mod initialization;
 mod initialization_of_two;
+mod kept_quantized;
 mod lora;
 mod lora_start;
 mod loss_curve;

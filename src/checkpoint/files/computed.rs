@@ -57,6 +57,14 @@ impl TensorFiles {
         self.tensors.insert(name, info);
     }
 
+    /// How a tensor is computed from others, if it is.
+    pub(crate) fn computed(&self, name: &str) -> Option<&Arc<dyn Compute>> {
+        match &self.info(name)?.storage {
+            Storage::Computed(compute) => Some(compute),
+            Storage::Stored { .. } => None,
+        }
+    }
+
     /// Whether a tensor is computed from others.
     pub(crate) fn is_computed(&self, name: &str) -> bool {
         let storage = self.info(name).map(|info| &info.storage);
