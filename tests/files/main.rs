@@ -26,6 +26,7 @@ mod weights;
 mod bad_directories;
 mod bad_files;
 mod failed_writes;
+mod faults;
 mod gguf_headers;
 mod quantizing;
 mod random_damage;
