@@ -38,7 +38,7 @@ pub use embeddings::{
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
-    RoutingScores, RoutingWeights, SharedExpertConfig,
+    RoutingScores, RoutingWeights, SharedExpertConfig, Weighted, XieluConfig,
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;

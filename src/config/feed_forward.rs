@@ -25,6 +25,33 @@ pub struct GateClamp {
     pub offset: f64,
 }
 
+/// The numbers that an xIELU begins with: `positive · x² + slope · x` where x is positive, else
+/// `negative · (exp(min(x, knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
+/// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) - 1)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct XieluConfig {
+    /// The curvature of the positive side.
+    pub positive: f64,
+    /// The factor on the negative side, larger than `slope`.
+    pub negative: f64,
+    /// The slope of both sides towards 0.
+    pub slope: f64,
+    /// Where the exponential ends, just below 0.
+    pub knee: f64,
+}
+
+impl Default for XieluConfig {
+    /// Those of transformers.
+    fn default() -> Self {
+        Self {
+            positive: 0.8,
+            negative: 0.8,
+            slope: 0.5,
+            knee: -1e-6,
+        }
+    }
+}
+
 /// The configuration of a position-wise feed-forward network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
@@ -35,6 +62,9 @@ pub struct FeedForwardConfig {
     pub d_ff: usize,
     /// The activation function.
     pub activation: Activation,
+    /// An xIELU in place of the activation function.
+    #[serde(default)]
+    pub xielu: Option<XieluConfig>,
     /// Whether it is plain or gated.
     pub form: FeedForwardForm,
     /// Bounds of gate and `up`, of a gated one.
@@ -251,6 +281,7 @@ impl FeedForwardConfig {
         if let Some(clamp) = self.clamp {
             if self.form == FeedForwardForm::Plain {
                 let reason = "a plain feed-forward has no gate to clamp; set `form` to gated";
+            xielu: None,
                 return Err(Error::InvalidConfig(reason.to_string()));
             }
             positive("the bound of gate and up", clamp.limit)?;
@@ -265,4 +296,19 @@ impl FeedForwardConfig {
         }
         probability("feed-forward dropout", self.dropout)
     }
+        /// Puts an xIELU in place of the activation function, or removes it.
+        with_xielu(xielu: Option<XieluConfig>) => xielu = xielu;
 }
+            if self.xielu.is_some() {
+                let reason = "a gate with an xIELU has no clamp; remove one of the two";
+                return Err(Error::InvalidConfig(reason.to_string()));
+            }
+        if let Some(xielu) = self.xielu {
+            positive("xIELU's positive", xielu.positive)?;
+            positive(
+                "xIELU's negative less its slope",
+                xielu.negative - xielu.slope,
+            )?;
+            finite("xIELU's slope", xielu.slope)?;
+            positive("xIELU's knee, negated,", -xielu.knee)?;
+        }

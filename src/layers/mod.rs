@@ -33,6 +33,7 @@ mod routing;
 mod similarity;
 mod stack;
 mod sublayer;
+mod xielu;
 
 pub use attention::{Attention, LatentProjections, PositionLinears, QueryKeyNorms, QueryKeyValue};
 pub use attention_pool::AttentionPool;
@@ -67,3 +68,4 @@ pub use similarity::Similarity;
 pub(crate) use stack::SharedParts;
 pub use stack::Stack;
 pub use sublayer::{BranchScale, Sublayer, SublayerNorm, SublayerStages};
+pub use xielu::Xielu;

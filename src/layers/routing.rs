@@ -2,9 +2,14 @@
 
 use crate::config::{ExpertGroups, RoutingConfig};
 
-/// Whether a parameter has a gradient: what corrects the scores for the choice has none.
+/// Whether a parameter has a gradient: what corrects the scores for the choice has none, nor have the fixed numbers of an xIELU.
 pub(crate) fn has_gradient(role: &str) -> bool {
-    !role.ends_with("router.correction.weight")
+    let without = [
+        "router.correction.weight",
+        "xielu.slope.weight",
+        "xielu.knee.weight",
+    ];
+    without.iter().all(|ending| !role.ends_with(ending))
 }
 
 /// The experts that rows have chosen.

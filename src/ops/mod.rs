@@ -54,6 +54,7 @@ mod softmax;
 mod tape;
 mod value;
 mod visible;
+mod xielu;
 
 pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 
@@ -83,3 +84,4 @@ pub(crate) use softmax::Scores;
 pub use softmax::softmax;
 pub(crate) use value::Value;
 pub(crate) use visible::{Reach, Visible};
+pub(crate) use xielu::{XieluNumbers, xielu_kernel};
