@@ -55,7 +55,7 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
-pub use temperature::PositionTemperature;
+pub use temperature::{PositionTemperature, TemperatureBy};
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

@@ -63,7 +63,7 @@ pub(crate) use pass::{AlibiKey, Memo, Pass, TemperatureKey};
 pub(crate) use position::{DistanceRows, RelativeBiases};
 pub use position::{RelativeBias, RelativeEmbeddings, RotaryTables};
 pub use readout::{BlocksOutput, Readout};
-pub(crate) use routing::{Routing, choose_experts, has_gradient};
+pub(crate) use routing::{Routing, among_near, best, choose_experts, has_gradient};
 pub use similarity::Similarity;
 pub(crate) use stack::SharedParts;
 pub use stack::Stack;

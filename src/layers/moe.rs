@@ -5,11 +5,11 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::config::{
     Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
-    getters,
+    Weighted, getters,
 };
-use crate::layers::routing::{Routing, choose_experts};
+use crate::layers::routing::{Routing, among_near, best, choose_experts};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
-use crate::ops::{Scores, Value, wide};
+use crate::ops::{Scores, Value, uploaded, wide};
 
 /// A mixture of experts: `Σ weightₑ · expertₑ(x)` over the `top_k` experts with the largest scores, which are the softmax or the
 /// sigmoid of `router(x)`, plus a shared expert where configured (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>;
@@ -24,7 +24,15 @@ pub struct MixtureOfExperts {
     experts: Vec<FeedForward>,
     shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
+    weighted: Weighted,
+    /// Where experts are drawn in training: from its source, and its masks say which count in full.
+    drawn: Dropout,
 }
+
+/// How many of those that are drawn and are not the best count as a third of themselves: Heun's method.
+const THIRDS: f64 = 0.75;
+/// A third, with the digits that it has in transformers.
+const THIRD: f64 = 0.3333;
 
 /// The expert that every position uses.
 #[derive(Clone, Debug)]
@@ -72,7 +80,8 @@ impl MixtureOfExperts {
             Ok((FeedForward::new(&one, vb.pp("shared"))?, gate))
         });
         let (correction, shared) = (correction.transpose()?, shared.transpose()?);
-        Self::from_parts((router, correction), all, shared, experts.routing)
+        let mixture = Self::from_parts((router, correction), all, shared, experts.routing)?;
+        Ok(mixture.with_weighted(experts.weighted))
     }
 
     /// Builds the layer from its router `[n_experts, d_model]` and the numbers `[n_experts]` that correct its scores for the choice,
@@ -94,6 +103,11 @@ impl MixtureOfExperts {
             shared: shared
                 .map(|(feed_forward, gate)| Box::new(SharedExpert { feed_forward, gate })),
             routing,
+            weighted: Weighted::Outputs,
+            drawn: match routing.weights {
+                RoutingWeights::AmongNear { .. } => Dropout::new(THIRDS, DropoutSource::default())?,
+                _ => Dropout::none(),
+            },
         };
         mixture.check_shapes()?;
         Ok(mixture)
@@ -130,7 +144,15 @@ impl MixtureOfExperts {
         Ok(())
     }
 
+    /// Sets what the weights of experts multiply.
+    pub fn with_weighted(mut self, weighted: Weighted) -> Self {
+        self.weighted = weighted;
+        self
+    }
+
     getters! {
+        /// What the weights of experts multiply.
+        weighted(&self) -> Weighted => self.weighted;
         /// The experts.
         experts(&self) -> &[FeedForward] => &self.experts;
         /// The router, `[n_experts, d_model]`.
@@ -164,7 +186,8 @@ impl MixtureOfExperts {
         let shared = shared.map(|shared| &shared.feed_forward);
         let feed_forwards = self.experts.iter().chain(shared);
         let of_feed_forwards = feed_forwards.flat_map(FeedForward::dropouts);
-        of_feed_forwards.chain(adapters).collect()
+        let drawn = [&self.drawn].into_iter();
+        of_feed_forwards.chain(adapters).chain(drawn).collect()
     }
 
     /// The shared expert that every position uses, and its gate `[1, d_model]`, if it has one.
@@ -173,8 +196,9 @@ impl MixtureOfExperts {
         Some((&shared.feed_forward, shared.gate.as_ref()))
     }
 
-    /// Makes every expert draw its dropout masks from `source`.
+    /// Makes every expert draw its dropout masks from `source`, and the router what it draws in training.
     pub fn set_dropout_source(&mut self, source: &DropoutSource) {
+        self.drawn.set_source(source.clone());
         for (_, linear) in self.linears_mut("") {
             linear.set_dropout_source(source);
         }
@@ -197,9 +221,14 @@ impl MixtureOfExperts {
         } = self.routing;
         // In f32: rounded to a half type, scores would be equal that are not.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
+        if let RoutingWeights::AmongNear { tolerance } = weights {
+            let (places, weights) = self.one_after_another(&logits, tolerance, train)?;
+            return Ok((places, weights.scale(scale)?.to_dtype(x.dtype())?));
+        }
         let scores = match form {
             RoutingScores::Softmax => logits.softmax(Scores::Finite)?,
             RoutingScores::Sigmoid => logits.activate(Activation::Sigmoid)?,
+            RoutingScores::Logits => logits.clone(),
         };
         let on_host = |numbers: &Tensor| {
             let numbers = numbers.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
@@ -210,20 +239,96 @@ impl MixtureOfExperts {
         let Routing { chosen, places } =
             choose_experts(&known, n_experts, correction.as_deref(), &self.routing);
         let mut weights = match (weights, form) {
-            (RoutingWeights::Scores, _) => scores.gather(&chosen, top_k)?,
+            (RoutingWeights::Scores | RoutingWeights::AmongNear { .. }, _) => {
+                scores.gather(&chosen, top_k)?
+            }
             // Probabilities divided by their sum; backwards through a division, what the other experts add would have to
             // cancel, and leaves its rounding.
             (RoutingWeights::Renormalized, RoutingScores::Softmax) => {
                 logits.gather(&chosen, top_k)?.softmax(Scores::Finite)?
             }
-            (RoutingWeights::Renormalized, RoutingScores::Sigmoid) => {
-                scores.gather(&chosen, top_k)?.shares()?
-            }
+            (RoutingWeights::Renormalized, _) => scores.gather(&chosen, top_k)?.shares()?,
         };
         if scale != 1.0 {
             weights = weights.scale(scale)?;
         }
         Ok((places, weights.to_dtype(x.dtype())?))
+    }
+
+    /// As [`Self::route`], for [`RoutingWeights::AmongNear`].
+    fn one_after_another(
+        &self,
+        logits: &Value,
+        tolerance: f64,
+        train: bool,
+    ) -> Result<(Vec<Vec<usize>>, Value)> {
+        let (top_k, n_experts) = (self.routing.top_k, self.experts.len());
+        let known = logits.on_host()?;
+        let n_rows = known.len() / n_experts;
+        let drawn = match train {
+            true => (0..top_k).map(|_| self.draw(n_rows)).collect(),
+            false => Ok(vec![]),
+        };
+        let drawn: Vec<(Vec<f64>, Vec<u8>)> = drawn?;
+        let (mut chosen, mut places) = (Vec::new(), vec![Vec::new(); n_experts]);
+        let (mut hidden, mut counts_less) = (Vec::new(), vec![0.0; n_rows * top_k]);
+        for (row, scores) in known.chunks_exact(n_experts).enumerate() {
+            let all = among_near(scores, (top_k, tolerance), |nth, near| -> Result<usize> {
+                let Some((noise, full)) = drawn.get(nth) else {
+                    return Ok(best(near));
+                };
+                // The largest score behind noise of Gumbel's distribution is a draw from the softmax.
+                let noise = &noise[row * n_experts..][..n_experts];
+                let noisy: Vec<f64> = near.iter().zip(noise).map(|(s, noise)| s + noise).collect();
+                let expert = best(&noisy);
+                if expert != best(near) && full[row] == 0 {
+                    counts_less[row * top_k + nth] = THIRD - 1.0;
+                }
+                Ok(expert)
+            })?;
+            for (expert, near) in all {
+                places[expert].push(chosen.len());
+                chosen.push(expert as u32);
+                let is_near = |s: &f64| {
+                    if s.is_finite() {
+                        0.0
+                    } else {
+                        f64::NEG_INFINITY
+                    }
+                };
+                hidden.extend(near.iter().map(is_near));
+            }
+        }
+        let beside = |numbers: Vec<f64>, dims: &[usize]| {
+            let numbers = Tensor::from_vec(numbers, dims, &Device::Cpu)?;
+            logits.beside(&uploaded(&numbers, logits.dtype(), &logits.device())?)
+        };
+        // A row for each choice, with what is not near hidden from its softmax.
+        let n_choices = chosen.len();
+        let whole_rows: Vec<u32> = (0..n_choices).flat_map(|_| 0..n_experts as u32).collect();
+        let rows = logits.gather(&whole_rows, top_k * n_experts)?;
+        let rows = rows.reshape(vec![n_choices, n_experts])?;
+        let shares = rows.add(&beside(hidden, &[n_choices, n_experts])?)?;
+        let weights = shares.softmax(Scores::Finite)?.gather(&chosen, 1)?;
+        let weights = weights.reshape(vec![n_rows, top_k])?;
+        if !train {
+            return Ok((places, weights));
+        }
+        // Their gradient is that of weights which count in full.
+        let less = weights.on_host()?.into_iter().zip(counts_less);
+        let less = less.map(|(weight, less)| weight * less).collect();
+        let weights = weights.add(&beside(less, &[n_rows, top_k])?)?;
+        Ok((places, weights))
+    }
+
+    /// For one choice of each row: noise on the scores of all experts, and whether what is drawn counts in full in any case.
+    fn draw(&self, n_rows: usize) -> Result<(Vec<f64>, Vec<u8>)> {
+        let uniform = self.drawn.source().uniform(n_rows * self.experts.len())?;
+        let exponential = |u: f64| -(-u).ln_1p();
+        let noise = uniform.into_iter().map(|u| -exponential(u).ln());
+        let full = self.drawn.mask(&[n_rows], &Device::Cpu, true)?;
+        let full = full.map_or(Ok(vec![1; n_rows]), |full| full.to_vec1())?;
+        Ok((noise.collect(), full))
     }
 
     /// The output, added to `residual`.
@@ -235,7 +340,7 @@ impl MixtureOfExperts {
             bail!("mixture of experts: input has shape {dims:?}, expected [.., {width}]");
         }
         let rows = x.reshape(vec![dims.iter().product::<usize>() / width, width])?;
-        let (places, weights) = self.route(&rows, train)?;
+        let (places, mut weights) = self.route(&rows, train)?;
         let all = self.experts.iter().zip(places);
         let (used, idle): (Vec<_>, Vec<_>) = all.partition(|(_, places)| !places.is_empty());
         let top_k = self.routing.top_k;
@@ -243,7 +348,22 @@ impl MixtureOfExperts {
         let rows_of = used
             .iter()
             .map(|(_, places)| places.iter().map(row).collect());
-        let dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
+        let mut dealt = rows.deal_rows(&rows_of.collect::<Vec<_>>())?;
+        if self.weighted == Weighted::Inputs {
+            let place = |place: &usize| *place as u32;
+            let of_each = used
+                .iter()
+                .map(|(_, places)| places.iter().map(place).collect());
+            let (n, dims) = (weights.dims().iter().product(), weights.dims().to_vec());
+            let of_each = weights
+                .reshape(vec![n, 1])?
+                .deal_rows(&of_each.collect::<Vec<_>>())?;
+            for (rows, weights) in dealt.iter_mut().zip(of_each) {
+                *rows = rows.times_column(&weights)?;
+            }
+            let ones = Tensor::ones(dims, DType::F32, &Device::Cpu)?;
+            weights = weights.beside(&uploaded(&ones, weights.dtype(), &weights.device())?)?;
+        }
         let computed = dealt.into_iter().zip(used);
         let computed = computed
             .map(|(rows, (expert, places))| Ok((expert.apply(&rows, None, train)?, places)));

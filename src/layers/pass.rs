@@ -4,7 +4,9 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::config::{AlibiConfig, DisentangledConfig, PositionTemperature, RotaryConfig};
+use crate::config::{
+    AlibiConfig, DisentangledConfig, PositionTemperature, RotaryConfig, TemperatureBy,
+};
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
 };
@@ -31,6 +33,7 @@ pub(crate) struct Pass<'c> {
     tables: Memo<(RotaryConfig, DType), RotaryTables>,
     temperatures: Memo<(TemperatureKey, DType), Option<RotaryTables>>,
     alibi: Memo<(AlibiKey, DType), Tensor>,
+    chunks: Memo<(usize, DType), Option<Tensor>>,
     distances: Memo<(DisentangledConfig, bool), (Tensor, DistanceRows)>,
 }
 
@@ -81,6 +84,7 @@ impl<'c> Pass<'c> {
             tables: Memo::default(),
             temperatures: Memo::default(),
             alibi: Memo::default(),
+            chunks: Memo::default(),
             distances: Memo::default(),
         }
     }
@@ -215,7 +219,14 @@ impl<'c> Pass<'c> {
         device: &Device,
     ) -> Result<Option<RotaryTables>> {
         self.temperatures.get(&(key, dtype), || {
-            let positions = self.context.positions(self.batch, self.seq, self.seen)?;
+            let positions = match key.0.by {
+                TemperatureBy::Position => {
+                    self.context.positions(self.batch, self.seq, self.seen)?
+                }
+                TemperatureBy::Place => {
+                    vec![(self.seen as u32..(self.seen + self.seq) as u32).collect()]
+                }
+            };
             RotaryTables::of_temperature(key, &positions, dtype, device)
         })
     }
@@ -230,6 +241,44 @@ impl<'c> Pass<'c> {
         let ((config, n_heads), (_, keys)) = key;
         self.alibi.get(&(key, dtype), || {
             uploaded(&alibi_bias(&config, n_heads, keys, keep)?, dtype, device)
+        })
+    }
+
+    /// What hides from each query the keys of other chunks, `[batch or 1, 1, seq, keys]`, by the marks of all positions; `None`
+    /// where there is one chunk.
+    pub fn chunks(
+        &self,
+        chunk: usize,
+        keep: Option<&Tensor>,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Option<Tensor>> {
+        let keys = self.seen + self.seq;
+        if keys <= chunk {
+            return Ok(None);
+        }
+        self.chunks.get(&(chunk, dtype), || {
+            let padding = |marks: Vec<u8>| marks.iter().take_while(|&&mark| mark == 0).count();
+            let starts: Vec<usize> = match keep {
+                Some(keep) => keep.to_vec2()?.into_iter().map(padding).collect(),
+                None => vec![0],
+            };
+            let mut hidden = Vec::with_capacity(starts.len() * self.seq * keys);
+            for start in &starts {
+                // Before the first chunk is another.
+                let number = |key: usize| (key + chunk - start % chunk) / chunk;
+                for query in self.seen..keys {
+                    let is_other = |key: usize| number(key) != number(query);
+                    hidden.extend((0..keys).map(|key| {
+                        if is_other(key) {
+                            f64::NEG_INFINITY
+                        } else {
+                            0.0
+                        }
+                    }));
+                }
+            }
+            let hidden = Tensor::from_vec(hidden, (starts.len(), 1, self.seq, keys), &Device::Cpu)?;
+            uploaded(&hidden, dtype, device).map(Some)
         })
     }
 

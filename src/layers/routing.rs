@@ -46,6 +46,35 @@ pub(crate) fn choose_experts<T: Copy + Into<f64>>(
     Routing { chosen, places }
 }
 
+/// Of each choice of a row its scores with `-inf` for those chosen before it and those that are not near the best of the rest,
+/// `(best - s) / max(|s|, best) <= tolerance`. `choose` makes the choice, from these.
+pub(crate) fn among_near<E>(
+    scores: &[f64],
+    (top_k, tolerance): (usize, f64),
+    mut choose: impl FnMut(usize, &[f64]) -> Result<usize, E>,
+) -> Result<Vec<(usize, Vec<f64>)>, E> {
+    let mut rest = scores.to_vec();
+    let mut chosen = Vec::with_capacity(top_k);
+    for nth in 0..top_k {
+        let best = rest.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let near = rest.iter().map(|&s| {
+            let is_far = (best - s) / s.abs().max(best) > tolerance;
+            if is_far { f64::NEG_INFINITY } else { s }
+        });
+        let near: Vec<f64> = near.collect();
+        let expert = choose(nth, &near)?;
+        rest[expert] = f64::NEG_INFINITY;
+        chosen.push((expert, near));
+    }
+    Ok(chosen)
+}
+
+/// The first of the largest.
+pub(crate) fn best(scores: &[f64]) -> usize {
+    let better = |best: usize, i: usize| if scores[i] > scores[best] { i } else { best };
+    (0..scores.len()).fold(0, better)
+}
+
 /// The experts of the best groups, in their order.
 fn of_best_groups(
     groups: &ExpertGroups,

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use crate::checkpoint::scheme::Family;
 
 mod albert;
+mod apertus;
 mod arcee;
 mod bart;
 mod bart_like;
@@ -42,6 +43,7 @@ mod gptj;
 mod granite;
 mod hunyuan;
 mod llama;
+mod llama4;
 mod megatron_bert;
 mod minicpm3;
 mod ministral3;
@@ -57,6 +59,7 @@ mod opt;
 mod patches;
 mod persimmon;
 mod phi;
+mod phimoe;
 mod prelude;
 mod qwen;
 mod rembert;
@@ -92,9 +95,9 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
-        eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan megatron_bert ministral3
-        modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi rembert roformer seed_oss
+        albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
+        eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan llama4 megatron_bert ministral3
+        modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi phimoe rembert roformer seed_oss
         smollm3 stablelm starcoder2
     };
     let several = of_files! { families:
