@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activation, finite, positive, probability, setters, size};
+use super::{Activation, XieluConfig, finite, positive, probability, setters, size};
 use crate::error::{Error, Result};
 
 /// Whether a feed-forward is gated.
@@ -23,33 +23,6 @@ pub struct GateClamp {
     pub limit: f64,
     /// What is added to `up` behind it.
     pub offset: f64,
-}
-
-/// The numbers that an xIELU begins with: `positive · x² + slope · x` where x is positive, else
-/// `negative · (exp(min(x, knee)) - 1 - x) + slope · x` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; transformers'
-/// `XIELUActivation`). Each network learns the first two, as `ln(exp(positive) - 1)` and `ln(exp(negative - slope) - 1)`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct XieluConfig {
-    /// The curvature of the positive side.
-    pub positive: f64,
-    /// The factor on the negative side, larger than `slope`.
-    pub negative: f64,
-    /// The slope of both sides towards 0.
-    pub slope: f64,
-    /// Where the exponential ends, just below 0.
-    pub knee: f64,
-}
-
-impl Default for XieluConfig {
-    /// Those of transformers.
-    fn default() -> Self {
-        Self {
-            positive: 0.8,
-            negative: 0.8,
-            slope: 0.5,
-            knee: -1e-6,
-        }
-    }
 }
 
 /// The configuration of a position-wise feed-forward network.
@@ -334,13 +307,7 @@ impl FeedForwardConfig {
             finite("the offset of up", clamp.offset)?;
         }
         if let Some(xielu) = self.xielu {
-            positive("xIELU's positive", xielu.positive)?;
-            positive(
-                "xIELU's negative less its slope",
-                xielu.negative - xielu.slope,
-            )?;
-            finite("xIELU's slope", xielu.slope)?;
-            positive("xIELU's knee, negated,", -xielu.knee)?;
+            xielu.validate()?;
         }
         if let Some(experts) = &self.experts {
             experts.routing.check(experts.n_experts)?;

@@ -31,6 +31,7 @@ mod position;
 mod readout;
 mod routing;
 mod similarity;
+mod sparse_mixer;
 mod stack;
 mod sublayer;
 mod xielu;

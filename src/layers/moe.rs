@@ -7,7 +7,8 @@ use crate::config::{
     Activation, FeedForwardConfig, LinearConfig, RoutingConfig, RoutingScores, RoutingWeights,
     Weighted, getters,
 };
-use crate::layers::routing::{Routing, among_near, best, choose_experts};
+use crate::layers::routing::{Routing, choose_experts};
+use crate::layers::sparse_mixer::{self, SparseMixer};
 use crate::layers::{Dropout, DropoutSource, FeedForward, Linear};
 use crate::ops::{Scores, Value, uploaded, wide};
 
@@ -28,11 +29,6 @@ pub struct MixtureOfExperts {
     /// Where experts are drawn in training: from its source, and its masks say which count in full.
     drawn: Dropout,
 }
-
-/// How many of those that are drawn and are not the best count as a third of themselves: Heun's method.
-const THIRDS: f64 = 0.75;
-/// A third, with the digits that it has in transformers.
-const THIRD: f64 = 0.3333;
 
 /// The expert that every position uses.
 #[derive(Clone, Debug)]
@@ -105,7 +101,9 @@ impl MixtureOfExperts {
             routing,
             weighted: Weighted::Outputs,
             drawn: match routing.weights {
-                RoutingWeights::AmongNear { .. } => Dropout::new(THIRDS, DropoutSource::default())?,
+                RoutingWeights::AmongNear { .. } => {
+                    Dropout::new(sparse_mixer::THIRDS, DropoutSource::default())?
+                }
                 _ => Dropout::none(),
             },
         };
@@ -222,7 +220,12 @@ impl MixtureOfExperts {
         // In f32: rounded to a half type, scores would be equal that are not.
         let logits = self.router.apply(x, None, train)?.widened()?; // [rows, n_experts]
         if let RoutingWeights::AmongNear { tolerance } = weights {
-            let (places, weights) = self.one_after_another(&logits, tolerance, train)?;
+            let mixer = SparseMixer {
+                routing: &self.routing,
+                tolerance,
+                drawn: &self.drawn,
+            };
+            let (places, weights) = mixer.route(&logits, train)?;
             return Ok((places, weights.scale(scale)?.to_dtype(x.dtype())?));
         }
         let scores = match form {
@@ -253,82 +256,6 @@ impl MixtureOfExperts {
             weights = weights.scale(scale)?;
         }
         Ok((places, weights.to_dtype(x.dtype())?))
-    }
-
-    /// As [`Self::route`], for [`RoutingWeights::AmongNear`].
-    fn one_after_another(
-        &self,
-        logits: &Value,
-        tolerance: f64,
-        train: bool,
-    ) -> Result<(Vec<Vec<usize>>, Value)> {
-        let (top_k, n_experts) = (self.routing.top_k, self.experts.len());
-        let known = logits.on_host()?;
-        let n_rows = known.len() / n_experts;
-        let drawn = match train {
-            true => (0..top_k).map(|_| self.draw(n_rows)).collect(),
-            false => Ok(vec![]),
-        };
-        let drawn: Vec<(Vec<f64>, Vec<u8>)> = drawn?;
-        let (mut chosen, mut places) = (Vec::new(), vec![Vec::new(); n_experts]);
-        let (mut hidden, mut counts_less) = (Vec::new(), vec![0.0; n_rows * top_k]);
-        for (row, scores) in known.chunks_exact(n_experts).enumerate() {
-            let all = among_near(scores, (top_k, tolerance), |nth, near| -> Result<usize> {
-                let Some((noise, full)) = drawn.get(nth) else {
-                    return Ok(best(near));
-                };
-                // The largest score behind noise of Gumbel's distribution is a draw from the softmax.
-                let noise = &noise[row * n_experts..][..n_experts];
-                let noisy: Vec<f64> = near.iter().zip(noise).map(|(s, noise)| s + noise).collect();
-                let expert = best(&noisy);
-                if expert != best(near) && full[row] == 0 {
-                    counts_less[row * top_k + nth] = THIRD - 1.0;
-                }
-                Ok(expert)
-            })?;
-            for (expert, near) in all {
-                places[expert].push(chosen.len());
-                chosen.push(expert as u32);
-                let is_near = |s: &f64| {
-                    if s.is_finite() {
-                        0.0
-                    } else {
-                        f64::NEG_INFINITY
-                    }
-                };
-                hidden.extend(near.iter().map(is_near));
-            }
-        }
-        let beside = |numbers: Vec<f64>, dims: &[usize]| {
-            let numbers = Tensor::from_vec(numbers, dims, &Device::Cpu)?;
-            logits.beside(&uploaded(&numbers, logits.dtype(), &logits.device())?)
-        };
-        // A row for each choice, with what is not near hidden from its softmax.
-        let n_choices = chosen.len();
-        let whole_rows: Vec<u32> = (0..n_choices).flat_map(|_| 0..n_experts as u32).collect();
-        let rows = logits.gather(&whole_rows, top_k * n_experts)?;
-        let rows = rows.reshape(vec![n_choices, n_experts])?;
-        let shares = rows.add(&beside(hidden, &[n_choices, n_experts])?)?;
-        let weights = shares.softmax(Scores::Finite)?.gather(&chosen, 1)?;
-        let weights = weights.reshape(vec![n_rows, top_k])?;
-        if !train {
-            return Ok((places, weights));
-        }
-        // Their gradient is that of weights which count in full.
-        let less = weights.on_host()?.into_iter().zip(counts_less);
-        let less = less.map(|(weight, less)| weight * less).collect();
-        let weights = weights.add(&beside(less, &[n_rows, top_k])?)?;
-        Ok((places, weights))
-    }
-
-    /// For one choice of each row: noise on the scores of all experts, and whether what is drawn counts in full in any case.
-    fn draw(&self, n_rows: usize) -> Result<(Vec<f64>, Vec<u8>)> {
-        let uniform = self.drawn.source().uniform(n_rows * self.experts.len())?;
-        let exponential = |u: f64| -(-u).ln_1p();
-        let noise = uniform.into_iter().map(|u| -exponential(u).ln());
-        let full = self.drawn.mask(&[n_rows], &Device::Cpu, true)?;
-        let full = full.map_or(Ok(vec![1; n_rows]), |full| full.to_vec1())?;
-        Ok((noise.collect(), full))
     }
 
     /// The output, added to `residual`.

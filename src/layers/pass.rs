@@ -341,3 +341,32 @@ impl<K: Clone + PartialEq, V: Clone> Memo<K, V> {
         Ok(made)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::AttentionMask;
+
+    /// What transformers 5.23's `chunked_causal_mask_function(3, [0, 2])` hides, without what lies behind the query.
+    #[test]
+    fn chunks_begin_behind_the_padding_on_the_left() {
+        let marks = [[1u8, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]];
+        let marks = Tensor::new(&marks, &Device::Cpu).unwrap();
+        let context = ForwardContext::evaluation();
+        let context = context.with_mask(AttentionMask::padding(&marks).unwrap());
+        let keep = context.mask().marks().cloned();
+        let pass = Pass::behind(&context, (2, 3), 4, keep);
+        let hidden = pass.chunks(3, Some(&marks), (DType::F32, &Device::Cpu));
+        let hidden = hidden.unwrap().unwrap();
+        assert_eq!(hidden.dims(), [2, 1, 3, 7]);
+        let first_seen = |row: Vec<f32>| row.iter().position(|&x| x == 0.0).unwrap();
+        let rows = hidden.flatten_to(2).unwrap().to_vec2::<f32>().unwrap();
+        let first: Vec<usize> = rows.into_iter().map(first_seen).collect();
+        assert_eq!(first, [3, 3, 6, 2, 5, 5]);
+        assert!(
+            pass.chunks(7, None, (DType::F32, &Device::Cpu))
+                .unwrap()
+                .is_none()
+        );
+    }
+}

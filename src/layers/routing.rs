@@ -114,6 +114,25 @@ mod tests {
         assert_eq!(corrected.chosen, [0, 1, 0, 1]);
     }
 
+    /// Values of transformers 5.23's `sparsemixer` in evaluation, with a jitter of 0.1.
+    #[test]
+    fn experts_are_chosen_one_after_another_among_those_that_are_near() {
+        let weighted = |scores: [f64; 4]| {
+            let best = |_, near: &[f64]| Ok::<_, std::convert::Infallible>(best(near));
+            let Ok(chosen) = among_near(&scores, (2, 0.2), best);
+            let share = |(expert, near): (usize, Vec<f64>)| {
+                let total: f64 = near.iter().map(|s| s.exp()).sum();
+                (expert, (1e4 * near[expert].exp() / total).round() / 1e4)
+            };
+            chosen.into_iter().map(share).collect::<Vec<_>>()
+        };
+        assert_eq!(weighted([1.0, 0.9, -0.5, 0.4]), [(0, 0.525), (1, 1.0)]);
+        assert_eq!(
+            weighted([-1.8, -1.5, -1.6, -4.0]),
+            [(1, 0.3780), (2, 0.5498)]
+        );
+    }
+
     #[test]
     fn experts_outside_the_best_groups_are_not_chosen() {
         // Of groups of two: 1.0, 0.9, 1.1 by both, 0.9, 0.5, 0.6 by the largest.

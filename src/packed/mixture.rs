@@ -19,7 +19,7 @@ pub struct PackedMixtureOfExperts {
     router: PackedLinear,
     correction: Option<Vec<f32>>,
     experts: Vec<PackedFeedForward>,
-    shared: Option<SharedExpert>,
+    shared: Option<Box<SharedExpert>>,
     routing: RoutingConfig,
     weighted: Weighted,
     cpu: Cpu,
@@ -61,7 +61,7 @@ impl PackedMixtureOfExperts {
                     PackedFeedForward::new(&packing.at(format_args!("experts.{e}")), expert)
                 })
                 .collect::<Result<_>>()?,
-            shared: shared.transpose()?,
+            shared: shared.transpose()?.map(Box::new),
             routing: *mixture.routing(),
             weighted: mixture.weighted(),
             cpu: packing.cpu,
