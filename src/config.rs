@@ -25,6 +25,7 @@ mod readout;
 mod relative_bias;
 mod setters;
 mod temperature;
+mod xielu;
 
 pub use activation::Activation;
 pub use attention::{AttentionBias, AttentionConfig, QueryKeyNorm, QueryKeyNormSpan, Visibility};
@@ -38,7 +39,7 @@ pub use embeddings::{
 };
 pub use feed_forward::{
     ExpertGroups, ExpertsConfig, FeedForwardConfig, FeedForwardForm, GateClamp, RoutingConfig,
-    RoutingScores, RoutingWeights, SharedExpertConfig,
+    RoutingScores, RoutingWeights, SharedExpertConfig, Weighted,
 };
 pub use initialization::{Draw, Initialization};
 pub use latent::LatentConfig;
@@ -55,7 +56,8 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
-pub use temperature::PositionTemperature;
+pub use temperature::{PositionTemperature, TemperatureBy};
+pub use xielu::XieluConfig;
 
 pub(crate) use block::check_layers;
 pub(crate) use pattern::{each_matches, matches};

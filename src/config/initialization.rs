@@ -57,11 +57,12 @@ pub struct Initialization {
     zero_rows: Vec<(String, usize)>,
 }
 
-/// Parameters that change nothing at first, in every scheme.
-const NEUTRAL: [&str; 3] = [
+/// Parameters that begin with the same numbers in every scheme.
+const NEUTRAL: [&str; 4] = [
     "*norm*",
     "*_layer_scale.weight",
     "*router.correction.weight",
+    "*xielu.*",
 ];
 
 impl Initialization {

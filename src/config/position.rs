@@ -173,6 +173,9 @@ pub enum RotaryScaling {
         long_factor: Vec<f64>,
         /// Factor on cosine and sine.
         attention_factor: f64,
+        /// That of long sequences, if it is another.
+        #[serde(default)]
+        long_attention_factor: Option<f64>,
         /// Length of the original context.
         original_positions: usize,
     },
@@ -241,6 +244,7 @@ impl RotaryScaling {
                 ref short_factor,
                 ref long_factor,
                 attention_factor,
+                long_attention_factor,
                 original_positions,
             } => {
                 let n_pairs = rotary.dim / 2;
@@ -257,6 +261,8 @@ impl RotaryScaling {
                     factors.iter().try_for_each(|&f| positive(&name, f))?;
                 }
                 finite(&named("attention_factor"), attention_factor)?;
+                let of_long = long_attention_factor.unwrap_or(attention_factor);
+                finite(&named("long_attention_factor"), of_long)?;
                 size("original_positions", original_positions)
             }
         }

@@ -55,6 +55,7 @@ mod tape;
 mod value;
 mod visible;
 mod weight;
+mod xielu;
 
 pub(crate) use candle_blocks_kernels::memory::Keeper as MemoryKeeper;
 
@@ -85,3 +86,4 @@ pub use softmax::softmax;
 pub(crate) use value::Value;
 pub(crate) use visible::{Reach, Visible};
 pub(crate) use weight::{Stored, StoredMatrix, Weight, stored, with_stored};
+pub(crate) use xielu::{XieluNumbers, xielu_kernel};

@@ -52,7 +52,10 @@ impl PackedFeedForward {
             up: weight,
             bias,
             up_bias,
-            activation: ops::activation_kernel(feed_forward.activation()),
+            activation: match feed_forward.xielu() {
+                Some(xielu) => ActivationFunction::Xielu(ops::xielu_kernel(xielu.numbers())?),
+                None => ops::activation_kernel(feed_forward.activation()),
+            },
             clamp: feed_forward.clamp().map(|clamp| GateClamp {
                 limit: clamp.limit as f32,
                 offset: clamp.offset as f32,

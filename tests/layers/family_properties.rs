@@ -7,7 +7,7 @@
 use candle_blocks::{
     Attention, AttentionMask, ForwardContext, Linear, Position, Stack, StackConfig, Visibility,
     candle_core::{DType, Device, Tensor},
-    config::{QueryKeyNormSpan, RotaryScaling},
+    config::{PositionTemperature, QueryKeyNormSpan, RotaryScaling, TemperatureBy},
     layers::{PositionLinears, QueryKeyValue},
     verify::{Comparer, Expected},
 };
@@ -96,6 +96,13 @@ impl Subject {
         self.run(x, &self.context(x.dims()[0]))
     }
 
+    /// Whether padding on the left moves the places that a temperature goes by.
+    fn counts_padding(&self) -> bool {
+        let by_place = |by: PositionTemperature| by.by == TemperatureBy::Place;
+        let mut blocks = self.config.blocks.iter();
+        blocks.any(|block| block.attention.temperature.is_some_and(by_place))
+    }
+
     #[track_caller]
     fn assert_bits(&self, what: &str, ours: &Tensor, theirs: &Tensor) {
         assert_eq!(bits(ours), bits(theirs), "{}: {what}", self.label);
@@ -154,6 +161,9 @@ fn padding_does_not_change_kept_rows() {
             assert_ne!(bits(&changed), bits(&x));
             let changed = s.run(&changed, &context);
             s.assert_bits("what stands in padding", &tokens(&changed, first, KEPT), &y);
+            if first > 0 && s.counts_padding() {
+                continue;
+            }
             let alone = s.forward(&tokens(&x, first, KEPT));
             s.assert_close("the sequence alone", &alone, &y);
         }

@@ -195,7 +195,7 @@ fn families_that_are_near_are_offered() {
         ("gemma3x_text", "gemma3_text"),
         ("glm4_moe_small", "glm4_moe"),
         ("granitemoe2", "granitemoe"),
-        ("llama4_txt", "llama"),
+        ("llama4_txt", "llama4_text"),
         ("minimax_m", "minimax_m2"),
         ("ministrals", "ministral"),
         ("modernvbert", "modernbert"),

@@ -196,14 +196,18 @@ pub fn frequencies(config: &RotaryConfig, seq: usize) -> (Vec<f64>, f64) {
             short_factor,
             long_factor,
             attention_factor,
+            long_attention_factor,
             original_positions,
         } => {
-            let divisors = match seq > *original_positions {
-                true => long_factor,
-                false => short_factor,
+            let (divisors, factor) = match seq > *original_positions {
+                true => (
+                    long_factor,
+                    long_attention_factor.unwrap_or(*attention_factor),
+                ),
+                false => (short_factor, *attention_factor),
             };
             let scaled = plain.iter().zip(divisors).map(|(f, divisor)| f / divisor);
-            (scaled.collect(), *attention_factor)
+            (scaled.collect(), factor)
         }
     }
 }
@@ -229,6 +233,7 @@ mod tests {
             short_factor: vec![1.0, 1.5, 2.0, 2.5],
             long_factor: vec![3.0, 4.0, 5.0, 6.0],
             attention_factor: 1.25,
+            long_attention_factor: None,
             original_positions: 8,
         };
         let short = [1.0, 0.066_666_67, 0.005, 0.0004];

@@ -14,7 +14,7 @@ use candle_blocks::{
         GateClamp, LatentConfig, NormWeight, ParallelNorm, PositionProjections,
         PositionTemperature, QueryKeyNorm, QueryKeyNormSpan, RelativeBiasConfig, RelativeBiasSpan,
         RelativeEmbeddingsConfig, ResidualConfig, ResidualSource, RotaryScaling, RoutingConfig,
-        RoutingScores, RoutingWeights, SharedExpertConfig,
+        RoutingScores, RoutingWeights, SharedExpertConfig, TemperatureBy, Weighted, XieluConfig,
     },
 };
 
@@ -318,6 +318,7 @@ impl Draws {
             beta: 0.5,
             interval: 3,
             offset: 1,
+            by: TemperatureBy::Position,
         });
         attention.bias = AttentionBias {
             query: self.one_in(2),
@@ -355,6 +356,7 @@ impl Draws {
                 short_factor: divisors(self),
                 long_factor: divisors(self),
                 attention_factor: 1.1,
+                long_attention_factor: Some(1.3),
                 original_positions: 5,
             },
             _ => RotaryScaling::None,
@@ -381,6 +383,34 @@ impl Draws {
             }
             if let Some(experts) = &mut feed_forward.experts {
                 experts.router_bias = self.one_in(2);
+            }
+        }
+        for block in &mut stack.blocks {
+            let attention = &mut block.attention;
+            if attention.visibility == Visibility::Causal
+                && attention.window.is_none()
+                && self.one_in(3)
+            {
+                attention.chunk = Some(self.of(&[1, 2, 3, 5]));
+            }
+            if let Some(temperature) = &mut attention.temperature {
+                temperature.by = self.of(&[TemperatureBy::Position, TemperatureBy::Place]);
+            }
+            let feed_forward = &mut block.feed_forward;
+            if feed_forward.clamp.is_none() && self.one_in(4) {
+                feed_forward.xielu = Some(XieluConfig::default());
+            }
+            if let Some(experts) = &mut feed_forward.experts {
+                experts.weighted = self.of(&[Weighted::Outputs, Weighted::Inputs]);
+            }
+            if let Some(experts) = &mut feed_forward.experts
+                && !experts.correction
+                && self.one_in(2)
+            {
+                let tolerance = self.of(&[0.1, 2.0]);
+                experts.routing.scores = RoutingScores::Logits;
+                experts.routing.weights = RoutingWeights::AmongNear { tolerance };
+                experts.routing.groups = None;
             }
         }
     }
