@@ -23,6 +23,7 @@ mod position_table;
 mod precision;
 mod readout;
 mod relative_bias;
+mod rotary_axes;
 mod setters;
 mod temperature;
 
@@ -55,6 +56,7 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
+pub use rotary_axes::{PatchAxes, RotaryAxes};
 pub use temperature::PositionTemperature;
 
 pub(crate) use block::check_layers;
