@@ -18,6 +18,7 @@ mod deberta;
 mod deberta_v2;
 mod deepseek;
 mod dinov2;
+mod dinov3;
 mod disentangled;
 mod distilbert;
 mod dpr;
@@ -76,6 +77,7 @@ mod torch;
 mod tower;
 mod umt5;
 mod vit;
+mod vit_mae;
 mod wav2vec2;
 mod whisper;
 
@@ -92,10 +94,10 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
+        albert bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr electra ernie esm
         eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj hunyuan megatron_bert ministral3
         modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi rembert roformer seed_oss
-        smollm3 stablelm starcoder2
+        smollm3 stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite llama
