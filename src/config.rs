@@ -23,6 +23,7 @@ mod position_table;
 mod precision;
 mod readout;
 mod relative_bias;
+mod rotary_axes;
 mod setters;
 mod temperature;
 mod xielu;
@@ -56,6 +57,7 @@ pub use readout::{
     TransformConfig, TransformLinear,
 };
 pub use relative_bias::{RelativeBiasConfig, RelativeBiasSpan};
+pub use rotary_axes::{PatchAxes, RotaryAxes};
 pub use temperature::{PositionTemperature, TemperatureBy};
 pub use xielu::XieluConfig;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionConfig, DisentangledConfig, finite, positive, setters, size};
+use super::{AttentionConfig, DisentangledConfig, RotaryAxes, finite, positive, setters, size};
 use crate::error::{Error, Result};
 
 /// The position embedding of an attention.
@@ -63,6 +63,9 @@ pub struct RotaryConfig {
     /// The number of dimensions that the frequencies are computed for, if not `dim`: see [`Self::rounded_up`].
     #[serde(default)]
     pub frequency_dim: Option<usize>,
+    /// What the angles are multiples of, if not a token's position.
+    #[serde(default)]
+    pub axes: Option<RotaryAxes>,
 }
 
 impl RotaryConfig {
@@ -71,6 +74,7 @@ impl RotaryConfig {
         Self {
             dim,
             frequency_dim: None,
+            axes: None,
             theta,
             pairing: RotaryPairing::Halves,
             scaling: RotaryScaling::None,
@@ -82,6 +86,8 @@ impl RotaryConfig {
         with_pairing(pairing: RotaryPairing) => pairing = pairing;
         /// Sets the scaling.
         with_scaling(scaling: RotaryScaling) => scaling = scaling;
+        /// Sets what the angles are multiples of.
+        with_axes(axes: RotaryAxes) => axes = Some(axes);
     }
 
     /// Instead of an odd number of dimensions, rotates the next even number of them with the frequencies of the odd one, as
@@ -113,6 +119,9 @@ impl RotaryConfig {
             )));
         }
         positive("rope_theta", self.theta)?;
+        if let Some(RotaryAxes::Patches(axes)) = &self.axes {
+            axes.validate(self)?;
+        }
         self.scaling.validate(self)
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::config::{
-    AlibiConfig, DisentangledConfig, PositionTemperature, RotaryConfig, TemperatureBy,
+    AlibiConfig, DisentangledConfig, PositionTemperature, RotaryAxes, RotaryConfig, TemperatureBy,
 };
 use crate::layers::position::{
     DistanceRows, RelativeBias, RelativeEmbeddings, RotaryTables, alibi_bias,
@@ -187,7 +187,7 @@ impl<'c> Pass<'c> {
     /// Cosines and sines of this pass's positions.
     ///
     /// # Errors
-    /// If the context's positions are of another input.
+    /// If the context's positions or patches are of another input.
     pub fn rotary_tables(
         &self,
         config: &RotaryConfig,
@@ -195,6 +195,11 @@ impl<'c> Pass<'c> {
         device: &Device,
     ) -> Result<RotaryTables> {
         self.tables.get(&(config.clone(), dtype), || {
+            if let Some(RotaryAxes::Patches(axes)) = &config.axes {
+                let grid = self.context.patches(axes, self.seq)?;
+                let of = (axes.n_front, grid);
+                return RotaryTables::of_patches(config, of, (dtype, device));
+            }
             if !self.context.has_positions() && self.batch * self.seq > 0 {
                 let range = self.seen..self.seen + self.seq;
                 if let Some(tables) =

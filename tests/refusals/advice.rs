@@ -204,7 +204,7 @@ fn families_that_are_near_are_offered() {
         ("phimix", "phi"),
         ("qwen2_5_vl_text", "qwen2_5_vl"),
         ("qwen3_6_moe", "qwen3_moe"),
-        ("siglip3_text_model", "siglip_text_model"),
+        ("siglip3_text_model", "siglip2_text_model"),
         ("t5gemma", "t5"),
         ("vit_tta", "vit"),
         ("xlm-roberta-xxl", "xlm-roberta-xl"),

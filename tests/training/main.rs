@@ -18,6 +18,8 @@ mod kinds;
 mod message;
 #[path = "../shared/numbers.rs"]
 mod numbers;
+#[path = "../shared/patches.rs"]
+mod patches;
 #[path = "../shared/reference.rs"]
 mod reference;
 #[path = "../shared/rehearsal.rs"]

@@ -19,6 +19,7 @@ mod deberta;
 mod deberta_v2;
 mod deepseek;
 mod dinov2;
+mod dinov3;
 mod disentangled;
 mod distilbert;
 mod dpr;
@@ -82,6 +83,7 @@ mod torch;
 mod tower;
 mod umt5;
 mod vit;
+mod vit_mae;
 mod wav2vec2;
 mod whisper;
 
@@ -98,10 +100,10 @@ pub(crate) fn all() -> &'static [Family] {
 
 fn made() -> Vec<Family> {
     let single = of_files! { family:
-        albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 distilbert dpr electra ernie esm
-        eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4 megatron_bert ministral3
-        modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi phimoe rembert roformer seed_oss
-        smollm3 solar_open stablelm starcoder2
+        albert apertus bert bert_generation bloom deberta deberta_v2 dinov2 dinov3 distilbert dpr
+        electra ernie esm eurobert falcon glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_oss gptj llama4
+        megatron_bert ministral3 modernbert modernbert_decoder mpnet mpt nomic_bert opt persimmon phi
+        phimoe rembert roformer seed_oss smollm3 solar_open stablelm starcoder2 vit_mae
     };
     let several = of_files! { families:
         arcee bart bart_like biogpt clip cohere deepseek ernie4_5 exaone gemma glm gpt_neox granite
